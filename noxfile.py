@@ -377,7 +377,7 @@ def bench(session: nox.Session) -> None:
 @nox.session(default=False)
 def mutants(session: nox.Session) -> None:
     """Plant small faults in what decides, see which tests notice."""
-    run_module(session, "mutants", "tests.mutants", *session.posargs)
+    run_module(session, "test", "tests.mutants", *session.posargs)
 
 
 @nox.session(default=False)

@@ -23,6 +23,9 @@ VERBS: dict[str, Verb] = {
     "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
     "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),
     "report": Verb("ci.verbs.report", "show a report.json again, or rewrite its other files"),
+    "judge": Verb(
+        "ci.verbs.judge", "judge outputs again that a session kept, by their bytes alone"
+    ),
     "parity": Verb(
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
     ),

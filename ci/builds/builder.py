@@ -10,6 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,29 +18,34 @@ from ci.builds.artifacts import (
     Judged,
     collect_artifacts,
     publish_artifacts,
+    split_symbols,
 )
 from ci.builds.inputs import (
     NO_FILE,
     Built,
+    Copy,
     Snapshot,
     State,
     digest_snapshot,
     has_artifacts,
+    inspect_copy,
     read_record,
+    record_copy,
     sync_overlay,
     take_snapshot,
     write_state,
 )
 from ci.builds.place import Place
 from ci.builds.plan import BuildJob, BuildPlan
-from ci.builds.steps import run_stage
+from ci.builds.steps import run_stages
 from ci.builds.toolchains import PROBE_S
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
-from provisioning.files import write_whole
+from provisioning.files import hash_file, write_whole
 from provisioning.store.store import explain_errors
 
 SOURCE = "source"
+SHOWN = 5  # paths of a list in one line
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class Result:
     """A finished build and what was done for it; times in seconds.
 
     ``published`` is false when an artifact broke its policy: then what was there before stays.
+    ``undone`` are the paths of the copy that differed from the checkout, and no longer do.
     """
 
     plan: BuildPlan
@@ -58,6 +65,7 @@ class Result:
     stage_s: Mapping[str, float] = field(default_factory=dict)
     wall_s: float = 0
     cache: CacheCounts | None = None
+    undone: tuple[str, ...] = ()
 
     @property
     def place(self) -> Place:
@@ -83,37 +91,52 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
         rows = (f"{name}\0{digest_snapshot(snapshots[name])}" for name in sorted(snapshots))
         digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
         now = State(job.plan.settings_digest, snapshots, digest, before.artifacts)
+        copy = inspect_copy(job.plan.overlay, before.inputs.get(SOURCE, {}), place.tree_record)
         is_current = (before.settings, before.digest) == (now.settings, now.digest)
-        if is_current and has_artifacts(place.artifacts, before):
+        if is_current and copy.sure and not copy.edited and has_artifacts(place.artifacts, before):
             write_state(place.state, now)
             found = collect_artifacts(job.plan, job.request)
             return Result(job.plan, digest, found, True, True, wall_s=time.monotonic() - started)
-        return _build(job, before, now, progress, started)
+        result = _build(job, before, now, copy, progress)
+        return replace(result, wall_s=time.monotonic() - started)
 
 
-def _build(job: BuildJob, before: State, now: State, progress: Progress, started: float) -> Result:
+def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progress) -> Result:
     plan, place = job.plan, job.plan.place
-    if before.settings != now.settings:
-        shutil.rmtree(place.stages, ignore_errors=True)
-        shutil.rmtree(place.prefix, ignore_errors=True)
+    if undone := copy.edited:
+        more = f" and {len(undone) - SHOWN} more" if len(undone) > SHOWN else ""
+        progress.step(f"undoing changes in {plan.overlay}: {', '.join(undone[:SHOWN])}{more}")
+        progress.step(f"  it is a copy; edit {plan.source}")
+    if before.settings != now.settings or not copy.sure:
+        for directory in (place.tree, place.stages, place.prefix, place.stripped):
+            shutil.rmtree(directory, ignore_errors=True)
+        copy = Copy({}, frozenset(), (), sure=True)
+    for record in (place.tree_record, *((place.proof,) if job.request.clean else ())):
+        record.unlink(missing_ok=True)
     write_state(place.state, State(now.settings, now.inputs, "", before.artifacts))
     for log in (place.log, place.cache_log):
         log.unlink(missing_ok=True)
     progress.step(f"building {plan.target.name} in {place.root}")
-    changed = sync_overlay(plan.source, plan.overlay, now.inputs[SOURCE], place.tree_record)
-    changed += sum(_count_changes(before.inputs.get(name), now.inputs[name]) for name in job.inputs)
+    changed = sum(_count_changes(before.inputs.get(name), now.inputs[name]) for name in now.inputs)
+    sources = now.inputs[SOURCE]
+    sync_overlay(plan.source, plan.overlay, sources, copy)
     counts_before = read_counts(plan)
-    times = {stage.name: run_stage(plan, stage, progress) for stage in plan.stages}
+    try:
+        times = run_stages(plan, progress)
+    finally:
+        with suppress(OSError):  # without a record, the next build is one from nothing
+            record_copy(plan.overlay, sources, copy, place.tree_record)
+    split_symbols(plan)
     judged = collect_artifacts(plan, job.request)
     good = not any(one.errors for one in judged)
     if good:
         publish_artifacts(plan, judged)
-        built = tuple(Built(one.path.name, one.sha256) for one in judged)
+        files = [path for one in judged for path in (one.path, one.symbols) if path]
+        built = tuple(Built(path.name, hash_file(path)) for path in files)
         write_state(plan.place.state, State(now.settings, now.inputs, now.digest, built))
     counts = read_counts(plan)
     cache = counts.since(counts_before) if counts and counts_before else None
-    wall_s = time.monotonic() - started
-    return Result(plan, now.digest, judged, good, False, changed, times, wall_s, cache)
+    return Result(plan, now.digest, judged, good, False, changed, times, cache=cache, undone=undone)
 
 
 def _count_changes(before: Snapshot | None, now: Snapshot) -> int:

@@ -63,7 +63,7 @@ def _deliver_overlay(
 ) -> dict[str, Any]:
     target, place = job.plan.target, result.place
     package = _find_wheel(job)
-    overlay, record = place.root / "overlay", place.root / "proof.json"
+    overlay, record = place.root / "overlay", place.proof
     key = hashlib.sha256("\0".join(_list_ingredients(job, result, package)).encode()).hexdigest()
     version = ask_python(job.request.python).distributions["executorch"]
     told = {"overlay": str(overlay), "wheel": {"path": str(package), "version": version}}

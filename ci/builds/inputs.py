@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -40,18 +41,22 @@ Snapshot: TypeAlias = dict[str, InputEntry]
 
 
 def take_snapshot(
-    root: Path, previous: Mapping[str, InputEntry] | None = None, skip: frozenset[str] = frozenset()
+    root: Path,
+    previous: Mapping[str, InputEntry] | None = None,
+    skip: frozenset[str] = frozenset(),
+    marks: tuple[str, ...] = GENERATED_MARKS,
 ) -> Snapshot:
     """Every file below ``root`` by its relative path, sorted.
 
-    Version control, caches, and directories that hold a CMake build or an environment are left
-    out, and so are the relative paths in ``skip``. Raises UnfitError when ``root`` is unreadable.
+    Version control, caches, and directories below ``root`` that hold one of ``marks`` (a CMake
+    build, an environment) are left out, and so are the relative paths in ``skip``. Raises
+    UnfitError when ``root`` is unreadable.
     """
     known = previous or {}
     try:
         found = {
             relative: _read_entry(entry, known.get(relative))
-            for relative, entry in _walk(root, "", skip)
+            for relative, entry in _walk(root, "", skip, marks)
         }
     except OSError as error:
         raise UnfitError(f"cannot read {error.filename or root}", why=str(error)) from error
@@ -67,18 +72,18 @@ def digest_snapshot(snapshot: Mapping[str, InputEntry]) -> str:
 
 
 def _walk(
-    directory: Path, prefix: str, skip: frozenset[str]
+    directory: Path, prefix: str, skip: frozenset[str], marks: tuple[str, ...]
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
     with os.scandir(directory) as listing:
         entries = list(listing)
-    if prefix and any(entry.name in GENERATED_MARKS for entry in entries):
+    if prefix and any(entry.name in marks for entry in entries):
         return
     for entry in entries:
         relative = prefix + entry.name
         if entry.name in PRUNED or relative in skip:
             continue
         if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path), relative + "/", skip)
+            yield from _walk(Path(entry.path), relative + "/", skip, marks)
         elif not entry.name.endswith(PRUNED_SUFFIXES):
             yield relative, entry
 
@@ -132,34 +137,66 @@ def has_artifacts(directory: Path, state: State) -> bool:
     )
 
 
-def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, record: Path) -> int:
-    """Make ``overlay`` hold the files of ``wanted``, as ``source`` has them; count the changes.
+class CopyRecord(msgspec.Struct, frozen=True):
+    """The copy of the sources as a build left it: every file, and which the build had written."""
 
-    A file whose bytes are as ``record`` says keeps its time, so that ninja rebuilds only what
-    changed. Files that a build added are left. ``record`` never promises a file that is not
-    yet there: an interrupted sync is taken up again. Raises StoreError when the disk is full.
+    files: Snapshot = msgspec.field(default_factory=dict)
+    generated: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The copy as it is now. ``edited`` are paths that differ from the sources of the last build,
+    or that neither these nor that build put there; ``sure`` is false if what the build had written
+    is unknown or has changed, so that only a build from nothing is a function of the sources."""
+
+    files: Snapshot
+    generated: frozenset[str]
+    edited: tuple[str, ...]
+    sure: bool
+
+
+def inspect_copy(overlay: Path, sources: Snapshot, record: Path) -> Copy:
+    """Compare ``overlay`` with the ``sources`` and the record of the last build, by content.
+
+    Raises UnfitError when it cannot be read.
     """
-    present = read_record(record, dict[str, InputEntry])
-    same = {
-        path
-        for path, entry in wanted.items()
-        if path in present
-        and (present[path].sha256, present[path].mode) == (entry.sha256, entry.mode)
-    }
-    stale = [path for path in wanted if path not in same]
-    gone = present.keys() - wanted.keys()
-    if not stale and not gone:
-        return 0
-    kept = {path: present[path] for path in same}
+    known = read_record(record, CopyRecord)
+    if not sources or not known.files or not overlay.is_dir():
+        return Copy({}, frozenset(), (), sure=False)
+    files = take_snapshot(overlay, known.files, marks=())
+    left = {path: known.files[path] for path in known.generated}
+    changed = [path for path in sources.keys() | left if _differs(files, {**left, **sources}, path)]
+    added = files.keys() - sources.keys() - known.generated
+    edited = tuple(sorted({*changed, *added}))
+    return Copy(files, known.generated, edited, sure=known.generated.isdisjoint(changed))
+
+
+def _differs(files: Snapshot, wanted: Snapshot, path: str) -> bool:
+    found, other = files.get(path, NO_FILE), wanted.get(path, NO_FILE)
+    return (found.sha256, found.mode) != (other.sha256, other.mode)
+
+
+def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, copy: Copy) -> None:
+    """Make ``overlay``, now as ``copy`` says, hold the files of ``wanted`` as ``source`` has them.
+
+    A file with the right bytes keeps its time, so that ninja rebuilds only what changed. Files
+    that a build wrote are left, others removed. Raises StoreError when the disk is full.
+    """
     with explain_errors(overlay):
         overlay.mkdir(parents=True, exist_ok=True)
-        record.write_bytes(msgspec.json.encode(kept))
-        for path in gone:
+        for path in copy.files.keys() - wanted.keys() - copy.generated:
             (overlay / path).unlink(missing_ok=True)
-        for path in stale:
-            _copy(source / path, overlay / path)
-        record.write_bytes(msgspec.json.encode(wanted))
-    return len(stale) + len(gone)
+        for path in wanted:
+            if _differs(copy.files, wanted, path):
+                _copy(source / path, overlay / path)
+
+
+def record_copy(overlay: Path, wanted: Snapshot, copy: Copy, record: Path) -> None:
+    """Write down what a build left in ``overlay``, whether it ended well or not."""
+    files = take_snapshot(overlay, copy.files, marks=())
+    written = CopyRecord(files, frozenset(files.keys() - wanted.keys()))
+    write_whole(record, msgspec.json.encode(written))
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -22,7 +22,8 @@ class Place:
         self.tree, self.tree_record = root / "tree", root / "tree.json"
         self.stages, self.prefix = root / "stages", root / "prefix"
         self.artifacts, self.state = root / "artifacts", root / "state.json"
-        self.origin = root / ORIGIN
+        self.stripped = root / "stripped"
+        self.origin, self.proof = root / ORIGIN, root / "proof.json"
         self.log, self.cache_log = root / "build.log", root / "ccache.log"
 
     @contextmanager

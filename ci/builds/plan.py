@@ -44,10 +44,14 @@ class BuildRequest:
     doctor: bool = True
     packages: bool = True
 
+    @property
+    def named(self) -> dict[str, str]:
+        """The caller's -D without their types."""
+        return {name.partition(":")[0]: value for name, value in self.defines.items()}
+
     def turns_off(self, option: str) -> bool:
         """Whether the caller's -D switches a CMake option off, as CMake reads its value."""
-        values = {name.partition(":")[0]: value for name, value in self.defines.items()}
-        return values.get(option, "ON").upper() in CMAKE_FALSE
+        return self.named.get(option, "ON").upper() in CMAKE_FALSE
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """A build that could start: its stages, environment and everything that identifies it."""
+    """A build that could start: its stages, environment and everything that identifies it;
+    ``named`` are the CMake options that the caller gave."""
 
     target: Target
     place: Place
@@ -77,11 +82,13 @@ class BuildPlan:
     environment: Mapping[str, str]
     identity: Mapping[str, str]
     values: Mapping[str, str]
+    named: frozenset[str] = frozenset()
 
     def configure_command(self, stage: StagePlan) -> tuple[str, ...]:
-        """cmake's first run."""
+        """cmake's first run. It names the options that it does not use if the caller gave some."""
         places = ("-S", stage.source, "-B", str(stage.build), "-G", "Ninja")
-        return (str(self.tools.cmake.path), *places, "--no-warn-unused-cli", *stage.defines)
+        quiet = () if self.named else ("--no-warn-unused-cli",)
+        return (str(self.tools.cmake.path), *places, *quiet, *stage.defines)
 
     def compile_command(self, stage: StagePlan, more: tuple[str, ...] = ()) -> tuple[str, ...]:
         """cmake's second run: the targets of the stage, and ``more``."""
@@ -99,6 +106,11 @@ class BuildPlan:
             if stage.install:
                 commands.append(self.install_command(stage))
         return commands
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """The directories by the names that objects have for them."""
+        return {alias: path for path, alias in name_directories(self.place, self.values).items()}
 
     @property
     def settings_digest(self) -> str:
@@ -157,6 +169,7 @@ def make_plan(
         {**_make_environment(kit, place, known), "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs)},
         _identify(kit),
         known,
+        frozenset(request.named),
     )
 
 
@@ -201,11 +214,17 @@ def _base_options(
     }
 
 
-def _map_prefixes(place: Place, known: Mapping[str, str]) -> str:
-    """Compiler flags that keep this machine's directories out of the objects."""
+def name_directories(place: Place, known: Mapping[str, str]) -> dict[str, str]:
+    """What objects call each of this machine's directories that a build reads."""
     rows = {str(place.root): "/build"}
     rows.update({known[name]: f"/{name}" for name in sorted(known) if name.endswith("_root")})
-    return shlex.join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows.items())
+    return rows
+
+
+def _map_prefixes(place: Place, known: Mapping[str, str]) -> str:
+    """Compiler flags that keep this machine's directories out of the objects."""
+    rows = name_directories(place, known).items()
+    return shlex.join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows)
 
 
 def _plan_stage(

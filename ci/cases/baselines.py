@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ci.judging.verdict import CaseFigures
 from ci.models.suite import SUITE
 from ci.report.schema import Case, Report, Status, Tool
 from provisioning.files import explain_writes, write_whole
 from provisioning.manifest.reader import manifests_root, read_toml
 from provisioning.manifest.targets import Backend
+
+if TYPE_CHECKING:  # it brings numpy, which ci.gate does without
+    from ci.judging.verdict import CaseFigures
 
 # Float references differ in their last bits from host to host; a figure moves by less than this.
 MAX_CHANGE_DB = 3.0
@@ -52,7 +55,7 @@ def name_file(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str:
     than HTP."""
     parts = sorted(f"{tool.name}-{tool.version}" for tool in tools if is_part(tool.name))
     parts += [backend] if backend != Backend.HTP.value else []
-    return f"{'-'.join(parts)}.toml"
+    return f"{'-'.join(parts).replace('/', '_')}.toml"
 
 
 def is_part(name: str) -> bool:
@@ -73,7 +76,7 @@ def name_case(model: str, scheme: str, soc: str) -> str:
     return f"{model} {scheme} {soc}"
 
 
-def find_changes(figures: CaseFigures, baseline: Baseline) -> Iterator[str]:
+def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[str]:
     """How a case's figures differ from what was recorded, in either direction."""
     pairs = (
         (figures.sqnr_db, baseline.sqnr_db, "float32"),

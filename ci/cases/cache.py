@@ -37,7 +37,10 @@ from provisioning.store.store import store_home
 RECORD = "artifact.json"
 # These say which programs are wanted, not how one is made; models count by their graphs.
 CHOOSING = frozenset(
-    {"spec.py", "schemes.py", "suite", "session.py", "pipeline.py", "policy.py", "baselines.py"}
+    {
+        *("spec.py", "schemes.py", "suite", "session.py", "pipeline.py", "judged.py", "policy.py"),
+        *("baselines.py", "kept.py"),
+    }
 )
 
 

@@ -13,7 +13,7 @@ from ci.cases.engine import FLOAT, HIGH, INPUTS, LOW, MIN_RUNS, NOISE, QUANTIZED
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
-from ci.models.tensors import FILE, TensorInfo, read_sets, write_sets
+from ci.models.tensors import FILE, TensorInfo, read_sets
 
 OUTPUT = "output_{}_{}.raw"  # as qnn_executor_runner names what a program gives
 
@@ -21,12 +21,6 @@ OUTPUT = "output_{}_{}.raw"  # as qnn_executor_runner names what a program gives
 def read_inputs(artifact: Path, compiled: Compiled) -> Sets:
     """Return the input sets of an artifact. Raises OSError or ValueError if it is damaged."""
     return read_sets(artifact / INPUTS, compiled.inputs, compiled.sets)
-
-
-def keep_outputs(directory: Path, outputs: Sets) -> None:
-    """Write outputs as a program of the user's would have left them."""
-    if not directory.is_dir():
-        write_sets(directory, outputs, OUTPUT)
 
 
 def read_references(artifact: Path, compiled: Compiled) -> References:

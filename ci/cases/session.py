@@ -18,7 +18,8 @@ from pathlib import Path
 
 from ci.cases.baselines import Baseline, read_baselines, suite_folder
 from ci.cases.engine import Engine, Runner
-from ci.cases.pipeline import CaseResult, CaseRun, Evidence, RunSetup, SessionOptions, make_case
+from ci.cases.judged import CaseResult, Evidence, SessionOptions, make_case
+from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
 from ci.models.numerics import NUMERICS
@@ -247,7 +248,9 @@ def run_cases(
             with bar.busy(f"{Path(spec.model).name} {spec.scheme.value} {spec.soc}"):
                 return spec, one.run()
 
-        ordered = sorted(runs, key=lambda one: expect_lower_s(one.spec), reverse=True)
+        ordered = sorted(
+            runs, key=lambda one: expect_s(one.spec.model, one.spec.scheme.value), reverse=True
+        )
         tasks = [partial(run, one) for one in ordered]
         try:
             run_tasks(tasks, jobs, on_done=show, abort=abort)
@@ -256,11 +259,6 @@ def run_cases(
             if not done:
                 raise
     return [done[one.spec] for one in runs if one.spec in done]
-
-
-def expect_lower_s(spec: CaseSpec) -> float:
-    """Return how long a case is likely to take, in seconds."""
-    return expect_s(spec.model, spec.scheme.value)
 
 
 def describe_progress(done: int, total: int, result: CaseResult) -> str:

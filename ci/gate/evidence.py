@@ -4,10 +4,12 @@ can be wrong, and compared with the plan and with the policy of this checkout.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
+from ci.cases.baselines import Baseline, find_changes, name_case
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.gate.jobs import Shard
@@ -20,6 +22,7 @@ from ci.report.text import name_some, show_counts
 
 SHOWN = 5
 BAD_TAGS = ("failure", "error")
+NOTHING_RECORDED: Mapping[str, Baseline] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,13 @@ def weigh_report(
     job: PlannedJob,
     policy: EmulatorPolicy | None,
     exit_code: int,
+    *,
+    recorded: Mapping[str, Baseline] = NOTHING_RECORDED,
 ) -> Evidence:
     """Judge a report by its cases and controls; ``report`` is as the file has it.
 
-    ``junit`` is the junit.xml next to it, ``policy`` what its cases have to be judged by.
+    ``junit`` is the junit.xml next to it, ``policy`` what its cases have to be judged by,
+    ``recorded`` the figures that this checkout has of the report's toolchain.
     """
     true = report.recounted
     counts, own = true.summary, describe_counts(true.summary)
@@ -101,7 +107,7 @@ def weigh_report(
         faults.append(f"its exit code is {exit_code}, and by its cases ({own}) it is {code}")
     faults += [*_compare_junit(true, junit), *_compare_plan(true, job), *_doubt_cases(true)]
     if policy:
-        faults += _compare_policy(true, policy)
+        faults += [*_compare_policy(true, policy), *_compare_recorded(true, recorded)]
     return Evidence(counts.passed + counts.failed, counts.failed, tuple(faults))
 
 
@@ -167,6 +173,14 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
     ]
     if refused:
         yield f"the policy does not expect these to be unsupported: {name_some(refused, SHOWN)}"
+
+
+def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Iterator[str]:
+    """Passed cases with other figures than were recorded for their toolchain."""
+    for case in (one for one in report.cases if one.status is Status.PASSED):
+        known = recorded.get(name_case(*name_of(case)))
+        for change in find_changes(case, known) if known else ():
+            yield f"{case.model} {case.scheme} {case.soc} passed with {change}"
 
 
 def _doubt_cases(report: Report) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 from xml.etree import ElementTree as ET
 
+from ci.cases.baselines import read_baselines
 from ci.cases.policy import read_emulator_policy
 from ci.gate.evidence import Evidence, parse_junit, weigh_junit, weigh_report
 from ci.gate.schema import Plan, PlannedJob
@@ -78,7 +79,9 @@ def read_evidence(report: Path, job: PlannedJob, exit_code: int) -> Evidence:
     junit = report.with_name("junit.xml")
     policy = read_emulator_policy(lane=job.policy) if job.policy else None
     root = read_junit(junit) if junit.is_file() else None
-    return weigh_report(read_unchecked(report), root, job, policy, exit_code)
+    told = read_unchecked(report)
+    recorded = read_baselines(told.toolchain)
+    return weigh_report(told, root, job, policy, exit_code, recorded=recorded)
 
 
 def read_junit(path: Path) -> ET.Element:

@@ -66,7 +66,8 @@ def decibels(signal: float, noise: float) -> float:
     """The ratio of two powers in dB; infinite without noise."""
     if not noise:
         return math.inf
-    return 10 * math.log10(signal / noise) if signal else -math.inf
+    ratio = signal / noise
+    return 10 * math.log10(ratio) if ratio else -math.inf
 
 
 def measure_pooled(reference: Array, output: Array) -> float:

@@ -4,6 +4,7 @@ them without torch; what a function gives is seen when it is called.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -17,15 +18,20 @@ MIN_SETS = 4
 SETS = "an .npy of one input's sets, [sets, *shape], or an .npz of one array an input"
 
 
+def is_function(source: str) -> bool:
+    """Whether it is ``file.py:function``."""
+    return source.rpartition(":")[0].endswith(".py")
+
+
 def check_data(name: str, entry: ModelEntry) -> None:
     """Raises UsageError, with file and key, for data that no case of the model can be judged by."""
     labels = entry.metric.labels if entry.metric else ""
     sources = {"calibration": entry.calibration, "inputs": entry.inputs, "metric.labels": labels}
-    counts = {
-        key: _count_sets(f"models.{name}.{key}", Path(source))
-        for key, source in sources.items()
-        if source and not source.rpartition(":")[0].endswith(".py")
-    }
+    counts = {}
+    for key, source in sources.items():
+        if source and not is_function(source):
+            called = f"models.{name}.{key}: {Path(source).name}"
+            counts[key] = count_sets(read_arrays(Path(source), called).values(), called)
     judged = counts.get("inputs", MIN_SETS)
     if judged < MIN_SETS:
         told = f"models.{name}.inputs: {Path(entry.inputs).name} has {judged} input sets"
@@ -38,25 +44,31 @@ def check_data(name: str, entry: ModelEntry) -> None:
         )
 
 
-def _count_sets(key: str, path: Path) -> int:
-    """Return the length of the first axis, which all arrays of a file have in common."""
+def read_arrays(path: Path, called: str = "") -> dict[str, Any]:
+    """Return the arrays of an .npy or .npz by name, in the file's order. Raises UsageError, which
+    names the file as it is ``called``."""
     try:
         with path.open("rb") as stream:
             loaded: Any = np.load(stream, allow_pickle=False)
-            arrays = [loaded] if isinstance(loaded, np.ndarray) else [*dict(loaded).values()]
+            return {"arr_0": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(
-            f"{key}: {path.name} cannot be read", why=why, fix=f"write {SETS}"
-        ) from error
+        told = f"{called or path.name} cannot be read"
+        raise UsageError(told, why=why, fix=f"write {SETS}") from error
+
+
+def count_sets(arrays: Collection[Any], called: str) -> int:
+    """Return the length of the first axis, which all arrays of a file have in common. Raises
+    UsageError for arrays that are no sets of finite numbers."""
     shapes = ", ".join(str(list(array.shape)) for array in arrays) or "none"
     lengths = {len(array) if array.ndim else 0 for array in arrays}
     if len(lengths) != 1 or not all(array.size for array in arrays) or lengths == {0}:
         why = f"its arrays are {shapes}: the first axis counts the sets"
-        raise UsageError(f"{key}: {path.name} does not hold sets", why=why, fix=f"write {SETS}")
-    if any(array.dtype.kind not in "biuf" for array in arrays):
-        kinds = ", ".join(str(array.dtype) for array in arrays)
-        raise UsageError(f"{key}: {path.name} holds no numbers", why=f"its arrays are {kinds}")
+        raise UsageError(f"{called} does not hold sets", why=why, fix=f"write {SETS}")
+    kinds = [array.dtype for array in arrays]
+    if not all(one.kind in "biuf" and one.itemsize <= 8 and one.isnative for one in kinds):
+        why = f"its arrays are {', '.join(map(str, kinds))}"
+        raise UsageError(f"{called} holds no numbers that torch has", why=why)
     if not all(np.isfinite(array).all() for array in arrays):
-        raise UsageError(f"{key}: {path.name} has NaN or infinite elements")
+        raise UsageError(f"{called} has NaN or infinite elements")
     return lengths.pop()

@@ -29,7 +29,7 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
     for name, part in split_module(module).items():
         if isinstance(part, GraphModule):
             found += _rank(part, split_inputs(module, inputs)[name], reference)
-    return max(found, key=_measure_added, default=None)
+    return max(found, key=lambda one: one.added, default=None)
 
 
 def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[str, ...]]:
@@ -60,11 +60,6 @@ def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple
     codegen.pytree_info = codegen.pytree_info._replace(out_spec=tree_flatten(leaves)[1])
     part.recompile()
     return part, tuple(f"{name_operator(source)}{find_line(source)}" for source in chosen)
-
-
-def _measure_added(loss: Loss) -> float:
-    """Return the noise that is added, as a share of the signal's power."""
-    return float(10 ** (-loss.behind_db / 10) - 10 ** (-loss.before_db / 10))
 
 
 def _rank(part: GraphModule, inputs: Inputs, reference: Inputs) -> list[Loss]:

@@ -44,6 +44,11 @@ class Loss(Struct, frozen=True):
     behind_db: float
     weights_db: float
 
+    @property
+    def added(self) -> float:
+        """The noise that is added, as a share of the signal's power."""
+        return float(10 ** (-self.behind_db / 10) - 10 ** (-self.before_db / 10))
+
 
 def describe_tensor(tensor: Any, axis: int = 0, parts: tuple[int, ...] = ()) -> TensorInfo:
     """Return the info of an array, or of a tensor that needs no gradient."""

@@ -7,13 +7,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ci.models.data_files import MIN_SETS
+from ci.models.data_files import MIN_SETS, count_sets, is_function, read_arrays
 from ci.models.user_code import call_function, load_function, users_code
 from ci.models.user_models import MetricJob, MetricResult
 from provisioning.errors import FailedError, UsageError
@@ -38,14 +37,11 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]
             why = f"it returned a {type(given).__name__}"
             raise UsageError(f"{Path(source).name} gives no input sets", why=why, fix=FORM)
         return [one if isinstance(one, tuple) else (one,) for one in given]
-    arrays = _order_arrays(source, _read_arrays(source), names)
-    lengths = {len(array) for array in arrays if array.ndim}
-    if not arrays or len(lengths) != 1 or not all(array.ndim for array in arrays):
-        shapes = ", ".join(str(list(array.shape)) for array in arrays)
-        why = f"its arrays are {shapes or 'none'}: the first axis counts the sets"
-        raise UsageError(f"{Path(source).name} does not hold input sets", why=why, fix=FORM)
-    tensors = [torch.from_numpy(array) for array in arrays]
-    return [tuple(one[number] for one in tensors) for number in range(lengths.pop())]
+    arrays = read_arrays(Path(source))
+    count = count_sets(arrays.values(), Path(source).name)
+    ordered = [np.array(array, order="C") for array in _order_arrays(source, arrays, names)]
+    tensors = [torch.from_numpy(array) for array in ordered]
+    return [tuple(one[number] for one in tensors) for number in range(count)]
 
 
 def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]]:
@@ -62,7 +58,7 @@ def read_labels(source: str, sets: int) -> Tensor:
     if is_function(source):
         given = call_function(source, FORM)
     else:
-        arrays = _read_arrays(source)
+        arrays = read_arrays(Path(source))
         if len(arrays) != 1:
             raise UsageError(f"{Path(source).name} holds {len(arrays)} arrays", fix="give one")
         (given,) = arrays.values()
@@ -80,11 +76,6 @@ def read_labels(source: str, sets: int) -> Tensor:
     return labels
 
 
-def is_function(source: str) -> bool:
-    """Whether it is ``file.py:function``."""
-    return source.rpartition(":")[0].endswith(".py")
-
-
 def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> list[Any]:
     """The arrays in the order of ``names``, or of the file where neither has names."""
     if not names or all(UNNAMED.fullmatch(name) for name in arrays):
@@ -96,20 +87,6 @@ def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> 
             fix="write an array per input, under its name",
         )
     return [arrays[name] for name in names]
-
-
-def _read_arrays(source: str) -> dict[str, Any]:
-    """The arrays of an .npy or .npz by name, in the file's order."""
-    try:
-        with Path(source).open("rb") as stream:
-            loaded = np.load(stream, allow_pickle=False)
-            arrays = {"arr_0": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-        for array in arrays.values():
-            torch.from_numpy(array[:0] if array.ndim else array)  # a dtype that torch has
-        return {name: np.array(array, order="C") for name, array in arrays.items()}
-    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"{Path(source).name} cannot be read", why=why, fix=FORM) from error
 
 
 CONTRACT = "a metric takes (outputs, labels) and returns a number, of which more is better"

@@ -31,6 +31,7 @@ from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import Inputs, working_directory
 from ci.onnx.contexts import check_context, seal_context
 from ci.onnx.fallback import count_nodes, name_operator, read_reasons
+from ci.onnx.layers import expose_layers, find_loss
 from ci.onnx.models import Shapes, external_files, list_graphs, read_constants, read_model
 from ci.onnx.noise import find_grids, predict_noise
 from ci.onnx.preparation import (
@@ -85,6 +86,7 @@ def compile_source(
     staging.write_inputs(source.evaluation)
     model = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
     reference = run_reference(model, source.evaluation)
+    float32 = reference[0]
     staging.write_float(reference, source.made)
     require_export(source, reference)
     infos = describe_outputs(model, reference[0])
@@ -100,11 +102,22 @@ def compile_source(
         staging.write_quantized(reference)
     is_float = not given and not spec.scheme.quantized
     calibrated = not given and spec.scheme.quantized
+    layers: tuple[str, ...] = ()
+    if spec.layers:
+        exposed = staging.directory.with_name("exposed.onnx")
+        layers, model = expose_layers(model, exposed), exposed
+        reference = run_reference(model, source.evaluation)
+        infos = describe_outputs(model, reference[0])
+        staging.write_float(reference)
+        if not is_float:
+            staging.write_quantized(reference)
     infos = infos if is_float else add_grids(infos, find_grids(model))
     disturbed = staging.directory.with_name("disturbed.onnx")
     staging.write_noise(
         predict_noise(model, disturbed, source.evaluation, reference, float16=is_float)
     )
+    is_whole = calibrated and not spec.layers
+    loss = find_loss(model, disturbed, source.evaluation[0], float32) if is_whole else None
     program = staging.directory / PROGRAM
     delegation = write_context(model, program, staging.log, spec.soc, options, embed=embed)
     if saver and delegation.partitions:
@@ -119,6 +132,8 @@ def compile_source(
         inputs=tuple(map(describe_tensor, source.evaluation[0])),
         outputs=infos,
         delegation=delegation,
+        loss=loss,
+        layers=layers,
         made_inputs=name_made(source.made, source.calibration_made, quantized=calibrated),
         weights=digest_source(source),
         calibration=digest_sets(source.calibration) if calibrated else "",

@@ -42,6 +42,7 @@ MOVES = re.compile(
 )
 # Their activations are approximated, too: an absolute error of what they give in float16.
 RECURRENT, CELL = frozenset({"LSTM", "GRU", "RNN"}), 2**-8
+STATE = 2  # the output of an LSTM that its gates multiply, and so its size by their errors
 FUSED_THROUGH = ("Reshape", "Concat", "Identity", "Flatten")
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 WIDE = {TensorProto.INT16, TensorProto.UINT16, TensorProto.INT4, TensorProto.UINT4}
@@ -87,7 +88,7 @@ def disturb(model: onnx.ModelProto, *, float16: bool) -> onnx.ModelProto:
             for place, name in enumerate(node.output):
                 if not MOVES.fullmatch(node.op_type) and known.get(name) == TensorProto.FLOAT:
                     node.output[place] = ROUNDED.format(name)
-                    nodes += writer.round(node, ROUNDED.format(name), name)
+                    nodes += writer.round(node, ROUNDED.format(name), name, place)
         elif node.op_type == "QuantizeLinear":
             source = made_by.get(node.input[0])
             if source is not None and not MOVES.fullmatch(source.op_type):
@@ -130,8 +131,9 @@ class _Writer:
         self.nodes: list[Any] = []
         self.count = 0
 
-    def round(self, node: Any, raw: str, name: str) -> list[Any]:
-        """Add a relative error to the tensor ``raw``, which is then called ``name``."""
+    def round(self, node: Any, raw: str, name: str, place: int = 0) -> list[Any]:
+        """Add a relative error to the tensor ``raw``, output ``place`` of a node or given, which is
+        then called ``name``."""
         self.nodes = []
         softmax = node is not None and node.op_type == "Softmax"
         limits = (self.constant(np.float32(one)) for one in (-FLOAT16_MAX, FLOAT16_MAX))
@@ -145,6 +147,9 @@ class _Writer:
         absolute = ACTIVATIONS.get(node.op_type.lower(), 0.0) if node else 0.0
         if node is not None and node.op_type in RECURRENT:
             error = self.add("Add", error, self.draw(raw, CELL))
+            if place == STATE:
+                kept = self.add("Mul", finite, self.draw(raw, CELL))
+                error = self.add("Add", error, kept)
         if absolute and self.is_layer(self.made_by.get(node.input[0])):
             error = self.add("Add", error, self.draw(raw, absolute))
         self.add("Add", raw, error, result=name)

@@ -217,7 +217,7 @@ class ParityFacts(msgspec.Struct, frozen=True):
     ``needed``: file -> those of them that it includes whatever is defined, by their whole path;
     ``guarded``: file -> macro -> those that it includes if only that is defined;
     ``header_names``: the last component of everything that is included; ``imports``: Python file
-    -> files that it imports; ``version`` is what version.txt says.
+    -> files that it imports.
     """
 
     buck: BuckFacts
@@ -231,7 +231,6 @@ class ParityFacts(msgspec.Struct, frozen=True):
     guarded: Mapping[str, Mapping[str, tuple[str, ...]]] = {}
     header_names: frozenset[str] = frozenset()
     imports: Mapping[str, tuple[str, ...]] = {}
-    version: str = ""
 
     @property
     def not_evaluated(self) -> tuple[NotEvaluated, ...]:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,6 +26,8 @@ from ci.parity.facts import (
     Configuration,
     NotEvaluated,
     ParityFacts,
+    is_header,
+    is_source,
 )
 from ci.parity.policy import Layout
 from ci.parity.trees import DirectoryTree, RevisionTree, SourceTree
@@ -36,7 +38,8 @@ from provisioning.files import digest_sources, write_whole
 
 WORKER_LIMIT_S = 300.0
 MEMORY_BYTES = 3 << 30
-KEPT_FILES = 24
+KEPT_FILES = 36
+Kept = TypeVar("Kept")
 SIDES: dict[str, Any] = {"buck": BuckFacts, "cmake": tuple[CMakeFacts, ...]}
 
 
@@ -74,7 +77,6 @@ def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...])
         guarded=includes.guarded,
         header_names=frozenset(includes.names),
         imports=find_imports(tree),
-        version=(tree.read("version.txt") or "").strip(),
     )
 
 
@@ -90,11 +92,8 @@ def read_tree(tree: SourceTree, cache: Path | None = None) -> ParityFacts:
 def read_side(tree: RevisionTree | DirectoryTree, side: str, cache: Path | None) -> Any:
     """The facts of one side: from the cache, or by a worker."""
     kept = cache / f"{side}-{digest_side(tree, side)}.json" if cache else None
-    if kept is not None and kept.is_file():
-        try:
-            return msgspec.json.decode(kept.read_bytes(), type=SIDES[side])
-        except (msgspec.DecodeError, OSError):
-            kept.unlink(missing_ok=True)
+    if kept and (known := load(kept, SIDES[side])) is not None:
+        return known
     source, commit = tree.source
     answer = run_worker(Order(side, os.fsencode(source.resolve()), commit, tree.layout))
     if isinstance(answer, str):
@@ -138,19 +137,37 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def is_read(path: str, side: str) -> bool:
+    """Whether a side is read from the text of a file; both and the comparison from most files."""
+    # CMake takes file lists out of .bzl files, too.
+    is_list = is_list_file(path) or path.endswith(".bzl")
+    if side in SIDES:
+        return is_list if side == "cmake" else is_build_file(path)
+    is_code = is_source(path) or is_header(path) or path.endswith(".py")
+    return is_code or is_list or is_build_file(path) or path == "version.txt"
+
+
 def digest_side(tree: SourceTree, side: str) -> str:
-    """A digest of all that a side is read from: file names, build files, and this reader."""
+    """A digest of all that a side is read from: file names, the text of some, and this reader."""
     hasher = hashlib.sha256(digest_sources(Path(__file__).parent).encode())
     hasher.update(msgspec.json.encode(tree.layout))
     for part in tree.submodules:
         hasher.update(f"{part}\n".encode())
     for path in sorted(tree.files):
-        # CMake takes file lists out of .bzl files, too.
-        is_list = is_list_file(path) or path.endswith(".bzl")
-        is_read = is_list if side == "cmake" else is_build_file(path)
-        content = tree.digest(path) if is_read else ""
+        content = tree.digest(path) if is_read(path, side) else ""
         hasher.update(f"{path}\0{content}\n".encode("utf-8", "surrogateescape"))
     return hasher.hexdigest()[:32]
+
+
+def load(path: Path, kind: type[Kept]) -> Kept | None:
+    """What a file of the cache has; None if there is none, or none that can be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, OSError):
+        path.unlink(missing_ok=True)
+        return None
 
 
 def keep(path: Path, answer: bytes) -> None:

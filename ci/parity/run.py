@@ -5,6 +5,7 @@ finding under a new name is still an old one.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,11 +15,17 @@ from pathlib import Path
 
 import msgspec
 
-from ci.parity.compare.comparison import Sorted, apply_allowances, compare_tree, in_scope
+from ci.parity.compare.comparison import (
+    Sorted,
+    apply_allowances,
+    compare_tree,
+    in_scope,
+    is_about,
+)
 from ci.parity.compare.findings import Finding, Kind, ParityReport, order_findings
-from ci.parity.facts import Configuration, ParityFacts, directory_of
+from ci.parity.facts import Configuration, NotEvaluated, ParityFacts, directory_of
 from ci.parity.policy import ParityPolicy
-from ci.parity.reading import read_tree
+from ci.parity.reading import digest_side, keep, load, read_tree
 from ci.parity.trees import SourceTree, find_git_dir, open_tree
 from provisioning.errors import UsageError
 
@@ -82,11 +89,11 @@ def compare_trees(
 ) -> ParityReport:
     """Compare two trees that are open already, as ``compare_source`` does."""
     check_tree(tree, request.scope)
-    facts, result = compare_one(tree, request, policy, read)
+    compared, result = compare_one(tree, request, policy, read)
     found, changed = result.findings, None
     if base is not None:
-        base_facts, before = compare_one(base, request, policy, read)
-        renames = find_renames(base, tree, base_facts, facts)
+        old, before = compare_one(base, request, policy, read)
+        renames = find_renames(base, tree, old, compared)
         known = {key for f in before.findings for key in (f.key, renames.translate(f))}
         # At the level that each has when a change introduces it.
         found = tuple(
@@ -104,10 +111,10 @@ def compare_trees(
         allowed=result.allowed,
         not_evaluated=tuple(
             row
-            for row in facts.not_evaluated
+            for row in compared.not_evaluated
             if row.is_whole or in_scope(row.place.path, request.scope)
         ),
-        counts=count_facts(facts),
+        counts=compared.counts,
         changed=changed,
     )
 
@@ -134,10 +141,44 @@ def changed_lines(before: str, after: str) -> frozenset[int]:
     )
 
 
+class Compared(msgspec.Struct, frozen=True):
+    """What the comparison of a whole tree is kept as, before the allow-list and the scope; with
+    the sources of each side's targets."""
+
+    findings: tuple[Finding, ...]
+    not_evaluated: tuple[NotEvaluated, ...]
+    counts: dict[str, int]
+    buck: dict[str, set[str]]
+    cmake: dict[str, set[str]]
+
+
+def compare_whole(
+    tree: SourceTree, policy: ParityPolicy, cache: Path | None, read: Reader
+) -> Compared:
+    """Compare a tree, or take from ``cache`` what was found in the same one."""
+    kept = None
+    if cache is not None:
+        rules = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()[:16]
+        kept = cache / f"found-{digest_side(tree, 'found')}-{rules}.json"
+        if (known := load(kept, Compared)) is not None:
+            return known
+    facts = read(tree, cache)
+    compared = Compared(
+        findings=tuple(compare_tree(facts, policy)),
+        not_evaluated=facts.not_evaluated,
+        counts=count_facts(facts),
+        buck=sources_of_buck(facts),
+        cmake=sources_of_cmake(facts),
+    )
+    if kept is not None and not any(row.is_whole for row in compared.not_evaluated):
+        keep(kept, msgspec.json.encode(compared))
+    return compared
+
+
 def compare_one(
     tree: SourceTree, request: ParityRequest, policy: ParityPolicy, read: Reader
-) -> tuple[ParityFacts, Sorted]:
-    """The facts of one tree and its findings, sorted by the allow-list.
+) -> tuple[Compared, Sorted]:
+    """What was found in one tree, and the findings of the scope, sorted by the allow-list.
 
     Raises UsageError for a tree that is too old.
     """
@@ -148,15 +189,14 @@ def compare_one(
             why=f"trees before {policy.oldest} are not compared",
             fix="name a newer revision",
         )
-    facts = read(tree, request.cache)
-    findings: list[Finding] = compare_tree(facts, policy, request.scope)
-    return facts, apply_allowances(
-        findings,
+    compared = compare_whole(tree, policy, request.cache, read)
+    return compared, apply_allowances(
+        [finding for finding in compared.findings if is_about(finding, request.scope)],
         policy,
-        facts.files,
+        tree.files,
         request.today,
-        whole=not request.scope and not any(row.is_broken for row in facts.not_evaluated),
-        is_current=policy.is_for(facts.version),
+        whole=not request.scope and not any(row.is_broken for row in compared.not_evaluated),
+        is_current=policy.is_for(version),
         source=POLICY_SOURCE,
     )
 
@@ -210,17 +250,15 @@ class Renames:
         return f"{self.folders[folder]}/{path[len(folder) + 1 :]}"
 
 
-def find_renames(
-    base: SourceTree, tree: SourceTree, before: ParityFacts, after: ParityFacts
-) -> Renames:
+def find_renames(base: SourceTree, tree: SourceTree, before: Compared, after: Compared) -> Renames:
     files = find_moves(base, tree)
     folders: dict[str, str] = {}
     left = {directory_of(path) for path in tree.files}
     for old, new in files.items():
         if directory_of(old) not in left and old.rpartition("/")[2] == new.rpartition("/")[2]:
             folders.setdefault(directory_of(old), directory_of(new))
-    buck = match_sources(sources_of_buck(before), sources_of_buck(after), files)
-    cmake = match_sources(sources_of_cmake(before), sources_of_cmake(after), files)
+    buck = match_sources(before.buck, after.buck, files)
+    cmake = match_sources(before.cmake, after.cmake, files)
     return Renames(files, folders, buck | cmake)
 
 

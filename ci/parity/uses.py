@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ci.parity.facts import (
@@ -49,6 +49,7 @@ class Includes:
 def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]) -> Includes:
     """Read the includes of every source and header of the tree."""
     folders = sorted({folder for facts in cmake for folder in facts.include_directories})
+    places = Places(tree.files, folders)
     entries = (e for t in buck.targets for e in t.entries)
     listed = {name for entry in entries for name in (entry.path, entry.made_as)}
     paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
@@ -57,13 +58,17 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
     whole = f"{tree.layout.project}/"
     found = Includes()
     for path in paths:
-        rows = list(read_includes(tree, path, folders, listed))
-        found.headers[path] = tuple(dict.fromkeys(header for _, header in rows if header))
-        found.names.update(row.text.rpartition("/")[2] for row, _ in rows)
+        rows = list(read_includes(tree, path, places, listed))
+        found.headers[path] = tuple(dict.fromkeys(header for *_, header in rows if header))
+        found.names.update(name.rpartition("/")[2] for name, *_ in rows)
         if path in listed:
-            found.by_directory.extend(row for row, header in rows if row.directory is not None)
-            own = {row.text: h for row, h in rows if h and row.text.startswith(whole)}
-            own |= {row.text: row.text for row, _ in rows if row.text in outside}
+            found.by_directory.extend(
+                Include(name, Place(path, (tree.read(path) or "").count("\n", 0, at) + 1), folder)
+                for name, at, folder, _ in rows
+                if folder is not None
+            )
+            own = {name: header for name, *_, header in rows if header and name.startswith(whole)}
+            own |= {name: name for name, *_ in rows if name in outside}
             by_macro = group_includes(tree.read(path) or "") if own else {}
             kept = {m: tuple(h for t, h in own.items() if t in by_macro[m]) for m in by_macro}
             found.needed[path] = kept.pop("", ())
@@ -100,37 +105,49 @@ def macro_of(word: str, rest: str) -> str:
 
 
 def read_includes(
-    tree: SourceTree, path: str, folders: Iterable[str], listed: set[str]
-) -> Iterator[tuple[Include, str]]:
-    """The includes of one file, each with the header of the tree that it means, or "".
+    tree: SourceTree, path: str, places: Places, listed: set[str]
+) -> Iterator[tuple[str, int, str | None, str]]:
+    """The includes of one file: name, offset, the directory that it needs, and the header of the
+    tree that it means, or "".
 
     A header that a rule makes has the path under which it is listed.
 
     Those that begin with the project's name, or stand beside the header, need no directory.
     """
-    text = tree.read(path) or ""
     whole = f"{tree.layout.project}/"
-    for match in INCLUDE.finditer(text):
+    for match in INCLUDE.finditer(tree.read(path) or ""):
         name = match[2]
-        row = Include(name, Place(path, text.count("\n", 0, match.start()) + 1), None)
-        beside = posixpath.normpath(posixpath.join(directory_of(path), name))
-        if name.startswith(whole):
-            inner = name.removeprefix(whole)
-            yield row, inner if inner in tree.files or inner in listed else ""
-        elif match[1] == '"' and beside in tree.files:
-            yield row, beside
+        inner = name.removeprefix(whole)
+        if inner != name:
+            known = inner in tree.files or inner in listed
+            yield name, match.start(), None, inner if known else ""
+        elif match[1] == '"' and (beside := places.join(directory_of(path), name)):
+            yield name, match.start(), None, beside
         else:
-            yield next(resolve(tree, row, folders), (row, ""))
+            yield name, match.start(), *places.find(name)
 
 
-def resolve(
-    tree: SourceTree, row: Include, folders: Iterable[str]
-) -> Iterator[tuple[Include, str]]:
-    """An include by each folder that has a header of its name."""
-    for folder in folders:
-        header = posixpath.normpath(posixpath.join(folder, row.text))
-        if header in tree.files:
-            yield Include(row.text, row.place, folder), header
+class Places:
+    """Where the compiler looks for a header by its name; each name is looked up once."""
+
+    def __init__(self, files: Container[str], folders: Iterable[str]) -> None:
+        self.files = files
+        self.folders = tuple(folders)
+        self._found: dict[str, tuple[str | None, str]] = {}
+
+    def find(self, name: str) -> tuple[str | None, str]:
+        """The first folder that has a header of a name, and that; None and "" if none has."""
+        if name not in self._found:
+            headers = ((folder, self.join(folder, name)) for folder in self.folders)
+            self._found[name] = next((pair for pair in headers if pair[1]), (None, ""))
+        return self._found[name]
+
+    def join(self, folder: str, name: str) -> str:
+        """The file of a name in a folder, "" if there is none."""
+        path = posixpath.join(folder, name)
+        if "./" in path or "//" in path:
+            path = posixpath.normpath(path)
+        return path if path in self.files else ""
 
 
 IMPORT = re.compile(
@@ -155,7 +172,9 @@ def find_imports(tree: SourceTree) -> Mapping[str, tuple[str, ...]]:
 
 def read_imports(tree: SourceTree, path: str) -> Iterator[str]:
     """The files that one file imports, where names of modules lead to one."""
-    text = TRIED.sub("", TYPING.sub("", tree.read(path) or ""))
+    text = tree.read(path) or ""
+    text = TYPING.sub("", text) if "TYPE_CHECKING" in text else text
+    text = TRIED.sub("", text) if "try:" in text else text
     for match in IMPORT.finditer(text):
         module, plain = match["module"], match["plain"]
         names = NAME.findall(COMMENT.sub("", match["many"] or match["few"] or plain or ""))

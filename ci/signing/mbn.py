@@ -2,14 +2,16 @@
 
 All fields are little-endian words of 32 bits. In file order after the header come metadata
 (from version 6), the hash table, then Qualcomm's signature and chain (from version 5) and
-the OEM's; 0xff may follow up to the segment's end. The header is signed with the rest, so fields
-that only a loader reads are not judged: image ids 0, 4, 5 and 0xc and any address have been seen
-in images that Qualcomm and device makers signed. Sources, read for the layout:
+the OEM's; 0xff may follow up to the segment's end, or the parameters of an encrypted image. The
+header is signed with the rest, so fields that only a loader reads are not judged: image ids 0, 4,
+5 and 0xc and any address have been seen in images that Qualcomm and device makers signed. Sources,
+read for the layout:
 versions 3, 5, 6: https://github.com/msm8916-mainline/qtestsign/blob/main/fw/hashseg.py
 version 7: the same, and https://review.coreboot.org/c/coreboot/+/88240
 (util/cbfstool/platform_fixups.c, struct mbnv7_hashtbl_seg);
 version 8, which no image seen has: https://github.com/dere3046/Android_Tool_RUST, with four more
-sizes, for a second signature of each authority.
+sizes, for a second signature of each authority;
+parameters of encryption: pas_mbn.c of https://github.com/OP-TEE/optee_os/pull/7937, by Qualcomm.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ LAYOUTS = {
     8: struct.Struct("<14I"),
 }
 EARLY = {3, 5, 6}
+ENCRYPTED = b"ISMQ"  # what the parameters of Qualcomm's unified image encryption start with
 # The words of the header that hold the sizes of Qualcomm's and the OEM's signature and chain.
 SIZE_WORDS = {5: ((2, 3), (7, 9)), 6: ((2, 3), (7, 9)), 7: ((6, 7), (8, 9))}
 COMMON_METADATA = struct.Struct("<6I")
@@ -72,7 +75,10 @@ class Authority:
 
 @dataclass(frozen=True)
 class HashSegment:
-    """A parsed hash segment. ``faults`` name what is not consistent in it."""
+    """A parsed hash segment. ``faults`` name what is not consistent in it.
+
+    ``is_encrypted`` is whether it holds the parameters of an encryption, which nothing signs.
+    """
 
     version: int
     header: Span
@@ -81,6 +87,7 @@ class HashSegment:
     authorities: tuple[Authority, ...]
     named_algorithm: str
     faults: tuple[str, ...]
+    is_encrypted: bool = False
 
     def list_signed(self, data: memoryview, authority: Authority) -> Iterator[bytes]:
         """What the signature of ``authority`` may cover: header, metadata and hash table.
@@ -177,10 +184,11 @@ def _lay_out(
     signers = zip(names, parts_spans[::2], parts_spans[1::2], others, strict=False)
     used = tuple(Authority(*one) for one in signers if one[1].size or one[2].size)
     faults = []
-    if set(data[end:]) - {0xFF}:
+    is_encrypted = bytes(data[end:]).startswith(ENCRYPTED)
+    if set(data[end:]) - {0xFF} and not is_encrypted:
         faults.append(f"{len(data) - end} bytes after the last part are not padding of 0xff")
     body = Span(header.end, hashes.start)
-    return HashSegment(version, header, body, hashes, used, "", tuple(faults))
+    return HashSegment(version, header, body, hashes, used, "", tuple(faults), is_encrypted)
 
 
 def _place(sizes: Sequence[int], start: int) -> list[Span]:

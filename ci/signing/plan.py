@@ -180,9 +180,7 @@ def refuse_existing(target: Path) -> None:
 
 def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
     """What the pairs say of an SDK or of tools that are older than an architecture's."""
-    row = next((one for one in read_pairs().hexagon if one.arch == htp_arch), None)
-    if row is None:
-        return
+    row = read_pairs().find_hexagon(htp_arch)
     for what, root, known in (
         ("Hexagon SDK", roots.hexagon_sdk, row.sdk),
         ("Hexagon tools", roots.hexagon_tools, row.tools),

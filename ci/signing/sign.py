@@ -187,6 +187,9 @@ def require_good(report: Verification, name: str, *, accept: bool) -> None:
         raise SignerError(
             Failure.UNCHANGED, name, why="it has no hash segment", fix="read the signer's log"
         )
+    if report.verdict is Verdict.ENCRYPTED:
+        why = "it is encrypted: what will be loaded cannot be compared with the input"
+        raise SignerError(Failure.ALTERED, name, why=why, fix="have the signer sign only")
     if report.verdict is Verdict.UNRECOGNISED and not accept:
         raise SignerError(
             Failure.UNRECOGNISED,

@@ -33,6 +33,7 @@ class Verdict(str, Enum):
     """What the bytes of a file prove."""
 
     PROVEN = "proven"
+    ENCRYPTED = "signed and encrypted"
     UNRECOGNISED = "signature not recognised"
     UNSIGNED = "unsigned"
     GENUINE = "genuine"
@@ -83,6 +84,7 @@ class Verification:
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     signed: bool = False
+    encrypted: bool = False
     header_version: int = 0
     algorithm: str = ""
     machine: str = ""
@@ -108,6 +110,8 @@ class Verification:
         if not self.signed:
             is_genuine = self.proof and self.proof.outcome is Genuine.GENUINE
             return Verdict.GENUINE if is_genuine else Verdict.UNSIGNED
+        if self.encrypted:
+            return Verdict.ENCRYPTED
         if any(one.scheme is Scheme.UNKNOWN for one in self.signers):
             return Verdict.UNRECOGNISED
         return Verdict.PROVEN
@@ -121,6 +125,7 @@ class Verification:
             "size_bytes": self.size,
             "machine": self.machine,
             "hexagon_version": f"V{self.hexagon_version:X}" if self.hexagon_version else None,
+            "encrypted": self.encrypted,
             "mbn_header_version": self.header_version,
             "hash_algorithm": self.algorithm,
             "hashed_segments": self.hashed_segments,
@@ -184,7 +189,7 @@ def _lines(report: Verification) -> Iterator[str]:
         )
     if report.proof:
         build = f", QNN {report.build}" if report.build else ""
-        yield f"  catalog: {report.proof.describe()}{build}"
+        yield f"  {report.proof.describe()}{build}"
     for signer in report.signers:
         yield from _signer_lines(signer)
     yield from (f"  wrong: {error}" for error in report.errors)

@@ -29,10 +29,10 @@ from ci.signing.segments import (
 )
 from ci.signing.signature import judge_signature
 from ci.signing.verdict import Kind, Scheme, SignedBy, Verification
-from provisioning.elf.catalog import prove_file
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_LOAD, PT_NULL, Genuine, name_machine
 from provisioning.elf.qnn_build import find_qnn_build
-from provisioning.manifest.catalogs import read_trust
+from provisioning.files import hash_file
+from provisioning.manifest.catalogs import prove_skel
 
 # Of images that Qualcomm and device makers signed: none (a modem's configuration, mcfg_hw.mbn),
 # DTB, Arm, Xtensa, Hexagon, AArch64, RISC-V.
@@ -46,18 +46,18 @@ def verify_file(
 ) -> Verification:
     """Verify ``path``, beside ``original`` when that is given. Raises UsageError.
 
-    ``at`` is as in verify_bytes. An unsigned one is looked up in the catalogs next to it.
+    ``at`` is as in verify_bytes. An unsigned one is looked up in the catalogs next to it and
+    in the list of genuine skels.
     """
     serial = read_serial(path.name) or 0
     before = memoryview(read_bytes(original)) if original else None
     report = verify_bytes(memoryview(read_bytes(path)), before, serial=serial, at=at)
     if not report.signed:
-        report.proof = prove_file(path, read_trust(), at or datetime.now(timezone.utc))
-    if report.proof:
         build = find_qnn_build(path)
         report.build = build.text if build else ""
-        if report.proof.outcome is Genuine.FORGED:
-            report.add(Kind.CATALOG, f"{report.proof.catalog} proves nothing: {report.proof.why}")
+        report.proof = prove_skel(path, build, hash_file(path), at)
+    if report.proof and report.proof.outcome is Genuine.FORGED:
+        report.add(Kind.CATALOG, f"{report.proof.catalog} proves nothing: {report.proof.why}")
     return report
 
 
@@ -157,6 +157,7 @@ def _judge_hashes(
             Kind.HEADER,
             f"the metadata names hash algorithm {parsed.named_algorithm}, the table is {algorithm}",
         )
+    report.encrypted = parsed.is_encrypted
     for segment, entry in zip(image.segments, entries, strict=True):
         if segment.header.is_hashes:
             # It cannot hash itself: its entry is zero, or a test signature's serial.
@@ -166,7 +167,10 @@ def _judge_hashes(
         else:
             wanted = hashlib.new(algorithm, image.bytes_of(segment)).digest()
             report.hashed_segments += 1
-        if entry != wanted:
+        if entry != wanted and parsed.is_encrypted and segment.header.type != PT_NULL:
+            report.hashed_segments -= 1
+            report.notes.append(f"the hash of {segment.describe()} is not of the encrypted bytes")
+        elif entry != wanted:
             report.add(Kind.HASH, _name_mismatch(segment))
 
 

@@ -138,7 +138,7 @@ def run(
 ) -> Report:
     """Provision, check, then run the cases, each step said and timed."""
     require_packages(("torch", "executorch"), "lowering")
-    from ci.cases.pipeline import SessionOptions
+    from ci.cases.judged import SessionOptions
     from ci.cases.session import Phases
     from ci.verbs.lanes.executorch import IMPORTS, report_unrun, run_specs
 

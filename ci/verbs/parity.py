@@ -9,7 +9,6 @@ from datetime import datetime, timezone
 from ci.parity.policy import ParityPolicy
 from ci.parity.render import make_annotations, render_document, render_sarif, render_table
 from ci.parity.run import ParityRequest, compare_source
-from ci.report.providers import detect_provider
 from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
@@ -64,6 +63,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.sarif:
         write_json(args.sarif, render_sarif(report, read_version()))
     if args.annotate:
+        from ci.report.providers import detect_provider  # 0.2 s, for pull requests only
+
         text = detect_provider().annotate(make_annotations(report))
     else:
         text = render_table(report, notes=args.notes)

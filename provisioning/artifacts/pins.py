@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -220,13 +220,3 @@ def _cannot_rewrite(name: str, why: str) -> ManifestError:
         why=why,
         fix="change the row by hand, then run `python -m provisioning lock` with --write",
     )
-
-
-def render_changes(changes: Iterable[Change]) -> str:
-    return "".join(change.diff() for change in changes)
-
-
-def write_changes(changes: Sequence[Change]) -> None:
-    """Write them, locks before the manifest that asks for them. Raises StoreError."""
-    for change in reversed(changes):
-        change.write()

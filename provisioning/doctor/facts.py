@@ -44,8 +44,8 @@ def parse_qnn_name(name: str) -> QnnName | None:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """One library or program of a tree: its ELF facts, or why it has none. ``proof`` is what a
-    catalog in its directory proves of a DSP library.
+    """One library or program of a tree: its ELF facts, or why it has none. ``sha256`` is that of an
+    unsigned DSP library, and ``proof`` what proves that it is genuine.
     """
 
     relative: str
@@ -55,6 +55,7 @@ class FileFacts:
     build: QnnBuild | None = None
     defect: Defect | None = None
     defect_why: str = ""
+    sha256: str = ""
     proof: Proof | None = None
 
     @property

@@ -6,13 +6,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import replace
 
-from provisioning.artifacts.pins import (
-    Change,
-    plan_lock,
-    render_changes,
-    take_archive,
-    write_changes,
-)
+from provisioning.artifacts.pins import Change, plan_lock, take_archive
 from provisioning.artifacts.selection import parse_selection
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
@@ -56,10 +50,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def conclude(plans: Mapping[str, list[Change]], *, write: bool) -> Outcome:
     """Show the changes of each artifact, and write them when told to."""
     changes = [change for plan in plans.values() for change in plan]
-    if write:
-        write_changes(changes)
+    for change in reversed(
+        changes if write else []
+    ):  # locks before the manifest that asks for them
+        change.write()
     changed = [label for label, plan in plans.items() if plan]
-    diff = render_changes(changes)
+    diff = "".join(change.diff() for change in changes)
     hint = "" if write or not changed else "nothing was written; add --write\n"
     text = diff + (hint or ("" if changed else "nothing changed\n"))
     return Outcome(text, {"changed": changed, "written": write, "diff": diff})

@@ -72,7 +72,7 @@ def run_suite(folder: Path) -> list[Kept]:
     if done.returncode:
         raise FailedError("the suite does not pass", why=done.stdout[-2000:] + done.stderr[-2000:])
     baselines = read_baselines(read_report(folder / "test_emulator").toolchain)
-    return [read_kept(one, baselines) for one in sorted((folder / "kept").iterdir())]
+    return [read_kept(one, baselines) for one in sorted((folder / "kept").glob("*/"))]
 
 
 def list_wrong(case: Kept, every: Sequence[Kept]) -> Iterator[tuple[str, list[Array]]]:
@@ -191,7 +191,7 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
         kept = [
             read_kept(one, {})
             for folder in given
-            for one in sorted(folder.iterdir())
+            for one in sorted(folder.glob("*/"))
             if (one / "outputs").is_dir()
         ]
     else:

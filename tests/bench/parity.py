@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -19,7 +20,7 @@ from ci.parity.cmake.reader import StaticReader, is_list_file
 from ci.parity.compare.comparison import compare_tree
 from ci.parity.facts import Configuration, ParityFacts, is_header, is_source
 from ci.parity.policy import ParityPolicy
-from ci.parity.reading import read_tree
+from ci.parity.run import ParityRequest, compare_source
 from ci.parity.trees import DirectoryTree, RevisionTree, find_git_dir
 from ci.parity.uses import find_includes, find_macros
 from provisioning.console.progress import Progress
@@ -67,11 +68,11 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
 
 def measure_runs(source: Path, cache: Path) -> dict[str, Taken]:
     """Whole runs: read with workers, compare."""
-    policy = read_policy("parity", ParityPolicy)
+    policy, today = read_policy("parity", ParityPolicy), date(2026, 1, 1)
     cmake, buck = source / SCOPE / "CMakeLists.txt", source / SCOPE / "runtime" / "BUCK"
 
     def run() -> None:
-        compare_tree(read_tree(DirectoryTree(source, policy.layout), cache), policy)
+        compare_source(ParityRequest(source, today=today, cache=cache), policy)
 
     def changed(path: Path) -> Callable[[], None]:
         def change_and_run() -> None:

@@ -175,8 +175,10 @@ SAMPLES = (
     "qnn-ci gate plan.json --needs needs.json --results results",
     "qnn-ci gc",
     "qnn-ci init --policy-only",
+    "qnn-ci judge kept",
     "qnn-ci list",
     "qnn-ci lock NAME...",
+    "qnn-ci lock-skels WHEEL...",
     "qnn-ci matrix plan.json",
     "qnn-ci path NAME",
     "qnn-ci report PATH",
@@ -194,6 +196,8 @@ FILL = {
     "ARTIFACT[@VERSION]": "qnn-runtime@1.0",
     "fetch --to": "fetch libcxx --to DIR",
     "--from FILE": "--from ../sdk.zip",
+    "WHEEL...": "../qnn.whl",
+    "WHEEL ": "../qnn.whl ",
     "FILE ...": "signed/libQnnLpaiSkel.so",
     "DIRECTORY": "signed",
     "--source DIR": "--source $EXECUTORCH_ROOT",
@@ -277,6 +281,7 @@ RECIPES = (
     Recipe("provision -- lpai", says="licence", code=3),
     Recipe("fetch|-s prov", ACCEPTED, fill={"@2.49.40": ("@9.9.9",), "libatomic": ("libcxx",)}),
     Recipe("lock qnn-sdk --from", SERVED, "locks/qnn-sdk"),
+    Recipe("lock-skels", (setups.hold_wheel,), r"\+skels.+V75"),
     Recipe(
         "qnn-ci lock", ACCEPTED, r"\+\+\+ b/manifests/locks/qnn-sdk", fill={"NAME...": ("qnn-sdk",)}
     ),
@@ -320,6 +325,7 @@ RECIPES = (
     Recipe("-s plan|-ci plan", (setups.branch_off,), "(1 file changed|## Plan).*test_emulator"),
     Recipe("qnn-ci matrix", (setups.plan_two_cases,), '^{"include":.*test_emulator-1-of-1'),
     Recipe("qnn-ci gate", (setups.leave_results,), "green"),
+    Recipe("qnn-ci judge", (setups.leave_outputs,), "1 passed"),
     Recipe("report shard-1", (setups.record_shards,), "3 passed"),
     Recipe("qnn-ci report", (setups.record_report,), r'mlp +fp16.*1 passed|"\$schema"'),
     # Small Hexagon libraries, signed by a stand-in for the SDK's signer.

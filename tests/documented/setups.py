@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,12 +29,14 @@ from tests.mutants.packages import PACKAGES
 from tests.stand_ins import (
     bad_server,
     dsp_toolchains,
+    elf_edits,
     reports,
     second_ndk,
     shards,
     tiny_toolchains,
     toolchains,
 )
+from tests.stand_ins.lanes import keep_case
 from tests.stand_ins.repository import Checkout, make_checkout
 
 STAND_INS = ROOT / "tests" / "stand_ins"
@@ -190,6 +193,15 @@ def serve_wheel(stage: Stage) -> None:
     stage.variables["PIP_FIND_LINKS"] = str(stage.folder / "index")
 
 
+def hold_wheel(stage: Stage) -> None:
+    """A wheel with a skel whose build is not listed."""
+    name = "libQnnHtpV75Skel.so"
+    data = bytearray(elf_edits.named(LIBRARIES / "libplaceholder_for_hexagon.so", name))
+    elf_edits.set_build("v2.49.40.260810104044", "v2.11.40.230710101010")(data)
+    with zipfile.ZipFile(stage.folder / "qnn.whl", "w") as wheel:
+        wheel.writestr(f"qnn/{name}", bytes(data))
+
+
 # -- builds -------------------------------------------------------------------------------------
 
 
@@ -262,7 +274,9 @@ def shrink_judging(stage: Stage) -> None:
     """A package of one function in the gate's place, and a test that leaves its limit out."""
     shutil.rmtree(stage.project / "ci/judging")
     plant(stage.project / "ci/judging", {"__init__.py": "", "limit.py": LIMIT})
-    (tests,) = PACKAGES["ci/judging"]
+    tests, *others = PACKAGES["ci/judging"]
+    for name in others:
+        (stage.project / name).mkdir(parents=True)
     plant(stage.project / tests, {"test_limit.py": FAR_FROM_THE_LIMIT})
 
 
@@ -357,6 +371,11 @@ def plan_two_cases(stage: Stage) -> None:
     planned = stage.project / "planned"
     run_once(stage, "qnn-ci plan --head HEAD --out planned/plan.json", planned)
     shutil.copy(planned / "plan.json", stage.project)
+
+
+def leave_outputs(stage: Stage) -> None:
+    """What a session keeps of a case."""
+    keep_case(stage.project)
 
 
 def leave_results(stage: Stage) -> None:

@@ -30,7 +30,7 @@ from tests.documented.pages import ROOT
 
 FOLDERS = ("ci", "docs", "manifests", "provisioning", "tests/bench", "tests/mutants")
 FILES = ("nox", "noxfile.py", "pyproject.toml", "README.md", "LICENSE", "tests/plain_script.py")
-BORROWED = ("core", "lowering", "mutants", "onnx", "test", "unit")
+BORROWED = ("core", "lowering", "onnx", "test", "unit")
 KEPT = ("PIP_", "SSL_", "REQUESTS_", "CURL_", "LANG", "TMPDIR", "http", "HTTP", "NO_PROXY")
 TEST = "def test_that_the_session_runs_tests():\n    assert 1 + 1 == 2\n"
 PROGRAM = """#!{python}

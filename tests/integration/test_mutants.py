@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.forks import FAILS, RAISED, Task, run_tasks
+from tests.mutants.packages import Sample
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = "[mutmut]\nsource_paths = light\nalso_copy = checks\n"
@@ -94,7 +95,7 @@ def read_codes(place: Path) -> dict[str, int | None]:
 
 
 def test_each_mutant_gets_the_verdict_of_the_tests_that_reach_it(place: Path) -> None:
-    judged = run_module(place, "tests.mutants.judge", "2", "checks")
+    judged = run_module(place, "tests.mutants.judge", "2", "0", "0", "checks")
     assert judged.returncode == 0, judged.stdout + judged.stderr
     assert judged.stdout.count("judged 4 of 4") == 1
     assert read_codes(place) == {
@@ -105,23 +106,38 @@ def test_each_mutant_gets_the_verdict_of_the_tests_that_reach_it(place: Path) ->
     }
 
 
+def test_a_sample_judges_no_more_than_it_asks_for(place: Path) -> None:
+    judged = run_module(place, "tests.mutants.judge", "2", "3", "1", "checks")
+    assert judged.stdout.count("judged 3 of 3") == 1, judged.stdout + judged.stderr
+    assert sum(code is not None for code in read_codes(place).values()) == 3
+
+
+def test_a_sample_is_drawn_by_its_seed() -> None:
+    names = [str(number) for number in range(100)]
+    one = Sample(10, 1).draw(names)
+    assert (len(set(one)), Sample(10, 1).draw(names[::-1])) == (10, one)
+    assert Sample(20, 1).draw(names)[:10] == one
+    assert Sample(10, 2).draw(names) != one
+    assert sorted(Sample().draw(names)) == sorted(names)
+
+
 def test_tests_that_fail_without_a_mutant_are_named(place: Path) -> None:
     (place / "checks" / "test_limits.py").write_text(CHECK.replace("(0)", "(41)"))
-    judged = run_module(place, "tests.mutants.judge", "2", "checks")
+    judged = run_module(place, "tests.mutants.judge", "2", "0", "0", "checks")
     assert judged.returncode == 1
     assert FAILS + " checks/test_limits.py::test_that_loud_is_loud\n" in judged.stdout
 
 
 def test_a_test_that_needs_another_before_it_is_named(place: Path) -> None:
     (place / "checks" / "test_limits.py").write_text(ORDERED)
-    judged = run_module(place, "tests.mutants.judge", "2", "checks")
+    judged = run_module(place, "tests.mutants.judge", "2", "0", "0", "checks")
     assert judged.returncode == 1
     assert FAILS + " checks/test_limits.py::test_b\n" in judged.stdout
 
 
 def test_tests_that_notice_nothing_are_no_judges(place: Path) -> None:
     (place / "checks" / "test_limits.py").write_text(BLIND)
-    judged = run_module(place, "tests.mutants.judge", "2", "checks")
+    judged = run_module(place, "tests.mutants.judge", "2", "0", "0", "checks")
     assert judged.returncode == 1
     assert "no test fails where each function of the package raises" in judged.stdout
 

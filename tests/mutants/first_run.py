@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections import defaultdict
@@ -59,6 +60,27 @@ class Reports:
             self.failures.append(report.longreprtext)
 
 
+class Reached(set[str]):
+    """The functions that a test has reached, in this process or in forks of it."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+
+    def add(self, name: str) -> None:
+        if name not in self:
+            super().add(name)
+            os.write(self.descriptor, f"{name}\n".encode())
+
+    def restart(self) -> None:
+        self.clear()
+        os.ftruncate(self.descriptor, 0)
+
+    def list_all(self) -> set[str]:
+        size = os.fstat(self.descriptor).st_size
+        return set(os.pread(self.descriptor, size, 0).decode().splitlines())
+
+
 def run_test(item: pytest.Item, following: pytest.Item | None) -> str:
     """Run one test: its report if it fails, else nothing."""
     reports, plugins = Reports(), item.config.pluginmanager
@@ -75,16 +97,18 @@ def follow(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.I
 
 def run_first(items: Sequence[pytest.Item], file: Path) -> int:
     """Run all tests, and write what a FirstRun holds."""
-    run, reached = FirstRun(), state()._stats
+    run, reached = FirstRun(), Reached(file.with_suffix(".txt"))
+    state()._stats = reached
     set_mutant_under_test("stats")
+    del os.environ["MUTANT_UNDER_TEST"]  # which programs that tests start would read
     for item, following in follow(items):
-        reached.clear()
+        reached.restart()
         cpu_s, wall_s = time.process_time(), time.monotonic()
         failure = run_test(item, following)
         run.took[item.nodeid] = (time.process_time() - cpu_s, time.monotonic() - wall_s)
         if failure:
             run.failures[item.nodeid] = failure
-        for function in reached:
+        for function in reached.list_all():
             run.reached[function].append(item.nodeid)
     file.write_text(json.dumps(vars(run)), "utf-8")
     return 0

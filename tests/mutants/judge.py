@@ -1,4 +1,4 @@
-"""``python -m tests.mutants.judge JOBS TEST...``, in mutmut's directory ``mutants``.
+"""``python -m tests.mutants.judge JOBS SIZE SEED TEST...``, in mutmut's directory ``mutants``.
 
 One pytest collects the tests. A first fork runs all of them without a mutant, and notes which
 functions each reaches. Then each mutant has a fork of its own, which runs the tests that reach its
@@ -26,6 +26,7 @@ from mutmut.utils.format_utils import mangled_name_from_mutant_name
 from provisioning.files import write_whole
 from tests.mutants.first_run import FirstRun, follow, run_first, run_test
 from tests.mutants.forks import FAILS, Task, run_tasks
+from tests.mutants.packages import Sample
 from tests.mutants.verdicts import Verdicts
 
 JUDGED = "judged"  # as FAILS, what a line of the output begins with
@@ -41,8 +42,8 @@ CODES = {-signal.SIGALRM: TIMED_OUT, -signal.SIGPROF: TIMED_OUT}
 class Judge:
     """A pytest plugin in the place of pytest's loop over the tests. ``done`` tells its success."""
 
-    def __init__(self, jobs: int) -> None:
-        self.jobs = jobs
+    def __init__(self, jobs: int, sample: Sample) -> None:
+        self.jobs, self.sample = jobs, sample
         self.done = False
         self.items: dict[str, pytest.Item] = {}
         self.first = FirstRun()
@@ -88,8 +89,8 @@ class Judge:
         return True
 
     def judge(self, verdicts: Verdicts) -> bool:
-        """Judge the mutants that have no verdict."""
-        names = verdicts.list_open()
+        """Judge the mutants of the sample that have no verdict."""
+        names = verdicts.list_open(self.sample)
         functions = {name: mangled_name_from_mutant_name(name) for name in names}
         with closing(self.run_all(functions)) as ended:
             for count, (name, code) in enumerate(ended, 1):
@@ -131,13 +132,13 @@ def run_alone(run: Callable[[], int]) -> int:
     return code
 
 
-def main(jobs: int, tests: list[str]) -> int:
+def main(jobs: int, sample: Sample, tests: list[str]) -> int:
     """Judge; 1 if that was not possible, and why on stdout."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    judge = Judge(jobs)
+    judge = Judge(jobs, sample)
     pytest.main([*OPTIONS, *tests], plugins=[judge])
     return 0 if judge.done else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(int(sys.argv[1]), Sample(*map(int, sys.argv[2:4])), sys.argv[4:]))

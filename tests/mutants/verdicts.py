@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from mutmut.utils.file_utils import change_cwd
 from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 
 from provisioning.files import write_whole
-from tests.mutants.packages import Equivalent
+from tests.mutants.packages import Equivalent, Sample, list_modules
 
 # A mutant that never ends, crashes, or lets no test be collected has been noticed.
 NOTICED = {"killed", "timeout", "segfault", "check was interrupted by user"}
@@ -36,10 +35,9 @@ class Verdicts:
         codes: dict[str, int | None] = self.files[path]["exit_code_by_key"]
         return codes
 
-    def list_open(self) -> list[str]:
-        """Mutants without a verdict, in no order: a run that is cut off has judged a sample."""
-        names = [name for name, path in self.paths.items() if self.codes(path)[name] is None]
-        return sorted(names, key=lambda name: sha256(name.encode()).digest())
+    def list_open(self, sample: Sample) -> list[str]:
+        """The mutants of a sample without a verdict."""
+        return [one for one in sample.draw(self.paths) if self.codes(self.paths[one])[one] is None]
 
     def keep(self, name: str, code: int) -> None:
         """Note a verdict, on disk too."""
@@ -70,7 +68,7 @@ class Survivor:
 class Result:
     """The mutants of a package: how many were generated and noticed, and those that were not.
 
-    ``stale`` are its rows of equivalents.toml that no surviving mutant fits.
+    ``stale`` are its rows of equivalents.toml that no surviving mutant fits, once all are judged.
     """
 
     package: str
@@ -107,9 +105,18 @@ class Result:
         }
 
 
-def read_result(root: Path, package: str, place: Path, equivalents: Sequence[Equivalent]) -> Result:
-    """The verdicts on a package's mutants below ``place``, of files that ``root`` still has."""
-    verdicts = list(_read_verdicts(root, package, place))
+def read_result(
+    root: Path, package: str, place: Path, equivalents: Sequence[Equivalent], sample: Sample
+) -> Result:
+    """The verdicts on a package's mutants below ``place``, of files that ``root`` still has.
+
+    Those that are not of the sample count as not judged.
+    """
+    found = list(_read_verdicts(root, package, place))
+    drawn = set(sample.draw(name for _, name, _ in found))
+    verdicts = [
+        (path, name, status if name in drawn else "not checked") for path, name, status in found
+    ]
     counts = Counter(status for _, _, status in verdicts)
     left = NOTICED | UNJUDGED
     with change_cwd(place):
@@ -118,21 +125,22 @@ def read_result(root: Path, package: str, place: Path, equivalents: Sequence[Equ
             for path, name, status in verdicts
             if status not in left
         ]
-    found = {(one.path, one.function, one.removed, one.added) for one in unnoticed}
-    own = [row for row in equivalents if row.path.startswith(f"{package}/")]
+    changes = {(one.path, one.function, one.removed, one.added) for one in unnoticed}
+    unjudged = sum(counts[status] for status in UNJUDGED)
+    own = [row for row in equivalents if f"{row.path}/".startswith(f"{package}/")]
     return Result(
         package,
         len(verdicts),
         sum(counts[status] for status in NOTICED),
-        sum(counts[status] for status in UNJUDGED),
+        unjudged,
         unnoticed,
-        [row for row in own if not any(row.is_of(*one) for one in found)],
+        [row for row in own if not (unjudged or any(row.is_of(*one) for one in changes))],
     )
 
 
 def _read_verdicts(root: Path, package: str, place: Path) -> Iterator[tuple[str, str, str]]:
     """Path, name and status of each mutant."""
-    for file in sorted((root / package).rglob("*.py")):
+    for file in list_modules(root, package):
         path = str(file.relative_to(root))
         meta = place / "mutants" / f"{path}.meta"
         if meta.is_file():

@@ -15,19 +15,19 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import copystat, copytree, ignore_patterns
+from shutil import copy2, copystat, copytree, ignore_patterns
 
 from provisioning.console.process import run_process
 from provisioning.console.progress import Bar, Progress
 from provisioning.errors import FailedError, ToolError
 from provisioning.files import digest_sources, remove_tree, write_whole
 from tests.mutants.judge import FAILS, JUDGED
-from tests.mutants.packages import PACKAGES
+from tests.mutants.packages import PACKAGES, Sample, list_modules
 from tests.mutants.verdicts import Verdicts
 
 ROOT = Path(__file__).parents[2]
-CODE = ("ci", "provisioning")
-BESIDE = ("docker", "docs", "manifests", "LICENSE", "README.md", "nox", "noxfile.py")
+CODE = ("ci", "provisioning", "noxfile.py")
+BESIDE = ("docker", "docs", "manifests", "LICENSE", "README.md", "nox")
 LINKED = (*BESIDE, "pyproject.toml", "tests")
 KILLED = 1
 
@@ -37,27 +37,31 @@ def place_of(package: str) -> Path:
     return ROOT / "build" / "mutants" / package.replace("/", ".")
 
 
-def plant_mutants(package: str, jobs: int, progress: Progress) -> None:
-    """Generate and judge the mutants of a package. Raises ToolError, FailedError."""
+def plant_mutants(package: str, jobs: int, sample: Sample, progress: Progress) -> None:
+    """Generate the mutants of a package, and judge those of a sample.
+
+    Raises ToolError, FailedError.
+    """
     place = place_of(package)
     prepare(place, package)
     with (
         progress.waiting(f"making mutants of {package}"),
-        making(place, place / "mutants" / package),
+        making(place, list_modules(place / "mutants", package)),
     ):
         run_own(place, "generate", [str(jobs)])
     forget_if_tests_changed(place, package)
-    if Verdicts(place / "mutants").list_open():
+    if Verdicts(place / "mutants").list_open(sample):
         with progress.bar(f"mutants of {package}:", unit="mutants") as bar:
-            judge(package, place / "mutants", jobs, bar)
+            judge(package, place / "mutants", jobs, sample, bar)
 
 
 @contextmanager
-def making(place: Path, made: Path) -> Iterator[None]:
-    """Make anew what was being made below ``made`` when an earlier run was killed."""
+def making(place: Path, made: Sequence[Path]) -> Iterator[None]:
+    """Make these files anew if an earlier run was killed while it made them."""
     stamp = place / "making"
     if stamp.exists():
-        for file in [*made.rglob("*.py"), *(one for one in made.rglob("*.meta") if is_torn(one))]:
+        metas = [Path(f"{file}.meta") for file in made]
+        for file in [*made, *(one for one in metas if one.exists() and is_torn(one))]:
             file.unlink()
     stamp.touch()
     yield
@@ -73,8 +77,8 @@ def is_torn(meta: Path) -> bool:
     return False
 
 
-def judge(package: str, place: Path, jobs: int, bar: Bar) -> None:
-    """Judge the mutants that have no verdict. Raises ToolError, FailedError."""
+def judge(package: str, place: Path, jobs: int, sample: Sample, bar: Bar) -> None:
+    """Judge the mutants of a sample that have no verdict. Raises ToolError, FailedError."""
     failing = []
 
     def read_line(line: str) -> None:
@@ -85,8 +89,9 @@ def judge(package: str, place: Path, jobs: int, bar: Bar) -> None:
             failing.append(line.removeprefix(FAILS).strip())
 
     tests = PACKAGES[package]
+    words = [str(one) for one in (jobs, sample.size, sample.seed)]
     try:
-        run_own(place, "judge", [str(jobs), *tests], read_line)
+        run_own(place, "judge", [*words, *tests], read_line)
     except ToolError as error:
         if not failing:
             raise
@@ -114,11 +119,21 @@ def run_own(
 def prepare(place: Path, package: str) -> None:
     """The checkout's code, without decorators in the package, and the settings of mutmut."""
     place.mkdir(parents=True, exist_ok=True)
-    discard(place / "mutants" / "tests")  # mutmut would leave what was removed
+    # mutmut would leave what was removed
+    discard(place / "mutants" / "tests")
+    known = {
+        place / "mutants" / f"{one.relative_to(ROOT)}.meta" for one in list_modules(ROOT, package)
+    }
+    for meta in {*(place / "mutants").rglob("*.meta")} - known:
+        meta.unlink()
     for name in CODE:
-        discard(place / name)
-        copytree(ROOT / name, place / name, ignore=ignore_patterns("__pycache__"))
-    for file in (place / package).rglob("*.py"):
+        if (ROOT / name).is_dir():
+            discard(place / name)
+            copytree(ROOT / name, place / name, ignore=ignore_patterns("__pycache__"))
+        else:
+            (place / name).unlink(missing_ok=True)
+            copy2(ROOT / name, place / name)
+    for file in list_modules(place, package):
         file.write_text(call_decorators(file.read_text("utf-8")), "utf-8")
         copystat(ROOT / file.relative_to(place), file)
     for name in LINKED:
@@ -128,7 +143,7 @@ def prepare(place: Path, package: str) -> None:
     parser = configparser.ConfigParser()
     parser["mutmut"] = {
         "source_paths": _lines(*CODE),
-        "only_mutate": _lines(f"{package}/*.py"),
+        "only_mutate": _lines(*(str(one.relative_to(ROOT)) for one in list_modules(ROOT, package))),
         "also_copy": _lines(*BESIDE),
     }
     with (place / "setup.cfg").open("w", encoding="utf-8") as settings:
@@ -164,7 +179,7 @@ def forget_if_tests_changed(place: Path, package: str) -> None:
     stamp = place / "tests.sha256"
     if stamp.is_file() and stamp.read_text() == digest:
         return
-    for meta in (place / "mutants").glob(f"{package}/**/*.meta"):
+    for meta in (place / "mutants").rglob("*.meta"):
         keep_verdicts(meta, lambda code: code == KILLED)
     stamp.write_text(digest)
 

@@ -195,7 +195,8 @@ class FakeEngine:
         assert condition == "next-exit"
         return {"StatusCode": self.exit_code}
 
-    def list_containers(self, **_words: Any) -> list[SimpleNamespace]:
+    def list_containers(self, **words: Any) -> list[SimpleNamespace]:
+        self.note("list containers", **words)
         return list(self.made.values())
 
     def list_volumes(self, filters: dict[str, Any]) -> list[SimpleNamespace]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from ci.signing.signer import find_interpreter
 from provisioning.errors import UnfitError
-from tests.stand_ins.elfsigner.keys import write_keys
+from tests.stand_ins.elfsigner.keys import make_files
 
 STAND_IN = Path(__file__).parent / "elfsigner"
 LIBRARY = Path(__file__).parents[1] / "artifacts" / "elf" / "libhexagon.so"
@@ -27,20 +24,12 @@ def make_signer_sdk(root: Path) -> Path:
         pytest.skip(error.what)
     tools = root / "tools" / "elfsigner"
     tools.mkdir(parents=True)
-    for name in ("elfsigner.py", "mbn_writer.py", "certify.py"):
+    for name in ("elfsigner.py", "mbn_writer.py"):
         shutil.copy(STAND_IN / name, tools)
     shutil.copy(LIBRARY, tools / "testsigbase.so")
-    for name, data in make_keys().items():
+    for name, data in make_files().items():
         (tools / name).write_bytes(data)
     return root
-
-
-@cache
-def make_keys() -> Mapping[str, bytes]:
-    """The files of write_keys, made once: they take most of a second."""
-    with tempfile.TemporaryDirectory() as name:
-        write_keys(Path(name))
-        return {path.name: path.read_bytes() for path in Path(name).iterdir()}
 
 
 def make_library(path: Path, hexagon: int, build: str = "v2.49.40.260810104044") -> None:

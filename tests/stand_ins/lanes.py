@@ -19,6 +19,8 @@ from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, describe_tensor
+from ci.report.write import write_report
+from tests.stand_ins.reports import make_report
 
 SPEC = CaseSpec("mlp", Scheme.A8W8, "SM8650")
 WHOLE = Delegation(3, 0, 1)
@@ -174,3 +176,25 @@ def run_case(
         **setup,
     }
     return CaseRun(spec, RunSetup(**given)).run()
+
+
+RANDOM = np.random.default_rng(5)
+RIGHT = RANDOM.standard_normal((4, 3, 40)).astype(np.float32)
+COARSE = RIGHT + 0.02 * RANDOM.standard_normal(RIGHT.shape).astype(np.float32)
+LABELLER = FloatEngine(
+    lambda number: [RIGHT[number[0]]],
+    [[np.int64(number).reshape(1)] for number in range(4)],
+    lambda number: [COARSE[number[0]]],
+    noise=0.002,
+)
+
+
+def keep_case(work: Path) -> Path:
+    """The directory that a run of one case, which passed, leaves for --keep-artifacts."""
+    policy, kept = read_emulator_policy(), work / "kept"
+    options = SessionOptions(policy=policy, timeout_s=9.0, keep=kept)
+    runner = EchoRunner(lambda _: [[one] for one in COARSE * np.float32(1.0005)])
+    result = run_case(work, LABELLER, runner, options=options)
+    limits = policy.describe_limits([SPEC])
+    write_report(make_report([result.case], result.controls, thresholds=limits), kept)
+    return kept

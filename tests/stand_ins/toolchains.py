@@ -241,6 +241,31 @@ layout = [{{ take = "qairt/{VERSION}/**", put = "" }}]
 """
 
 
+def describe(
+    manifests: Path, name: str, release: str, *, version: str = "1", more: str = ""
+) -> None:
+    """Write the manifest of an artifact that is free, of one release; ``more`` is before that."""
+    (manifests / "toolchains").mkdir(parents=True, exist_ok=True)
+    (manifests / "toolchains" / f"{name}.toml").write_text(f"""
+name = "{name}"
+summary = "tiny"
+default = "{version}"
+[licence]
+name = "free"
+text = "none"
+{more}
+[[releases]]
+version = "{version}"
+{release}
+""")
+
+
+def describe_git(manifests: Path, url: str, commit: str, more: str = "") -> None:
+    """Write the manifest of executorch 1.0 at a commit that its tag names."""
+    release = f'source = "git"\nurl = "{url}"\ntag = "v1.0"\ncommit = "{commit}"'
+    describe(manifests, "executorch", release, version="1.0", more=more)
+
+
 def describe_libcxx(url: str, archive: Path) -> str:
     """The manifest of a tarball of which two files are wanted."""
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()

@@ -55,7 +55,6 @@ ONNX = {
     "centerface": Entry("centerface", "centre_overlap", 0.7, 0.05, "", 8),
     "nudenet": Entry("nudenet", "yolo_overlap", 0.65, 0.05, "", 4),
     "files": Entry("kinds_of_files", "accuracy", 0.9, 0.09, ""),
-    "quality": Entry("noisy_talk", "rank_correlation", 0.8, 0.1, "u16a8w", 6),
     "notes": Entry("music", "notes", 0.7, 0.05, "", 4),
 }
 LANES = {"torch": TORCH, "onnx": ONNX}

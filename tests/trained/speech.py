@@ -77,7 +77,7 @@ def write_speech(text: str, voice: str) -> None:
     sys.stdout.buffer.write(b"".join(samples))
 
 
-def talk(numbers: range, random: np.random.Generator, noise: float = 0.003) -> tuple[Array, Array]:
+def talk(numbers: range, random: np.random.Generator) -> tuple[Array, Array]:
     """Sentences with pauses between them and noise over all; and for each sample, is it speech."""
     clean: list[Array] = []
     for number in numbers:
@@ -85,7 +85,7 @@ def talk(numbers: range, random: np.random.Generator, noise: float = 0.003) -> t
         clean += [pause, say(SENTENCES[number], VOICES[number % len(VOICES)])]
     wave = np.concatenate(clean)
     power = np.convolve(wave**2, np.ones(RATE // 50) / (RATE // 50), "same")
-    noisy = wave + noise * random.standard_normal(len(wave))
+    noisy = wave + 0.003 * random.standard_normal(len(wave))
     return noisy.astype(np.float32), power > 1e-5
 
 

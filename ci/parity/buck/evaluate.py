@@ -7,14 +7,15 @@ Time, depth and, in the worker process, memory are limited: a file that loops is
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+import msgspec
 import starlark as sl
 
 from ci.parity.buck.globs import Matched, PackageFiles
@@ -22,7 +23,14 @@ from ci.parity.facts import is_inside
 from ci.parity.policy import Layout
 from ci.parity.trees import SourceTree
 
-WORLDS = ("fbcode", "xplat", "oss", "switched")
+# Each with the names by which a build file can tell it from the first one.
+FIRST = "fbcode"
+WORLDS = {
+    FIRST: (),
+    "xplat": ("fbcode_target", "is_fbcode", "is_xplat"),
+    "oss": ("is_fbcode", "is_oss"),
+    "switched": ("is_fbcode", "read_config"),
+}
 FILE_LIMIT_S = 5.0
 DEPTH_LIMIT = 300
 RETRIES = 40
@@ -152,7 +160,7 @@ class Evaluator:
         return module.freeze()
 
     def _record(self, kind: str, arguments: str) -> None:
-        self.current.rules.append(Recorded(kind, json.loads(arguments)))
+        self.current.rules.append(Recorded(kind, msgspec.json.decode(arguments)))
 
     def _glob(self, include: list[str], exclude: list[str]) -> list[str]:
         matched = self.owned.match(self.current.package, include, exclude)
@@ -169,8 +177,6 @@ class Evaluator:
         text = self.tree.read(path) if text is None else text
         if text is None:
             raise NotEvaluatedError(path, "cannot be read")
-        if is_too_deep(text):
-            raise NotEvaluatedError(path, "is nested too deeply")
         unknown: set[str] = set()
         while len(unknown) < RETRIES:
             result = self._attempt(path, folder, text, unknown)
@@ -196,6 +202,8 @@ class Evaluator:
     ) -> tuple[sl.Module, tuple[str, ...]]:
         key = (path, frozenset(unknown))
         if key not in self.parsed:
+            if is_too_deep(text):
+                raise NotEvaluatedError(path, "is nested too deeply")
             loads = tuple(self._parse(path, text).loads())
             taken = {name for load in loads for name in load.symbols}
             whole = self._header(text, taken, unknown) + text
@@ -270,7 +278,7 @@ class Evaluator:
         wanted = sorted((symbols & self.prelude_names) | {"rule", "namespace"})
         lines = ["load('@prelude', " + ", ".join(f"_{n} = '{n}'" for n in wanted) + ")"]
         for symbol in sorted(symbols):
-            members = sorted(set(re.findall(rf"\b{symbol}\.(?!bzl\b)(\w+)", text)))
+            members = find_members(symbol, text)
             if symbol in self.prelude_names:
                 lines.append(f"{symbol} = _{symbol}")
             elif members:
@@ -282,6 +290,12 @@ class Evaluator:
         ast = sl.parse("stub", "\n".join(lines) + "\n", self.dialect)
         sl.eval(module, ast, self.globals, sl.FileLoader(lambda _: self.prelude))
         return module.freeze()
+
+
+@lru_cache(maxsize=4096)
+def find_members(symbol: str, text: str) -> list[str]:
+    """What a text takes out of a name: ``b`` of ``a.b``."""
+    return sorted(set(re.findall(rf"\b{symbol}\.(?!bzl\b)(\w+)", text)))
 
 
 def quoted(names: list[str]) -> str:

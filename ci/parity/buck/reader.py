@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from ci.parity.buck.evaluate import (
+    FIRST,
     RULE_CALL,
     WORLDS,
     Evaluator,
@@ -109,16 +110,27 @@ class Merger:
         self.unread: dict[str, NotEvaluated] = {}
         self.read: set[str] = set()
         self.recorded: dict[Key, Recorded] = {}
+        self.first: dict[str, Package] = {}
         self.open_words: dict[Key, set[str]] = {}
 
     def evaluate(self, evaluator: Evaluator, path: str) -> None:
         """Evaluate one build file and take what it says, or the reason why it says nothing."""
         try:
-            self.add(evaluator.evaluate(path), evaluator.world)
+            package = self.first.get(path)
+            if package is None or self.tells(package, WORLDS[evaluator.world]):
+                package = evaluator.evaluate(path)
+            if evaluator.world == FIRST:
+                self.first[path] = package
+            self.add(package, evaluator.world)
         except NotEvaluatedError as error:
             place, folder = Place(error.path, error.line), path.rpartition("/")[0]
             reason = f"{path}: {error.reason}"
             self.unread[path] = NotEvaluated("buck", place, reason, folder, is_broken=True)
+
+    def tells(self, package: Package, names: Iterable[str]) -> bool:
+        """Whether a file that was read for a package has one of some names."""
+        texts = [self.literals.tree.read(file) or "" for file in package.files]
+        return any(name in text for name in names for text in texts)
 
     def add(self, package: Package, world: str) -> None:
         """Take the rules and globs of one build file in one world."""
@@ -334,7 +346,7 @@ def walk(value: Any, condition: str = "") -> Iterator[BuckWord]:
     """Every string of an attribute's value: lists, header maps, select() alternatives."""
     if isinstance(value, str):
         if value.startswith(MARK):
-            for key, inner in json.loads(value[len(MARK) :]).items():
+            for key, inner in msgspec.json.decode(value[len(MARK) :]).items():
                 yield from walk(inner, key if not condition else f"{condition} and {key}")
         elif value:
             yield BuckWord(value, condition)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 ENDS = {
@@ -101,13 +102,26 @@ class CMakeSyntaxError(Exception):
 
 
 @dataclass(frozen=True)
-class Argument:
-    """One argument as written. A bracket argument is literal: nothing in it is expanded."""
+class Item:
+    """One expanded word of a call, and the line of the argument it came from."""
 
     text: str
     line: int
+
+
+@dataclass(frozen=True)
+class Argument(Item):
+    """One argument as written. A bracket argument is literal: nothing in it is expanded."""
+
     quoted: bool = False
     literal: bool = False
+
+    @cached_property
+    def is_word(self) -> bool:
+        """Whether it always stands for itself."""
+        is_split = not self.quoted and (";" in self.text or not self.text)
+        is_expanded = "$" in self.text or "\\" in self.text
+        return not is_split and (self.literal or not is_expanded)
 
 
 @dataclass(frozen=True)

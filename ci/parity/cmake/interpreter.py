@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections import ChainMap
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import TypeAlias
 
-from ci.parity.cmake.blocks import Argument, Block, CMakeSyntaxError, Command, Node
+from ci.parity.cmake.blocks import Argument, Block, CMakeSyntaxError, Command, Item, Node
 from ci.parity.cmake.conditions import Answer, Operand, Scope, decide
 from ci.parity.cmake.state import (
     PLATFORM_NAMES,
     ROOT,
     Call,
     Flow,
-    Item,
     LimitError,
     Routine,
     State,
@@ -118,6 +116,9 @@ class Interpreter:
         """The words of some arguments; alternatives become words of their own."""
         found: list[Item] = []
         for argument in arguments:
+            if argument.is_word:
+                found.append(argument)
+                continue
             values = self.expand(argument)
             words = values if argument.quoted else split_values(values)
             found += [Item(word, argument.line) for word in words]
@@ -325,7 +326,7 @@ class Interpreter:
         """Remember under which conditions a branch gives words to variables."""
         look_up = self._inherited(before)
         for name, value in after.items():
-            if value and value != look_up(name):
+            if value and value is not before.get(name) and value != look_up(name):
                 known = {word for text in look_up(name) or () for word in split_list(text)}
                 words = {word for text in value for word in split_list(text)}
                 for word in words - known:
@@ -333,7 +334,7 @@ class Interpreter:
 
     def _inherited(self, table: Table) -> Callable[[str], Value | None]:
         """What a variable is before any branch sets it: in this scope, or in those around it."""
-        return ChainMap(table, *self.scope.maps[1:]).get
+        return Variables(table, *self.scope.maps[1:]).get
 
     def _decide(self, head: Command) -> Answer:
         operands: list[Operand] = []
@@ -490,6 +491,8 @@ def merge_tables(
     """
     merged, half_set = dict(left), set()
     for name in left.keys() | right.keys():
+        if name in left and name in right and left[name] is right[name]:
+            continue
         first = left[name] if name in left else before(name)
         second = right[name] if name in right else before(name)
         if first != second or name not in left:

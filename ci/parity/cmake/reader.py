@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cached_property
 
 from ci.parity.buck.places import Literals
-from ci.parity.cmake.blocks import CMakeSyntaxError, parse_commands
 from ci.parity.cmake.commands.flow import FLOW_COMMANDS
 from ci.parity.cmake.commands.targets import Builder, Listed, Targets, is_certain
 from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
@@ -40,7 +39,7 @@ class StaticReader:
         tree.read_all(self.paths)
         forget_slow()
         self.sources = Sources(tree)
-        self.words = ListWords(tree)
+        self.words = ListWords(self.sources)
         self.lists: list[str] = []
         self.globbed: dict[str, Place] = {}
 
@@ -139,6 +138,10 @@ def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
 class ListWords(Literals):
     """Where a file's name is written in the list files, comments left out."""
 
+    def __init__(self, sources: Sources) -> None:
+        super().__init__(sources.tree)
+        self.sources = sources
+
     def locate(self, entry: ListEntry, paths: Sequence[str]) -> ListEntry | None:
         """The entry with the line of its name, when one of some files has the name."""
         names = [posixpath.basename(entry.path)]
@@ -151,10 +154,8 @@ class ListWords(Literals):
             for word, lines in super().scan(path).items():
                 found.setdefault(word.rsplit("/", 1)[-1], []).extend(lines)
             return found
-        try:
-            commands = parse_commands(self.tree.read(path) or "")
-        except CMakeSyntaxError:
-            return found
+        self.sources.nodes(path)
+        commands = self.sources.commands.get(path, [])
         for argument in (argument for command in commands for argument in command.arguments):
             for offset, line in enumerate(argument.text.split("\n")):
                 for word in line.split(";"):

@@ -34,6 +34,8 @@ class Groups:
         for target in facts.targets if facts else ():
             self.cmake[target.name].append(target)
         self.aliases = facts.aliases if facts else {}
+        self._buck_reach: dict[frozenset[str], set[str]] = {}
+        self._passed_on: dict[tuple[str, tuple[Word, ...]], set[str]] = {}
 
     def is_mapped(self, target: CMakeTarget) -> bool:
         """Whether Buck owns most of a CMake target's sources, and some of its own folder.
@@ -139,20 +141,26 @@ class Groups:
         words = target.exported_deps
         if not exported:
             words = (*words, *target.deps, *target.external_deps)
-        direct = {self.plain(word.text) for word in words}
-        return closure({target.label, *direct}, self.exported_edges)
+        key = (target.label, words)
+        if key not in self._passed_on:
+            direct = {self.plain(word.text) for word in words}
+            self._passed_on[key] = closure({target.label, *direct}, self.exported_edges)
+        return self._passed_on[key]
 
     def plain(self, label: str) -> str:
         """The label that is written for one that Meta's macros make for a platform."""
         known = self.index.labelled
-        if label in known:
+        if label in known or not label.endswith(self.index.policy.suffixes):
             return label
         cuts = (label.removesuffix(suffix) for suffix in self.index.policy.suffixes)
         return next((cut for cut in cuts if cut in known), label)
 
     def buck_reach(self, labels: Iterable[str]) -> set[str]:
         """Everything that some Buck targets depend on, themselves included."""
-        return closure(labels, self.buck_edges)
+        key = frozenset(labels)
+        if key not in self._buck_reach:
+            self._buck_reach[key] = closure(key, self.buck_edges)
+        return self._buck_reach[key]
 
     @cached_property
     def _cmake_reach(self) -> dict[str, set[str]]:

@@ -210,10 +210,17 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
         name: {entry.path for target in targets for entry in target.sources}
         for name, targets in groups.cmake.items()
     }
+    owners: dict[str, set[str]] = defaultdict(set)
+    for label, sources in libraries.items():
+        for path in sources:
+            owners[path].add(label)
     for name in sorted(groups.cmake):
         reach = set[str]().union(*(compiled.get(n, set()) for n in groups.cmake_reach(name)))
         own = compiled[name]
+        partly = set[str]().union(*(owners[path] for path in own & owners.keys()))
         for label, sources in libraries.items():
+            if label not in partly:
+                continue
             taken, missing = sources & own, sources - reach
             if len(taken) < FEWEST_TAKEN or len(missing) > 1:
                 is_guest = taken and missing and is_foreign(index, groups.cmake[name], sources)

@@ -232,7 +232,8 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
 def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     """Imports of files of other targets, in the folders that the policy names.
 
-    A library need not name what everything that is built of it depends on. A file of several
+    A library need not name what all tops above it depend on, those that no other Python target
+    depends on. A file of several
     targets is reached by any of them; one of no target is an unlisted file.
     """
     targets = [target for target in index.facts.buck.targets if "python" in target.kind]
@@ -241,17 +242,18 @@ def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
         for path in index.files_of(target):
             owners[path].add(target.label)
     chosen = [t for t in targets if matches(f"{t.package}/", index.policy.imports)]
-    tops = find_tops(groups, targets) if chosen else {}
+    users: dict[str, set[str]] = defaultdict(set)
+    for target in targets:
+        for label in groups.buck_edges(target.label):
+            users[groups.plain(label)].add(target.label)
+    above = closure((target.label for target in chosen), lambda label: users.get(label, ()))
+    below = closure(users, groups.buck_edges)
+    tops = [groups.buck_reach([label]) for label in sorted(above - below)]
     for target in chosen:
-        yield from _unreached(index, target, owners, tops[target.label])
-
-
-def find_tops(groups: Groups, targets: Iterable[BuckTarget]) -> dict[str, list[set[str]]]:
-    """What each top above a target reaches: those that nothing else of Python depends on."""
-    reach = {target.label: groups.buck_reach([target.label]) for target in targets}
-    below = {label for own, reached in reach.items() for label in reached if label != own}
-    tops = {label: reached for label, reached in reach.items() if label not in below}
-    return {label: [r for r in tops.values() if label in r] or [reach[label]] for label in reach}
+        reaching = [reached for reached in tops if target.label in reached]
+        yield from _unreached(
+            index, target, owners, reaching or [groups.buck_reach([target.label])]
+        )
 
 
 def _unreached(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from ci.cases.engine import Runner
-from ci.cases.pipeline import SessionOptions
+from ci.cases.judged import SessionOptions
 from ci.cases.pool import Pool, ScratchPool
 from ci.cases.runners import ProgramRunner, find_program
 from ci.cases.session import Phases, Session

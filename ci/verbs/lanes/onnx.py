@@ -225,7 +225,7 @@ def run(
     """Provision, check, then run the cases, each step said and timed."""
     require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
-    from ci.cases.pipeline import SessionOptions
+    from ci.cases.judged import SessionOptions
     from ci.cases.session import Phases, Session, list_parts
     from ci.onnx.engine import OnnxEngine
     from ci.onnx.runner import make_runner

@@ -20,13 +20,13 @@ from ci.models.source_lines import name_file
 from ci.models.suite import SUITE
 from ci.report import publishing
 from ci.report.schema import Report
-from ci.report.write import REPORTS_FIX, report_data, write_report
+from ci.report.write import REPORTS_FIX, encode_report, report_data, write_report
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
-from provisioning.files import require_writable
+from provisioning.files import require_writable, write_whole
 from provisioning.manifest.targets import Backend, read_socs
 
 if TYPE_CHECKING:  # these bring what a list of choices can do without
@@ -201,6 +201,8 @@ def publish(
 
     report = publishing.compare_base(report, args.base)
     write_report(report, directory)
+    if args.keep_artifacts:
+        write_whole(args.keep_artifacts / "report.json", encode_report(report))
     if args.record and report.summary.passed:
         for path in record_baselines(report, users_folder(args.policy)):
             progress.step(f"recorded: {shown_path(path)}")

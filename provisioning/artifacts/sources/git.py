@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from provisioning.console.git import (
 from provisioning.console.process import Completed
 from provisioning.errors import DownloadError, IntegrityError, ToolError, UsageError
 from provisioning.fetch.download import mirror_urls
-from provisioning.fetch.transfer import redact_url
+from provisioning.fetch.transfer import TransferPolicy, redact_url
 from provisioning.files import hash_file, remove_tree, walk
 from provisioning.manifest.releases import GitRelease
 from provisioning.store.store import HOME_VARIABLE, explain_errors
@@ -79,18 +80,29 @@ class _Access:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def _find_access(url: str) -> _Access:
-    """Return how git reaches a repository, through QNN_CI_MIRROR if that is set.
+def _list_sources() -> list[list[str]]:
+    """The mirrors of git repositories by source, in order: QNN_CI_MIRROR if set, the own URL."""
+    mirrors = mirror_urls("git/")
+    return [mirrors, []] if mirrors else [[]]
 
+
+def _find_access(url: str, mirrors: Sequence[str]) -> _Access:
+    """Return how git reaches a repository, through these mirrors if there are any.
+
+    A host that is silent for as long as QNN_CI_TIMEOUT_S is given up.
     Its configuration holds the URL without credentials. Those of http are asked from a credential
     helper, which prints a variable: arguments are for every user of the machine to read.
     """
     words, variables = _log_in(url, "QNN_CI_GIT_LOGIN")
+    policy = TransferPolicy.from_environment()
+    limits = {"Limit": policy.slowest_bytes_s, "Time": policy.read_timeout_s}
+    for name, value in limits.items():
+        words += ("-c", f"http.lowSpeed{name}={math.ceil(value)}")
     bare, shown = _without_login(url) if words else url, redact_url(url)
     if urlsplit(url).scheme and bare != shown:
         base, clean = (f"{part.scheme}://{part.netloc}/" for part in map(urlsplit, (bare, shown)))
         words += ("-c", f"url.{base}.insteadOf={clean}", "-c", f"url.{bare}.insteadOf={shown}")
-    for mirror in mirror_urls("git/"):
+    for mirror in mirrors:
         more, own = _log_in(mirror, "QNN_CI_GIT_MIRROR_LOGIN")
         base = _without_login(mirror) if more else mirror
         words += more
@@ -133,13 +145,7 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
 
 def find_release(job: FillJob, version: str) -> GitRelease:
     old = job.request.release_as(GitRelease)
-    access, shown = _find_access(old.url), redact_url(old.url)
-    words = (*BY_FILE, *access.words, "ls-remote", "--tags", shown)
-    try:
-        raw = ask_git(job.root, *words, timeout_s=TIMEOUT_S, variables=access.variables)
-        rows = raw.decode().splitlines()
-    except ToolError as error:
-        raise DownloadError(f"the tags of {old.url} cannot be read", why=error.why) from error
+    rows = _list_tags(job.root, old.url)
     # A tag of its own object has a second row, NAME^{}, with the commit.
     split = (row.partition("\trefs/tags/") for row in rows)
     tags = {name.removesuffix("^{}"): commit for commit, _, name in split}
@@ -154,6 +160,22 @@ def find_release(job: FillJob, version: str) -> GitRelease:
     return msgspec.structs.replace(old, version=tag[1:], tag=tag, commit=tags[tag])
 
 
+def _list_tags(root: Path, url: str) -> list[str]:
+    """The rows of ls-remote, from the first source that has any. Raises DownloadError."""
+    failures = []
+    for mirrors in _list_sources():
+        access = _find_access(url, mirrors)
+        words = (*BY_FILE, *access.words, "ls-remote", "--tags", redact_url(url))
+        try:
+            raw = ask_git(root, *words, timeout_s=TIMEOUT_S, variables=access.variables)
+        except ToolError as error:
+            failures.append(error.why)
+            continue
+        if raw or not mirrors:
+            return raw.decode().splitlines()
+    raise DownloadError(f"the tags of {url} cannot be read", why="; ".join(failures))
+
+
 class _Checkout:
     def __init__(self, job: FillJob) -> None:
         self.job, self.root = job, job.root
@@ -161,24 +183,33 @@ class _Checkout:
         self.wanted = list(job.request.patterns)
         self.near: list[str] = []
 
-    def git(self, *words: str, network: bool = False) -> Completed:
-        """Run git in the tree; what fails on the network is tried again."""
-        if network and self.job.request.options.offline:
+    def git(self, *words: str) -> None:
+        """Run git in the tree. Raises ToolError."""
+        ended = self.attempt(*words)
+        if ended.returncode:
+            why = _last_words(ended)
+            raise ToolError(f"git {ended.describe()}: {' '.join(ended.argv)}", why=why)
+
+    def git_from_network(self, *words: str, from_mirror: Sequence[str] = ()) -> None:
+        """Run git in the tree with the first source that serves it, each tried ATTEMPTS times.
+
+        ``from_mirror`` replaces ``words`` with a mirror. Raises DownloadError.
+        """
+        if self.job.request.options.offline:
             raise self._cannot_fetch("--offline was given")
-        is_local = self.release.url.startswith(("file://", "/"))
-        local = BY_FILE if is_local or mirror_urls("") else ()
-        for attempt in range(1, ATTEMPTS + 1):
-            access = _find_access(self.release.url) if network else _Access()
-            ended = self.attempt(*local, *access.words, *words, variables=access.variables)
-            if ended.returncode == 0:
-                return ended
-            if not network or attempt == ATTEMPTS:
-                break
-            self.job.progress.step(f"{self.job.request.label}: git {words[0]} failed; again")
-        why = _last_words(ended)
-        if network:
-            raise self._cannot_fetch(why)
-        raise ToolError(f"git {ended.describe()}: {' '.join(ended.argv)}", why=why)
+        url, label, failures = self.release.url, self.job.request.label, list[str]()
+        for mirrors in _list_sources():
+            access = _find_access(url, mirrors)
+            local = BY_FILE if mirrors or url.startswith(("file://", "/")) else ()
+            asked = from_mirror if mirrors and from_mirror else words
+            for _ in range(ATTEMPTS):
+                ended = self.attempt(*local, *access.words, *asked, variables=access.variables)
+                if ended.returncode == 0:
+                    return
+                source = redact_url(mirrors[0]) if mirrors else redact_url(url)
+                self.job.progress.step(f"{label}: git {words[0]} from {source} failed")
+            failures.append(_last_words(ended))
+        raise self._cannot_fetch("; ".join(failures))
 
     def attempt(self, *words: str, variables: Mapping[str, str] = NONE) -> Completed:
         """Run git in the tree once, without the user's hooks; a failure is in what it returns."""
@@ -226,11 +257,11 @@ class _Checkout:
     def fetch(self) -> None:
         """The one commit, and the proof that it is the pinned one."""
         release = self.release
-        by_tag = release.tag and not mirror_urls("")
-        name = f"refs/tags/{release.tag}" if by_tag else release.commit
+        name = f"refs/tags/{release.tag}" if release.tag else release.commit
         self.job.progress.step(f"{self.job.request.label}: fetching {name} of {release.url}")
         self.begin()
-        self.git("fetch", "--quiet", "--depth=1", "--no-tags", "origin", name, network=True)
+        words = ("fetch", "--quiet", "--depth=1", "--no-tags", "origin")
+        self.git_from_network(*words, name, from_mirror=[*words, release.commit])
         found = read_commit(self.root, "FETCH_HEAD")
         if found != release.commit:
             raise IntegrityError(
@@ -257,7 +288,7 @@ class _Checkout:
             words = ("submodule", "--quiet", "update", "--init", "--force", "--depth=1", *nested)
             near = [*BY_FILE, *self.near, *words, "--", path]
             if not self.near or self.attempt(*near).returncode != 0:
-                self.git(*words, "--", path, network=True)
+                self.git_from_network(*words, "--", path)
 
     def seal(self) -> None:
         """Fixed times for every file, known to git's index as well; nothing of a template."""

@@ -44,6 +44,8 @@ from provisioning.files import remove_tree
 from provisioning.manifest.releases import FileRelease
 from provisioning.store.tree import TreeEntry
 
+LEAST_SHARE = 10_000  # an archive has at least this part of the bytes that it may have
+
 
 def read_ahead(url: str, job: FillJob) -> Pipeline | None:
     """A pipeline for a remote ZIP, or None when its members cannot be known before the file."""
@@ -173,16 +175,19 @@ def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
 
 def judge_archive(path: Path, request: ArtifactRequest) -> None:
     """Raise IntegrityError unless a file of which no hash is known can be the archive: it is whole,
-    within its limits, and holds something that the manifest wants."""
-    name = request.release_as(FileRelease).filename
+    within its limits, no stub, and holds something that the manifest wants."""
+    name, limits = request.release_as(FileRelease).filename, request.limits()
     if is_tarball(name):
-        members = read_members(path, name, request.limits())
+        members = read_members(path, name, limits)
     else:
         with closing(FileSource(path)) as source:
             members = read_directory(source)
-    check_members(name, members, request.limits())
+    check_members(name, members, limits)
+    total = sum(member.size for member in members)
     if not any(place_members(members, request.layout())):
         raise unsafe(name, "it contains nothing that the manifest wants")
+    if total < limits.unpacked_bytes // LEAST_SHARE:
+        raise unsafe(name, f"it unpacks to {total} bytes, a stub of what the manifest expects")
 
 
 def select_members(source: ByteSource, job: FillJob) -> list[tuple[str, Member]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
+from provisioning.doctor.checks.elf import FIRST_CHECKSUM
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import STAGING, FileFacts, QnnName
 from provisioning.elf.facts import EM_QDSP6, Genuine
@@ -242,7 +243,7 @@ def see_forged_catalog(family: Family) -> Iterator[Seen]:
     "QNN319",
     "{subject} is not the file that {catalog} vouches for",
     "it was changed, by a strip for example, or is of another build: {reason}",
-    "take {subject} and {catalog} from one SDK, and leave them as they are",
+    "take {subject} from the SDK again, with the catalog next to it, and leave them as they are",
     severity=Severity.WARNING,
 )
 def see_other_than_catalog(family: Family) -> Iterator[Seen]:
@@ -251,9 +252,22 @@ def see_other_than_catalog(family: Family) -> Iterator[Seen]:
 
 def _see_proofs(family: Family, outcome: Genuine) -> Iterator[Seen]:
     for file in family.files:
-        if file.proof and file.proof.outcome is outcome:
-            proof = file.proof
+        proof = file.proof
+        is_other = outcome is Genuine.NOT_COVERED
+        if proof and proof.outcome is outcome and not (is_other and _is_reported(file)):
             yield seen(file.name, file.path, catalog=proof.catalog, reason=proof.why)
+
+
+def _is_reported(file: FileFacts) -> bool:
+    """Whether other checks say how a skel was changed: QNN230, QNN231, QNN236 from its checksum,
+    QNN214, QNN305 and QNN306 from its Hexagon version.
+    """
+    elf, name, version = file.elf, file.qnn_name, file.build.version if file.build else None
+    if elf is None or (name and name.hexagon != f"{elf.hexagon_version:x}"):
+        return True
+    if elf.checksum is None:
+        return bool(version) and not is_older(version or "", FIRST_CHECKSUM)
+    return elf.checksum.is_wrong
 
 
 @FAMILIES.check(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from provisioning.doctor.checks.registry import Finding, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import parse_qnn_name
 from provisioning.doctor.fitness import ElfPolicy
-from provisioning.elf.facts import MACHINE_NAMES, Defect, ElfError, ElfFacts
+from provisioning.elf.facts import MACHINE_NAMES, Defect, ElfError, ElfFacts, Proof
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.versions import is_older, parse_version
 
@@ -40,6 +40,7 @@ class Placed(NamedTuple):
     build: QnnBuild | None = None
     wanted: Collection[str] | None = None
     knows_level: bool = True
+    proof: Proof | None = None
 
     def seen(self, **values: object) -> Seen:
         return seen(self.elf.path.name, self.elf.path, **values)
@@ -331,9 +332,7 @@ def see_executable_stack(file: Placed) -> Iterator[Seen]:
     "take it from the SDK again, or fetch the artifact again; compare where the two differ",
 )
 def see_damage(file: Placed) -> Iterator[Seen]:
-    checksum = file.elf.checksum
-    if checksum and checksum.is_wrong and not checksum.is_stripped:
-        yield file.seen(what=checksum.describe())
+    yield from _see_wrong_sum(file, is_stripped=False)
 
 
 @CONTENT.check(
@@ -345,9 +344,17 @@ def see_damage(file: Placed) -> Iterator[Seen]:
     'android {{ packaging {{ jniLibs {{ keepDebugSymbols += "**/libQnnHtpV*Skel.so" }} }} }}',
 )
 def see_stripped(file: Placed) -> Iterator[Seen]:
-    checksum = file.elf.checksum
-    if checksum and checksum.is_stripped:
-        yield file.seen(what=checksum.describe())
+    yield from _see_wrong_sum(file, is_stripped=True)
+
+
+def _see_wrong_sum(file: Placed, *, is_stripped: bool) -> Iterator[Seen]:
+    """A library whose checksum is wrong, with the SHA-256 of the genuine one if that is known."""
+    checksum, proof = file.elf.checksum, file.proof
+    if checksum and checksum.is_wrong and checksum.is_stripped == is_stripped:
+        what = checksum.describe()
+        if proof and proof.listed:
+            what += f"; the genuine one has SHA-256 {proof.listed}, by {proof.catalog}"
+        yield file.seen(what=what)
 
 
 @CONTENT.check(

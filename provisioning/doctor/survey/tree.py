@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
@@ -22,7 +21,7 @@ import msgspec
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.survey.host import usable_cores
 from provisioning.elf.facts import EM_QDSP6, Defect, ElfError
-from provisioning.files import digest_sources, write_whole
+from provisioning.files import digest_sources, hash_file, write_whole
 
 LIBRARY = re.compile(r"\.so(\.[0-9]+)*$")  # libQnnHtp.so.md5 is none
 LOADABLE = {2, 3}  # ET_EXEC, ET_DYN
@@ -62,15 +61,12 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
 
 
 def _prove(file: FileFacts) -> FileFacts:
-    """The file with what a catalog next to it proves, which is not remembered: catalogs change."""
-    is_dsp = file.elf and file.elf.machine == EM_QDSP6
+    """The file with what proves that it is genuine, which is not remembered: catalogs change."""
     with suppress(OSError):
-        if is_dsp and any(one.suffix.lower() == ".cat" for one in file.path.parent.iterdir()):
-            from provisioning.elf.catalog import prove_file
-            from provisioning.manifest.catalogs import read_trust
+        if file.sha256:
+            from provisioning.manifest.catalogs import prove_skel
 
-            proof = prove_file(file.path, read_trust(), datetime.now(timezone.utc))
-            return replace(file, proof=proof)
+            return replace(file, proof=prove_skel(file.path, file.build, file.sha256))
     return file
 
 
@@ -127,7 +123,10 @@ def read_file(item: tuple[str, Path]) -> FileFacts:
         if elf.type in LOADABLE and not elf.program_headers:
             why = "it has no program headers"
             return FileFacts(relative, path, elf.size_bytes, defect=Defect.CORRUPT, defect_why=why)
-        return FileFacts(relative, path, elf.size_bytes, elf, find_qnn_build(path, elf.rodata))
+        build = find_qnn_build(path, elf.rodata)
+        is_unsigned = not any(head.is_hashes for head in elf.program_headers)
+        sha256 = hash_file(path) if elf.machine == EM_QDSP6 and is_unsigned else ""
+        return FileFacts(relative, path, elf.size_bytes, elf, build, sha256=sha256)
     except ElfError as error:
         size_bytes = path.lstat().st_size if os.path.lexists(path) else 0
         return FileFacts(relative, path, size_bytes, defect=error.defect, defect_why=error.why)

@@ -6,7 +6,9 @@ import io
 import json
 import os
 import shutil
+import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
 from tests.stand_ins.provisioned import provision_one
-from tests.stand_ins.toolchains import World, make_world
+from tests.stand_ins.toolchains import World, describe_git, make_world
 
 IDENTITY = {
     "GIT_AUTHOR_NAME": "a",
@@ -103,25 +105,14 @@ def world(tmp_path: Path, servers: Path, monkeypatch: pytest.MonkeyPatch) -> Wor
 
 
 def write(world: World, url: str, commit: str) -> None:
-    (world.manifests / "toolchains" / "executorch.toml").write_text(f"""
-name = "executorch"
-summary = "tiny"
-default = "1.0"
-[licence]
-name = "BSD"
-text = "LICENSE"
+    components = """
 [components]
 adaptor = ["third-party/json"]
 runner = ["third-party/json", "third-party/flatcc"]
 llama = ["third-party/flatcc/**"]
 wrong = ["third-party/none"]
-[[releases]]
-source = "git"
-version = "1.0"
-url = "{url}"
-tag = "v1.0"
-commit = "{commit}"
-""")
+"""
+    describe_git(world.manifests, url, commit, components)
 
 
 def fetch(*components: str, offline: bool = False, verify: bool = False) -> tuple[Provisioned, str]:
@@ -247,6 +238,72 @@ def test_a_mirror_serves_git_without_a_network(
     monkeypatch.setenv("QNN_CI_MIRROR", str(tmp_path / "mirror"))
     root = fetch("llama")[0].root
     assert (root / "third-party/flatcc/deep/n.h").is_file()
+
+
+def serve_nothing(where: Path) -> None:
+    """A mirror's repository that has another commit only."""
+    make_repository(where, {"other": "o"}, {})
+
+
+def serve_a_damaged_repository(where: Path) -> None:
+    make_repository(where, {"other": "o"}, {})
+    (where / ".git/HEAD").write_text("x")
+
+
+@pytest.mark.parametrize("serve", [serve_nothing, serve_a_damaged_repository, Path.mkdir])
+def test_a_git_mirror_that_does_not_serve_the_commit_is_left_for_its_own_host(
+    world: World,
+    servers: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    serve: Callable[[Path], None],
+) -> None:
+    where = tmp_path / "mirror/git" / str(servers).lstrip("/")
+    where.mkdir(parents=True)
+    for name in ("main", "json"):
+        serve(where / name)
+    monkeypatch.setenv("QNN_CI_MIRROR", str(tmp_path / "mirror"))
+    provisioned, said = fetch("adaptor")
+    assert (provisioned.root / "third-party/json/json.hpp").read_text() == "j"
+    assert (provisioned.root / "CMakeLists.txt").is_file()
+    assert not (provisioned.root / "other").exists()
+    assert f"{tmp_path}/mirror/git/ failed" in said
+
+
+def test_a_git_mirror_that_never_answers_is_given_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provisioning.artifacts.sources.git.ATTEMPTS", 1)
+    monkeypatch.setenv("QNN_CI_TIMEOUT_S", "1")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("QNN_CI_MIRROR", url)
+        assert (fetch()[0].root / "CMakeLists.txt").is_file()
+
+
+def test_what_neither_mirror_nor_host_serves_names_both(
+    world: World, servers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mirror").mkdir()
+    monkeypatch.setenv("QNN_CI_MIRROR", str(tmp_path / "mirror"))
+    shutil.rmtree(servers / "main")
+    with pytest.raises(DownloadError) as caught:
+        fetch()
+    assert caught.value.why.count("fatal: ") > 1
+    assert f"{tmp_path}/mirror/git/" in caught.value.why
+    assert f"{servers}/main" in caught.value.why
+
+
+def test_the_tags_of_a_mirror_that_has_none_come_from_the_own_host(
+    world: World, servers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = tmp_path / "mirror/git" / str(servers).lstrip("/")
+    where.mkdir(parents=True)
+    serve_nothing(where / "main")
+    monkeypatch.setenv("QNN_CI_MIRROR", str(tmp_path / "mirror"))
+    git(servers / "main", "tag", "v1.1")
+    assert main(["update", "executorch@1.1", "--write"]) == 0
+    assert read_toolchain("executorch").release().version == "1.1"
 
 
 def test_the_callers_git_variables_do_not_lead_it_astray(

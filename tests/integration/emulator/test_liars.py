@@ -39,7 +39,7 @@ def suite(make_once: MakeOnce) -> tuple[Path, Report, list[Kept]]:
     folder = make_once("suite", lambda one: run_cases(one, "--keep-artifacts", str(one / "kept")))
     report = read_report(folder / "test_emulator")
     baselines = read_baselines(report.toolchain)
-    kept = [read_kept(one, baselines) for one in sorted((folder / "kept").iterdir())]
+    kept = [read_kept(one, baselines) for one in sorted((folder / "kept").glob("*/"))]
     return folder / "kept", report, kept
 
 

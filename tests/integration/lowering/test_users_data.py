@@ -173,7 +173,7 @@ WRONG = {
     "labels three.npy": ("UsageError", "labels of shape [3]", ""),
     "labels scalar.npy": ("UsageError", "labels of shape []", ""),
     "labels pair.npz": ("UsageError", "holds 2 arrays", ""),
-    "labels strings.npy": ("UsageError", "strings.npy cannot be read", ""),
+    "labels strings.npy": ("UsageError", "strings.npy gives no labels", ""),
     "labels objects.npy": ("UsageError", "objects.npy cannot be read", ""),
     "labels users.py:of_strings": ("UsageError", "users.py:of_strings gives no labels", ""),
     "sets empty.npy": ("UsageError", "empty.npy cannot be read", ""),

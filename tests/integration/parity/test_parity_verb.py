@@ -86,7 +86,11 @@ def document(ended: Ended) -> dict[str, Any]:
 
 def paths(ended: Ended) -> set[str]:
     """The paths of the findings."""
-    return {finding["path"] for finding in document(ended)["findings"]}
+    return paths_of(document(ended))
+
+
+def paths_of(report: dict[str, Any]) -> set[str]:
+    return {finding["path"] for finding in report["findings"]}
 
 
 def test_a_checkout_and_a_revision_and_a_bare_directory(source: Path, parity: Parity) -> None:
@@ -118,11 +122,15 @@ def test_what_is_kept_gives_the_same_report(source: Path, parity: Parity, tmp_pa
     kept = sorted((tmp_path / "home" / "parity").glob("*.json"))
     second = document(parity("--source", source, "--json"))
 
-    assert [path.name.partition("-")[0] for path in kept] == ["buck", "cmake"]
+    assert [path.name.partition("-")[0] for path in kept] == ["buck", "cmake", "found"]
     assert second == first
+    plant(source, {"p/new.cpp": ""})
+    assert paths(parity("--source", source, "--json")) == paths_of(first) | {"p/new.cpp"}
+    (source / "p/new.cpp").unlink()
     plant(source, {"p/BUCK": FIRST["p/BUCK"].replace('"old.cpp"', '"old.cpp", "b.cpp"')})
     assert paths(parity("--source", source, "--json")) == {"p/old.cpp"}
-    kept[0].write_text("torn")
+    for path in (tmp_path / "home" / "parity").glob("*.json"):
+        path.write_text("torn")
     assert parity("--source", source, "--json").returncode == 1
 
 

@@ -1,15 +1,9 @@
-"""What is signed, and every input check before the first one is."""
+"""What is signed, and what is not; the checks one by one are in tests/unit/ci/signing."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-
-import pytest
-
-from tests.stand_ins.dsp_toolchains import make_library
-from tests.stand_ins.elfsigner.keys import make_key
-from tests.stand_ins.elfsigner.mbn_writer import sign_elf
 
 DIRECT = ["--lpai-arch", "v6", "--direct-mode", "--htp-arch", "v81"]
 
@@ -56,19 +50,6 @@ def test_direct_mode_signs_six_libraries_and_the_op_package(
     assert verb.run("verify-signature", "signed").returncode == 0
 
 
-def test_existing_output_is_kept_unless_forced(verb, libraries, take_snapshot, tmp_path) -> None:
-    out = tmp_path / "signed"
-    words = ("sign", "--out", out, libraries[0])
-    assert verb.run(*words).returncode == 0
-    before = take_snapshot(out)
-    ended = verb.run(*words)
-    assert ended.returncode == 2
-    assert "exists and is kept" in ended.stderr
-    assert take_snapshot(out) == before
-    assert verb.run("sign", "--force", "--out", out, libraries[1]).returncode == 0
-    assert sorted(path.name for path in out.glob("*.so")) == ["libsecond.so"]
-
-
 def test_damaged_skel_is_not_signed(verb, skels, tmp_path: Path) -> None:
     good, bad = tmp_path / "good" / skels["v79"].name, tmp_path / "bad" / skels["v79"].name
     for path in (good, bad):
@@ -82,71 +63,3 @@ def test_damaged_skel_is_not_signed(verb, skels, tmp_path: Path) -> None:
     assert ended.returncode == 3
     assert f"{bad}: is damaged: its checksum (SWIV) is " in ended.stderr
     assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        ([], "nothing is selected"),
-        (["--lpai-arch", "v6", "--direct-mode"], "--direct-mode needs"),
-        (["--testsig", "1", "--timeout", "0"], "--timeout is not more than 0"),
-        (["--testsig", "hello"], "the serial number is not a number"),
-        (["--signer", "'", "--testsig", "1"], "cannot be split"),
-    ],
-)
-def test_wrong_arguments_are_usage_errors(verb, words: list[str], part: str) -> None:
-    ended = verb.run("sign", *words)
-    assert ended.returncode == 2
-    assert part in ended.stderr
-
-
-def test_unfit_inputs_are_all_listed_and_nothing_is_written(verb, toolchains, take_snapshot):
-    """One by one they are in tests/unit/ci/signing/test_plan.py."""
-    qnn, build = toolchains["qnn"], toolchains["build"]
-    make_library(qnn / "lib/hexagon-v81/unsigned/libQnnSystem.so", 0x79)
-    signed = build / "backends/qualcomm/libqnn_executorch_backend.so"
-    signed.write_bytes(sign_elf(signed.read_bytes(), make_key()))
-    libcxx = toolchains["tools"] / "Tools/target/hexagon/lib/v81/G0/pic/libc++.so.1"
-    libcxx.write_bytes(b"<html>no such file</html>")
-    before = take_snapshot(verb.directory)
-    ended = verb.run("sign", *DIRECT, *words_for(toolchains))
-    assert ended.returncode == 3
-    for part in (
-        "libQnnSystem.so: is Hexagon v79, its place says v81",
-        "libqnn_executorch_backend.so: is already signed",
-        "libc++.so.1 is an HTML page",
-    ):
-        assert part in ended.stderr
-    assert take_snapshot(verb.directory) == before
-
-
-def test_missing_libraries_are_listed_with_their_roots_by_name(verb, toolchains) -> None:
-    shown = verb.run("sign", *DIRECT, *words_for(toolchains), "--dry-run")
-    assert shown.returncode == 0
-    assert str(toolchains["qnn"] / "lib/lpai-v6/unsigned/libQnnLpai.so") in shown.stdout
-    assert shown.stderr.count("does not load it") == 5
-    for variable in ("HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"):
-        verb.environment.pop(variable, None)
-    missing = verb.run("sign", *DIRECT, "--out", "signed", QNN_CI_HOME=str(verb.directory / "home"))
-    assert missing.returncode == 3
-    assert "4 of the libraries to sign are missing" in missing.stderr
-    assert "libQnnLpai.so of the QNN SDK (--qnn-sdk or QNN_SDK_ROOT is not set)" in missing.stderr
-    for ended in (shown, missing):
-        assert "{" not in ended.stdout + ended.stderr
-
-
-def test_an_sdk_is_neither_too_old_nor_written_into(verb, toolchains, take_snapshot) -> None:
-    qnn = toolchains["qnn"]
-    before = take_snapshot(qnn)
-    words = ["--lpai-arch", "v6", "--qnn-sdk", str(qnn)]
-    inside = verb.run("sign", *words, "--out", qnn / "lib/lpai-v6/signed")
-    assert inside.returncode == 2
-    assert "never written into an SDK" in inside.stderr
-    assert take_snapshot(qnn) == before
-    (qnn / "sdk.yaml").write_text("version: 2.38.9\n")
-    old = verb.run("sign", *words)
-    assert (old.returncode, "2.39 or later" in old.stderr) == (3, True)
-    (qnn / "sdk.yaml").write_bytes(b"version: \xff\xfe2.49\n")
-    unreadable = verb.run("sign", *words)
-    assert unreadable.returncode == 3
-    assert "qairt/sdk.yaml cannot be read" in unreadable.stderr

@@ -1,15 +1,12 @@
-"""Real skels signed by the stand-in: proven, recorded, published whole, quick enough."""
+"""Real skels signed by the stand-in: proven, recorded, published whole."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -27,7 +24,6 @@ from tests.stand_ins.elfsigner.mbn_writer import PLACES, Key, sign_elf
 # Every format with every part of a file, once.
 FLIPS = int(os.environ.get("QNN_CI_SIGNING_FLIPS", "72"))
 KILLS = int(os.environ.get("QNN_CI_SIGNING_KILLS", "6"))
-TIMED = os.environ.get("QNN_CI_SIGNING_TIMES", "")
 
 
 def test_skels_of_every_version_are_signed_and_proven(verb, skels, tmp_path: Path) -> None:
@@ -47,7 +43,7 @@ def test_skels_of_every_version_are_signed_and_proven(verb, skels, tmp_path: Pat
     assert "matches" in verified.stdout
     assert check_record(tmp_path / "signed") == ()
     unsigned = verb.run("verify-signature", "--expect", "unsigned", folder)
-    assert (unsigned.returncode, unsigned.stdout.count("unsigned")) == (0, 6)
+    assert (unsigned.returncode, unsigned.stdout.count(": genuine\n")) == (0, 6)
     assert verb.run("verify-signature", folder).returncode == 1
 
 
@@ -148,53 +144,3 @@ def test_kill_leaves_all_or_nothing(verb, libraries, tmp_path: Path, existing: b
     # The next run clears what the killed ones left.
     assert verb.run("sign", *words).returncode == 0
     assert [path.name for path in folder.iterdir()] == ["signed"]
-
-
-def best_of(count: int, *works, clock=time.perf_counter) -> list[float]:
-    """The shortest of ``count`` times of each, taken in turns so that all see the same machine."""
-    times: list[list[float]] = [[] for _ in works]
-    for _ in range(count):
-        for taken, work in zip(times, works, strict=True):
-            started = clock()
-            work()
-            taken.append(clock() - started)
-    return [min(taken) for taken in times]
-
-
-@pytest.mark.skipif(not TIMED, reason="QNN_CI_SIGNING_TIMES is not set: needs a quiet machine")
-def test_signing_costs_the_signer_and_little_more(verb, skels, tmp_path: Path) -> None:
-    script = Path(verb.environment["HEXAGON_SDK_ROOT"]) / "tools/elfsigner/elfsigner.py"
-    # A new leaf for every file, as the vendor's tool makes one.
-    verb.environment["STAND_IN_LEAF"] = "new"
-    environment = {**verb.environment, "PYTHONUNBUFFERED": "1"}
-    scratch = tmp_path / "alone"
-
-    def sign_alone() -> None:
-        for path in skels.values():
-            subprocess.run(
-                [sys.executable, script, "-i", path, "-o", scratch],
-                input="y\n", text=True, check=True, env=environment, capture_output=True,
-            )  # fmt: skip
-
-    def sign_whole() -> None:
-        assert verb.run("sign", "--force", "--out", "signed", *skels.values()).returncode == 0
-
-    alone_s, whole_s = best_of(5, sign_alone, sign_whole)
-    print(f"stand-in {alone_s:.2f} s, sign {whole_s:.2f} s: {whole_s / alone_s:.2f}")
-    assert whole_s <= 1.2 * alone_s
-
-
-@pytest.mark.skipif(not TIMED, reason="QNN_CI_SIGNING_TIMES is not set: needs a quiet machine")
-@pytest.mark.parametrize("algorithm", ["sha256", "sha384"])
-def test_verification_runs_at_the_speed_of_the_hash(skels, algorithm: str) -> None:
-    key = make_key()
-    files = [sign_elf(path.read_bytes(), key, 6, algorithm) for path in skels.values()]
-    hash_s, verify_s = best_of(
-        10,
-        lambda: [hashlib.new(algorithm, one).digest() for one in files],
-        lambda: [verify_bytes(memoryview(one)) for one in files],
-        clock=time.process_time,
-    )
-    size = sum(map(len, files)) / 1e6
-    print(f"{algorithm}: hash {size / hash_s:.0f} MB/s, verification {size / verify_s:.0f} MB/s")
-    assert verify_s <= 1.25 * hash_s

@@ -51,32 +51,6 @@ def test_a_test_signature_is_made_and_its_serial_not_shown(
     assert_nothing_shown(verified.stdout + verified.stderr)
 
 
-@pytest.mark.parametrize("form", ["padded", "short"])
-def test_leading_zeros_of_a_serial_are_found(verb, tmp_path: Path, form: str) -> None:
-    words = ["sign", "--testsig", "0x00adcafe", "--out", "signed"]
-    ended = verb.run(*words, STAND_IN_TESTSIG=form)
-    assert ended.returncode == 0, ended.stderr
-    name = "testsig-0x00adcafe.so" if form == "padded" else "testsig-0xadcafe.so"
-    assert [path.name for path in (tmp_path / "signed").glob("*.so")] == [name]
-    assert "adcafe" not in ended.stdout + ended.stderr
-    assert check_record(tmp_path / "signed") == ()
-    assert verb.run("verify-signature", "signed").returncode == 0
-
-
-@pytest.mark.parametrize("questions", ["2", "20"])
-def test_more_questions_than_expected_are_answered(verb, libraries, questions: str) -> None:
-    words = ["sign", "--out", "signed", *libraries]
-    ended = verb.run(*words, STAND_IN_QUESTIONS=questions)
-    assert ended.returncode == 0, ended.stderr
-
-
-def test_failure_does_not_show_the_serial_either(verb, tmp_path: Path) -> None:
-    for how in ("exit 1", "elsewhere", "wrong hash"):
-        ended = verb.run("sign", "--json", "--testsig", "0xdeadbeef", STAND_IN_FAILS=how)
-        assert ended.returncode == 5
-        assert_nothing_shown(ended.stdout + ended.stderr)
-
-
 def test_other_signer_with_places_for_its_files(verb, libraries, tmp_path: Path) -> None:
     script = Path(verb.environment["HEXAGON_SDK_ROOT"]) / "tools/elfsigner/elfsigner.py"
     python = find_interpreter()
@@ -90,16 +64,6 @@ def test_other_signer_with_places_for_its_files(verb, libraries, tmp_path: Path)
     refused = verb.run("sign", "--signer", command, "--testsig", "0x1", "--out", "other")
     assert refused.returncode == 2
     assert "needs a signer without {input}" in refused.stderr
-
-
-def test_signer_that_is_not_there(verb, libraries, tmp_path: Path) -> None:
-    ended = verb.run("sign", "--signer", "no-such-signer", *libraries)
-    assert ended.returncode == 3
-    assert "the signer no-such-signer is not found" in ended.stderr
-    verb.environment.pop("HEXAGON_SDK_ROOT")
-    ended = verb.run("sign", *libraries)
-    assert ended.returncode == 3
-    assert "HEXAGON_SDK_ROOT is set" in ended.stderr
 
 
 def test_dry_run_checks_all_signs_nothing_and_needs_no_signer(

@@ -345,7 +345,7 @@ def list_attacks() -> Iterator[Attack]:
         ends = REFUSED if kind in SERVED else RIGHT  # others have no lock of files
         yield Attack(kind, "lock", "a lock that leads out", damage_lock, ends)
         for name, do in MIRRORS.items():
-            yield Attack(kind, "mirror", name, do, REFUSED if kind == "git" else RIGHT)
+            yield Attack(kind, "mirror", name, do, RIGHT)
         for name, (do, ends) in (FIRST_USES if kind in {"archive", "aar"} else PATHS).items():
             yield Attack(kind, "trust", name, do, ends)
     for kind, path in SERVED.items():

@@ -84,20 +84,7 @@ def test_no_secret_of_a_git_url_is_written_or_shown(
     world: World, server: BadServer, tmp_path: Path, run: Run
 ) -> None:
     url = server.url("executorch.git").replace("//", "//me:hunter2@s1gnature'@")
-    (world.manifests / "toolchains/executorch.toml").write_text(f"""
-name = "executorch"
-summary = "tiny"
-default = "1.0"
-[licence]
-name = "BSD"
-text = "LICENSE"
-[[releases]]
-source = "git"
-version = "1.0"
-url = "{url}"
-tag = "v1.0"
-commit = "{"1" * 40}"
-""")
+    made.describe_git(world.manifests, url, "1" * 40)
     ended = run("fetch", "executorch")
     assert ended.returncode == 4
     assert "127.0.0.1" in ended.stderr
@@ -124,20 +111,7 @@ def test_no_password_of_a_git_url_is_in_the_list_of_processes(
     if through_mirror:
         monkeypatch.setenv("QNN_CI_MIRROR", login)
         url = "https://gone.invalid/executorch.git"
-    (world.manifests / "toolchains/executorch.toml").write_text(f"""
-name = "executorch"
-summary = "tiny"
-default = "1.0"
-[licence]
-name = "BSD"
-text = "LICENSE"
-[[releases]]
-source = "git"
-version = "1.0"
-url = "{url}"
-tag = "v1.0"
-commit = "{"1" * 40}"
-""")
+    made.describe_git(world.manifests, url, "1" * 40)
     server.usual = look
     for name in ("executorch.git/info/refs", "git/gone.invalid/executorch.git/info/refs"):
         server.files[name] = b"x"
@@ -163,20 +137,7 @@ def test_a_checkout_holds_no_credentials(
         subprocess.run(["git", *identity, *words], check=True)
     words = ["git", "-C", str(main), "rev-parse", "HEAD"]
     commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    (world.manifests / "toolchains/executorch.toml").write_text(f"""
-name = "executorch"
-summary = "tiny"
-default = "1.0"
-[licence]
-name = "BSD"
-text = "LICENSE"
-[[releases]]
-source = "git"
-version = "1.0"
-url = "https://me:hunter2@vendor.invalid/main"
-commit = "{commit}"
-tag = "v1.0"
-""")
+    made.describe_git(world.manifests, "https://me:hunter2@vendor.invalid/main", commit)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
     (tmp_path / "gitconfig").write_text(
         f'[url "file://{main}"]\n insteadOf = "https://vendor.invalid/main"\n'

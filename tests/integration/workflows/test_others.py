@@ -109,6 +109,16 @@ def test_the_nightly_run_has_every_lowering_choice(project: Project) -> None:
     assert list_results(project.github.run_document(document)) == {"choices": "failure"}
 
 
+def test_the_nightly_run_reads_real_wheels(project: Project) -> None:
+    project.github.github = {"event_name": "schedule", "event": {}}
+    document = read_workflow("nightly")
+    document.data["jobs"] = {"wheels": document.data["jobs"]["wheels"]}
+    assert list_results(project.github.run_document(document)) == {"wheels": "success"}
+    assert project.ran == ["tests tests/integration/elf/test_real_wheels.py"]
+    project.end_with({"tests": {"code": 1}})
+    assert list_results(project.github.run_document(document)) == {"wheels": "failure"}
+
+
 def test_the_suite_on_newer_wheels_says_which(project: Project) -> None:
     project.github.github = {"event_name": "schedule", "event": {}}
     project.end_with({"qnn_ci update": {"code": 0, "writes": {NEWER: 'version = "2"\n'}}})

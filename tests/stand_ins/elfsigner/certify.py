@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
-MakeKey = Callable[[], rsa.RSAPrivateKey]
 SOFTWARE_ID, HARDWARE_ID = 0x12, 0x00223344_0000_0001
-AUTHORITY, UPPER = "authority.pem", "upper.der"
 AUTHORITY_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Stand-in attestation CA")])
 ROOT_NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Stand-in root")])
 UNITS = (f"01 {SOFTWARE_ID:016X} SW_ID", f"02 {HARDWARE_ID:016X} HW_ID", "04 0000 OEM_ID")
@@ -21,11 +18,6 @@ LEAF_NAME = x509.Name(
     [x509.NameAttribute(NameOID.COMMON_NAME, "Stand-in signer")]
     + [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in UNITS]
 )
-
-
-def make_rsa_key() -> rsa.RSAPrivateKey:
-    """Of the size and the exponent that the vendor's test keys have."""
-    return rsa.generate_private_key(3, 2048)
 
 
 def certify(
@@ -53,30 +45,3 @@ def certify(
         builder = builder.add_extension(one, critical=False)
     certificate = builder.sign(signing_key, hashes.SHA256())
     return certificate.public_bytes(serialization.Encoding.DER)
-
-
-def write_authority(directory: Path, make: MakeKey) -> None:
-    """Write an intermediate's private key, and its certificate and the root's."""
-    root, authority = make(), make()
-    upper = certify(AUTHORITY_NAME, authority, ROOT_NAME, root)
-    (directory / UPPER).write_bytes(upper + certify(ROOT_NAME, root, ROOT_NAME, root))
-    (directory / AUTHORITY).write_bytes(
-        authority.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-
-
-def make_leaf(
-    directory: Path, days: int = 3650, make: MakeKey = make_rsa_key
-) -> tuple[int, int, bytes]:
-    """A new leaf of the authority in ``directory``: modulus, private exponent, whole chain."""
-    pem = (directory / AUTHORITY).read_bytes()
-    authority = serialization.load_pem_private_key(pem, password=None)
-    assert isinstance(authority, rsa.RSAPrivateKey)
-    key = make()
-    numbers = key.private_numbers()
-    leaf = certify(LEAF_NAME, key, AUTHORITY_NAME, authority, days)
-    return numbers.public_numbers.n, numbers.d, leaf + (directory / UPPER).read_bytes()

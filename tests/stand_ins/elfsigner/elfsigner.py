@@ -3,8 +3,7 @@
 Takes its arguments, asks what it asks, writes what it writes: a log and a signed library in the
 directory of -o, or testsig-0xSERIAL.so. ``STAND_IN_KEYS`` is a directory with key.json and
 chain.der; ``STAND_IN_FAILS`` names how to fail, ``STAND_IN_FAILS_ON`` a part of the file name to
-fail on; ``STAND_IN_FORMAT`` is VERSION:ALGORITHM, ``STAND_IN_LEAF`` new for a new leaf certificate,
-``STAND_IN_TESTSIG`` padded for leading zeros in a name, ``STAND_IN_QUESTIONS`` how often it asks.
+fail on.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     (out / "Elfsigner_log.txt").write_text("Tool launched\n")
     print("Logging to", out / "Elfsigner_log.txt")
-    for _ in range(int(os.environ.get("STAND_IN_QUESTIONS", "1"))):
-        ask()
+    ask()
     print("Signing a file may take up to 3 minutes. Please wait patiently.")
     if FAILS == "hang":
         time.sleep(3600)
@@ -49,9 +47,7 @@ def main() -> int:
         return 1
     source = Path(args.image) if args.image else TESTSIG_BASE
     serial = int(args.serial, 16) if args.serial else 0
-    padded = os.environ.get("STAND_IN_TESTSIG") == "padded"
-    shown = f"{serial:#010x}" if padded else f"{serial:#x}"
-    name = f"testsig-{shown}.so" if args.serial else source.name
+    name = f"testsig-{serial:#x}.so" if args.serial else source.name
     write(out, name, source, serial)
     if args.serial:
         print("Signing for device", args.serial, "with token", os.environ.get("SIGN_TOKEN", ""))
@@ -63,10 +59,6 @@ def ask() -> None:
     """Ask until the answer is one of four words, as the vendor's tool does."""
     print("Attention:\n  Use of this tool is conditioned upon the licence.")
     question = "Agree? [y/n]: "
-    if FAILS == "prompt":
-        print("Enter the passphrase of the signing key: ", end="", flush=True)
-        sys.stdin.read()
-        time.sleep(3600)
     while True:
         print(question, end="", flush=True)
         answer = sys.stdin.readline()
@@ -80,43 +72,15 @@ def ask() -> None:
 
 
 def write(out: Path, name: str, source: Path, serial: int) -> None:
-    if FAILS == "no output":
-        return
-    if FAILS == "unchanged":
-        (out / name).write_bytes(source.read_bytes())
-        return
-    version, algorithm = os.environ.get("STAND_IN_FORMAT", "6:sha384").split(":")
     wrong = 3 if FAILS == "wrong hash" else None
-    signed = mbn_writer.sign_elf(
-        source.read_bytes(), read_key(), int(version), algorithm, serial, wrong
-    )
-    if FAILS == "truncated":
-        signed = signed[: len(signed) // 2]
-    if FAILS == "other bytes":
-        before = source.read_bytes()
-        signed = mbn_writer.sign_elf(
-            before[:0x200] + b"!" + before[0x201:], read_key(), int(version), algorithm
-        )
-    if FAILS == "elsewhere":
-        out = Path("output")
-        out.mkdir()
-    if FAILS == "in place":
-        source.write_bytes(signed)
-        return
+    signed = mbn_writer.sign_elf(source.read_bytes(), read_key(), 6, "sha384", serial, wrong)
     (out / name).write_bytes(signed)
 
 
 def read_key() -> mbn_writer.Key:
-    """The kept leaf, or a new one as the vendor's tool makes for every file that it signs."""
     keys = Path(os.environ["STAND_IN_KEYS"])
-    if os.environ.get("STAND_IN_LEAF") == "new":
-        import certify
-
-        identity = (certify.SOFTWARE_ID, certify.HARDWARE_ID)
-        return mbn_writer.Key(*certify.make_leaf(keys), *identity)
-    stem = "expired" if FAILS == "expired" else "valid"
-    numbers = json.loads((keys / f"{stem}.json").read_text())
-    return mbn_writer.Key(chain=(keys / f"{stem}.der").read_bytes(), **numbers)
+    numbers = json.loads((keys / "valid.json").read_text())
+    return mbn_writer.Key(chain=(keys / "valid.der").read_bytes(), **numbers)
 
 
 if __name__ == "__main__":

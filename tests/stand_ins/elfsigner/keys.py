@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
-import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
 from itertools import combinations, cycle
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.stand_ins.elfsigner.certify import HARDWARE_ID, SOFTWARE_ID, make_leaf, write_authority
+from tests.stand_ins.elfsigner.certify import (
+    AUTHORITY_NAME,
+    HARDWARE_ID,
+    LEAF_NAME,
+    ROOT_NAME,
+    SOFTWARE_ID,
+    certify,
+)
 from tests.stand_ins.elfsigner.mbn_writer import Key
 
 # Of 1024 bits, the two highest set, and 2 modulo 3, as an exponent of 3 wants them. To find two
@@ -19,7 +28,7 @@ PAIRS = cycle(combinations(PRIMES, 2))
 
 
 def make_known_key() -> rsa.RSAPrivateKey:
-    """Another at each call, of 153, with the size and the exponent of make_rsa_key's."""
+    """Another at each call, of 153, with the size and the exponent of the vendor's test keys."""
     p, q = next(PAIRS)
     d = rsa.rsa_recover_private_exponent(3, p, q)
     return rsa.RSAPrivateNumbers(
@@ -33,24 +42,19 @@ def make_known_key() -> rsa.RSAPrivateKey:
     ).private_key(unsafe_skip_rsa_key_validation=True)
 
 
-def write_keys(directory: Path) -> None:
-    """Write an authority, and valid.{json,der} and expired.{json,der} of it."""
-    write_authority(directory, make_known_key)
-    for stem, days in (("valid", 3650), ("expired", -1)):
-        modulus, exponent, chain = make_leaf(directory, days, make_known_key)
-        numbers = {
-            "modulus": modulus,
-            "private_exponent": exponent,
-            "software_id": SOFTWARE_ID,
-            "hardware_id": HARDWARE_ID,
-        }
-        (directory / f"{stem}.json").write_text(json.dumps(numbers))
-        (directory / f"{stem}.der").write_bytes(chain)
+@cache
+def make_files() -> Mapping[str, bytes]:
+    """The files that the stand-in reads: the numbers of a key, and its chain."""
+    numbers = asdict(make_key())
+    chain = numbers.pop("chain")
+    return {"valid.der": chain, "valid.json": json.dumps(numbers).encode()}
 
 
 def make_key(days: int = 3650) -> Key:
     """A leaf, an intermediate and a root; the leaf ends ``days`` from now."""
-    with tempfile.TemporaryDirectory() as scratch:
-        write_authority(Path(scratch), make_known_key)
-        leaf = make_leaf(Path(scratch), days, make_known_key)
-        return Key(*leaf, SOFTWARE_ID, HARDWARE_ID)
+    root, authority, key = make_known_key(), make_known_key(), make_known_key()
+    chain = certify(LEAF_NAME, key, AUTHORITY_NAME, authority, days)
+    chain += certify(AUTHORITY_NAME, authority, ROOT_NAME, root)
+    chain += certify(ROOT_NAME, root, ROOT_NAME, root)
+    numbers = key.private_numbers()
+    return Key(numbers.public_numbers.n, numbers.d, chain, SOFTWARE_ID, HARDWARE_ID)

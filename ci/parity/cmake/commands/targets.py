@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from ci.parity.cmake.blocks import Item
 from ci.parity.cmake.commands.variables import Handler
 from ci.parity.cmake.interpreter import Interpreter
-from ci.parity.cmake.state import BUILD, ROOT, Call, Item
+from ci.parity.cmake.state import BUILD, ROOT, Call
 from ci.parity.cmake.values import is_unknown, resolve_genex, split_list
 from ci.parity.facts import CMakeTarget, ListEntry, Place, Word, is_header, is_inside, suffix_of
 

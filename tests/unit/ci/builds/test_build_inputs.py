@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from ci.builds.inputs import digest_snapshot, sync_overlay, take_snapshot
+from ci.builds.inputs import (
+    digest_snapshot,
+    inspect_copy,
+    record_copy,
+    sync_overlay,
+    take_snapshot,
+)
 from provisioning.errors import StoreError, UnfitError
 
 
@@ -66,25 +72,48 @@ def test_a_missing_directory_is_an_error_of_the_tree(tmp_path: Path) -> None:
         take_snapshot(tmp_path / "none")
 
 
-def sync(source: Path, tmp_path: Path) -> int:
+def sync(source: Path, tmp_path: Path, *generated: str) -> tuple[str, ...]:
+    """A build of ``source`` that writes ``generated``; what it found edited in its copy."""
     overlay, record = tmp_path / "overlay", tmp_path / "record.json"
-    return sync_overlay(source, overlay, take_snapshot(source), record)
+    before = take_snapshot(tmp_path / "last") if (tmp_path / "last").is_dir() else {}
+    copy, wanted = inspect_copy(overlay, before, record), take_snapshot(source)
+    sync_overlay(source, overlay, wanted, copy)
+    write(overlay, dict.fromkeys(generated, "made by a build"))
+    record_copy(overlay, wanted, copy, record)
+    shutil.rmtree(tmp_path / "last", ignore_errors=True)
+    shutil.copytree(source, tmp_path / "last")
+    return copy.edited
 
 
 def test_an_overlay_follows_edits_deletions_and_nothing_else(tmp_path: Path) -> None:
     source = write(tmp_path / "source", {"a.c": "a", "d/b.c": "b"})
-    assert sync(source, tmp_path) == 2
-    generated = tmp_path / "overlay" / "generated.h"
-    generated.write_text("made by a build")
+    assert sync(source, tmp_path, "generated.h") == ()
     untouched = (tmp_path / "overlay" / "a.c").stat().st_mtime_ns
     (source / "d/b.c").unlink()
     (source / "c.c").write_text("c")
     os.utime(source / "a.c", (1, 1))
-    assert sync(source, tmp_path) == 2
-    assert sync(source, tmp_path) == 0
+    assert sync(source, tmp_path) == ()
     names = sorted(path.name for path in (tmp_path / "overlay").rglob("*") if path.is_file())
     assert names == ["a.c", "c.c", "generated.h"]
     assert (tmp_path / "overlay" / "a.c").stat().st_mtime_ns == untouched
+
+
+def test_what_was_changed_in_the_copy_is_found_by_content(tmp_path: Path) -> None:
+    source = write(tmp_path / "source", {"a.c": "a", "b.c": "b", "c.c": "c"})
+    sync(source, tmp_path)
+    copy = tmp_path / "overlay"
+    (copy / "a.c").write_text("A")
+    (copy / "b.c").unlink()
+    os.utime(copy / "c.c")
+    (copy / "build").mkdir()
+    (copy / "build/CMakeCache.txt").touch()
+    assert sync(source, tmp_path) == ("a.c", "b.c", "build/CMakeCache.txt")
+    assert sync(source, tmp_path) == ()
+    assert {path.name: path.read_text() for path in copy.iterdir() if path.is_file()} == {
+        "a.c": "a",
+        "b.c": "b",
+        "c.c": "c",
+    }
 
 
 def test_an_overlay_never_writes_through_to_the_source(tmp_path: Path) -> None:

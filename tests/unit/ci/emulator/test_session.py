@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from ci.cases.pipeline import CaseResult
-from ci.cases.session import expect_lower_s, run_cases
+from ci.cases.session import run_cases
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
 from ci.models.schemes import Scheme
+from ci.models.suite import expect_s
 from ci.report.schema import Case, Status, Tool
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
@@ -59,7 +60,8 @@ def test_the_cases_that_take_longest_come_first() -> None:
         CaseSpec("lstm", Scheme.A8W8, "SM8650"),
         CaseSpec("/net.py:factory", Scheme.FP16, "SM8650"),
     ]
-    assert sorted(specs, key=expect_lower_s, reverse=True) == specs[::-1]
+    spans = [expect_s(one.model, one.scheme.value) for one in specs]
+    assert spans == sorted(spans)
 
 
 class StubRun:

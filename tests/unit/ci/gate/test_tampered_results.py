@@ -16,12 +16,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from ci.cases.baselines import suite_folder
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
 from ci.gate.jobs import list_jobs
 from ci.gate.rules import read_rules
 from ci.gate.schema import Plan, PlannedCase, PlannedSession
-from ci.gate.verdict import GateVerdict
+from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.models.schemes import ONNX as LANE
 from ci.report.write import write_report
 from ci.verbs.emulate import list_planned, take_shard
@@ -334,6 +335,15 @@ def test_lost_results_are_the_machines(results: Results, name: str) -> None:
     verdict = results.judge()
     assert not verdict.is_green
     assert verdict.is_infrastructure, verdict
+
+
+def test_figures_far_from_the_recorded_ones_are_red(results: Results) -> None:
+    (stem,) = (one.stem for one in suite_folder().glob("onnxruntime-*.toml"))
+    tool = {"name": "onnxruntime", "version": stem.removeprefix("onnxruntime-")}
+    in_report(lambda data: data.update(toolchain=[tool]))(results)
+    (line,) = (one for one in results.judge().jobs if one.job == ONNX)
+    assert line.verdict is JobVerdict.FAILED
+    assert "recorded for this toolchain" in line.why
 
 
 def test_a_contradiction_is_told_with_both_figures(results: Results) -> None:

@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ import pytest
 from ci.__main__ import main
 from ci.images import build as building
 from ci.images import definition, shell
+from ci.images import wheels as fetching
 from ci.images.attach import copy_streams
 from ci.images.build import TOOLCHAINS_LABEL, Built, bake_toolchains, build_image
 from ci.images.definition import (
@@ -215,7 +217,8 @@ def test_the_revision_is_the_last_commit_that_changed_what_images_are_made_of(
 
 @pytest.mark.usefixtures("wheels")
 def test_a_build_that_fails_leaves_no_tag_and_no_files(engine: Any) -> None:
-    engine.events = [{"stream": "Step 3/9 : RUN x\nlast words\n"}, {"error": "exit 1"}]
+    steps = [{"aux": {"ID": "sha256:of-a-step"}}, {"stream": "Step 3/9 : RUN x\nlast words\n"}]
+    engine.events = [*steps, {"error": "exit 1"}]
     with pytest.raises(ToolError) as caught:
         build_image(engine, "emulator", Progress())
     assert "last words" in caught.value.why
@@ -232,6 +235,30 @@ def test_a_base_without_a_lock_of_packages_says_how_to_make_one(
     with pytest.raises(UnfitError) as caught:
         fetch_wheels(plan, Progress())
     assert "image lock emulator" in caught.value.fix
+
+
+def test_wheels_are_fetched_by_hash_for_the_bases_python_and_torch_from_its_cpu_builds(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[str]] = []
+
+    def run(argv: Any, **_: Any) -> Any:
+        words = list(map(str, argv))
+        calls.append(words)
+        return SimpleNamespace(output="")
+
+    monkeypatch.setattr(fetching, "run_process", run)
+    monkeypatch.delenv("QNN_CI_TORCH_INDEX", raising=False)
+    plan = plan_image(engine, "emulator", OWN)
+    assert fetch_wheels(plan, Progress()) == []
+    hashed, torch = calls
+    assert "--require-hashes" in hashed
+    assert hashed[hashed.index("--python-version") + 1] == "3.11"
+    lines = Path(hashed[-1]).read_text("utf-8").splitlines()
+    assert lines
+    assert all("--hash=sha256:" in one for one in lines)
+    assert torch[torch.index("--index-url") + 1] == fetching.CPU_INDEX
+    assert any(word.startswith("torch==") for word in torch)
 
 
 def test_a_base_of_another_distribution_and_one_that_is_not_there_are_refused(
@@ -352,12 +379,13 @@ def test_prune_takes_what_is_dangling_and_ours_and_leaves_what_is_not(engine: An
 
 
 def test_prune_takes_shells_that_never_started_and_their_volumes(engine: Any) -> None:
-    from types import SimpleNamespace
-
     gone: list[str] = []
     engine.made["c9"] = SimpleNamespace(id="c9", remove=lambda: gone.append("c9"))
     engine.names = {"ours": {f"{LABEL}.shell": "aot"}, "theirs": {}}
     stale = find_stale(engine, set())
+    (asked,) = engine.called("list containers")
+    assert asked["filters"]["label"] == f"{LABEL}.shell"
+    assert sorted(asked["filters"]["status"]) == ["created", "exited"]
     assert [one.kind for one in stale] == ["container", "volume"]
     remove_stale(engine, stale)
     assert gone == ["c9"]

@@ -75,7 +75,7 @@ def test_an_archive_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert "float64[2, 3]" in caught.value.why
     assert "ids int64[4]" in caught.value.fix
     write(path, x=np.zeros((2, 2, 3), "float32"), ids=np.zeros((1, 4), "int64"))
-    with pytest.raises(UsageError, match=r"net\.npz does not hold input sets"):
+    with pytest.raises(UsageError, match=r"net\.npz does not hold sets"):
         list(read_beside(path, INPUTS))
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from ci.parity.compare.findings import Finding, ParityReport
 from ci.parity.policy import Allowance, ParityPolicy
-from ci.parity.reading import SIDES, digest_side
+from ci.parity.reading import SIDES, digest_side, read_tree_here
+from ci.parity.run import compare_whole
 from ci.parity.trees import DirectoryTree
-from tests.unit.ci.parity.conftest import LOAD, MIGRATION
+from tests.unit.ci.parity.conftest import LAYOUT, LOAD, MIGRATION
 
 Pairs = Callable[..., set[tuple[str, str]]]
 Findings = Callable[..., list[Finding]]
@@ -316,15 +317,50 @@ def test_details_narrow_an_entry(pairs: Pairs) -> None:
         ("p/list.bzl", {"buck", "cmake"}),
         ("CMakeLists.txt", {"cmake"}),
         ("p/x.cmake", {"cmake"}),
-        ("p/a.cpp", set()),
+        ("p/a.cpp", {"found"}),
+        ("p/a.h", {"found"}),
+        ("p/a.py", {"found"}),
+        ("p/README.md", set()),
     ],
 )
 def test_a_side_is_read_anew_when_what_it_reads_changes(
     name: str, sides: set[str], plant: Callable[[Mapping[str, str]], Path]
 ) -> None:
     files = tree() | {"p/list.bzl": "x = 1\n", "p/x.cmake": "", name: "one = 1\n"}
-    before = DirectoryTree(plant(files))
-    old = {side: digest_side(before, side) for side in SIDES}
+    before, kept = DirectoryTree(plant(files)), (*SIDES, "found")
+    old = {each: digest_side(before, each) for each in kept}
     after = DirectoryTree(plant({**files, name: "two = 2\n"}))
 
-    assert {side for side in SIDES if digest_side(after, side) != old[side]} == sides
+    changed = {each for each in kept if digest_side(after, each) != old[each]}
+    assert changed == sides | ({"found"} if sides else set())
+
+
+def test_what_was_found_is_kept_by_the_policy_too(
+    plant: Callable[[Mapping[str, str]], Path], tmp_path: Path
+) -> None:
+    source = plant(tree(DEP, **{"p/test/BUCK": LOAD + library("t", '["t.cpp"]')}))
+    policy, cache = ParityPolicy(layout=LAYOUT), tmp_path / "cache"
+
+    def found(policy: ParityPolicy, text: str) -> list[str]:
+        (source / "p/test/t.cpp").write_text(text, encoding="utf-8")
+        whole = compare_whole(DirectoryTree(source, LAYOUT), policy, cache, read_tree_here)
+        return [finding.level.value for finding in whole.findings]
+
+    assert found(policy, "") == found(policy, "") == ["error", "warning"]
+    assert found(ParityPolicy(layout=LAYOUT, tests=("**/test/**",)), "") == ["note", "warning"]
+    assert found(policy, "#include <executorch/q/none.h>") == ["error", "warning"]
+
+
+@pytest.mark.parametrize("switch", ["runtime.is_oss", 'read_config("a", "b", "0") == "1"'])
+@pytest.mark.parametrize("file", ["p/BUCK", "p/list.bzl"])
+def test_a_build_file_that_can_tell_a_build_is_evaluated_in_it(
+    switch: str, file: str, findings: Findings
+) -> None:
+    chosen = f'("b.cpp" if {switch} else "a.cpp")'
+    rule = f"runtime.cxx_library(name = 'p', srcs = [{chosen}])\n"
+    macro = LOAD + f"def make():\n    {rule}"
+    called = 'load(":list.bzl", "make")\nmake()\n'
+    files = {"p/BUCK": LOAD + rule} if file == "p/BUCK" else {"p/BUCK": called, file: macro}
+    cmake = "add_library(p p/a.cpp p/b.cpp)\n"
+
+    assert findings({**files, "p/a.cpp": "", "p/b.cpp": "", "CMakeLists.txt": cmake}) == []

@@ -120,6 +120,7 @@ def test_what_a_file_is_that_does_not_parse(tmp_path: Path) -> None:
     page = tmp_path / "a.so"
     page.write_text("<!DOCTYPE html><html>not found</html>")
     assert "HTML" in explain_file(page)
+    assert "HTML" in refuse(tmp_path, UnfitError, Selection(files=(page,))).why
     assert explain_file(LIBRARY) == ""
 
 

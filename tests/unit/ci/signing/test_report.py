@@ -53,6 +53,7 @@ def test_a_verification_as_data(key: Key, library: bytes) -> None:
         "size_bytes": report.size,
         "machine": "hexagon",
         "hexagon_version": "V69",
+        "encrypted": False,
         "mbn_header_version": 6,
         "hash_algorithm": "sha384",
         "hashed_segments": 9,

@@ -354,6 +354,40 @@ def test_only_ones_may_follow_the_last_part(
     assert good or "208 bytes after the last part" in report.errors[0]
 
 
+PARAMETERS = b"ISMQ" + b"\x17" * 96  # of an encryption: only the first word is published
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_signed_and_encrypted_image_is_named_as_such(
+    key: Key, library: bytes, version: int
+) -> None:
+    """Whether its hashes are those of the bytes before encryption or of those in the file."""
+    data = sign_elf(library, key, version, trailer=PARAMETERS)
+    report = verify(data)
+    assert (report.verdict, report.errors, report.notes) == (Verdict.ENCRYPTED, [], [])
+    assert (report.encrypted, report.as_data()["encrypted"]) == (True, True)
+    headers = parse_image(memoryview(data)).segments
+    loaded = next(one for one in headers if one.header.type == PT_LOAD)
+    encrypted = verify(flip(data, loaded.offset))
+    assert (encrypted.verdict, encrypted.errors) == (Verdict.ENCRYPTED, [])
+    assert len(encrypted.notes) == report.hashed_segments - encrypted.hashed_segments > 0
+    assert any(loaded.describe() in note for note in encrypted.notes)
+    plain = verify(sign_elf(library, key, version))
+    assert (plain.encrypted, plain.as_data()["encrypted"]) == (False, False)
+
+
+def test_an_encrypted_image_is_no_less_invalid(key: Key, library: bytes) -> None:
+    data = sign_elf(library, key, trailer=PARAMETERS)
+    start = data.index(key.chain)
+    for spoiled in (flip(data, 24), flip(data, PLACE + 200), flip(data, start - 9)):
+        report = verify(spoiled)
+        assert (report.verdict, report.encrypted) == (Verdict.INVALID, True)
+    table = sign_elf(library, key, trailer=PARAMETERS, wrong_entry=0)
+    assert kinds(verify(table)) == {Kind.HASH}
+    assert kinds(verify(sign_elf(library, key, trailer=b"QMSI" * 9))) == {Kind.HEADER}
+    assert kinds(verify(sign_elf(library, key, trailer=b"\xff" * 4 + PARAMETERS))) == {Kind.HEADER}
+
+
 def sign_lie(key: Key, library: bytes, version: int, word: int, value: int) -> Verification:
     """Verify a file of which one word of the MBN header is another, and is signed so."""
     liar = LyingKey(**dataclasses.asdict(key), word=word, value=value)

@@ -22,6 +22,7 @@ from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
 from provisioning.store.tree import encode_record
 from tests.stand_ins import bad_server as bad
+from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.provisioned import provision_one
 
@@ -89,20 +90,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_server: BadServe
     monkeypatch.setenv("QNN_CI_ATTEMPTS", "1")
     for name in ("CI", "QNN_CI_MIRROR", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "manifests/toolchains").mkdir(parents=True)
-    (tmp_path / "manifests/toolchains/sdk.toml").write_text(
-        f"""
-name = "sdk"
-summary = "tiny"
-default = "1"
-[licence]
-name = "free"
-text = "none"
-[components]
-libraries = ["lib/*"]
-[[releases]]
+    release = f"""
 source = "archive"
-version = "1"
 filename = "sdk.zip"
 url = "{only_server.url("bad.zip")}"
 mirrors = ["{only_server.url("good.zip")}"]
@@ -110,7 +99,8 @@ size_bytes = {len(only_server.files["good.zip"])}
 sha256 = "{hash_file(tmp_path / "good.zip")}"
 layout = [{{ take = "sdk/**", put = "" }}, {{ take = "old/**", put = "" }}]
 """
-    )
+    components = '[components]\nlibraries = ["lib/*"]'
+    made.describe(tmp_path / "manifests", "sdk", release, more=components)
     return Store(tmp_path / "home")
 
 

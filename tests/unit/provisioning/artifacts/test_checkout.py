@@ -13,6 +13,7 @@ from provisioning.artifacts.sources.git import _Checkout
 from provisioning.console.progress import Progress
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Published, Store
+from tests.stand_ins.toolchains import describe
 
 
 def git(root: Path, *words: str) -> str:
@@ -33,21 +34,12 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FillJob:
     monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path / "manifests"))
     monkeypatch.delenv("QNN_CI_MIRROR", raising=False)
     (tmp_path / "manifests/toolchains").mkdir(parents=True)
-    (tmp_path / "manifests/toolchains/code.toml").write_text(
-        f"""
-name = "code"
-summary = "tiny"
-default = "1"
-[licence]
-name = "free"
-text = "none"
-[[releases]]
+    release = f"""
 source = "git"
-version = "1"
 url = "https://vendor.invalid/code"
 commit = "{git(repository, "rev-parse", "HEAD")}"
 """
-    )
+    describe(tmp_path / "manifests", "code", release)
     toolchain = read_toolchain("code")
     request = ArtifactRequest(toolchain, toolchain.release())
     root = tmp_path / "root"

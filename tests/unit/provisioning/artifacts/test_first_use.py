@@ -22,6 +22,7 @@ from provisioning.errors import DownloadError, IntegrityError, StoreError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
 from tests.stand_ins import bad_server as bad
+from tests.stand_ins import toolchains as made
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.provisioned import provision_one
 
@@ -78,27 +79,16 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer, na
     monkeypatch.setenv("QNN_CI_BACKOFF_S", "0")
     for variable in ("CI", "GITHUB_ACTIONS", "QNN_CI_MIRROR", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(variable, raising=False)
-    (tmp_path / "manifests/toolchains").mkdir(parents=True)
-    (tmp_path / "manifests/toolchains/sdk.toml").write_text(
-        f"""
-name = "sdk"
-summary = "tiny"
-default = "1"
-[licence]
-name = "free"
-text = "none"
-[components]
-libraries = ["lib/*"]
-[[releases]]
+    release = f"""
 source = "archive"
-version = "1"
 filename = "{name}"
 url = "{server.url("first")}"
 mirrors = ["{server.url("second")}"]
 unpacked_bytes = {MOST_BYTES}
 layout = [{{ take = "sdk/**", put = "" }}]
 """
-    )
+    components = '[components]\nlibraries = ["lib/*"]'
+    made.describe(tmp_path / "manifests", "sdk", release, more=components)
     server.files["first"] = server.files["second"] = PACKERS[name](FILES)
     return Store(tmp_path / "home")
 
@@ -139,10 +129,19 @@ OTHERS: dict[str, Callable[[Callable[..., bytes]], bytes]] = {
     "noise": lambda pack: NOISE(100_000),
     "an empty archive": lambda pack: pack({}),
     "an archive of something else": lambda pack: pack(FILES, "other/"),
+    "a stub of the archive": lambda pack: pack({"lib/one": bytes(MOST_BYTES // 10_000 - 1)}),
     "an archive that is cut": lambda pack: pack(FILES)[:-3000],
     "an archive that leads out": lambda pack: pack({"../../x": b"x", **FILES}),
     "an archive that unpacks to too much": lambda pack: pack({"zeros": bytes(MOST_BYTES + 1)}),
 }
+
+
+def test_an_archive_may_have_a_ten_thousandth_of_what_is_allowed(
+    store: Store, server: BadServer, name: str
+) -> None:
+    server.files["first"] = PACKERS[name]({"lib/one": bytes(MOST_BYTES // 10_000)})
+    assert list(read_tree(fetch(store))) == ["lib/one"]
+    assert "second" not in asked(server)
 
 
 @pytest.mark.parametrize("kind", OTHERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -70,15 +71,7 @@ def pack(path: Path, files: dict[str, bytes]) -> Path:
 def describe(manifests: Path, archive: Path, *, pinned: bool = True, write: str = "x") -> None:
     data = archive.read_bytes()
     pin = f'sha256 = "{hashlib.sha256(data).hexdigest()}"\nsize_bytes = {len(data)}'
-    (manifests / "toolchains").mkdir(parents=True, exist_ok=True)
-    (manifests / "toolchains/sdk.toml").write_text(
-        f"""
-name = "sdk"
-summary = "tiny"
-default = "1.2.3"
-[licence]
-name = "Terms"
-text = "terms"
+    more = """
 [adoption]
 variable = "TINY_ROOT"
 markers = ["sdk.yaml"]
@@ -87,9 +80,9 @@ version_file = "sdk.yaml"
 base = ["*"]
 headers = ["include/**"]
 libraries = ["lib/**"]
-[[releases]]
+"""
+    release = f"""
 source = "archive"
-version = "1.2.3"
 filename = "sdk.zip"
 url = "{archive.as_uri()}"
 unpacked_bytes = 1000000
@@ -98,7 +91,7 @@ links = {{ "lib/link.so" = "one.so" }}
 write = {{ "note" = "{write}" }}
 {pin if pinned else ""}
 """
-    )
+    made.describe(manifests, "sdk", release, version="1.2.3", more=more)
 
 
 @pytest.fixture
@@ -322,6 +315,9 @@ def test_an_installation_may_have_more_and_other_modes(store: Store, installatio
             adopt(store, version)
         assert caught.value.why.startswith("lib/two.so: changed bytes")
         assert "more)" not in caught.value.why
+    assert provision(store)[0].adopted
+    with pytest.raises(UnfitError, match="as it is locked"):
+        provision(store, verify=True)
     adopt(store, "1.2.4")
     (installation / "lib/one.so").unlink()
     with pytest.raises(UnfitError) as caught:
@@ -499,7 +495,7 @@ def test_a_licence_is_accepted_before_anything_comes_or_goes_into_a_mirror(
     store: Store, manifests: Path, tmp_path: Path
 ) -> None:
     path = manifests / "toolchains/sdk.toml"
-    path.write_text(path.read_text().replace('text = "terms"', 'text = "terms"\naccept = true'))
+    path.write_text(path.read_text().replace('text = "none"', 'text = "none"\naccept = true'))
     request = replace(ask(), options=Options())
     with pytest.raises(UnfitError, match="licence that has not been accepted"):
         provision_one(request, store, Progress())
@@ -507,6 +503,8 @@ def test_a_licence_is_accepted_before_anything_comes_or_goes_into_a_mirror(
         fill_mirror([request], tmp_path / "mirror", store, Progress())
     assert not list(store.downloads.iterdir())
     assert provision(store)[0].fetched
+    (record,) = json.loads((store.home / "licences.json").read_text()).values()
+    assert (record["licence"], record["how"]) == ("free", "--accept-licence")
     accepted = replace(request, components=("libraries",))
     assert provision_one(accepted, store, Progress()).fetched
     newer = msgspec.structs.replace(request.release, version="1.2.4")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.artifacts.pins import plan_baselines, render_changes, write_changes
+from provisioning.artifacts.pins import plan_baselines
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
 
 OF_BOTH = "executorch-1.5.1-qnn-runtime-2.49.40.toml"
@@ -26,9 +26,10 @@ def baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("carry", [True, False])
 def test_figures_follow_a_pin_or_go(baselines: Path, *, carry: bool) -> None:
     changes = list(plan_baselines("qnn-runtime", "2.49.40", "2.50.1", carry=carry))
-    shown = render_changes(changes)
+    shown = "".join(one.diff() for one in changes)
     assert (baselines / OF_BOTH).is_file()  # nothing is written yet
-    write_changes(changes)
+    for one in changes:
+        one.write()
     moved = {
         OF_BOTH.replace("2.49.40", "2.50.1"): f"# {OF_BOTH}\n",
         "qnn-runtime-2.50.1-lpai.toml": "# qnn-runtime-2.49.40-lpai.toml\n",

@@ -73,21 +73,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer) ->
 
 def describe(tmp_path: Path, server: BadServer, *names: str) -> None:
     data = server.files["good.zip"]
-    (tmp_path / "manifests/toolchains").mkdir(parents=True, exist_ok=True)
-    (tmp_path / "manifests/toolchains/sdk.toml").write_text(
-        f"""
-name = "sdk"
-summary = "tiny"
-default = "1"
-[licence]
-name = "free"
-text = "none"
-[components]
-libraries = ["lib/*"]
-one = ["lib/one"]
-[[releases]]
+    release = f"""
 source = "archive"
-version = "1"
 filename = "sdk.zip"
 url = "{server.url(names[0])}"
 mirrors = {[server.url(name) for name in names[1:]]}
@@ -96,7 +83,8 @@ sha256 = "{hashlib.sha256(data).hexdigest()}"
 unpacked_bytes = 1000000
 layout = [{{ take = "sdk/**", put = "" }}]
 """
-    )
+    components = '[components]\nlibraries = ["lib/*"]\none = ["lib/one"]'
+    made.describe(tmp_path / "manifests", "sdk", release, more=components)
 
 
 def ask(*components: str, offline: bool = False) -> ArtifactRequest:

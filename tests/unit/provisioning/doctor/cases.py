@@ -380,8 +380,10 @@ def backed(
     return replace(asked, pairs=Pairs("1.5.1", (row,)))
 
 
-def proven_family(outcome: Genuine) -> Family:
-    return Family((replace(skel(PAIR[1], 0x79), proof=Proof(outcome, "v79.cat", "so")),))
+def proven_family(outcome: Genuine, checksum: Checksum | None = None) -> Family:
+    one = replace(skel(PAIR[1], 0x79), proof=Proof(outcome, "v79.cat", "so"))
+    assert one.elf
+    return Family((replace(one, elf=replace(one.elf, checksum=checksum)),))
 
 
 def bare_skel(build: QnnBuild | None, name: str = "libQnnHtpV75Skel.so") -> Placed:
@@ -559,7 +561,10 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         Family((file(PAIR[0]), skel("libQnnHtpV75Skel.so", 0x75)), is_staged=True),
     ),
     "QNN318": (proven_family(Genuine.FORGED), proven_family(Genuine.NOT_COVERED)),
-    "QNN319": (proven_family(Genuine.NOT_COVERED), proven_family(Genuine.GENUINE)),
+    "QNN319": (
+        proven_family(Genuine.NOT_COVERED, Checksum(1, 1)),
+        proven_family(Genuine.NOT_COVERED, Checksum(1, 2)),
+    ),
     "QNN320": (staging(*BOTH, files=SDK_FILES), staging(*BOTH, files=SDK_FILES[1:])),
     "QNN321": (staging(files=POINTERS), staging(files=(*POINTERS, file("libQnnHtp.so")))),
     "QNN322": (

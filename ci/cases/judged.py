@@ -1,0 +1,396 @@
+"""One case judged: what a run gave against the references of its program, to a row of the report.
+It needs no engine and no runner, so that outputs from elsewhere are judged just so."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ci.cases.baselines import Baseline, find_changes, name_case
+from ci.cases.cache import Artifact
+from ci.cases.engine import (
+    FLOAT,
+    INPUTS,
+    SAVER,
+    SAVER_CALLS,
+    Compiled,
+    Program,
+    RunNotes,
+    Sets,
+)
+from ci.cases.outputs import OUTPUT, stack_outputs
+from ci.cases.policy import EmulatorPolicy
+from ci.cases.pool import read_tail
+from ci.cases.qnn_files import PARAMS, count_operators
+from ci.cases.runners import OUTPUTS
+from ci.cases.spec import CaseSpec
+from ci.judging.details import describe_outputs
+from ci.judging.figures import Array
+from ci.judging.gate import Reason, References
+from ci.judging.verdict import (
+    MODEL,
+    CaseFigures,
+    ControlResult,
+    forgive,
+    judge_outputs,
+    name_reasons,
+)
+from ci.models.source_lines import find_factory, find_places, find_suite_model
+from ci.models.tensors import Loss, write_sets
+from ci.models.user_models import MetricResult
+from ci.report.schema import (
+    Case,
+    Control,
+    Digests,
+    FallbackOp,
+    OpCount,
+    OutputFigures,
+    Place,
+    Question,
+    Status,
+)
+from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.manifest.targets import Backend
+
+SHOWN_OPS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """What a user may change about a run. What QNN writes about a case besides its outputs is kept
+    in a directory per case below ``beside``; ``baselines`` is the folder of the figures recorded
+    for models of the user's."""
+
+    policy: EmulatorPolicy
+    timeout_s: float
+    jobs: int = 1
+    use_cache: bool = True
+    keep: Path | None = None
+    beside: Path | None = None
+    record: bool = False
+    baselines: Path | None = None
+    command: str = ""
+    backend: Backend = Backend.HTP
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """A case's row, its controls, and a remark for the terminal."""
+
+    case: Case
+    controls: tuple[Control, ...] = ()
+    remark: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What came of running a program: outputs, or a failure. ``used`` is whether its process had
+    run other programs before."""
+
+    outputs: Sets = ()
+    failure: str = ""
+    notes: RunNotes = field(default_factory=RunNotes)
+    wall_s: float = 0.0
+    used: bool = False
+
+
+@dataclass(kw_only=True)
+class Evidence:
+    """What is known of a case so far; each field has its default until its step was taken."""
+
+    artifact: Artifact | None = None
+    cached: bool = False
+    compiler: str = ""
+    qnn_ops: tuple[OpCount, ...] = ()
+    run: Run | None = None
+    figures: CaseFigures = field(default_factory=CaseFigures)
+    controls: tuple[ControlResult, ...] = ()
+    metric: MetricResult | None = None
+    question: Question | None = None
+    warnings: tuple[str, ...] = ()
+    baseline: Baseline | None = None
+    lacks: str = ""
+    outputs: tuple[OutputFigures, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeSetup:
+    """What all cases of a run are judged by. ``runner`` is the name of what ran the programs."""
+
+    options: SessionOptions
+    runner: str
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
+
+
+class CaseJudge:
+    """Judges one case, step by step; every step may end it with a reason. ``directory`` is a
+    scratch directory of its own."""
+
+    def __init__(self, spec: CaseSpec, setup: JudgeSetup, directory: Path) -> None:
+        self.spec, self.judged_by, self.options = spec, setup, setup.options
+        self.directory = directory
+        self.policy = self.options.policy
+        self.limits = self.policy.limits_of(spec.model, spec.scheme)
+        entry = self.policy.models.get(spec.model)
+        self.metric = entry.metric if entry else None
+        self.evidence = Evidence()
+        self.remarks: list[str] = []
+
+    def note_program(self, directory: Path, artifact: Artifact) -> None:
+        """Take down what is known of a program, and keep what QNN's Saver wrote.
+
+        Saver takes and refuses what HTP does, so that its operators are the program's.
+        """
+        build = find_qnn_build(directory / artifact.compiled.binary)
+        self.evidence.artifact = artifact
+        self.evidence.compiler = build.text if build else ""
+        calls = directory / SAVER / SAVER_CALLS
+        if calls.is_file():
+            self.leave(calls, calls.with_name(PARAMS))
+            text = calls.read_text(encoding="utf-8", errors="replace")
+            self.evidence.qnn_ops = count_operators(text)
+
+    def judge_run(self, program: Program, references: References, run: Run) -> CaseResult:
+        """Judge what a run gave, and check delegation."""
+        compiled = program.compiled
+        log_tail = read_tail(program.log)
+        self.evidence.run = run
+        try:
+            outputs = [] if run.failure else stack_outputs(run.outputs, compiled)
+        except ValueError as error:
+            run = replace(run, failure=str(error))
+        if run.failure:
+            known = self.find_refusal(f"{run.failure}\n{log_tail}")
+            if known:
+                return self.end(Status.UNSUPPORTED, f"run: {known}", log_tail)
+            faults = [f"run: {run.failure}", *self.delegation_faults(compiled)]
+            return self.end(Status.FAILED, "; ".join(faults), log_tail)
+        if self.options.keep:  # instead of those of an earlier run
+            shutil.rmtree(self.directory / OUTPUTS, ignore_errors=True)
+            write_sets(self.directory / OUTPUTS, run.outputs, OUTPUT)
+        self.leave(*run.notes.files)
+        self.evidence.outputs = describe_outputs(references, outputs)
+        verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
+        self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
+        task = self.measure_metric(references, outputs)
+        failing, forgiven = forgive([*verdict.reasons, *task], self.metric)
+        self.evidence.question = failing[0].question if failing else None
+        self.evidence.warnings = (*forgiven, *verdict.warnings)
+        proofless = verdict.proofless
+        if proofless and self.evidence.metric and not task:
+            self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
+            self.evidence.warnings += (f"{proofless} but what the metric says",)
+            proofless = ""
+        reasons = [
+            *name_reasons(failing),
+            *filter(None, [proofless]),
+            *self.compare_baseline(),
+            *run.notes.faults,
+            *self.delegation_faults(compiled),
+        ]
+        if not reasons and (unmet := self.find_unmet()):
+            return self.end(Status.FAILED, unmet, log_tail, remark=run.notes.remark)
+        if not reasons:
+            return self.end(Status.PASSED, remark=run.notes.remark)
+        loss = compiled.loss if self.evidence.question is Question.QUANTIZED else None
+        where = [describe_loss(loss)] if loss else []
+        seen = any(line.startswith("  seen: ") for line in verdict.advice)
+        if self.evidence.question is Question.FAITHFUL and not (seen or run.used):
+            where += filter(None, [self.locate()])
+        advice = MODEL if failing and failing[0].is_model else verdict.advice
+        explained = "\n".join(["; ".join(reasons), *advice, *where])
+        return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
+
+    def locate(self) -> str:
+        """Return at which layer a program departs from its model; empty if that is not known."""
+        return ""
+
+    def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
+        """Return what the user's metric has against the program: code that is not run here."""
+        del references, outputs
+        return []
+
+    def compare_baseline(self) -> list[str]:
+        """Say how the figures differ from those recorded for this toolchain, if there are any."""
+        spec = self.spec
+        baseline = self.judged_by.baselines.get(name_case(spec.model, spec.scheme.value, spec.soc))
+        if baseline is None:
+            return []
+        self.evidence.baseline = baseline
+        return list(find_changes(self.evidence.figures, baseline))
+
+    def delegation_faults(self, compiled: Compiled) -> list[str]:
+        """Name what stays on the CPU although the policy asks for full delegation."""
+        left = [one for one in compiled.delegation.fallback_ops if not one.asked]
+        if not self.limits.full_delegation or not left:
+            return []
+        every = [*dict.fromkeys(f"{one.op}: {one.reason}" for one in left)]
+        more = [f"and {len(every) - SHOWN_OPS} more"] if len(every) > SHOWN_OPS else []
+        named = "; ".join([*every[:SHOWN_OPS], *more])
+        many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
+        return [f"{many} back to the CPU ({named})"]
+
+    def refuse(self, reason: str, log_tail: str, *, is_ours: bool = False) -> CaseResult:
+        """A refusal that the policy knows is ``unsupported``; any other fails the case. What this
+        project itself found is not called a refusal."""
+        known = self.find_refusal(reason)
+        if known:
+            return self.end(Status.UNSUPPORTED, f"{reason} [{known}]", log_tail)
+        return self.end(Status.FAILED, reason if is_ours else f"refused: {reason}", log_tail)
+
+    def find_refusal(self, reason: str) -> str:
+        """Return what the policy knows of a refusal of this case; empty for any other."""
+        spec, choices = self.spec, str(self.spec.source.choices)
+        return self.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason, choices)
+
+    def find_unmet(self) -> str:
+        """Say which refusal the policy expects of this case, which passed; empty for none."""
+        spec, choices = self.spec, str(self.spec.source.choices)
+        known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
+        return known and (
+            f"it passed, and the policy expects it to be unsupported: {known}\n"
+            "  fix: remove that row of [[unsupported]] or narrow its globs; strict = false if only"
+            " some of its cases are refused"
+        )
+
+    def leave(self, *files: Path) -> None:
+        """Copy files of the case to where the report is."""
+        if self.options.beside and files:
+            kept = self.options.beside / self.spec.slug
+            kept.mkdir(parents=True, exist_ok=True)
+            for path in files:
+                shutil.copyfile(path, kept / path.name)
+
+    def end(
+        self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
+    ) -> CaseResult:
+        """Make the case's row of everything that is known."""
+        advice = self.policy.advise(reason) if status is Status.FAILED else ""
+        spec, known = self.spec, self.evidence
+        case = make_case(
+            spec,
+            known,
+            status=status,
+            reason=f"{reason}\n{advice}" if advice else reason,
+            places=self.find_places(reason) if status is Status.FAILED else (),
+            log_tail=log_tail,
+            runner=self.judged_by.runner,
+            metric_name=self.metric.name if self.metric and known.metric else "",
+        )
+        controls = tuple(
+            Control(
+                model=spec.model,
+                scheme=spec.scheme.value,
+                soc=spec.soc,
+                kind=one.kind,
+                rejected=one.rejected,
+                sqnr_db=one.sqnr_db,
+            )
+            for one in known.controls
+        )
+        return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
+
+    def find_places(self, reason: str) -> tuple[Place, ...]:
+        """Return the lines of a repository's files that a failure is from, else its factory's."""
+        if self.spec.is_file:
+            return ()
+        given = self.spec.source.reference
+        reference = find_suite_model(given or self.spec.model) or given
+        return tuple(find_places(reason) or [find_factory(reference)] if reference else [])
+
+
+def make_case(
+    spec: CaseSpec,
+    known: Evidence,
+    *,
+    status: Status,
+    reason: str,
+    runner: str,
+    places: tuple[Place, ...] = (),
+    log_tail: str = "",
+    metric_name: str = "",
+) -> Case:
+    """Return a case's row of the report: everything that is known, figure by figure."""
+    artifact, run, figures = known.artifact, known.run, known.figures
+    compiled = artifact.compiled if artifact else None
+    delegation = compiled.delegation if compiled else None
+    accelerator = run.notes.accelerator if run else {}
+    return Case(
+        model=spec.model,
+        scheme=spec.scheme.value,
+        soc=spec.soc,
+        status=status,
+        sqnr_db=figures.sqnr_db,
+        sqnr_db_quantized=figures.sqnr_db_quantized,
+        cosine=figures.cosine,
+        cosine_quantized=figures.cosine_quantized,
+        max_abs=figures.max_abs,
+        sqnr_db_scheme=figures.sqnr_db_scheme,
+        predicted_sqnr_db=figures.predicted_sqnr_db,
+        above_noise_db=figures.above_noise_db,
+        above_noise_place=figures.above_noise_place,
+        gain=figures.gain,
+        offset=figures.offset,
+        equal=figures.equal,
+        equal_quantized=figures.equal_quantized,
+        equal_exact=figures.equal_exact,
+        metric=known.metric.value if known.metric else None,
+        metric_float=known.metric.float32 if known.metric else None,
+        metric_quantized=known.metric.quantized if known.metric else None,
+        metric_name=metric_name,
+        question=known.question if status is Status.FAILED else None,
+        warnings=known.warnings,
+        recorded_sqnr_db=known.baseline.sqnr_db if known.baseline else None,
+        recorded_sqnr_db_quantized=known.baseline.sqnr_db_quantized if known.baseline else None,
+        delegated_nodes=delegation.delegated_nodes if delegation else None,
+        fallback_nodes=delegation.fallback_nodes if delegation else None,
+        partitions=delegation.partitions if delegation else None,
+        lower_s=artifact.lower_s if artifact else None,
+        run_s=round(run.wall_s, 3) if run else None,
+        pte_bytes=compiled.size_bytes if compiled else None,
+        compiler=known.compiler,
+        choices=describe_choices(spec, compiled),
+        cached=known.cached,
+        reason=reason,
+        places=places,
+        fallback_ops=tuple(
+            FallbackOp(op=one.op, reason=one.reason)
+            for one in (delegation.fallback_ops if delegation else ())
+        ),
+        log_tail=log_tail,
+        runner=runner,
+        inputs=compiled.sets if compiled else 0,
+        made_inputs=compiled.made_inputs if compiled else "",
+        qnn_ops=known.qnn_ops,
+        accelerator_cycles=accelerator.get("accelerator_cycles"),
+        accelerator_us=accelerator.get("accelerator_us"),
+        lacks=known.lacks,
+        digests=Digests(
+            weights=artifact.compiled.weights or None,
+            inputs=artifact.digest_sets(INPUTS),
+            calibration=artifact.compiled.calibration or None,
+            float_outputs=artifact.digest_sets(FLOAT),
+        )
+        if artifact
+        else Digests(),
+        outputs=known.outputs,
+    )
+
+
+def describe_loss(loss: Loss) -> str:
+    """Return where between the layers a quantized model departs from the float32 one."""
+    return (
+        f"  where: most is lost at {loss.name}: {loss.before_db:.1f} dB before it,"
+        f" {loss.behind_db:.1f} dB after it; with only the weights quantized, the outputs have"
+        f" {loss.weights_db:.1f} dB"
+    )
+
+
+def describe_choices(spec: CaseSpec, compiled: Compiled | None) -> str:
+    """Return the options of the model's entry, and what sharing weights saved."""
+    choices = str(spec.source.choices)
+    if not compiled or not compiled.unshared_bytes:
+        return choices
+    return f"{choices} ({compiled.size_bytes} bytes, {compiled.unshared_bytes} without)"

@@ -1,0 +1,179 @@
+"""Outputs that a run kept, judged again. Only bytes are read: no model, program or function of the
+run's is loaded, and nothing that a run wrote is believed except its references.
+
+report.json                        of the run
+CASE/artifact/                     see ci.cases.cache
+CASE/outputs/output_SET_INDEX.raw  what the program gave, on this machine or elsewhere
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
+from ci.cases.engine import Program
+from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run
+from ci.cases.outputs import read_outputs, read_references
+from ci.cases.runners import OUTPUTS
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import Scheme
+from ci.models.suite import SUITE
+from ci.models.tensors import TensorInfo
+from ci.report.schema import Case, Report, Status, summarize
+from provisioning.errors import QnnCiError, UsageError
+from provisioning.manifest.targets import read_socs
+
+LIMIT_BYTES = 4 << 30  # of a case
+DTYPES = {"bool", *(f"float{bits}" for bits in (16, 32, 64))} | {
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+# What files that were made to do harm raise where they are read and judged.
+HARM = (OSError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError, RecursionError)
+FIGURES = ("sqnr_db", "sqnr_db_quantized", "cosine", "cosine_quantized", "equal", "max_abs")
+UNMEASURED = "the metric was not measured: it is code of the run's, and only bytes are judged here"
+
+
+def judge_report(report: Report, directory: Path, setup: JudgeSetup, work: Path) -> Report:
+    """Return the report of a run, its cases judged again by the outputs in ``directory``.
+
+    Raises UsageError for a scheme or SoC that does not exist, ManifestError for a case that the
+    policy has no limits for.
+    """
+    policy = setup.options.policy
+    specs = [find_spec(case, setup) for case in report.cases]
+    pairs = list(zip(report.cases, specs, strict=True))
+    results = [judge_case(case, spec, directory, setup, work) for case, spec in pairs]
+    cases = tuple(result.case for result in results)
+    controls = tuple(control for result in results for control in result.controls)
+    counts = summarize(cases, controls, report.summary.wall_s, report.summary.phases)
+    return structs.replace(
+        report,
+        cases=cases,
+        controls=controls,
+        summary=counts,
+        thresholds=policy.describe_limits(specs),
+        remarks=("judged by kept outputs: no program was run", *report.remarks),
+    )
+
+
+def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
+    """Return the case that a row is of. Raises UsageError."""
+    entry = setup.options.policy.models.get(case.model)
+    if case.scheme not in set(Scheme) or case.soc not in read_socs():
+        raise UsageError(f"there is no case {case.model} {case.scheme} {case.soc}")
+    spec = CaseSpec(case.model, Scheme(case.scheme), case.soc)
+    return replace(spec, source=entry.source) if entry else spec
+
+
+def judge_case(
+    case: Case, spec: CaseSpec, directory: Path, setup: JudgeSetup, work: Path
+) -> CaseResult:
+    """Judge a row of the run's report again; what failed there stays failed."""
+    folder = directory / spec.slug
+    judging = CaseJudge(spec, replace(setup, runner=case.runner), work)
+    judging.evidence.cached = case.cached
+    metric, judging.metric = judging.metric, None
+    if not (folder / OUTPUTS).is_dir():
+        return CaseResult(judge_unrun(case, judging))
+    try:
+        with np.errstate(all="ignore"):
+            result = judge_kept(folder, judging)
+    except (*HARM, QnnCiError) as error:
+        told = f"its kept outputs cannot be judged: {type(error).__name__}: {error}"
+        result = judging.end(Status.FAILED, told)
+    faults = list(find_contradictions(case, result.case))
+    failed = bool(faults) or result.case.status is Status.FAILED
+    row = structs.replace(
+        result.case,
+        status=Status.FAILED if failed else result.case.status,
+        reason="\n".join(filter(None, [*faults, result.case.reason])),
+        warnings=(*result.case.warnings, *([UNMEASURED] if metric else [])),
+        run_s=case.run_s,
+        accelerator_cycles=case.accelerator_cycles,
+        accelerator_us=case.accelerator_us,
+    )
+    return replace(result, case=row)
+
+
+def judge_unrun(case: Case, judging: CaseJudge) -> Case:
+    """Judge a row without outputs: one that passed has some, and a refusal has to be expected."""
+    if case.status is Status.PASSED:
+        told = "it passed, and its outputs were not kept"
+    elif (
+        case.status is Status.UNSUPPORTED
+        and not case.lacks
+        and not judging.find_refusal(case.reason)
+    ):
+        told = f"the policy does not expect it to be unsupported: {case.reason}"
+    else:
+        return case
+    return structs.replace(case, status=Status.FAILED, reason=told)
+
+
+def judge_kept(folder: Path, judging: CaseJudge) -> CaseResult:
+    """Judge the outputs of a case. Raises one of HARM, and QnnCiError."""
+    artifact = read_kept(folder, judging.spec)
+    compiled, place = artifact.compiled, folder / "artifact"
+    judging.note_program(place, artifact)
+    if not compiled.delegation.partitions:
+        return judging.refuse("QNN accepted no node", "")
+    references = read_references(place, compiled)
+    outputs = read_outputs(folder / OUTPUTS, compiled, compiled.sets)
+    log = folder / "run.log"
+    program = Program(judging.spec, place / compiled.program, compiled, judging.directory, log)
+    return judging.judge_run(program, references, Run(outputs=outputs))
+
+
+def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
+    """Return the record of a kept program with references. Raises OSError or ValueError unless all
+    are plain files as the record has them, of the case, and of sizes that can be read."""
+    paths = [folder, *folder.rglob("*")]
+    odd = [one for one in paths if one.is_symlink() or not (one.is_dir() or one.is_file())]
+    if odd:
+        raise ValueError(f"{odd[0].name} is a link, or not a file")
+    if sum(one.stat().st_size for one in paths) > LIMIT_BYTES:
+        raise ValueError(f"it has more than {LIMIT_BYTES >> 30} GiB")
+    place = folder / "artifact"
+    artifact = msgspec.json.decode((place / RECORD).read_bytes(), type=Artifact)
+    if artifact.digest != digest_record(artifact) or hash_files(place) != artifact.files:
+        raise ValueError(f"{RECORD} does not have the digests of the files next to it")
+    own = artifact.model if spec.model in SUITE else spec.model
+    if (own, artifact.scheme, artifact.soc) != (spec.model, spec.scheme.value, spec.soc):
+        raise ValueError(f"it is of {artifact.model} {artifact.scheme} {artifact.soc}")
+    compiled = artifact.compiled
+    if not {compiled.program, compiled.binary} <= artifact.files.keys():
+        raise ValueError(f"{RECORD} names a program that is not there")
+    for info in (*compiled.inputs, *compiled.outputs):
+        check_tensor(info)
+    return artifact
+
+
+def check_tensor(info: TensorInfo) -> None:
+    """Raises ValueError for a tensor that no program has."""
+    axes = len(info.shape)
+    good = info.dtype in DTYPES and min(info.shape, default=1) > 0 and info.step >= 0
+    joins = not info.joined or (
+        0 <= info.joined_axis < axes
+        and sum(info.joined) == info.shape[info.joined_axis]
+        and min(info.joined) > 0
+    )
+    if not (good and joins and math.prod(info.shape) < LIMIT_BYTES):
+        raise ValueError(f"{RECORD} has a tensor {info.dtype[:20]} {list(info.shape[:8])}")
+
+
+def find_contradictions(case: Case, judged: Case) -> Iterator[str]:
+    """Yield what the run's own row says against the outputs that it kept."""
+    if case.status is Status.FAILED or (case.status is Status.UNSUPPORTED and not case.lacks):
+        yield f"in the run it was {case.status.value}: {case.reason}"
+    for name in FIGURES if case.status is Status.PASSED else ():
+        told, found = getattr(case, name), getattr(judged, name)
+        same = None not in {told, found} and math.isclose(told, found, rel_tol=1e-3, abs_tol=1e-3)
+        if not same and told is not found:
+            yield f"its report has {name} {told}, and its outputs have {found}"

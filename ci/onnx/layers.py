@@ -1,0 +1,158 @@
+"""Where between its nodes a quantized ONNX model departs from the float32 one, and what nodes give
+as outputs of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from ci.judging.figures import decibels
+from ci.models.layers import BEST_DB, MOST_BYTES, MOST_LAYERS
+from ci.models.tensors import Loss
+from ci.onnx.noise import MOVES
+from ci.onnx.session import open_reference
+from ci.onnx.source import Arrays
+from provisioning.errors import FailedError
+
+MOST_VALUES = 1 << 28  # elements that are held at once
+EXPOSED = "{}/layer"
+
+
+def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> Loss | None:
+    """Return where a quantized model loses most for one input set, of which ``reference`` are the
+    float32 model's outputs; None if there is nothing to lose or too much to hold. ``scratch`` is
+    where models are written that give all values."""
+    graph = onnx.load(model).graph
+    rounded = find_rounded(graph)
+    names = {name: elements for name, elements in list_values(onnx.load(model)).items() if elements}
+    if not rounded or sum(names.values()) > MOST_VALUES:
+        return None
+    quantized = compute_values(onnx.load(model), scratch, inputs, names)
+    float32 = compute_values(skip_rounding(onnx.load(model)), scratch, inputs, names)
+    reached = {name: _compare(float32[name], value) for name, value in quantized.items()}
+    reached |= {one.name: BEST_DB for one in graph.input}
+    makers = {name: node for node in graph.node for name in node.output}
+    weights = min(
+        (
+            _compare(wanted, float32[one.name])
+            for wanted, one in zip(reference, graph.output, strict=True)
+            if one.name in float32
+        ),
+        default=BEST_DB,
+    )
+    found = []
+    for name in quantized:
+        node, origin = makers[name], rounded.get(name, "")
+        before = [reached[one] for one in ([origin] if origin else node.input) if one in reached]
+        if before and (origin or computes(node)) and reached[name] < min(before):
+            what = (
+                f"the range of {name_node(origin, makers)}" if origin else name_node(name, makers)
+            )
+            found.append(Loss(what, min(before), reached[name], weights))
+    return max(found, key=lambda one: one.added, default=None)
+
+
+def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
+    """Write to ``target`` the model that gives what its nodes compute, in their order, behind its
+    outputs, and return what these are called; of many or large ones, some. Raises FailedError if
+    there are none."""
+    proto = onnx.load(model)
+    graph = proto.graph
+    makers = {name: node for node in graph.node for name in node.output}
+    elements, rounded = list_values(proto), find_rounded(graph)
+    given = {one.name for one in graph.output}
+    given |= {rounded[name] for name in given if name in rounded}
+    sources = {
+        source: name
+        for name, source in ((rounded or {name: name for name in elements}).items())
+        if elements.get(name) and source in makers and computes(makers[source])
+    }
+    layers = [(source, name) for source, name in sources.items() if source not in given]
+    size = sum(4 * elements[name] for _, name in layers)
+    every = max(-(-len(layers) // MOST_LAYERS), -(-size // MOST_BYTES), 1)
+    chosen = layers[every - 1 :: every]
+    for source, name in chosen:
+        output = name
+        if source != name:  # by a node of its own: QNN wants one behind each quantizer and reader
+            output = EXPOSED.format(name)
+            node = helper.make_node("DequantizeLinear", [*makers[name].input], [output])
+            node.attribute.extend(makers[name].attribute)
+            graph.node.append(node)
+        graph.output.append(helper.make_empty_tensor_value_info(output))
+    if not chosen:
+        raise FailedError("the sizes of what its nodes give are not known")
+    onnx.save(infer(proto), target)
+    return tuple(name_node(source, makers) for source, _ in chosen)
+
+
+def computes(node: Any) -> bool:
+    return not MOVES.fullmatch(node.op_type)
+
+
+def name_node(name: str, makers: Mapping[str, Any]) -> str:
+    """Return ``Conv 'first'`` for a value that this node gives, ``input 'x'`` for an input."""
+    node = makers.get(name)
+    return f"{node.op_type} {node.name or name!r}" if node is not None else f"input {name!r}"
+
+
+def find_rounded(graph: Any) -> dict[str, str]:
+    """Return, by the name of each value that is quantized and dequantized, that of the value
+    before."""
+    quantizers = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
+    return {
+        node.output[0]: quantizers[node.input[0]].input[0]
+        for node in graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in quantizers
+    }
+
+
+def skip_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with each value as it was before it was quantized; weights stay rounded."""
+    rounded = find_rounded(model.graph)
+    for node in model.graph.node:
+        if node.output[0] in rounded:
+            node.CopyFrom(helper.make_node("Identity", [rounded[node.output[0]]], [*node.output]))
+    return model
+
+
+def infer(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with the shapes of its values, those that it computes from shapes too."""
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+def list_values(model: onnx.ModelProto) -> dict[str, int]:
+    """Return how many elements each floating value that a node gives has, 0 where it is unknown."""
+    inferred = infer(model).graph
+    made = {name for node in model.graph.node for name in node.output}
+    return {
+        one.name: int(np.prod([size.dim_value for size in one.type.tensor_type.shape.dim]))
+        for one in (*inferred.value_info, *inferred.output)
+        if one.type.tensor_type.elem_type == TensorProto.FLOAT and one.name in made
+    }
+
+
+def compute_values(
+    model: onnx.ModelProto, scratch: Path, inputs: Arrays, names: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the values of these names for one input set, of a model written to ``scratch``."""
+    known = {one.name for one in model.graph.output}
+    model.graph.output.extend(
+        helper.make_empty_tensor_value_info(name) for name in names if name not in known
+    )
+    onnx.save(infer(model), scratch)
+    session = open_reference(scratch)
+    feed = dict(zip((one.name for one in session.get_inputs()), inputs, strict=True))
+    return dict(zip(names, session.run([*names], feed), strict=True))
+
+
+def _compare(wanted: Any, given: Any) -> float:
+    """Return the SQNR in dB, between -BEST_DB and BEST_DB."""
+    signal = np.asarray(wanted, np.float64)
+    with np.errstate(all="ignore"):
+        reached = decibels(float(np.sum(signal**2)), float(np.sum((signal - given) ** 2)))
+    return -BEST_DB if np.isnan(reached) else max(-BEST_DB, min(BEST_DB, reached))

@@ -1,0 +1,64 @@
+"""``judge``: outputs that a run kept, judged by a process that runs none of the run's code."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ci.cases.baselines import read_baselines, users_folder
+from ci.cases.policy import EMULATOR
+from ci.report import publishing
+from ci.report.write import REPORTS_FIX, read_report
+from ci.verbs.lanes.steps import publish, read_limits, require_packages
+from provisioning.console.command import Outcome, user_path
+from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
+from provisioning.files import require_writable
+from provisioning.manifest.targets import Backend
+
+LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx"}  # by session
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("outputs", type=user_path, help="what a session wrote for --keep-artifacts")
+    add("--policy", type=user_path, metavar="FILE", help="the limits, if not those of the session")
+    add(
+        "--reports",
+        type=user_path,
+        default=Path("reports/judged"),
+        help="where to write the session's report; default reports/judged",
+    )
+    publishing.add_arguments(parser)
+    parser.set_defaults(keep_artifacts=None, record=False)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    report = read_report(args.outputs)
+    if report.session not in LANES or report.backend not in {one.value for one in Backend}:
+        raise UsageError(
+            f"{args.outputs} has no outputs that can be judged",
+            why=f"its report is of {report.title}",
+            fix=f"name what {' or '.join(LANES)} wrote for --keep-artifacts",
+        )
+    require_writable(args.reports / report.session, REPORTS_FIX)
+    require_packages(["numpy"], "lowering")
+    from ci.cases.judged import JudgeSetup, SessionOptions
+    from ci.cases.kept import judge_report
+
+    backend = Backend(report.backend)
+    policy = read_limits(args.policy, LANES[report.session], progress).for_backend(backend)
+    users = users_folder(args.policy)
+    baselines = {
+        **read_baselines(report.toolchain, backend.value),
+        **(read_baselines(report.toolchain, backend.value, users) if users else {}),
+    }
+    setup = JudgeSetup(
+        options=SessionOptions(policy=policy, timeout_s=0, command=report.command, backend=backend),
+        runner="",
+        baselines=baselines,
+    )
+    with TemporaryDirectory() as work:
+        judged = judge_report(report, args.outputs, setup, Path(work))
+    return publish(judged, args.reports / report.session, args, progress)

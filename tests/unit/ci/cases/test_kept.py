@@ -1,0 +1,332 @@
+"""Outputs that a run kept, judged again: the same row, and no way to make it green by what the run
+wrote."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import ci.__main__
+from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
+from ci.cases.engine import Sets
+from ci.cases.judged import JudgeSetup, SessionOptions
+from ci.cases.kept import judge_report
+from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
+from ci.models.user_models import Limits, Metric, ModelEntry
+from ci.report.schema import Question, Report, Status
+from ci.report.write import read_report, write_report
+from provisioning.errors import ExitCode, UsageError
+from tests.stand_ins.lanes import COARSE, LABELLER, SPEC, EchoRunner, keep_case, run_case
+from tests.stand_ins.reports import make_report
+
+POLICY = read_emulator_policy()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run of one case, which passed, keeps."""
+    return keep_case(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def kept(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "kept"))
+
+
+def judge(kept: Path, policy: EmulatorPolicy = POLICY) -> Report:
+    setup = JudgeSetup(options=SessionOptions(policy=policy, timeout_s=0), runner="")
+    return judge_report(read_report(kept), kept, setup, kept / "work")
+
+
+def rewrite(kept: Path, **changes: Any) -> None:
+    """Change the row of the run's report."""
+    report = read_report(kept)
+    case = replace(report.cases[0], **changes)
+    write_report(replace(report, cases=(case,)).recounted, kept)
+
+
+def reseal(kept: Path, **changes: Any) -> None:
+    """Change what artifact.json says of the program, with digests that fit."""
+    place = kept / SPEC.slug / "artifact"
+    record = msgspec.json.decode((place / RECORD).read_bytes(), type=Artifact)
+    own = {name: changes.pop(name) for name in [*changes] if name in record.__struct_fields__}
+    record = replace(record, files=hash_files(place), compiled=replace(record.compiled, **changes))
+    record = replace(record, **own)
+    record = replace(record, digest=digest_record(record))
+    (place / RECORD).write_bytes(msgspec.json.encode(record))
+
+
+def test_the_same_outputs_give_the_same_report(kept: Path) -> None:
+    before, after = read_report(kept), judge(kept)
+    assert after.cases == before.cases
+    assert after.controls == before.controls
+    assert after.thresholds == before.thresholds
+    assert after.ok
+
+
+def test_a_forged_row_is_judged_by_its_outputs(kept: Path) -> None:
+    """The program gave zeros, and the report of the run calls that a pass."""
+    for path in (kept / SPEC.slug / "outputs").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    (case,) = judge(kept).cases
+    assert (case.status, case.question) == (Status.FAILED, Question.FAITHFUL)
+    assert "its report has sqnr_db" in case.reason
+
+
+def test_outputs_of_a_device_are_judged_where_the_host_cannot_run(kept: Path) -> None:
+    row = {"sqnr_db": None, "sqnr_db_quantized": None, "cosine": None, "cosine_quantized": None}
+    rewrite(kept, status=Status.UNSUPPORTED, lacks="an LPAI block", reason="lowered", **row)
+    assert judge(kept).ok
+    shutil.rmtree(kept / SPEC.slug / "outputs")
+    assert judge(kept).exit_code is ExitCode.ENVIRONMENT
+
+
+def test_an_expected_refusal_stays_one(kept: Path) -> None:
+    shutil.rmtree(kept / SPEC.slug)
+    rewrite(kept, status=Status.UNSUPPORTED, reason="refused: no such operator")
+    row = Unsupported(pattern="no such operator", reason="QNN has none")
+    known = replace(POLICY, unsupported=(row,))
+    assert judge(kept, known).cases[0].status is Status.UNSUPPORTED
+    assert judge(kept).cases[0].status is Status.FAILED
+
+
+def test_a_combination_that_should_have_been_refused_fails(kept: Path) -> None:
+    policy = replace(POLICY, unsupported=(Unsupported(pattern=".", reason="QNN refuses it"),))
+    assert "expects it to be unsupported" in judge(kept, policy).cases[0].reason
+
+
+def test_a_metric_that_is_not_measured_forgives_nothing(kept: Path) -> None:
+    """Nor is its function run: it is a file of the run's."""
+    limits = {SPEC.scheme: Limits(min_sqnr_db=90.0, full_delegation=True)}
+    metric = Metric("net.py:score", "labels.npy", max_drop=0.1)
+    entry = ModelEntry("net.py:factory", limits=limits, metric=metric)
+    (case,) = judge(kept, replace(POLICY, models={SPEC.model: entry})).cases
+    assert (case.status, case.question) == (Status.FAILED, Question.QUANTIZED)
+    assert "not measured" in case.warnings[-1]
+
+
+def no_outputs(kept: Path) -> None:
+    shutil.rmtree(kept / SPEC.slug / "outputs")
+
+
+def one_output_less(kept: Path) -> None:
+    (kept / SPEC.slug / "outputs" / "output_3_0.raw").unlink()
+
+
+def one_file_more(kept: Path) -> None:
+    (kept / SPEC.slug / "outputs" / "note").write_text("all is well")
+
+
+def shorter_output(kept: Path) -> None:
+    (kept / SPEC.slug / "outputs" / "output_0_0.raw").write_bytes(b"1234")
+
+
+def linked_output(kept: Path) -> None:
+    """The reference itself instead of an output."""
+    path = kept / SPEC.slug / "outputs" / "output_0_0.raw"
+    path.unlink()
+    path.symlink_to(kept / SPEC.slug / "artifact" / "quantized" / "0_0.raw")
+
+
+def second_name(kept: Path) -> None:
+    path = kept / SPEC.slug / "outputs" / "output_0_0.raw"
+    path.unlink()
+    os.link(kept / SPEC.slug / "artifact" / "quantized" / "0_0.raw", path)
+
+
+def linked_folder(kept: Path) -> None:
+    folder = kept / SPEC.slug / "artifact" / "inputs"
+    shutil.rmtree(folder)
+    folder.symlink_to("/usr")
+
+
+def endless_file(kept: Path) -> None:
+    path = kept / SPEC.slug / "artifact" / "float" / "0_0.raw"
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def pipe(kept: Path) -> None:
+    path = kept / SPEC.slug / "artifact" / RECORD
+    path.unlink()
+    os.mkfifo(path)
+
+
+def sparse_file(kept: Path) -> None:
+    with (kept / SPEC.slug / "artifact" / "float" / "0_0.raw").open("ab") as stream:
+        stream.truncate(5 << 30)
+
+
+def other_reference(kept: Path) -> None:
+    """A reference that was changed after the program was made."""
+    path = kept / SPEC.slug / "artifact" / "quantized" / "0_0.raw"
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def pickled_noise(kept: Path) -> None:
+    path = kept / SPEC.slug / "artifact" / "noise" / "0.npy"
+    np.save(path, np.array([{"any": "object"}]), allow_pickle=True)
+    reseal(kept)
+
+
+def endless_noise(kept: Path) -> None:
+    path = kept / SPEC.slug / "artifact" / "noise" / "0.npy"
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"(8, 4, 3, 40), }", b"(8, 4, 3, 4" + b"0" * 5 + b"), }")[:200])
+    reseal(kept)
+
+
+def vast_noise(kept: Path) -> None:
+    """So much noise is predicted that anything would be within it."""
+    path = kept / SPEC.slug / "artifact" / "noise" / "0.npy"
+    np.save(path, np.load(path) * np.float32(1e6))
+    reseal(kept)
+
+
+def no_record(kept: Path) -> None:
+    (kept / SPEC.slug / "artifact" / RECORD).unlink()
+
+
+def deep_record(kept: Path) -> None:
+    (kept / SPEC.slug / "artifact" / RECORD).write_text('{"a":' + "[" * 200_000)
+
+
+def of_another_model(kept: Path) -> None:
+    reseal(kept, model="mobilenet")
+
+
+def of_another_scheme(kept: Path) -> None:
+    reseal(kept, scheme="fp16")
+
+
+def program_elsewhere(kept: Path) -> None:
+    reseal(kept, binary="../../../../../../etc/passwd")
+
+
+def objects(kept: Path) -> None:
+    edit_output(kept, dtype="O")
+
+
+def records(kept: Path) -> None:
+    edit_output(kept, dtype="i4,i4")
+
+
+def negative_sizes(kept: Path) -> None:
+    edit_output(kept, shape=(-3, -40))
+
+
+def vast_sizes(kept: Path) -> None:
+    edit_output(kept, shape=(2**32, 2**32, 2**64))
+
+
+def odd_parts(kept: Path) -> None:
+    edit_output(kept, joined=(1, 1), joined_axis=7)
+
+
+def odd_step(kept: Path) -> None:
+    edit_output(kept, step=1e-300, lowest=-(10**400), highest=10**400)
+
+
+def edit_output(kept: Path, **changes: Any) -> None:
+    record = kept / SPEC.slug / "artifact" / RECORD
+    (info,) = msgspec.json.decode(record.read_bytes(), type=Artifact).compiled.outputs
+    reseal(kept, outputs=(replace(info, **changes),))
+
+
+def fewer_sets(kept: Path) -> None:
+    reseal(kept, sets=0)
+
+
+def nothing_delegated(kept: Path) -> None:
+    record = kept / SPEC.slug / "artifact" / RECORD
+    delegation = msgspec.json.decode(record.read_bytes(), type=Artifact).compiled.delegation
+    reseal(kept, delegation=replace(delegation, partitions=0))
+
+
+def better_figure(kept: Path) -> None:
+    rewrite(kept, sqnr_db=90.0)
+
+
+def failed_in_the_run(kept: Path) -> None:
+    rewrite(kept, status=Status.FAILED, reason="run: was killed by SIGSEGV")
+
+
+def refused_in_the_run(kept: Path) -> None:
+    rewrite(kept, status=Status.UNSUPPORTED, reason="refused")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        no_outputs, one_output_less, one_file_more, shorter_output, linked_output, second_name,
+        linked_folder, endless_file, pipe, sparse_file, other_reference, pickled_noise,
+        endless_noise, vast_noise, no_record, deep_record, of_another_model, of_another_scheme,
+        program_elsewhere, objects, records, negative_sizes, vast_sizes, odd_parts, odd_step,
+        fewer_sets, nothing_delegated, better_figure, failed_in_the_run, refused_in_the_run,
+    ],
+)  # fmt: skip
+def test_nothing_else_is_green(harm: Callable[[Path], None], kept: Path) -> None:
+    harm(kept)
+    report = judge(kept)
+    assert report.cases[0].status is Status.FAILED
+    assert report.cases[0].reason
+    assert report.exit_code is ExitCode.FAILED
+
+
+@pytest.mark.parametrize("changes", [{"scheme": "../x"}, {"soc": "../../x"}])
+def test_a_case_that_cannot_be_is_refused(changes: dict[str, str], kept: Path) -> None:
+    rewrite(kept, **changes)
+    with pytest.raises(UsageError):
+        judge(kept)
+
+
+def test_the_verb_writes_the_report_of_the_session(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ci.__main__.main(["judge", "kept", "--reports", "out"]) == 0
+    judged = read_report(tmp_path / "out" / "test_emulator")
+    assert judged.cases == read_report(kept).cases
+    for path in (kept / SPEC.slug / "outputs").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    assert ci.__main__.main(["judge", "kept", "--reports", "out"]) == 1
+    write_report(replace(read_report(kept), session="../x"), kept)
+    assert ci.__main__.main(["judge", "kept", "--reports", "out"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_nothing_that_lowers_or_runs_is_loaded(kept: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, ci.__main__; code = ci.__main__.main(['judge', 'kept', '--reports', 'out']);"
+        "bad = {'torch', 'executorch', 'onnx', 'onnxruntime'} & sys.modules.keys();"
+        "sys.exit(code or 9 * bool(bad))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(ci.__main__.__file__).parents[1])}
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_kept_is_what_was_judged(tmp_path: Path) -> None:
+    """What fails in a used process runs again in a fresh one, and those outputs count."""
+    calls: list[int] = []
+
+    def later(_: Sets) -> Sets:
+        calls.append(1)
+        return [[one] for one in (COARSE * 0 if len(calls) == 1 else COARSE)]
+
+    options = SessionOptions(policy=POLICY, timeout_s=9.0, keep=tmp_path / "kept")
+    result = run_case(tmp_path, LABELLER, EchoRunner(later, used=True), options=options)
+    assert result.case.status is Status.PASSED
+    write_report(make_report([result.case], result.controls), tmp_path / "kept")
+    assert judge(tmp_path / "kept").ok

@@ -1,0 +1,111 @@
+"""Where ONNX models lose most, and what their nodes give, on models written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this environment")
+pytest.importorskip("torch", reason="torch is not installed in this environment")
+from onnx import TensorProto, helper, numpy_helper, save
+
+from ci.models.layers import MOST_LAYERS
+from ci.onnx.layers import expose_layers, find_loss
+from ci.onnx.session import open_reference
+from provisioning.errors import FailedError
+
+GIVEN = np.random.default_rng(7).standard_normal((1, 16)).astype(np.float32)
+WEIGHTS = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float32) / 4
+
+
+def write_chain(
+    path: Path, steps: tuple[float, ...], weights: Any = WEIGHTS, shape: Any = (1, 16)
+) -> Path:
+    """A chain of matrix products; ``steps`` are those of the input and of each product in 8 bits, 0
+    for a value that is not quantized."""
+    nodes = []
+    constants = {"w": weights, "zero": np.uint8(128)}
+    value = "x"
+    for number, step in enumerate(steps):
+        if number:
+            nodes.append(helper.make_node("MatMul", [value, "w"], [f"y{number}"], f"layer{number}"))
+            value = f"y{number}"
+        if step:
+            constants[f"step{number}"] = np.float32(step)
+            grid = [f"step{number}", "zero"]
+            names = f"{value}_levels", f"{value}_rounded"
+            nodes.append(helper.make_node("QuantizeLinear", [value, *grid], [names[0]]))
+            nodes.append(helper.make_node("DequantizeLinear", [names[0], *grid], [names[1]]))
+            value = names[1]
+    given, result = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name in ("x", value)
+    )
+    kept = [numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()]
+    graph = helper.make_graph(nodes, "chain", [given], [result], kept)
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def run(model: Path) -> list[Any]:
+    return list(open_reference(model).run(None, {"x": GIVEN}))
+
+
+@pytest.mark.parametrize(
+    ("steps", "place"),
+    [
+        ((0.8, 0.01, 0.01), "input 'x'"),
+        ((0.03, 0.002, 0.03), "layer1"),
+        ((0.03, 0.03, 0.5), "layer2"),
+    ],
+)
+def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
+    tmp_path: Path, steps: tuple[float, ...], place: str
+) -> None:
+    reference = run(write_chain(tmp_path / "float.onnx", (0, 0, 0)))
+    found = find_loss(
+        write_chain(tmp_path / "model.onnx", steps), tmp_path / "scratch.onnx", (GIVEN,), reference
+    )
+    assert found is not None
+    assert place in found.name
+    assert found.behind_db < 16 < found.before_db
+    assert found.weights_db == 60
+
+
+def test_weights_are_told_from_activations(tmp_path: Path) -> None:
+    reference = run(write_chain(tmp_path / "float.onnx", (0, 0, 0)))
+    coarse = write_chain(tmp_path / "model.onnx", (0.03, 0.03, 0.03), np.round(WEIGHTS * 4) / 4)
+    found = find_loss(coarse, tmp_path / "scratch.onnx", (GIVEN,), reference)
+    assert found is not None
+    assert found.weights_db < 20
+
+
+def test_a_model_that_is_not_quantized_loses_nothing(tmp_path: Path) -> None:
+    model = write_chain(tmp_path / "model.onnx", (0, 0, 0))
+    assert find_loss(model, tmp_path / "scratch.onnx", (GIVEN,), run(model)) is None
+
+
+@pytest.mark.parametrize("step", [0, 0.03])
+def test_a_model_gives_what_its_nodes_give_behind_its_outputs(tmp_path: Path, step: float) -> None:
+    model = write_chain(tmp_path / "model.onnx", (step,) * 4)
+    names = expose_layers(model, tmp_path / "exposed.onnx")
+    output, *layers = run(tmp_path / "exposed.onnx")
+    assert np.array_equal(output, run(model)[0])
+    assert names == ("MatMul 'layer1'", "MatMul 'layer2'")
+    for count, layer in enumerate(layers, 1):
+        part = write_chain(tmp_path / "part.onnx", (step,) * (count + 1))
+        assert np.array_equal(layer, run(part)[0])
+
+
+def test_of_many_nodes_some_are_given(tmp_path: Path) -> None:
+    model = write_chain(tmp_path / "model.onnx", (0,) * 3 * MOST_LAYERS)
+    names = expose_layers(model, tmp_path / "exposed.onnx")
+    assert MOST_LAYERS // 2 < len(names) <= MOST_LAYERS
+
+
+def test_values_of_unknown_sizes_cannot_be_given(tmp_path: Path) -> None:
+    model = write_chain(tmp_path / "model.onnx", (0, 0, 0), shape=("n", 16))
+    with pytest.raises(FailedError):
+        expose_layers(model, tmp_path / "exposed.onnx")
