@@ -30,7 +30,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         f"{LOWERING}/models_and_keys.py",
         f"{LOWERING}/steps.py",
     ),
-    "ci/gate": ("tests/unit/ci/gate",),
+    "ci/gate": ("tests/unit/ci/gate", "tests/integration/gate/test_plan_verb.py"),
     "ci/images": ("tests/unit/ci/images",),
     "ci/judging": ("tests/unit/ci/emulator", "tests/unit/ci/cases"),
     "ci/models": (
@@ -52,6 +52,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "provisioning/archives": ("tests/unit/provisioning/archives",),
     "provisioning/artifacts": (
         "tests/unit/provisioning/artifacts",
+        f"{ARTIFACTS}/test_provision_archive.py",
         f"{ARTIFACTS}/test_provision_git.py",
         f"{ARTIFACTS}/test_provision_wheel.py",
         f"{ARTIFACTS}/test_update.py",
