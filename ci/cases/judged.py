@@ -48,6 +48,7 @@ from ci.report.schema import (
     OpCount,
     OutputFigures,
     Place,
+    ProgramFile,
     Question,
     Status,
 )
@@ -376,6 +377,20 @@ def make_case(
         if artifact
         else Digests(),
         outputs=known.outputs,
+        program=list_program(artifact) if artifact else (),
+    )
+
+
+def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
+    """Return the files of a program, first the one that a runner opens."""
+    first = artifact.compiled.program
+    folder = f"{first.rpartition('/')[0]}/"
+    names = [name for name in artifact.files if folder != "/" and name.startswith(folder)]
+    every = dict.fromkeys([first, *sorted(names)])
+    return tuple(
+        ProgramFile(name=Path(name).name, sha256=artifact.files[name])
+        for name in every
+        if name in artifact.files
     )
 
 
