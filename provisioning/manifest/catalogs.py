@@ -17,7 +17,7 @@ from provisioning.elf.catalog import Trust, prove_file
 from provisioning.elf.facts import Genuine, Proof
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError
-from provisioning.manifest.reader import read_policy
+from provisioning.manifest.reader import manifests_root, read_policy
 
 
 class CatalogPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,8 +57,9 @@ def read_trust() -> Trust:
 
 @functools.cache
 def read_known() -> Mapping[str, KnownBuild]:
-    """The list of genuine skels. Raises ManifestError."""
-    return read_policy("skels", KnownSkels).builds
+    """The list of genuine skels; empty if the manifests have none. Raises ManifestError."""
+    path = manifests_root() / "policies" / "skels.toml"
+    return read_policy("skels", KnownSkels).builds if path.is_file() else {}
 
 
 def prove_skel(
