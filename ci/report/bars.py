@@ -66,9 +66,10 @@ def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
     label = show_decibels(case.sqnr_db, case.max_abs)
     if label == "-":
         return Bar("-" if case.status is Status.PASSED else case.status.value)
+    tone = "bad" if case.status is Status.FAILED else "value"
     return Bar(
         label,
-        ((case.sqnr_db or 0.0, "bad" if case.status is Status.FAILED else "value"),),
+        () if case.sqnr_db is None else ((case.sqnr_db, tone),),  # none for equal outputs
         limit,
         quantized,
         "" if limit is None else f"\N{GREATER-THAN OR EQUAL TO} {limit:g}",

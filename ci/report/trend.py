@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ci.report.bars import Bar
-from ci.report.columns import COLUMNS
+from ci.report.columns import COLUMNS, NOTHING
 from ci.report.html import render_page
 from ci.report.schema import Case, CaseName, Report, Status
 from ci.report.text import count, keep_end
@@ -31,25 +31,27 @@ class Line:
     bars: tuple[Bar | None, ...]
 
     @property
-    def points(self) -> list[tuple[int, float]]:
-        """Return the runs that have the figure, and its value there."""
-        return [
-            (run, bar.segments[0][0]) for run, bar in enumerate(self.bars) if bar and bar.segments
-        ]
+    def values(self) -> tuple[float | None, ...]:
+        """Return the figure in each run, None in one that lacks it."""
+        return tuple(bar.segments[0][0] if bar and bar.segments else None for bar in self.bars)
 
     @property
     def label(self) -> str:
-        """Return the figure of the last run that has it."""
-        return next((bar.label for bar in reversed(self.bars) if bar and bar.segments), "-")
+        """Return the figure of the last run that has it, as it is shown."""
+        labels = (bar.label for bar in reversed(self.bars) if bar)
+        return next((one for one in labels if one != NOTHING), NOTHING)
 
-    def place(self) -> list[tuple[float, float]]:
-        """Return the points in a field of 100 by 24, later ones to the right, larger ones up."""
-        values = [value for _, value in self.points]
-        low, span = min(values, default=0.0), (max(values, default=0.0) - min(values, default=0.0))
+    @property
+    def points(self) -> list[tuple[int, float, float]]:
+        """Return runs that have the figure, with their points in a field of 100 by 24: later ones
+        to the right, larger ones up."""
+        known = [(run, value) for run, value in enumerate(self.values) if value is not None]
+        low = min((value for _, value in known), default=0.0)
+        span = max((value for _, value in known), default=0.0) - low
         step = 100 / max(len(self.bars) - 1, 1)
         return [
-            (round(run * step, 2), round(22 - 20 * (value - low) / span, 2) if span else 12.0)
-            for run, value in self.points
+            (run, round(run * step, 2), round(22 - 20 * (value - low) / span if span else 12, 2))
+            for run, value in known
         ]
 
 
@@ -123,11 +125,10 @@ def _follow(
     return tuple(case.status if case else None for case in cases), tuple(lines)
 
 
-def write_trend(reports: Sequence[Report], directory: Path) -> Path:
+def write_trend(reports: Sequence[Report], rows: Sequence[Row], directory: Path) -> Path:
     """Write trend.html into ``directory``. Raises StoreError."""
     path = directory / PAGE
     charts = [column.chart for column in COLUMNS if column.draw]
-    rows = follow_cases(reports)
     sessions = list(dict.fromkeys(one.title for one in reports))
     page = render_page(
         "trend.html.j2", reports=reports, rows=rows, charts=charts, sessions=sessions
@@ -137,27 +138,22 @@ def write_trend(reports: Sequence[Report], directory: Path) -> Path:
     return path
 
 
-def describe_trend(reports: Sequence[Report]) -> str:
+def describe_trend(reports: Sequence[Report], rows: Sequence[Row]) -> str:
     """Return the trend as text: a mark per run, and the first and last figure of the SQNR."""
-    first, last = reports[0].started, reports[-1].started
-    return "".join(
-        f"{line}\n"
-        for line in (
-            f"{count(len(reports), 'report')}, {first} to {last}; . passed, F failed, - not run",
-            *map(_describe_row, follow_cases(reports)),
-        )
-    )
+    head = f"{count(len(reports), 'report')}, {reports[0].started} to {reports[-1].started}"
+    lines = [f"{head}; . passed, F failed, - not run", *map(_describe_row, rows)]
+    return "\n".join(lines) + "\n"
 
 
 def _describe_row(row: Row) -> str:
     marks = {Status.PASSED: ".", Status.FAILED: "F", Status.UNSUPPORTED: "-", None: " "}
     strip = "".join(marks[one] for one in row.statuses)
-    values = [value for _, value in row.lines[0].points]
+    values = [value for value in row.lines[0].values if value is not None]
     moved = f"  {values[0]:.1f} to {values[-1]:.1f} dB" if values else ""
     return f"  {keep_end(clean(str(row.name)), NAME_CHARS):<{NAME_CHARS}}  {strip}{moved}".rstrip()
 
 
-def trend_data(reports: Sequence[Report]) -> dict[str, Any]:
+def trend_data(reports: Sequence[Report], rows: Sequence[Row]) -> dict[str, Any]:
     """Return the runs, and per case its status and figures in each, as plain values."""
     return {
         "runs": [{"started": one.started, "commit": one.source.commit} for one in reports],
@@ -166,13 +162,8 @@ def trend_data(reports: Sequence[Report]) -> dict[str, Any]:
                 "session": row.session,
                 "case": str(row.name),
                 "status": [one.value if one else None for one in row.statuses],
-                "figures": {line.title: list(_list_values(line)) for line in row.lines},
+                "figures": {line.title: list(line.values) for line in row.lines},
             }
-            for row in follow_cases(reports)
+            for row in rows
         ],
     }
-
-
-def _list_values(line: Line) -> Iterator[float | None]:
-    points = dict(line.points)
-    return (points.get(run) for run in range(len(line.bars)))

@@ -70,13 +70,20 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Write the page of a trend and return its text; no verdict depends on it."""
-    from ci.report.trend import describe_trend, read_reports, trend_data, write_trend
+    from ci.report.trend import (
+        describe_trend,
+        follow_cases,
+        read_reports,
+        trend_data,
+        write_trend,
+    )
 
     if args.path:
         raise UsageError("--trend takes no report", fix="leave out PATH, or --trend")
     reports = read_reports(args.trend, progress)
-    progress.step(f"written: {shown_path(write_trend(reports, args.to or args.trend))}")
-    return Outcome(describe_trend(reports), trend_data(reports))
+    rows = follow_cases(reports)
+    progress.step(f"written: {shown_path(write_trend(reports, rows, args.to or args.trend))}")
+    return Outcome(describe_trend(reports, rows), trend_data(reports, rows))
 
 
 def render_text(report: Report, args: argparse.Namespace, progress: Progress) -> str:

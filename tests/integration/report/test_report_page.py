@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ci.report.comparison import compare_reports
 from ci.report.html import render_html
 from ci.report.schema import Case, Element, OutputFigures, Report, Source, Status
-from ci.report.trend import write_trend
+from ci.report.trend import follow_cases, write_trend
 from tests.stand_ins.browser import Browser, open_browser
 from tests.stand_ins.reports import make_report
 
@@ -216,7 +216,8 @@ def test_a_trend_is_sorted_and_filtered_as_a_report_is(
     browser: Browser, report: Report, tmp_path: Path
 ) -> None:
     later = [replace(report, started=f"2026-11-{day}T08:00:00Z") for day in (21, 22)]
-    browser.open(write_trend([report, *later], tmp_path))
+    reports = [report, *later]
+    browser.open(write_trend(reports, follow_cases(reports), tmp_path))
     assert browser.ask("document.querySelectorAll('.spark').length") == 4 * 5
     browser.click("#filter")
     browser.type("beta")

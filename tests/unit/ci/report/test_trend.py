@@ -97,6 +97,13 @@ def test_a_line_has_its_own_scale_and_later_runs_to_the_right(report: Report) ->
     cases = [replace(report.cases[0], sqnr_db=value) for value in (10.0, None, 30.0)]
     (row,) = follow_cases([replace(report, cases=(case,)) for case in cases])
     (sqnr, *_, run_s) = (line for line in row.lines if line.title in {"SQNR, dB", "run, s"})
-    assert sqnr.place() == [(0, 22), (100, 2)]
-    assert [y for _, y in run_s.place()] == [12, 12, 12]
-    assert sqnr.label == "30.0"
+    assert sqnr.points == [(0, 0, 22), (2, 100, 2)]
+    assert [y for *_, y in run_s.points] == [12, 12, 12]
+    assert (sqnr.values, sqnr.label) == ((10.0, None, 30.0), "30.0")
+
+
+def test_equal_outputs_are_no_dip(report: Report) -> None:
+    first = replace(report.cases[0], sqnr_db=60.0)
+    cases = [first, replace(first, sqnr_db=None, max_abs=0.0)]
+    (row,) = follow_cases([replace(report, cases=(case,)) for case in cases])
+    assert (row.lines[0].values, row.lines[0].label) == ((60.0, None), "exact")
