@@ -7,9 +7,11 @@ that what does not need torch does not wait for it.
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import ctypes
 import hashlib
+import json
 import logging
 import os
 import platform
@@ -41,7 +43,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # process that has imported torch, so they run in one worker; integration tests come first.
 PARALLEL = ("-n3", "--dist", "loadfile", "--no-loadscope-reorder")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
-ENVIRONMENT, DOWNLOAD = 3, 4  # docs/exit-codes.md
+USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/exit-codes.md
 # Gigabytes, of use only where QNN's libraries for hosts run.
 LARGE = ("lowering", "onnx", "test")
 # Modules that next to nobody imports: half of an environment, compiled if they are after all.
@@ -62,17 +64,19 @@ class Failure:
 
 
 started: list[str] = []
+finished: list[str] = []
 failures: list[Failure] = []
 
 
-def run_module(session: nox.Session, group: str, *words: str) -> None:
-    """Run ``python -m WORDS`` in the environment of a dependency group.
+def run_module(session: nox.Session, group: str, *words: str, executorch: str = "") -> None:
+    """Run ``python -m WORDS`` in the environment of a dependency group, which ``executorch`` may
+    give another version of ExecuTorch.
 
     stderr stays apart from what --json prints, and an interrupted verb gets the time to end what
     it runs. A failure is kept for end_run.
     """
     started.append(session.name)
-    python = make_environment(session, group)
+    python = make_environment(session, group, executorch)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="qnn-ci-") as folder:
         cause = Path(folder) / "cause"
@@ -86,6 +90,7 @@ def run_module(session: nox.Session, group: str, *words: str) -> None:
                     "QNN_CI_CAUSE_FILE": str(cause),
                     "QNN_CI_COMMAND": command,
                     "QNN_CI_SESSIONS": list_sessions(session),
+                    "QNN_CI_FINISHED": " ".join(finished),
                 },
                 stderr=None,
                 interrupt_timeout=3,
@@ -98,6 +103,31 @@ def run_module(session: nox.Session, group: str, *words: str) -> None:
         except KeyboardInterrupt:
             failures.clear()  # nox ends with 130
             raise
+    finished.append(session.name)
+
+
+def choose_executorch(session: nox.Session) -> str:
+    """The ExecuTorch that --executorch names, else that of the runtime that a session of this call
+    has built, if its SDK lowers here; empty is the pinned one."""
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--executorch", default="")
+    options.add_argument("--reports", type=Path, default=Path("reports"))
+    options.add_argument("--sdk", default=os.environ.get("QNN_CI_SDK", ""))
+    try:
+        asked = options.parse_known_args(session.posargs)[0]
+    except SystemExit:  # the verb explains what is wrong with the words
+        return ""
+    pairs = nox.project.load_toml(ROOT / "manifests" / "pairs.toml")
+    known = {row["executorch"]: None for row in pairs["supported"]}
+    version: str = asked.executorch
+    builds = [name for name in finished if name.startswith("build_")]
+    if builds and not (version or asked.sdk):
+        path = asked.reports / builds[-1] / "artifacts.json"
+        row = json.loads(path.read_text("utf-8"))["builds"][-1]
+        version = row["identity"]["executorch_version"] if row["lowers_with"] else ""
+    if version not in {"", *known}:
+        fail(session, USAGE, f"--executorch {version} is not one of {', '.join(known)}")
+    return "" if version == pairs["default"] else version
 
 
 def list_sessions(session: nox.Session) -> str:
@@ -130,34 +160,41 @@ def end_run() -> None:
     os._exit(first.code if 0 < first.code < 256 else 1)
 
 
-def find_environment(session: nox.Session, group: str) -> Path:
+def find_environment(session: nox.Session, group: str, executorch: str = "") -> Path:
     """Where the environment of a dependency group is, or will be."""
-    return Path(session.env_dir).parent / group
+    return Path(session.env_dir).parent / "-".join(filter(None, (group, executorch)))
 
 
-def is_made(environment: Path, group: str) -> bool:
+def list_packages(group: str, executorch: str = "") -> list[str]:
+    """A dependency group's packages, with another version of ExecuTorch if one is named."""
+    own = {"executorch": f"executorch=={executorch}"} if executorch else {}
+    wanted = nox.project.dependency_groups(PYPROJECT, group)
+    return [own.get(one.partition("==")[0], one) for one in wanted]
+
+
+def is_made(environment: Path, group: str, executorch: str = "") -> bool:
     """Whether an environment holds just what pyproject.toml asks of its group now."""
     stamp = environment / "installed.sha256"
-    return stamp.is_file() and stamp.read_text() == digest_group(group)
+    return stamp.is_file() and stamp.read_text() == digest_group(group, executorch)
 
 
-def digest_group(group: str) -> str:
+def digest_group(group: str, executorch: str = "") -> str:
     """A name for a dependency group's content, on the Python that runs this."""
-    wanted = nox.project.dependency_groups(PYPROJECT, group)
+    wanted = list_packages(group, executorch)
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()
 
 
-def make_environment(session: nox.Session, group: str) -> Path:
+def make_environment(session: nox.Session, group: str, executorch: str = "") -> Path:
     """The Python of a group's environment, which is made or brought up to date if need be."""
     require_host(session, group)
-    environment = find_environment(session, group)
+    environment = find_environment(session, group, executorch)
     python = environment / "bin" / "python"
-    if is_made(environment, group) and python.exists():
+    if is_made(environment, group, executorch) and python.exists():
         return python
-    with locked(session, environment.with_suffix(".lock")):
-        if not (is_made(environment, group) and python.exists()):
-            install(session, environment, group)
+    with locked(session, environment.with_name(f"{environment.name}.lock")):
+        if not (is_made(environment, group, executorch) and python.exists()):
+            install(session, environment, group, executorch)
     return python
 
 
@@ -196,11 +233,11 @@ def locked(session: nox.Session, path: Path) -> Iterator[None]:
 MOVE = "copy the checkout to a directory of yours, or install it: pip install ."
 
 
-def install(session: nox.Session, environment: Path, group: str) -> None:
+def install(session: nox.Session, environment: Path, group: str, executorch: str = "") -> None:
     """Make an environment of the group's packages; nothing counts until all are in."""
     stamp = environment / "installed.sha256"
     stamp.unlink(missing_ok=True)
-    wanted = nox.project.dependency_groups(PYPROJECT, group)
+    wanted = list_packages(group, executorch)
     python = str(environment / "bin" / "python")
     pip = [python, "-m", "pip", "install", "-q", "--no-compile"]
     # What pip would do on one core. Packages hold files that no Python compiles: 1 is fine.
@@ -217,7 +254,7 @@ def install(session: nox.Session, environment: Path, group: str) -> None:
     except CommandFailed:
         hint = "look at what pip said above, and at its index, proxy and certificates"
         fail(session, DOWNLOAD, f"{environment} could not be made: {hint} (pip config list)")
-    stamp.write_text(digest_group(group))
+    stamp.write_text(digest_group(group, executorch))
 
 
 def choose_index(session: nox.Session) -> list[str]:
@@ -276,7 +313,8 @@ def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
 def test_emulator(session: nox.Session) -> None:
     """Lower models, run them on the HTP emulator, judge."""
     fetch_library(session, "lowering")
-    run_module(session, "lowering", "ci", "test-emulator", *session.posargs)
+    executorch = choose_executorch(session)
+    run_module(session, "lowering", "ci", "test-emulator", *session.posargs, executorch=executorch)
 
 
 @nox.session(default=False)
@@ -396,7 +434,9 @@ def run_build(session: nox.Session, target: str) -> None:
     """Build a target; where torch has yet to be installed, what else is missing comes first."""
     if not is_made(find_environment(session, "lowering"), "lowering"):
         run_module(session, "core", "ci", "build", target, "--check", *session.posargs)
-    run_module(session, "lowering", "ci", "build", target, *session.posargs)
+    executorch = choose_executorch(session) if target == "aot" else ""
+    words = ("ci", "build", target, *session.posargs)
+    run_module(session, "lowering", *words, executorch=executorch)
 
 
 @nox.session(default=False)

@@ -18,6 +18,10 @@ VERBS: dict[str, Verb] = {
     "lock": Verb(
         "provisioning.verbs.lock", "show the hashes of an artifact as a diff; --write pins them"
     ),
+    "lock-skels": Verb(
+        "provisioning.verbs.lock_skels",
+        "show the genuine skels in wheels as a diff; --write pins them",
+    ),
     "update": Verb(
         "provisioning.verbs.update", "show the pins of another version as a diff; --write pins it"
     ),

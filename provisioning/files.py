@@ -75,6 +75,11 @@ def open_own(path: Path, mode: int = 0o600) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
+def has_files(directory: Path) -> bool:
+    """Whether a directory holds anything besides git's own."""
+    return directory.is_dir() and any(entry.name != ".git" for entry in directory.iterdir())
+
+
 def hash_file(path: Path) -> str:
     """The SHA-256 of a regular file, in hexadecimal. Raises OSError."""
     with path.open("rb", buffering=0) as file:

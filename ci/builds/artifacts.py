@@ -10,6 +10,7 @@ from pathlib import Path
 from ci.builds.plan import BuildPlan, BuildRequest
 from ci.builds.targets import Artifact, fill_placeholders
 from ci.builds.toolchains import PAGE_BYTES
+from provisioning.console.process import run_process
 from provisioning.doctor.checks.elf import judge, judge_defect
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.fitness import ElfPolicy
@@ -19,6 +20,7 @@ from provisioning.errors import FailedError
 from provisioning.files import hash_file, staged_directory
 from provisioning.store.store import explain_errors
 
+SYMBOLS = ".debug"
 SMALL_PAGES = "QNN225"
 UNEXPECTED_NEED, OVER_BUDGET, OTHER_PYTHON = "BUILD101", "BUILD102", "BUILD103"
 
@@ -39,6 +41,12 @@ class Judged:
     accepted: tuple[Finding, ...] = ()
 
     @property
+    def symbols(self) -> Path | None:
+        """The file next to it that has its symbols, if it was stripped."""
+        path = self.path.with_name(self.path.name + SYMBOLS)
+        return path if self.row.split_symbols and path.is_file() else None
+
+    @property
     def errors(self) -> tuple[Finding, ...]:
         """The findings that keep it from being published."""
         return tuple(one for one in self.findings if one.severity is Severity.ERROR)
@@ -51,7 +59,7 @@ def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, .
     for row in plan.target.artifacts:
         if (row.extra and row.extra not in request.extras) or request.turns_off(row.option):
             continue
-        paths = sorted(path for path in plan.place.root.glob(row.path) if path.is_file())
+        paths = [_find_stripped(plan, path) for path in _find_built(plan, row)]
         if not paths and not row.optional:
             raise FailedError(
                 f"{plan.target.name}: the build succeeded but left no {row.path}",
@@ -62,6 +70,33 @@ def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, .
             judge_artifact(row, path, elf_policy(kind), python_tag(plan), pages) for path in paths
         ]
     return tuple(judged)
+
+
+def _find_built(plan: BuildPlan, row: Artifact) -> list[Path]:
+    return sorted(path for path in plan.place.root.glob(row.path) if path.is_file())
+
+
+def _find_stripped(plan: BuildPlan, path: Path) -> Path:
+    stripped = plan.place.stripped / path.name
+    return stripped if stripped.is_file() else path
+
+
+def split_symbols(plan: BuildPlan) -> None:
+    """Strip the files whose rows ask for it, with the toolchain's objcopy if it has one; gdb, lldb
+    and ndk-stack find the symbols by the link and the build id. Raises ToolError.
+
+    Skels are never stripped: a strip of Hexagon's signed or hashed files damages them.
+    """
+    shutil.rmtree(plan.place.stripped, ignore_errors=True)
+    objcopy = plan.values.get("objcopy")
+    for row in plan.target.artifacts:
+        for path in _find_built(plan, row) if row.split_symbols and objcopy else ():
+            plan.place.stripped.mkdir(exist_ok=True)
+            stripped = plan.place.stripped / path.name
+            symbols = stripped.with_name(path.name + SYMBOLS)
+            run_process([str(objcopy), "--only-keep-debug", path, symbols])
+            link = f"--add-gnu-debuglink={symbols}"
+            run_process([str(objcopy), "--strip-all", link, path, stripped])
 
 
 def python_tag(plan: BuildPlan) -> str:
@@ -137,4 +172,5 @@ def publish_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> None:
     where = plan.place.artifacts
     with explain_errors(where), staged_directory(where) as fresh:
         for one in judged:
-            shutil.copy2(one.path, fresh / one.path.name)
+            for path in filter(None, (one.path, one.symbols)):
+                shutil.copy2(path, fresh / path.name)

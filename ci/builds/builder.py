@@ -18,6 +18,7 @@ from ci.builds.artifacts import (
     Judged,
     collect_artifacts,
     publish_artifacts,
+    split_symbols,
 )
 from ci.builds.inputs import (
     NO_FILE,
@@ -36,11 +37,11 @@ from ci.builds.inputs import (
 )
 from ci.builds.place import Place
 from ci.builds.plan import BuildJob, BuildPlan
-from ci.builds.steps import run_stage
+from ci.builds.steps import run_stages
 from ci.builds.toolchains import PROBE_S
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
-from provisioning.files import write_whole
+from provisioning.files import hash_file, write_whole
 from provisioning.store.store import explain_errors
 
 SOURCE = "source"
@@ -107,7 +108,7 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
         progress.step(f"undoing changes in {plan.overlay}: {', '.join(undone[:SHOWN])}{more}")
         progress.step(f"  it is a copy; edit {plan.source}")
     if before.settings != now.settings or not copy.sure:
-        for directory in (place.tree, place.stages, place.prefix):
+        for directory in (place.tree, place.stages, place.prefix, place.stripped):
             shutil.rmtree(directory, ignore_errors=True)
         copy = Copy({}, frozenset(), (), sure=True)
     for record in (place.tree_record, *((place.proof,) if job.request.clean else ())):
@@ -121,15 +122,17 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
     sync_overlay(plan.source, plan.overlay, sources, copy)
     counts_before = read_counts(plan)
     try:
-        times = {stage.name: run_stage(plan, stage, progress) for stage in plan.stages}
+        times = run_stages(plan, progress)
     finally:
         with suppress(OSError):  # without a record, the next build is one from nothing
             record_copy(plan.overlay, sources, copy, place.tree_record)
+    split_symbols(plan)
     judged = collect_artifacts(plan, job.request)
     good = not any(one.errors for one in judged)
     if good:
         publish_artifacts(plan, judged)
-        built = tuple(Built(one.path.name, one.sha256) for one in judged)
+        files = [path for one in judged for path in (one.path, one.symbols) if path]
+        built = tuple(Built(path.name, hash_file(path)) for path in files)
         write_state(plan.place.state, State(now.settings, now.inputs, now.digest, built))
     counts = read_counts(plan)
     cache = counts.since(counts_before) if counts and counts_before else None

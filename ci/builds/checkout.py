@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from functools import partial
@@ -17,6 +18,7 @@ from provisioning.console.git import list_submodules
 from provisioning.console.progress import Progress
 from provisioning.doctor.policies import read_doctor_policy
 from provisioning.errors import UnfitError, UsageError
+from provisioning.files import has_files
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.targets import find_soc
@@ -25,6 +27,13 @@ from provisioning.versions import is_older
 SOURCE, QNN_SDK = "executorch", "qnn-sdk"
 LPAI, HTP = 0, 3  # DSP types, as the Hexagon SDK counts them
 PACKAGES = {"yaml": "pyyaml", "torchgen": "torch"}
+QNN_SOURCES = "backends/qualcomm"
+QNN_NAME = re.compile(
+    r"\b(?:QNN_(?:HTP|GPU|LPAI|IR|SAVER|SYSTEM)_[A-Z][A-Z0-9_]*|Qnn[A-Za-z]*_[A-Za-z0-9_]+_t)\b"
+)
+NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
+DIRECTIVE = re.compile(r"\s*#\s*(\w+)")
+DEFINITION = re.compile(r"#\s*define\s+(\w+)")
 EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"})
 
 
@@ -44,6 +53,7 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     components = (*target.needs.components, *more)
     check_submodules(source, components)
     check_headers(environment.root(QNN_SDK))
+    check_names(source, environment.root(QNN_SDK))
     check_programs(target.needs.programs)
     tag, version = probe_python(target.needs, request)
     roots = {item.name: item.root for item in environment.artifacts}
@@ -132,17 +142,13 @@ def wanted_submodules(source: Path, components: tuple[str, ...]) -> tuple[str, .
 def check_submodules(source: Path, components: tuple[str, ...]) -> None:
     """Raises UnfitError that names every submodule that is not there, not the first only."""
     wanted = wanted_submodules(source, components)
-    missing = [path for path in wanted if not _has_files(source / path)]
+    missing = [path for path in wanted if not has_files(source / path)]
     if missing:
         raise UnfitError(
             f"{source} lacks {len(missing)} of {len(wanted)} submodules: {', '.join(missing)}",
             why="their directories are empty; CMake would say so late, and one at a time",
             fix=f"git -C {source} submodule update --init --recursive {' '.join(missing)}",
         )
-
-
-def _has_files(directory: Path) -> bool:
-    return directory.is_dir() and any(entry.name != ".git" for entry in directory.iterdir())
 
 
 def unneeded_submodules(source: Path, components: tuple[str, ...]) -> frozenset[str]:
@@ -167,6 +173,44 @@ def check_headers(sdk: Path) -> None:
             why="without them, CMake configures and the compiler fails later",
             fix="provision qnn-sdk with its headers, or set QNN_SDK_ROOT to a whole SDK",
         )
+
+
+def check_names(source: Path, sdk: Path) -> None:
+    """Raises UnfitError if the checkout's sources use a name of QNN that the SDK's headers do not
+    declare: an older SDK has the header without it."""
+    texts = {
+        path.relative_to(source): path.read_text(encoding="utf-8", errors="replace")
+        for path in sorted((source / QNN_SOURCES).rglob("*"))
+        if path.suffix in {".h", ".cpp"}
+    }
+    wanted = {name: path for path, text in texts.items() for name in list_names(text)}
+    known = [name for text in texts.values() for name in DEFINITION.findall(text)]
+    for path in (sdk / "include/QNN").rglob("*.h"):
+        known += QNN_NAME.findall(path.read_text(encoding="utf-8", errors="replace"))
+    for name in known:
+        wanted.pop(name, None)
+    if wanted:
+        names = ", ".join(f"{name} ({path})" for name, path in sorted(wanted.items()))
+        raise UnfitError(
+            f"the headers of the QNN SDK in {sdk} lack {names}",
+            why="the checkout's sources use what only another version of the SDK declares",
+            fix="name a newer SDK with --sdk, or build the ExecuTorch that belongs to this one "
+            "(docs/pairs.md)",
+        )
+
+
+def list_names(text: str) -> frozenset[str]:
+    """The names of QNN's API that C++ source uses, outside of what the preprocessor may leave
+    out."""
+    lines: list[str] = []
+    depth = 0
+    for line in NO_CODE.sub(" ", text).splitlines():
+        directive = DIRECTIVE.match(line)
+        word = directive[1] if directive else ""
+        depth += word.startswith("if") - (word == "endif")
+        if not depth and not word:
+            lines.append(line)
+    return frozenset(QNN_NAME.findall("\n".join(lines)))
 
 
 def check_programs(programs: tuple[str, ...]) -> None:

@@ -95,8 +95,9 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
                 f"the checkout is ExecuTorch {checkout}, executorch {installed} is installed",
                 why="an overlay is the installed wheel with the checkout's adaptor: they must "
                 f"match ({job.request.python})",
-                fix=f"build ExecuTorch {installed} (--source), install executorch=={checkout}, or "
-                "add --install none",
+                fix=f"`./nox -s build_aot -- --executorch {checkout}` makes an environment with it "
+                f"if it is supported; or install executorch=={checkout} for {job.request.python}, "
+                f"build ExecuTorch {installed} (--source), or add --install none",
             )
         if with_proof:
             check_provable(job.request.python)

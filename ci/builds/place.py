@@ -22,6 +22,7 @@ class Place:
         self.tree, self.tree_record = root / "tree", root / "tree.json"
         self.stages, self.prefix = root / "stages", root / "prefix"
         self.artifacts, self.state = root / "artifacts", root / "state.json"
+        self.stripped = root / "stripped"
         self.origin, self.proof = root / ORIGIN, root / "proof.json"
         self.log, self.cache_log = root / "build.log", root / "ccache.log"
 

@@ -44,10 +44,14 @@ class BuildRequest:
     doctor: bool = True
     packages: bool = True
 
+    @property
+    def named(self) -> dict[str, str]:
+        """The caller's -D without their types."""
+        return {name.partition(":")[0]: value for name, value in self.defines.items()}
+
     def turns_off(self, option: str) -> bool:
         """Whether the caller's -D switches a CMake option off, as CMake reads its value."""
-        values = {name.partition(":")[0]: value for name, value in self.defines.items()}
-        return values.get(option, "ON").upper() in CMAKE_FALSE
+        return self.named.get(option, "ON").upper() in CMAKE_FALSE
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """A build that could start: its stages, environment and everything that identifies it."""
+    """A build that could start: its stages, environment and everything that identifies it;
+    ``named`` are the CMake options that the caller gave."""
 
     target: Target
     place: Place
@@ -77,11 +82,13 @@ class BuildPlan:
     environment: Mapping[str, str]
     identity: Mapping[str, str]
     values: Mapping[str, str]
+    named: frozenset[str] = frozenset()
 
     def configure_command(self, stage: StagePlan) -> tuple[str, ...]:
-        """cmake's first run."""
+        """cmake's first run. It names the options that it does not use if the caller gave some."""
         places = ("-S", stage.source, "-B", str(stage.build), "-G", "Ninja")
-        return (str(self.tools.cmake.path), *places, "--no-warn-unused-cli", *stage.defines)
+        quiet = () if self.named else ("--no-warn-unused-cli",)
+        return (str(self.tools.cmake.path), *places, *quiet, *stage.defines)
 
     def compile_command(self, stage: StagePlan, more: tuple[str, ...] = ()) -> tuple[str, ...]:
         """cmake's second run: the targets of the stage, and ``more``."""
@@ -162,6 +169,7 @@ def make_plan(
         {**_make_environment(kit, place, known), "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs)},
         _identify(kit),
         known,
+        frozenset(request.named),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ci.builds.artifacts import Judged
@@ -12,8 +13,11 @@ from ci.builds.builder import Result
 from provisioning.doctor.checks.registry import Finding
 from provisioning.elf.facts import ElfFacts
 from provisioning.elf.qnn_build import find_headers_version
+from provisioning.manifest.pairs import read_pairs
+from provisioning.versions import is_same
 
 SCHEMA_VERSION = 2
+HOST_LIBRARY = "lib/x86_64-linux-clang/libQnnHtp.so"
 
 
 def describe_result(result: Result) -> dict[str, Any]:
@@ -34,11 +38,21 @@ def describe_result(result: Result) -> dict[str, Any]:
         "source": os.fspath(plan.source),
         "identity": dict(plan.identity),
         "roots": {name: path for name, path in plan.values.items() if name.endswith("_root")},
+        "lowers_with": find_lowering_sdk(plan.values),
         "ccache": asdict(result.cache) if result.cache else None,
         "log": os.fspath(plan.place.log),
         "artifacts": [_describe_artifact(one, result) for one in result.artifacts],
         "compile_commands": [str(stage.build / "compile_commands.json") for stage in plan.stages],
     }
+
+
+def find_lowering_sdk(values: Mapping[str, str]) -> str:
+    """The SDK of a build, if this machine can lower for its runtime with it: it has the libraries
+    for hosts, and the build's ExecuTorch is supported; else empty."""
+    sdk, executorch = values.get("qnn_sdk_root", ""), values.get("executorch_version", "")
+    rows = (row.executorch for row in read_pairs().supported)
+    fit = bool(sdk and executorch) and any(is_same(one, executorch) for one in rows)
+    return sdk if fit and (Path(sdk) / HOST_LIBRARY).is_file() else ""
 
 
 def _describe_artifact(one: Judged, result: Result) -> dict[str, Any]:
@@ -47,6 +61,7 @@ def _describe_artifact(one: Judged, result: Result) -> dict[str, Any]:
         "name": one.path.name,
         "path": os.fspath(published if result.published else one.path),
         "size_bytes": one.size_bytes,
+        "symbols": os.fspath(published.with_name(one.symbols.name)) if one.symbols else None,
         "size_budget": one.row.size_budget or None,
         "qnn_headers": (find_headers_version(one.path) or None) if one.facts else None,
         "sha256": one.sha256,

@@ -8,39 +8,84 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 from ci.builds.plan import BuildPlan, StagePlan
+from ci.builds.toolchains import PROBE_S
 from ci.report.providers import detect_provider, group
 from provisioning.console.process import run_process
 from provisioning.console.progress import Bar, Progress
-from provisioning.errors import StoreError, ToolError
+from provisioning.errors import StoreError, ToolError, UsageError
 
 CONFIGURED = "configured"  # left by a configuration that succeeded
 
 
-def run_stage(plan: BuildPlan, stage: StagePlan, progress: Progress) -> float:
-    """Configure, build and install one stage; returns seconds.
+def run_stages(plan: BuildPlan, progress: Progress) -> dict[str, float]:
+    """Configure, build and install every stage; returns the seconds of each.
 
-    Raises ToolError with the first error, StoreError when the disk is full.
+    Raises UsageError for a -D of the caller that no stage uses, ToolError with the first error,
+    StoreError when the disk is full.
     """
-    started = time.monotonic()
+    times: dict[str, float] = {}
+    unused = plan.named
+    for stage in plan.stages:
+        started = time.monotonic()
+        unused &= _configure(plan, stage, progress)
+        if unused and (stage is plan.stages[-1] or not unused & _read_words(plan)):
+            raise refuse_options(plan, unused)
+        (stage.build / CONFIGURED).touch()
+        _build(plan, stage, progress)
+        times[stage.name] = time.monotonic() - started
+    return times
+
+
+def _configure(plan: BuildPlan, stage: StagePlan, progress: Progress) -> frozenset[str]:
+    """Run CMake; returns the caller's options that it did not use, if it asked all its questions.
+
+    One that was configured before has used what it uses, and need not ask for it again.
+    """
     name = plan.target.name
     configured = stage.build / CONFIGURED
-    if not configured.is_file():
+    is_fresh = not configured.is_file()
+    if is_fresh:
         forget_configuration(stage.build)
     configured.unlink(missing_ok=True)
     query = stage.build / API / "query"
     query.mkdir(parents=True, exist_ok=True)
     (query / CODE_MODEL).touch()
-    _run_step(plan, f"{name}: configure {stage.name}", plan.configure_command(stage), progress)
-    configured.touch()
+    label = f"{name}: configure {stage.name}"
+    output = _run_step(plan, label, plan.configure_command(stage), progress)
+    return output.unused if is_fresh else frozenset()
+
+
+def _build(plan: BuildPlan, stage: StagePlan, progress: Progress) -> None:
+    name = plan.target.name
     present = read_cmake_targets(stage.build) if stage.if_present else frozenset()
     more = tuple(target for target in stage.if_present if target in present)
     _run_step(plan, f"{name}: compile {stage.name}", plan.compile_command(stage, more), progress)
     if stage.install:
         _run_step(plan, f"{name}: install {stage.name}", plan.install_command(stage), progress)
-    return time.monotonic() - started
+
+
+def refuse_options(plan: BuildPlan, unused: frozenset[str]) -> UsageError:
+    """The error for options that CMake did not use, with the nearest names that it knows."""
+    known = sorted(_read_words(plan) - unused)
+    near = [name for one in sorted(unused) for name in get_close_matches(one, known, 1, 0.8)]
+    return UsageError(
+        f"-D {', '.join(sorted(unused))}: CMake knows no such option",
+        why=f"nothing in {plan.source} reads it, so it would change nothing",
+        fix=f"did you mean {', '.join(near)}?" if near else "take it out, or correct its name",
+    )
+
+
+def _read_words(plan: BuildPlan) -> frozenset[str]:
+    """What may be names of options in the CMake files of the sources, and CMake's own."""
+    paths = (*plan.overlay.rglob("CMakeLists.txt"), *plan.overlay.rglob("*.cmake"))
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in paths]
+    command = [str(plan.tools.cmake.path), "--help-variable-list"]
+    texts.append(run_process(command, timeout_s=PROBE_S, check=False).output)
+    return frozenset(OPTION_NAME.findall("\n".join(texts)))
 
 
 def forget_configuration(build: Path) -> None:
@@ -50,7 +95,7 @@ def forget_configuration(build: Path) -> None:
         shutil.rmtree(found)
 
 
-def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Progress) -> None:
+def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Progress) -> Output:
     provider = detect_provider()
     log = plan.place.root / "step.log"
     name_sources = PathMap(plan)
@@ -72,6 +117,7 @@ def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Pro
     if ended.returncode != 0:
         tail = name_sources(ended.tail)
         raise explain_failure(label, output, ended.describe(), tail, plan.place.log)
+    return output
 
 
 class PathMap:
@@ -134,6 +180,9 @@ def read_cmake_targets(build: Path) -> frozenset[str]:
 NINJA_COUNT = re.compile(r"^\[(\d+)/(\d+)\] ")
 ERROR = re.compile(r"(?:\b(?:fatal )?error:|CMake Error|undefined reference|^FAILED: )")
 FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded|File too large")
+UNUSED = "Manually-specified variables were not used by the project"
+OPTION_NAME = re.compile(r"\b[A-Za-z]\w*_\w+\b")
+CMAKE_ERROR = "CMake Error"
 EXCERPT_LINES, LATER_ERRORS = 8, 4
 
 
@@ -146,9 +195,14 @@ class Output:
     echo: bool
     _excerpt: list[str] = field(default_factory=list)
     _done: int = 0
+    _lists_unused: bool = False
+    unused: frozenset[str] = frozenset()
     disk_is_full: bool = False
 
     def read_line(self, line: str) -> None:
+        self._lists_unused = UNUSED in line or (self._lists_unused and line[:1] in {"", " "})
+        if self._lists_unused and OPTION_NAME.fullmatch(line.strip()):
+            self.unused |= {line.strip()}
         count = NINJA_COUNT.match(line)
         if count:
             words = line[count.end() :].split()
@@ -172,8 +226,13 @@ class Output:
 
     @property
     def first_error(self) -> str:
-        """The first line that is an error, or nothing."""
-        return self._excerpt[0].strip() if self._excerpt else ""
+        """The first line that is an error, or nothing; of CMake's errors the text, or the error of
+        the tool that it quotes."""
+        lines = [line.strip() for line in self._excerpt]
+        if not lines or not lines[0].startswith(CMAKE_ERROR):
+            return lines[0] if lines else ""
+        quoted = (line for line in lines if ERROR.search(line) and not line.startswith(CMAKE_ERROR))
+        return next(quoted, " ".join(lines[:2]))
 
     @property
     def excerpt(self) -> str:

@@ -59,7 +59,8 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     the libraries that it may need besides those of the policy's system. ``size_budget`` is in
     bytes, 0 for none. ``accept`` maps ids of findings to the reason why they are right here. One
     that is ``optional`` some versions of the sources do not have; ``option`` is a CMake option
-    that the caller may turn off with -D, and that the file comes with.
+    that the caller may turn off with -D, and that the file comes with. With ``split_symbols`` it
+    is stripped where the toolchain has an objcopy, and its symbols are in a file next to it.
     """
 
     path: str
@@ -70,6 +71,7 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     extra: str = ""
     option: str = ""
     optional: bool = False
+    split_symbols: bool = False
 
 
 class Install(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

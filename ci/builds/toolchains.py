@@ -133,6 +133,8 @@ def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
     }
     identity = {"release": found, "cxx": identify_compiler(root / NDK_BIN / "clang++")}
     values = {"android_platform": platform, "page_bytes": str(policy.load_align)}
+    if (objcopy := root / NDK_BIN / "llvm-objcopy").is_file():
+        values["objcopy"] = str(objcopy)
     return Compilers(options, identity, values)
 
 

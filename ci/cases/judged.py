@@ -26,6 +26,7 @@ from ci.cases.pool import read_tail
 from ci.cases.qnn_files import PARAMS, count_operators
 from ci.cases.runners import OUTPUTS
 from ci.cases.spec import CaseSpec
+from ci.judging.details import describe_outputs
 from ci.judging.figures import Array
 from ci.judging.gate import Reason, References
 from ci.judging.verdict import (
@@ -39,7 +40,18 @@ from ci.judging.verdict import (
 from ci.models.source_lines import find_factory, find_places, find_suite_model
 from ci.models.tensors import Loss, write_sets
 from ci.models.user_models import MetricResult
-from ci.report.schema import Case, Control, Digests, FallbackOp, OpCount, Place, Question, Status
+from ci.report.schema import (
+    Case,
+    Control,
+    Digests,
+    FallbackOp,
+    OpCount,
+    OutputFigures,
+    Place,
+    ProgramFile,
+    Question,
+    Status,
+)
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.manifest.targets import Backend
 
@@ -101,6 +113,7 @@ class Evidence:
     warnings: tuple[str, ...] = ()
     baseline: Baseline | None = None
     lacks: str = ""
+    outputs: tuple[OutputFigures, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +172,7 @@ class CaseJudge:
             shutil.rmtree(self.directory / OUTPUTS, ignore_errors=True)
             write_sets(self.directory / OUTPUTS, run.outputs, OUTPUT)
         self.leave(*run.notes.files)
+        self.evidence.outputs = describe_outputs(references, outputs)
         verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
         task = self.measure_metric(references, outputs)
@@ -362,6 +376,21 @@ def make_case(
         )
         if artifact
         else Digests(),
+        outputs=known.outputs,
+        program=list_program(artifact) if artifact else (),
+    )
+
+
+def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
+    """Return the files of a program, first the one that a runner opens."""
+    first = artifact.compiled.program
+    folder = f"{first.rpartition('/')[0]}/"
+    names = [name for name in artifact.files if folder != "/" and name.startswith(folder)]
+    every = dict.fromkeys([first, *sorted(names)])
+    return tuple(
+        ProgramFile(name=Path(name).name, sha256=artifact.files[name])
+        for name in every
+        if name in artifact.files
     )
 
 

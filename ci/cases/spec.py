@@ -105,17 +105,14 @@ def select_cases(
     cases = [
         CaseSpec(name, scheme, soc, entry.source)
         for name, entry in chosen.items()
-        for scheme in asked or find_schemes(entry, lane)
+        for scheme in asked
+        or [scheme for scheme in entry.schemes if scheme in lane.schemes]
+        or lane.default
         for soc in asked_socs or match_all("SoC", entry.socs, socs) or [default_soc]
     ]
     for case in cases:
         check_choices(case.source.choices, case.scheme, case.model)
     return list(dict.fromkeys(cases))
-
-
-def find_schemes(entry: ModelEntry, lane: Lane) -> Sequence[Scheme]:
-    """The schemes of an entry that the lane has, its default ones where there is none."""
-    return [scheme for scheme in entry.schemes if scheme in lane.schemes] or lane.default
 
 
 def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str]:

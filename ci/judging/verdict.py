@@ -234,8 +234,10 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
     proves nothing."""
     value, float32, shifted = result.value, result.float32, result.shifted
     if not float32 - value <= metric.max_drop:
+        quantized = result.quantized
+        own = "" if quantized is None else f"the quantized model {quantized:.4g}, "
         text = (
-            f"{metric.name} {value:.4g}, {_name_quantized(result)}the float32 model"
+            f"{metric.name} {value:.4g}, {own}the float32 model"
             f" {float32:.4g}: at most {metric.max_drop:g} less is allowed"
         )
         yield Reason(Question.TASK, text)
@@ -250,10 +252,6 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
             " inputs have to vary, and max_drop to be less than chance"
         )
         yield Reason(Question.TASK, text, is_model=True)
-
-
-def _name_quantized(result: MetricResult) -> str:
-    return "" if result.quantized is None else f"the quantized model {result.quantized:.4g}, "
 
 
 def forgive(

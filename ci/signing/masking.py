@@ -43,12 +43,11 @@ def mask_arguments(words: Iterable[str]) -> Iterator[str]:
 
 
 def list_secrets(environment: Mapping[str, str] = os.environ, serial: str = "") -> list[str]:
-    """Values of variables whose names say secret, and ``serial`` in each way it is written."""
+    """Values of variables whose names say secret, and ``serial``, such as 0x0badcafe: as given,
+    with and without leading zeros and 0x, and in decimal."""
     values = [value for name, value in environment.items() if SECRET_NAME.search(name)]
-    return values + (list_serial_forms(serial) if serial else [])
-
-
-def list_serial_forms(serial: str) -> list[str]:
-    """``0x0badcafe``: as given, without leading zeros, without 0x, and in decimal."""
-    number = int(serial, 16)
-    return [serial, f"{number:#x}", f"{number:x}", f"{number:#010x}", f"{number:08x}", str(number)]
+    if serial:
+        number = int(serial, 16)
+        values += [serial, str(number)]
+        values += [f"{number:{form}}" for form in ("#x", "x", "#010x", "08x")]
+    return values

@@ -189,7 +189,7 @@ def _lines(report: Verification) -> Iterator[str]:
         )
     if report.proof:
         build = f", QNN {report.build}" if report.build else ""
-        yield f"  catalog: {report.proof.describe()}{build}"
+        yield f"  {report.proof.describe()}{build}"
     for signer in report.signers:
         yield from _signer_lines(signer)
     yield from (f"  wrong: {error}" for error in report.errors)

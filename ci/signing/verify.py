@@ -29,10 +29,10 @@ from ci.signing.segments import (
 )
 from ci.signing.signature import judge_signature
 from ci.signing.verdict import Kind, Scheme, SignedBy, Verification
-from provisioning.elf.catalog import prove_file
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_LOAD, PT_NULL, Genuine, name_machine
 from provisioning.elf.qnn_build import find_qnn_build
-from provisioning.manifest.catalogs import read_trust
+from provisioning.files import hash_file
+from provisioning.manifest.catalogs import prove_skel
 
 # Of images that Qualcomm and device makers signed: none (a modem's configuration, mcfg_hw.mbn),
 # DTB, Arm, Xtensa, Hexagon, AArch64, RISC-V.
@@ -46,18 +46,18 @@ def verify_file(
 ) -> Verification:
     """Verify ``path``, beside ``original`` when that is given. Raises UsageError.
 
-    ``at`` is as in verify_bytes. An unsigned one is looked up in the catalogs next to it.
+    ``at`` is as in verify_bytes. An unsigned one is looked up in the catalogs next to it and
+    in the list of genuine skels.
     """
     serial = read_serial(path.name) or 0
     before = memoryview(read_bytes(original)) if original else None
     report = verify_bytes(memoryview(read_bytes(path)), before, serial=serial, at=at)
     if not report.signed:
-        report.proof = prove_file(path, read_trust(), at or datetime.now(timezone.utc))
-    if report.proof:
         build = find_qnn_build(path)
         report.build = build.text if build else ""
-        if report.proof.outcome is Genuine.FORGED:
-            report.add(Kind.CATALOG, f"{report.proof.catalog} proves nothing: {report.proof.why}")
+        report.proof = prove_skel(path, build, hash_file(path), at)
+    if report.proof and report.proof.outcome is Genuine.FORGED:
+        report.add(Kind.CATALOG, f"{report.proof.catalog} proves nothing: {report.proof.why}")
     return report
 
 

@@ -21,6 +21,7 @@ from ci.parity.compare.findings import ParityReport
 from ci.parity.policy import ParityPolicy
 from ci.parity.render import render_document, render_table
 from ci.parity.run import compare_folders
+from ci.verbs.lanes.built import add_executorch
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path, user_program
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show where Buck and CMake disagree about what is built, also fail, or do not look",
     )
     choice.add_arguments(parser, adaptor=False)
+    add_executorch(parser)
     add("--soc", default="", help="direct: the SoC, such as SM8750")
     add("--dsp-type", type=int, default=3, help="direct: 0 LPAI (aDSP), 3 HTP (cDSP)")
     add("--reports", type=user_path, default=Path("reports"), help="where to write")

@@ -5,6 +5,7 @@ that a plan and a shard leave to it.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,14 @@ from ci.models.suite import expect_s
 from ci.report.merge import digest_names
 from ci.report.schema import Report, ShardMark
 from ci.report.text import count
+from ci.verbs.lanes.built import (
+    add_executorch,
+    compare_built,
+    explain_apart,
+    find_built,
+    follow_build,
+    installed_executorch,
+)
 from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_arguments,
@@ -45,8 +54,9 @@ from provisioning.artifacts.choice import WHEEL, QnnChoice, find_laid
 from provisioning.artifacts.environment import Environment
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.errors import UsageError
+from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.manifest.targets import Backend
+from provisioning.versions import is_same
 
 SESSION = "test_emulator"
 PYTHON, WHEEL_RUNNER = "python", "cpp"
@@ -71,6 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="lower with versions that are not in manifests/pairs.toml; the report is marked",
     )
+    add_executorch(parser)
+    add(
+        "--strict",
+        action="store_true",
+        help="exit with 3 if the runner that a build of this call made does not load the programs",
+    )
     choice.add_arguments(parser)
 
 
@@ -93,8 +109,35 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     mark = None
     if args.shard:
         specs, mark = take_shard(specs, args.shard, policy, args.runner)
+    require_executorch(args.executorch)
+    built = find_built(args.reports)
+    args.sdk = follow_build(built, args.sdk)
+    told, loads = "", True
+    if built:
+        told, loads = compare_built(built, choice.read_choice(args.sdk, args.adaptor))
+        progress.step(told if loads else f"warning: {told}; {explain_apart(built)}")
     report = replace(run(specs, policy, args, progress), shard=mark)
-    return publish(report, args.reports / SESSION, args, progress)
+    if told:
+        warning = told if loads else f"warning: {told}"
+        report = replace(report, remarks=(*report.remarks, warning))
+    outcome = publish(report, args.reports / SESSION, args, progress)
+    if loads:
+        return outcome
+    code = ExitCode.ENVIRONMENT if args.strict and not outcome.exit_code else outcome.exit_code
+    return dataclasses.replace(outcome, text=f"{outcome.text}warning: {told}\n", exit_code=code)
+
+
+def require_executorch(wanted: str) -> None:
+    """Raises UnfitError if another ExecuTorch than ``wanted`` is installed."""
+    installed = installed_executorch()
+    if wanted and not is_same(installed or "0", wanted):
+        raise UnfitError(
+            f"--executorch {wanted}: "
+            + (f"{installed} is installed" if installed else "none is installed"),
+            why="a call of `./nox -s` makes an environment with it, a call of qnn-ci does not",
+            fix=f"./nox -s test_emulator -- --executorch {wanted}, or pip install "
+            f"executorch=={wanted} into another environment",
+        )
 
 
 def check_runner(specs: Sequence[CaseSpec], runner: str) -> None:

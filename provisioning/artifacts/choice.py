@@ -26,6 +26,7 @@ from provisioning.versions import is_same, is_version
 SDK_VARIABLE, ADAPTOR_VARIABLE = "QNN_CI_SDK", "QNN_CI_ADAPTOR"
 WHEEL, PINNED, OVERLAY = "wheel", "pinned", "overlay"
 WHEEL_PROFILE, SDK_PROFILE = "emulator", "emulator-sdk"
+WHEEL_RUNTIME = "qnn-runtime"
 MAVEN, SDK = "qnn-android", "qnn-sdk"
 DEVICE_COMPONENTS = {"android", "linux"}
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
@@ -28,7 +27,7 @@ from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.fetch.transfer import redact_url
 from provisioning.files import hash_file
-from provisioning.manifest.catalogs import read_trust
+from provisioning.manifest.catalogs import prove_skel
 from provisioning.manifest.releases import FileRelease, ZigRelease
 from provisioning.store.store import Key, Store
 from provisioning.store.tree import TreeEntry, encode_record
@@ -211,27 +210,26 @@ def check_machines(root: Path) -> list[str]:
 
 
 def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
-    """What catalogs prove of a QNN SDK's skels, and what is taken on faith; empty for others.
+    """What catalogs and the list of genuine skels prove of a QNN SDK's skels, and what is taken on
+    faith; empty for others.
 
-    Raises IntegrityError if a catalog for a skel is forged or names other bytes, or if a library is
+    Raises IntegrityError if either names other bytes, if a catalog is forged, or if a library is
     of another build than a proven skel.
     """
-    from provisioning.elf.catalog import prove_file
-
     skels = sorted(path for path in root.rglob(SKELS) if not path.is_symlink())
     if not skels:
         return []
-    now, found, proven = datetime.now(timezone.utc), [], None
+    found, proven = [], None
     for path in skels:
-        has_catalog = any(one.suffix.lower() == ".cat" for one in path.parent.iterdir())
-        proof = prove_file(path, read_trust(), now) if has_catalog else None
+        build = find_qnn_build(path)
+        proof = prove_skel(path, build, hash_file(path))
         if proof and proof.outcome is not Genuine.GENUINE:
             raise contradiction(request, f"{path.relative_to(root)} is {proof.describe()}")
         if proof:
-            proven = find_qnn_build(path)
+            proven = build
             found.append(f"{path.name} is {proof.describe()}")
     if not (proven and proven.version):
-        return [*found, "no catalog proves a build of QNN: every library is taken on faith"]
+        return [*found, "nothing proves a build of QNN: every library is taken on faith"]
     same = other = 0
     for path in sorted(root.rglob("lib*.so")):
         build = None if path.is_symlink() else find_qnn_build(path)

@@ -17,7 +17,7 @@ from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
 from provisioning.elf.loader import find_libraries
 from provisioning.errors import UnfitError
-from provisioning.manifest.reader import Profile, read_profile, read_toolchain
+from provisioning.manifest.reader import Profile, ProfileArtifact, read_profile, read_toolchain
 from provisioning.store.store import Store
 
 # Roots and search paths that Qualcomm's own envsetup scripts leave in a shell.
@@ -118,7 +118,7 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
     names = (wanted.unless_library for wanted in profile.artifacts)
     found = find_libraries(filter(None, names))
     needed = (wanted for wanted in profile.artifacts if not found.get(wanted.unless_library))
-    pairs = [(read_toolchain(wanted.name), wanted) for wanted in needed]
+    pairs = [(read_toolchain(wanted.name), wanted) for wanted in needed if not _is_brought(wanted)]
     requests = [
         ArtifactRequest(
             toolchain,
@@ -137,6 +137,21 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
     return requests
 
 
+def _is_brought(wanted: ProfileArtifact) -> bool:
+    """Whether an installation that a variable names brings the files that mark ``wanted``, and no
+    variable names another one of ``wanted``."""
+    own = read_toolchain(wanted.name).adoption
+    if own is None or own.find_named(os.environ)[1]:
+        return False
+    for name, directory in wanted.unless_in.items():
+        adoption = read_toolchain(name).adoption
+        root = adoption.find_named(os.environ)[1] if adoption else ""
+        place = Path(root).expanduser() / directory
+        if root and all((place / Path(marker).name).is_file() for marker in own.markers):
+            return True
+    return False
+
+
 def compose_environment(
     name: str, profile: Profile, artifacts: tuple[Provisioned, ...]
 ) -> Environment:
@@ -144,7 +159,7 @@ def compose_environment(
     roots = {artifact.name: str(artifact.root) for artifact in artifacts}
     variables = {key: value.format_map(roots) for key, value in profile.variables.items()}
     for wanted in profile.artifacts:
-        if wanted.unless_library and wanted.name in roots:
+        if wanted.is_optional and wanted.name in roots:
             variables["LD_LIBRARY_PATH"] += f":{roots[wanted.name]}/lib"
     for variable in profile.from_caller:
         if value := os.environ.get(variable):

@@ -106,9 +106,10 @@ def describe_fetch(requests: Sequence[ArtifactRequest], store: Store) -> list[st
     unpacked = f"at most {mib(most)} unpacked; " if most else ""
     lines = [f"to fetch: {len(requests)} artifacts; {unpacked}{room}"]
     for request in requests:
-        licence = request.toolchain.licence
+        licence, place = request.toolchain.licence, request.release.place
+        host = urlsplit(place).hostname or place or request.installation
         lines += [
-            f"{request.label}: {_describe_size(request)} from {_find_host(request)}",
+            f"{request.label}: {_describe_size(request)} from {host}",
             f"  checked: {_describe_check(request)}",
             f"  licence: {licence.name}",
             f"  to read: {licence.text}",
@@ -121,11 +122,6 @@ def _describe_size(request: ArtifactRequest) -> str:
     if not isinstance(release, FileRelease):
         return "a git checkout"
     return mib(release.size_bytes) if release.size_bytes else "an archive of unknown size"
-
-
-def _find_host(request: ArtifactRequest) -> str:
-    place = request.release.place
-    return urlsplit(place).hostname or place or request.installation
 
 
 def _describe_check(request: ArtifactRequest) -> str:

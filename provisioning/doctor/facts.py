@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from provisioning.elf.facts import Defect, ElfFacts, Proof
+from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
 
 HOST_KIND = "x86_64-linux-clang"
@@ -44,8 +45,9 @@ def parse_qnn_name(name: str) -> QnnName | None:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """One library or program of a tree: its ELF facts, or why it has none. ``proof`` is what a
-    catalog in its directory proves of a DSP library.
+    """One library or program of a tree: its ELF facts, or why it has none. ``sha256`` is that of an
+    unsigned DSP library, and ``proof`` what proves that it is genuine. ``targets`` are what a
+    program was compiled for.
     """
 
     relative: str
@@ -55,7 +57,9 @@ class FileFacts:
     build: QnnBuild | None = None
     defect: Defect | None = None
     defect_why: str = ""
+    sha256: str = ""
     proof: Proof | None = None
+    targets: tuple[Target, ...] = ()
 
     @property
     def name(self) -> str:
@@ -181,10 +185,11 @@ class PythonFacts:
     ``.cpython-311-x86_64-linux-gnu.so``. ``adaptors`` are the files of PyQnnManagerAdaptor.
     ``lacking`` are libraries that the adaptor needs and the loader would not find;
     ``unmet`` are (distribution, installed version, what executorch asks for); ``error`` is set
-    when the interpreter could not be asked. ``headers`` is the QNN release whose headers the
-    adaptor was compiled with; ``checkout`` and ``built_with`` the ExecuTorch and the SDK that an
-    overlay was built from; ``no_device`` why the adaptor creates no device, None where it was not
-    tried.
+    when the interpreter could not be asked. ``installed`` is where the installed executorch has its
+    package, ``pth`` the .pth files that name the directory above ``executorch``.
+    ``headers`` is the QNN release whose headers the adaptor was compiled with; ``checkout`` and
+    ``built_with`` the ExecuTorch and the SDK that an overlay was built from; ``no_device`` why the
+    adaptor creates no device, None where it was not tried.
     """
 
     executable: str
@@ -203,6 +208,8 @@ class PythonFacts:
     checkout: str = ""
     built_with: str = ""
     no_device: str | None = None
+    installed: str = ""
+    pth: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

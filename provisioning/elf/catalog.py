@@ -10,7 +10,7 @@ it was made before the certificate's end.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from provisioning.elf.facts import Genuine, Proof
-from provisioning.files import hash_file
 
 MAX_BYTES = 1 << 20
 TRUST_LIST, TIME_INFO = "1.3.6.1.4.1.311.10.1", "1.2.840.113549.1.9.16.1.4"
@@ -32,6 +31,9 @@ NAME_VALUE, INDIRECT_DATA, SHA256 = (
     for text in ("1.3.6.1.4.1.311.12.2.1", "1.3.6.1.4.1.311.2.1.4", "2.16.840.1.101.3.4.2.1")
 )
 TIMES = {0x17, 0x18}  # UTCTime, GeneralizedTime
+CONTENT_TAGS = {TRUST_LIST: 0x30, TIME_INFO: 0x04}  # SEQUENCE, OCTET STRING
+# SignerInfo with signed attributes, which unsigned ones may follow; an algorithm with NULL.
+SIGNER_TAGS, UNSIGNED_TAG, ALGORITHM_TAGS = [0x02, 0x30, 0x30, 0xA0, 0x30, 0x04], 0xA1, [0x06, 0x05]
 TIMESTAMP = "microsoft_time_stamp_token"
 TIME_STAMPING = "1.3.6.1.5.5.7.3.8"
 DIGESTS: Mapping[str, hashes.HashAlgorithm] = {
@@ -75,7 +77,7 @@ class Catalog:
         return self.files.get(sha256, "").lower() == name.lower()
 
 
-def prove_file(path: Path, trust: Trust, now: datetime) -> Proof | None:
+def prove_file(path: Path, sha256: str, trust: Trust, now: datetime) -> Proof | None:
     """What the catalogs in the directory of ``path`` prove of it; None without one for it.
 
     One that is named after another library and does not name this one says nothing of it. Raises
@@ -83,9 +85,7 @@ def prove_file(path: Path, trust: Trust, now: datetime) -> Proof | None:
     """
     own = f"{path.name.lower().removesuffix('skel.so')}.cat"
     catalogs = [one for one in sorted(path.parent.iterdir()) if one.suffix.lower() == ".cat"]
-    if not catalogs:
-        return None
-    sha256, found = hash_file(path), []
+    found = []
     for one in catalogs:
         try:
             catalog = parse_catalog(one.read_bytes(), trust, now)
@@ -152,16 +152,18 @@ def _children(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def _read_timestamp(info: Any, root: x509.Certificate) -> datetime | None:
-    """When the countersignature says that ``info`` signed; None without one."""
-    tokens = [
-        value
-        for attribute in info["unsigned_attrs"] or ()
-        if attribute["type"].native == TIMESTAMP
-        for value in attribute["values"]
-    ]
+    """When the countersignature says that ``info`` signed; None without one.
+
+    Raises CatalogError for anything else that the signature does not cover.
+    """
+    unsigned = [*(info["unsigned_attrs"] or ())]
+    if [attribute["type"].native for attribute in unsigned] not in ([], [TIMESTAMP]):
+        raise CatalogError("it has unsigned attributes other than one timestamp")
+    tokens = [value for attribute in unsigned for value in attribute["values"]]
     if not tokens:
         return None
-    signed = _load_signed(tokens[0])
+    (token,) = tokens
+    signed = _load_signed(token)
     stamp = tsp.TSTInfo.load(_children(_wrapped(signed))[0][1], strict=True)
     imprint = stamp["message_imprint"]
     algorithm = imprint["hash_algorithm"]["algorithm"].native
@@ -194,12 +196,12 @@ def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
     ]
     if types != [kind, kind]:
         raise CatalogError("its content is of another type")
-    content = _children(_wrapped(signed))[0][1]
+    tag, content = _children(_wrapped(signed))[0]
+    _require_encoding(signed, tag == CONTENT_TAGS[kind])
     digests = [one.native for one in attributes["message_digest"]]
     if digests != [hashlib.new(algorithm, content).digest()]:
         raise CatalogError("its content is not what was signed")
-    held = [one.chosen.dump() for one in signed["certificates"] if one.name == "certificate"]
-    certificates = [x509.load_der_x509_certificate(der) for der in held]
+    certificates = list(_load_certificates(signed))
     signer = _find_signer(info, certificates)
     key = signer.public_key()
     if not isinstance(key, rsa.RSAPublicKey):
@@ -211,6 +213,28 @@ def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
         raise CatalogError("its signature is not its signer's") from error
     _require_signer(signer, trust)
     _require_chain(signer, certificates, trust.root, when)
+
+
+def _require_encoding(signed: Any, is_content: bool) -> None:
+    """Raise CatalogError for another encoding of what no signature covers, such as a tag that would
+    hide the timestamp. Not looked at: an attribute certificate of the clock in the timestamp, whose
+    issuer's key is not in the file; nothing here relies on it.
+    """
+    info = signed["signer_infos"][0]
+    tags = [tag for tag, _ in _children(info.contents)]
+    algorithm = [tag for tag, _ in _children(info["signature_algorithm"].contents)]
+    is_info = tags in (SIGNER_TAGS, [*SIGNER_TAGS, UNSIGNED_TAG]) and algorithm == ALGORITHM_TAGS
+    if not (is_content and is_info and signed["version"].native in {"v1", "v3"}):
+        raise CatalogError("it is not encoded as catalogs are")
+
+
+def _load_certificates(signed: Any) -> Iterator[x509.Certificate]:
+    for one in signed["certificates"]:
+        if one.name == "certificate":
+            der = one.chosen.dump()
+            if der not in signed.contents or one.chosen["signature_value"].contents[0]:
+                raise CatalogError("a certificate of it is not in DER")
+            yield x509.load_der_x509_certificate(der)
 
 
 def _find_signer(info: Any, certificates: Sequence[x509.Certificate]) -> x509.Certificate:

@@ -1,16 +1,23 @@
-"""Whose catalogs prove libraries, out of manifests/policies/catalogs.toml."""
+"""What proves that a skel is Qualcomm's own: catalogs that manifests/policies/catalogs.toml trusts,
+and the list of genuine skels in manifests/policies/skels.toml.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
 
 import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from provisioning.elf.catalog import Trust
+from provisioning.elf.catalog import Trust, prove_file
+from provisioning.elf.facts import Genuine, Proof
+from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError
-from provisioning.manifest.reader import read_policy
+from provisioning.manifest.reader import manifests_root, read_policy
 
 
 class CatalogPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -20,6 +27,20 @@ class CatalogPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
     publisher: str
     usage: str
+
+
+class KnownBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The unsigned skels of a QNN build: SHA-256 by name, and the wheel that they are from."""
+
+    wheel: str
+    sha256: str
+    skels: Mapping[str, str]
+
+
+class KnownSkels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Genuine skels by the build of QNN that they name, such as v2.36.0.250627101419."""
+
+    builds: Mapping[str, KnownBuild]
 
 
 @functools.cache
@@ -32,3 +53,33 @@ def read_trust() -> Trust:
             "the root in manifests/policies/catalogs.toml is not that of its sha256"
         )
     return Trust(root, policy.publisher, policy.usage)
+
+
+@functools.cache
+def read_known() -> Mapping[str, KnownBuild]:
+    """The list of genuine skels; empty if the manifests have none. Raises ManifestError."""
+    path = manifests_root() / "policies" / "skels.toml"
+    return read_policy("skels", KnownSkels).builds if path.is_file() else {}
+
+
+def prove_skel(
+    path: Path, build: QnnBuild | None, sha256: str, at: datetime | None = None
+) -> Proof | None:
+    """What the catalogs in the directory of an unsigned skel prove of it, else the list of genuine
+    skels of the ``build`` that it names; None if neither names it.
+
+    The certificates of a catalog without a timestamp must be valid ``at`` that time, by default
+    now. Raises OSError and ManifestError.
+    """
+    if any(one.suffix.lower() == ".cat" for one in path.parent.iterdir()):
+        proof = prove_file(path, sha256, read_trust(), at or datetime.now(timezone.utc))
+        if proof:
+            return proof
+    known = read_known().get(build.text.partition("_")[0]) if build else None
+    if known is None or path.name not in known.skels:
+        return None
+    source, listed = f"skels.toml ({known.wheel})", known.skels[path.name]
+    if sha256 == listed:
+        return Proof(Genuine.GENUINE, source, listed=listed)
+    why = f"{path.name} of that build has SHA-256 {listed}, this one has {sha256}"
+    return Proof(Genuine.NOT_COVERED, source, why, listed=listed)

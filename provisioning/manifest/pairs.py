@@ -97,20 +97,16 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         QNN."""
         asked = (executorch, torch, qnn)
 
-        def measure(row: Supported) -> list[tuple[int, ...]]:
-            return [_distance(*pair) for pair in zip(asked, row.versions, strict=True)]
+        def measure(row: Supported) -> list[list[int]]:
+            pairs = zip(map(parse_version, asked), map(parse_version, row.versions), strict=True)
+            numbers = (zip_longest(one.release, other.release, fillvalue=0) for one, other in pairs)
+            return [[abs(one - other) for one, other in rows] for rows in numbers]
 
         return min(self.supported, key=measure, default=None)
 
     def find_hexagon(self, arch: str) -> HexagonPair:
         """The first Hexagon SDK and tools for an architecture such as v79; "" is not known."""
         return next((row for row in self.hexagon if row.arch == arch), HexagonPair(arch, ""))
-
-
-def _distance(one: str, other: str) -> tuple[int, ...]:
-    """By which two versions differ, number by number."""
-    numbers = (parse_version(text).release for text in (one, other))
-    return tuple(abs(left - right) for left, right in zip_longest(*numbers, fillvalue=0))
 
 
 @functools.cache

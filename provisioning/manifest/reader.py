@@ -197,8 +197,9 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An artifact that a profile needs; no components means all of it.
 
-    An adopted installation older than ``minimum`` is refused for ``minimum_reason``. Where the
-    loader finds ``unless_library`` none is needed; elsewhere its lib/ joins LD_LIBRARY_PATH.
+    An adopted installation older than ``minimum`` is refused for ``minimum_reason``. None is
+    needed if the loader finds ``unless_library``, or if the user's own installation of an artifact
+    of ``unless_in`` has its marker files in that directory; else its lib/ joins LD_LIBRARY_PATH.
     """
 
     name: str
@@ -207,6 +208,12 @@ class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minimum: str = ""
     minimum_reason: str = ""
     unless_library: str = ""
+    unless_in: dict[str, str] = {}
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether something on the machine can take its place."""
+        return bool(self.unless_library or self.unless_in)
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -128,9 +128,10 @@ def compose_request(
 
     Where the profile is complete, the variables are those that it composes, as a job gets them.
     """
+    requests = wanted_requests(profile)
     located = [
         Provisioned(request.name, request.release.version, root)
-        for request in wanted_requests(profile)
+        for request in requests
         if (root := _locate(request, given, base))
     ]
     # Of artifacts that may serve as the SDK, the one that was given is meant.
@@ -139,7 +140,8 @@ def compose_request(
     roots = {**found, **given}
     wanted = read_profile(profile)
     variables = dict(base)
-    needed = {artifact.name for artifact in wanted.artifacts if not artifact.unless_library}
+    optional = {artifact.name for artifact in wanted.artifacts if artifact.unless_library}
+    needed = {request.name for request in requests} - optional
     if not keep_variables and needed <= roots.keys():
         variables = compose_environment(profile, wanted, tuple(located)).apply(base)
     return make_request(profile, roots, variables)

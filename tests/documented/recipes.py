@@ -178,12 +178,15 @@ SAMPLES = (
     "qnn-ci judge kept",
     "qnn-ci list",
     "qnn-ci lock NAME...",
+    "qnn-ci lock-skels WHEEL...",
     "qnn-ci matrix plan.json",
     "qnn-ci path NAME",
+    "qnn-ci report --trend DIR",
     "qnn-ci report PATH",
     "qnn-ci setup",
     "qnn-ci update ARTIFACT[@VERSION]",
     "qnn-ci verify [NAME...]",
+    "qnn-ci verify-evidence model.pte --evidence evidence.intoto.json",
     "qnn-ci verify-signature signed",
 )
 # What the pages leave to the reader.
@@ -195,6 +198,8 @@ FILL = {
     "ARTIFACT[@VERSION]": "qnn-runtime@1.0",
     "fetch --to": "fetch libcxx --to DIR",
     "--from FILE": "--from ../sdk.zip",
+    "WHEEL...": "../qnn.whl",
+    "WHEEL ": "../qnn.whl ",
     "FILE ...": "signed/libQnnLpaiSkel.so",
     "DIRECTORY": "signed",
     "--source DIR": "--source $EXECUTORCH_ROOT",
@@ -202,12 +207,15 @@ FILL = {
     "IMAGE": "debian:bookworm",
     "--base BASE": "--base main",
     "report PATH": "report reports/test_emulator",
+    "--trend DIR": "--trend reports",
     "SESSION": "sign_skel",
     "TARGET": "android",
     "OWNER/REPOSITORY@COMMIT": setups.COMMIT,
 }
 # What can be run nowhere here, and why.
 NOT_RUN = {
+    "qnn-ci verify-evidence model.pte --evidence evidence.intoto.json --bundle bundle.json"
+    " --repository OWNER/NAME": "only a signing job makes a bundle; unit tests have published ones",
     "gh attestation verify": "it asks GitHub for an attestation that only a signing job makes",
 }
 RECIPES = (
@@ -278,6 +286,7 @@ RECIPES = (
     Recipe("provision -- lpai", says="licence", code=3),
     Recipe("fetch|-s prov", ACCEPTED, fill={"@2.49.40": ("@9.9.9",), "libatomic": ("libcxx",)}),
     Recipe("lock qnn-sdk --from", SERVED, "locks/qnn-sdk"),
+    Recipe("lock-skels", (setups.hold_wheel,), r"\+skels.+V75"),
     Recipe(
         "qnn-ci lock", ACCEPTED, r"\+\+\+ b/manifests/locks/qnn-sdk", fill={"NAME...": ("qnn-sdk",)}
     ),
@@ -321,8 +330,10 @@ RECIPES = (
     Recipe("-s plan|-ci plan", (setups.branch_off,), "(1 file changed|## Plan).*test_emulator"),
     Recipe("qnn-ci matrix", (setups.plan_two_cases,), '^{"include":.*test_emulator-1-of-1'),
     Recipe("qnn-ci gate", (setups.leave_results,), "green"),
+    Recipe("verify-evidence", (setups.leave_evidence,), "mlp 8a8w SM8650 passed"),
     Recipe("qnn-ci judge", (setups.leave_outputs,), "1 passed"),
     Recipe("report shard-1", (setups.record_shards,), "3 passed"),
+    Recipe("report --trend", (setups.record_report,), "1 report, .*mlp +fp16"),
     Recipe("qnn-ci report", (setups.record_report,), r'mlp +fp16.*1 passed|"\$schema"'),
     # Small Hexagon libraries, signed by a stand-in for the SDK's signer.
     Recipe("SESSION|sign_skel$|qnn-ci sign$", (setups.give_signer,), code=2),

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,9 +29,11 @@ from tests.mutants.packages import PACKAGES
 from tests.stand_ins import (
     bad_server,
     dsp_toolchains,
+    elf_edits,
     reports,
     second_ndk,
     shards,
+    statements,
     tiny_toolchains,
     toolchains,
 )
@@ -189,6 +192,15 @@ def serve_wheel(stage: Stage) -> None:
     words = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", "index", "./project"]
     subprocess.run(words, cwd=stage.folder, check=True, timeout=300)
     stage.variables["PIP_FIND_LINKS"] = str(stage.folder / "index")
+
+
+def hold_wheel(stage: Stage) -> None:
+    """A wheel with a skel whose build is not listed."""
+    name = "libQnnHtpV75Skel.so"
+    data = bytearray(elf_edits.named(LIBRARIES / "libplaceholder_for_hexagon.so", name))
+    elf_edits.set_build("v2.49.40.260810104044", "v2.11.40.230710101010")(data)
+    with zipfile.ZipFile(stage.folder / "qnn.whl", "w") as wheel:
+        wheel.writestr(f"qnn/{name}", bytes(data))
 
 
 # -- builds -------------------------------------------------------------------------------------
@@ -365,6 +377,14 @@ def plan_two_cases(stage: Stage) -> None:
 def leave_outputs(stage: Stage) -> None:
     """What a session keeps of a case."""
     keep_case(stage.project)
+
+
+def leave_evidence(stage: Stage) -> None:
+    """A program with the statement of its case, and a policy."""
+    (stage.project / "model.pte").write_bytes(statements.PROGRAM)
+    statement = json.dumps(statements.state(statements.make()))
+    (stage.project / "evidence.intoto.json").write_text(statement)
+    (stage.project / "qnn.toml").write_text('extends = "default"\n')
 
 
 def leave_results(stage: Stage) -> None:

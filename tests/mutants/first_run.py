@@ -100,6 +100,7 @@ def run_first(items: Sequence[pytest.Item], file: Path) -> int:
     run, reached = FirstRun(), Reached(file.with_suffix(".txt"))
     state()._stats = reached
     set_mutant_under_test("stats")
+    del os.environ["MUTANT_UNDER_TEST"]  # which programs that tests start would read
     for item, following in follow(items):
         reached.restart()
         cpu_s, wall_s = time.process_time(), time.monotonic()

@@ -12,34 +12,83 @@ import msgspec
 
 EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 
+LOWERING = "tests/integration/lowering/in_one_process"
+ARTIFACTS = "tests/integration/artifacts"
+
 # The packages that decide verdicts, and noxfile.py. A mutant is judged by those of the tests that
 # reach its function.
 PACKAGES: dict[str, tuple[str, ...]] = {
-    "ci/cases": ("tests/unit/ci/cases", "tests/unit/ci/emulator", "tests/unit/ci/lowering"),
-    "ci/executorch": ("tests/unit/ci/lowering", "tests/unit/ci/emulator"),
-    "ci/gate": ("tests/unit/ci/gate",),
+    "ci/cases": (
+        "tests/unit/ci/cases",
+        "tests/unit/ci/emulator",
+        "tests/unit/ci/lowering",
+        "tests/unit/ci/onnx/test_written.py",
+    ),
+    "ci/executorch": (
+        "tests/unit/ci/lowering",
+        "tests/unit/ci/emulator",
+        f"{LOWERING}/models_and_keys.py",
+        f"{LOWERING}/steps.py",
+    ),
+    "ci/gate": ("tests/unit/ci/gate", "tests/integration/gate/test_plan_verb.py"),
     "ci/images": ("tests/unit/ci/images",),
     "ci/judging": ("tests/unit/ci/emulator", "tests/unit/ci/cases"),
-    "ci/models": ("tests/unit/ci/lowering", "tests/unit/ci/emulator", "tests/unit/ci/cases"),
-    "ci/onnx": ("tests/unit/ci/onnx",),
+    "ci/models": (
+        "tests/unit/ci/lowering",
+        "tests/unit/ci/emulator",
+        "tests/unit/ci/cases",
+        f"{LOWERING}/models_and_keys.py",
+        f"{LOWERING}/ties.py",
+        "tests/integration/lowering/test_users_data.py",
+    ),
+    "ci/onnx": (
+        "tests/unit/ci/onnx",
+        f"{LOWERING}/onnx_making.py",
+        f"{LOWERING}/onnx_quantizing.py",
+    ),
     "ci/parity/compare": ("tests/unit/ci/parity",),
     "ci/report": ("tests/unit/ci/report",),
     "ci/signing": ("tests/unit/ci/signing",),
     "noxfile.py": ("tests/unit/test_noxfile.py",),
     "provisioning/archives": ("tests/unit/provisioning/archives",),
-    "provisioning/artifacts": ("tests/unit/provisioning/artifacts",),
+    "provisioning/artifacts": (
+        "tests/unit/provisioning/artifacts",
+        f"{ARTIFACTS}/test_compiled_library.py",
+        f"{ARTIFACTS}/test_provision_archive.py",
+        f"{ARTIFACTS}/test_provision_git.py",
+        f"{ARTIFACTS}/test_provision_wheel.py",
+        f"{ARTIFACTS}/test_update.py",
+    ),
     "provisioning/console": ("tests/unit/provisioning/console",),
     "provisioning/doctor/checks": ("tests/unit/provisioning/doctor",),
     "provisioning/elf": ("tests/unit/provisioning/elf",),
     "provisioning/fetch": ("tests/unit/provisioning/fetch",),
     "provisioning/store": ("tests/unit/provisioning/store",),
 }
+# The modules that decide, where not all of a package do: the others call a compiler, start
+# processes or draw.
+DECIDING: dict[str, str] = {
+    "ci/cases": "baselines cache engine judged kept outputs packages pipeline policy qnn_files "
+    "runners spec",
+    "ci/executorch": "context_digest delegation engine quantize toolchain tracing",
+    "ci/gate": "cases changes evidence jobs names parts plan reach reading results rules schema "
+    "sessions tree verdict",
+    "ci/images": "definition digest normalize prune push",
+    "ci/models": "data_files integer_bounds layers lowering_options methods model noise numerics "
+    "schemes source_lines tensors user_code user_data user_models",
+    "ci/onnx": "contexts engine fallback models noise options preparation source target",
+    "ci/report": "annotation columns comparison github junit merge providers sarif schema",
+    "provisioning/console": "caller clock command git interrupts process terminal user_files",
+}
 
 
 def list_modules(place: Path, package: str) -> list[Path]:
-    """The modules of a row of PACKAGES below ``place``."""
+    """The modules of a row of PACKAGES below ``place`` that decide."""
     found = place / package
-    return [found] if found.suffix == ".py" else sorted(found.rglob("*.py"))
+    if found.suffix == ".py":
+        return [found]
+    wanted = DECIDING.get(package, "").split()
+    return sorted(path for path in found.rglob("*.py") if not wanted or path.stem in wanted)
 
 
 @dataclass(frozen=True)

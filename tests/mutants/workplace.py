@@ -119,7 +119,13 @@ def run_own(
 def prepare(place: Path, package: str) -> None:
     """The checkout's code, without decorators in the package, and the settings of mutmut."""
     place.mkdir(parents=True, exist_ok=True)
-    discard(place / "mutants" / "tests")  # mutmut would leave what was removed
+    # mutmut would leave what was removed
+    discard(place / "mutants" / "tests")
+    known = {
+        place / "mutants" / f"{one.relative_to(ROOT)}.meta" for one in list_modules(ROOT, package)
+    }
+    for meta in {*(place / "mutants").rglob("*.meta")} - known:
+        meta.unlink()
     for name in CODE:
         if (ROOT / name).is_dir():
             discard(place / name)
@@ -137,7 +143,7 @@ def prepare(place: Path, package: str) -> None:
     parser = configparser.ConfigParser()
     parser["mutmut"] = {
         "source_paths": _lines(*CODE),
-        "only_mutate": _lines(package if package.endswith(".py") else f"{package}/*.py"),
+        "only_mutate": _lines(*(str(one.relative_to(ROOT)) for one in list_modules(ROOT, package))),
         "also_copy": _lines(*BESIDE),
     }
     with (place / "setup.cfg").open("w", encoding="utf-8") as settings:

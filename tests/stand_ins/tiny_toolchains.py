@@ -111,7 +111,7 @@ def make_ndk(root: Path, revision: str = "26.2.11394342") -> Path:
     write(root / "build/cmake/android.toolchain.cmake", ANDROID_CMAKE)
     prebuilt = root / "toolchains/llvm/prebuilt/linux-x86_64"
     (prebuilt / "bin").mkdir(parents=True)
-    for name in ("clang", "clang++", "ld.lld"):
+    for name in ("clang", "clang++", "ld.lld", "llvm-objcopy"):
         (prebuilt / "bin" / name).symlink_to(str(shutil.which(name)))
     library = prebuilt / "sysroot/usr/lib"
     compiler = [str(prebuilt / "bin/clang"), "--target=aarch64-linux-android30", "-nostdlib"]

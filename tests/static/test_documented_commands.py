@@ -53,8 +53,10 @@ LANES = {"test-emulator", "test-onnx"}
 # What a reader has or gets, of his own or by the command before.
 READERS_FILES = {
     "net.py", "net.onnx", "qnn.toml", "model_ctx.onnx", "plan.json", "needs.json", "results",
+    "model.pte", "evidence.intoto.json", "bundle.json",
     "kept", "before/report.json", "reports/test_emulator", "shard-1", "shard-2", "signed", "DIR",
-    "signed/libQnnLpaiSkel.so", "../sdk.zip", "~/executorch", "executorch", "$EXECUTORCH_ROOT",
+    "reports", "signed/libQnnLpaiSkel.so", "../sdk.zip", "../qnn.whl",
+    "~/executorch", "executorch", "$EXECUTORCH_ROOT",
 }  # fmt: skip
 WRITTEN = {"out", "to", "sarif", "reports", "report", "keep_artifacts"}
 SHELL = re.compile(r"\d?>>?|[|&;]+")

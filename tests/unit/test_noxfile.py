@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
+import fcntl
+import hashlib
 import importlib.util
+import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
 
 import nox.registry
 import pytest
+from nox.command import CommandFailed
 
 from tests.documented.pages import ROOT
 
@@ -209,3 +215,479 @@ def test_an_environment_of_other_packages_is_made_again(
     ):
         stamp.write_text(text)
         assert noxfile.is_made(tmp_path, "core") is made
+
+
+# -- what sessions run, and how they end ----------------------------------------------------------
+
+
+class Ran(NamedTuple):
+    """A program that a session started, and what it gave it."""
+
+    words: tuple[str, ...]
+    options: dict[str, Any]
+
+
+class Recorder(Log):
+    """A session in a fresh checkout that notes what it would run; ``codes`` are exit codes."""
+
+    def __init__(self, folder: Path, name: str, *posargs: str, codes: Sequence[int] = ()) -> None:
+        super().__init__()
+        self.name, self.posargs = name, posargs
+        self.env_dir = folder / ".nox" / name
+        self.ran: list[Ran] = []
+        self.codes = list(codes)
+        self.act: Callable[[Mapping[str, Any]], None] = lambda options: None
+        self._runner = SimpleNamespace(global_config=SimpleNamespace(sessions=[name]))
+
+    def run(self, *words: str, **options: Any) -> str:
+        self.ran.append(Ran(words, options))
+        self.act(options)
+        if "virtualenv" in words:
+            Path(words[-1]).mkdir(parents=True, exist_ok=True)
+        if code := self.codes.pop(0) if self.codes else 0:
+            raise CommandFailed(return_code=code)
+        return "1700000000\n"
+
+    def error(self, text: str) -> None:
+        raise RefusedError(text)
+
+
+@pytest.fixture
+def linux(noxfile: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The noxfile on a host where every session runs, with no signal handler left behind."""
+    monkeypatch.setattr(noxfile.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(noxfile.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(noxfile.ctypes, "CDLL", lambda name: None)
+    handler = signal.getsignal(signal.SIGTERM)
+    yield noxfile
+    signal.signal(signal.SIGTERM, handler)
+    noxfile.failures.clear()
+
+
+def make(noxfile: ModuleType, session: Recorder, *groups: str) -> None:
+    """Make environments without packages."""
+    for group in groups:
+        place = noxfile.find_environment(session, group)
+        (place / "bin").mkdir(parents=True)
+        (place / "bin" / "python").touch()
+        (place / "installed.sha256").write_text(noxfile.digest_group(group))
+
+
+MODULES = {
+    "test_emulator": ("lowering", "ci", "test-emulator"),
+    "test_onnx": ("onnx", "ci", "test-onnx"),
+    "provision": ("core", "ci", "fetch"),
+    "validate": ("core", "ci", "doctor"),
+    "bench": ("lowering", "tests.bench"),
+    "mutants": ("test", "tests.mutants"),
+    "parity": ("core", "ci", "parity"),
+    "plan": ("core", "ci", "plan"),
+    "build_runner": ("lowering", "ci", "build", "runner"),
+    "build_aot": ("lowering", "ci", "build", "aot"),
+    "build_android": ("lowering", "ci", "build", "android"),
+    "build_linux": ("lowering", "ci", "build", "linux"),
+    "build_direct": ("lowering", "ci", "build", "direct"),
+    "sign_skel": ("core", "ci", "sign"),
+    "docker_build": ("core", "ci", "image", "build"),
+    "docker_shell": ("core", "ci", "image", "shell"),
+    "qnn_ci": ("core", "ci"),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_session_runs_its_module_in_its_environment(
+    linux: ModuleType, tmp_path: Path, name: str
+) -> None:
+    group, *module = MODULES[name]
+    session = Recorder(tmp_path, name, "--json", "x y")
+    make(linux, session, group)
+    getattr(linux, name).func(session)
+    python = str(tmp_path / ".nox" / group / "bin" / "python")
+    (ran,) = session.ran
+    assert list(ran.words) == [python, "-m", *module, "--json", "x y"]
+    assert ran.options["stderr"] is None
+    assert (ran.options["interrupt_timeout"], ran.options["terminate_timeout"]) == (3, 10)
+    assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    assert linux.started == [name]
+    assert linux.failures == []
+
+
+def test_sessions_are_run_by_their_names_and_two_by_default(noxfile: ModuleType) -> None:
+    sessions = nox.registry.get()
+    assert {*MODULES, "lint", "tests", "unit", "test_trained", "release"} < {*sessions}
+    assert noxfile.nox.options.sessions == ["lint", "tests"]
+    assert {name for name, one in sessions.items() if one.default} == {"lint", "tests"}
+
+
+@pytest.mark.parametrize(
+    ("words", "adds"),
+    [((), True), (("--python", "p"), False), (("--python=p",), False), (("--json",), True)],
+)
+def test_the_doctor_examines_the_environment_that_lowers(
+    linux: ModuleType, tmp_path: Path, words: tuple[str, ...], adds: bool
+) -> None:
+    session = Recorder(tmp_path, "validate", *words)
+    make(linux, session, "core", "lowering")
+    linux.validate.func(session)
+    python = str(tmp_path / ".nox/lowering/bin/python")
+    more = ("--python", python) if adds else ()
+    assert session.ran[0].words[2:] == ("ci", "doctor", *words, *more)
+
+
+@pytest.mark.parametrize("target", ["aot", "android", "linux", "direct"])
+def test_what_a_build_lacks_comes_before_torch(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str
+) -> None:
+    session = Recorder(tmp_path, f"build_{target}", "--soc", "S", codes=[3])
+    make(linux, session, "core")
+    with pytest.raises(CommandFailed):
+        getattr(linux, f"build_{target}").func(session)
+    (ran,) = session.ran
+    assert ran.words[2:] == ("ci", "build", target, "--check", "--soc", "S")
+    assert linux.failures == [linux.Failure(session.name, 3, "")]
+
+
+@pytest.mark.parametrize(("code", "kept"), [(4, 4), (1, 1), (0, 1)])
+def test_a_module_that_fails_leaves_its_code_and_its_cause(
+    linux: ModuleType, tmp_path: Path, code: int, kept: int
+) -> None:
+    session = Recorder(tmp_path, "plan")
+    make(linux, session, "core")
+
+    def fail(options: Mapping[str, Any]) -> None:
+        if code != 1:
+            Path(options["env"]["QNN_CI_CAUSE_FILE"]).write_text("why\n")
+        raise CommandFailed(return_code=code)
+
+    session.act = fail
+    with pytest.raises(CommandFailed):
+        linux.plan.func(session)
+    assert linux.failures == [linux.Failure("plan", kept, "why" if code != 1 else "")]
+
+
+def test_an_interrupt_leaves_nox_its_own_exit_code(linux: ModuleType, tmp_path: Path) -> None:
+    session = Recorder(tmp_path, "plan")
+    make(linux, session, "core")
+    linux.failures.append(linux.Failure("before", 1, ""))
+
+    def interrupt(options: Mapping[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    session.act = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        linux.plan.func(session)
+    assert linux.failures == []
+
+
+@pytest.mark.parametrize(
+    ("sessions", "told"), [(["plan"], ""), (["plan", "parity"], "plan parity"), (None, "")]
+)
+def test_a_verb_is_told_its_command_and_the_sessions_of_the_call(
+    linux: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    sessions: list[str] | None,
+    told: str,
+) -> None:
+    monkeypatch.delenv("QNN_CI_COMMAND", raising=False)
+    for command in ("nox", "./nox"):
+        session = Recorder(tmp_path, "plan")
+        session._runner.global_config.sessions = sessions
+        if command == "nox":
+            make(linux, session, "core")
+        else:
+            monkeypatch.setenv("QNN_CI_COMMAND", "./nox")
+        linux.plan.func(session)
+        env = session.ran[0].options["env"]
+        assert (env["QNN_CI_COMMAND"], env["QNN_CI_SESSIONS"]) == (command, told)
+        assert Path(env["QNN_CI_CAUSE_FILE"]).name == "cause"
+        assert not Path(env["QNN_CI_CAUSE_FILE"]).parent.exists()
+
+
+class ExitedError(Exception):
+    """os._exit was called."""
+
+
+@pytest.mark.parametrize(
+    ("codes", "started", "ends", "told"),
+    [
+        ([], ["plan"], None, False),
+        ([3], ["plan"], 3, False),
+        ([3], ["plan", "plan"], 3, False),
+        ([4, 1], ["plan", "lint"], 4, True),
+        ([255], ["plan"], 255, False),
+        ([256], ["plan"], 1, False),
+        ([-9], ["plan"], 1, False),
+        ([0], ["plan"], 1, False),
+    ],
+)
+def test_nox_ends_with_the_code_of_the_first_failure(
+    linux: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    codes: list[int],
+    started: list[str],
+    ends: int | None,
+    told: bool,
+) -> None:
+    ended: list[int] = []
+
+    def leave(code: int) -> None:
+        ended.append(code)
+        raise ExitedError
+
+    monkeypatch.setattr(linux.os, "_exit", leave)
+    linux.failures += [linux.Failure(f"s{code}", code, f"cause {code}") for code in codes]
+    linux.started += started
+    with pytest.raises(ExitedError) if codes else nullcontext():
+        linux.end_run()
+    assert ended == ([] if ends is None else [ends])
+    shown = capsys.readouterr().err
+    assert shown == (
+        f"nox > s{codes[0]} failed first, with exit code {codes[0]}\ncause {codes[0]}\n"
+        if told
+        else ""
+    )
+
+
+def test_end_run_is_what_python_runs_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, noxfile: ModuleType
+) -> None:
+    registered: list[Any] = []
+    monkeypatch.setattr(atexit, "register", lambda one: registered.append(one) or one)
+    spec = importlib.util.spec_from_file_location("noxfile", ROOT / "noxfile.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "noxfile", module)
+    nox.registry.reset()
+    spec.loader.exec_module(module)
+    assert module.end_run in registered
+
+
+@pytest.mark.parametrize(("name", "words"), [("tests", ()), ("unit", ("tests/unit",))])
+@pytest.mark.parametrize("given", [(), ("-k", "one")])
+def test_tests_run_with_their_environment_first_on_the_path(
+    linux: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    words: tuple[str, ...],
+    given: tuple[str, ...],
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    session = Recorder(tmp_path, name, *given)
+    group = {"tests": "test"}.get(name, name)
+    make(linux, session, group)
+    getattr(linux, name).func(session)
+    (ran,) = session.ran
+    programs = tmp_path / ".nox" / group / "bin"
+    assert ran.options == {"env": {"PATH": f"{programs}:/usr/bin"}}
+    report = f"--junit-xml={ROOT}/reports/{name}/junit.xml"
+    usual = ("-n3", "--dist", "loadfile", "--no-loadscope-reorder", *words)
+    assert ran.words == (str(programs / "python"), "-m", "pytest", report, *(given or usual))
+    assert linux.started == [name]
+
+
+def test_trained_models_are_judged_in_the_environment_of_tests(
+    linux: ModuleType, tmp_path: Path
+) -> None:
+    session = Recorder(tmp_path, "test_trained", "--lane", "onnx")
+    make(linux, session, "test")
+    linux.test_trained.func(session)
+    (ran,) = session.ran
+    assert ran.words[0] == str(tmp_path / ".nox/test/bin/python")
+    assert ran.words[1:] == ("-m", "tests.trained", "--lane", "onnx")
+    assert linux.started == ["test_trained"]
+
+
+def test_an_offline_fetch_is_all_that_a_missing_library_takes_from_the_command(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(name: str) -> None:
+        assert name == "libatomic.so.1"
+        raise OSError(name)
+
+    monkeypatch.setattr(linux.ctypes, "CDLL", refuse)
+    for words in ((), ("--model", "m", "--offline")):
+        session = Recorder(tmp_path / str(len(words)), "test_onnx", *words)
+        make(linux, session, "core")
+        linux.fetch_library(session, "onnx")
+        assert session.ran[0].words[2:] == ("ci", "fetch", "libatomic", *words[2:])
+        assert "libatomic.so.1" in session.said[0]
+    made = Recorder(tmp_path / "made", "test_onnx")
+    make(linux, made, "onnx")
+    linux.fetch_library(made, "onnx")
+    assert made.ran == []
+
+
+# -- environments ---------------------------------------------------------------------------------
+
+
+def test_an_environment_is_made_once_and_again_when_its_packages_change(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"core": ["a==1", "b==2"]}})
+    session = Recorder(tmp_path, "plan")
+    (tmp_path / ".nox").mkdir()
+    python = linux.make_environment(session, "core")
+    place = tmp_path / ".nox" / "core"
+    assert python == place / "bin" / "python"
+    made, packages, compiled = session.ran
+    assert made.words == (sys.executable, "-m", "virtualenv", "-q", str(place))
+    pip = (str(python), "-m", "pip", "install", "-q", "--no-compile")
+    assert packages.words == (*pip, "a==1", "b==2")
+    assert compiled.words[:5] == (str(python), "-m", "compileall", "-qq", "-j0")
+    assert compiled.words[-2:] == (linux.RARE, str(place / "lib"))
+    assert compiled.options == {"success_codes": [0, 1], "silent": True, "log": False}
+    assert all(one.options["silent"] and not one.options["log"] for one in session.ran)
+    assert "installing 2 packages into core" in session.said[0]
+    stamp = place / "installed.sha256"
+    assert stamp.read_text() == linux.digest_group("core")
+    (place / "bin").mkdir()
+    python.touch()
+    linux.make_environment(session, "core")
+    assert len(session.ran) == 3
+    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"core": ["a==1", "b==3"]}})
+    linux.make_environment(session, "core")
+    assert session.ran[4].words[-1] == "b==3"
+    python.unlink()
+    linux.make_environment(session, "core")
+    assert len(session.ran) == 9
+
+
+def test_torch_is_installed_before_its_dependents_from_its_own_index(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    groups = {"lowering": ["torch==2", "torchvision==1", "x==1"]}
+    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": groups})
+    monkeypatch.setenv("QNN_CI_TORCH_INDEX", "https://index")
+    session = Recorder(tmp_path, "test_emulator")
+    (tmp_path / ".nox").mkdir()
+    linux.make_environment(session, "lowering")
+    torch, others = session.ran[1:3]
+    assert torch.words[6:] == ("--no-deps", "torch==2", "--index-url", "https://index")
+    assert torch.options == {"silent": True, "log": False}
+    assert others.words[6:] == ("torch==2", "torchvision==1", "x==1")
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_an_environment_that_failed_does_not_count(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: int
+) -> None:
+    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"core": ["a==1"]}})
+    session = Recorder(tmp_path, "plan", codes=[0] * step + [1])
+    place = tmp_path / ".nox" / "core"
+    place.mkdir(parents=True)
+    (place / "installed.sha256").write_text("old")
+    with pytest.raises(RefusedError, match=f"{place} could not be made"):
+        linux.make_environment(session, "core")
+    assert not (place / "installed.sha256").exists()
+    (failure,) = linux.failures
+    assert (failure.session, failure.code) == ("plan", 4)
+    assert failure.cause.startswith(f"{place} could not be made")
+
+
+def test_an_environment_that_another_nox_makes_is_waited_for(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session = Recorder(tmp_path, "plan")
+    (tmp_path / ".nox").mkdir()
+    monkeypatch.setattr(linux, "install", lambda *_: pytest.fail("it is made"))
+    with (tmp_path / ".nox" / "core.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        thread = Thread(target=linux.make_environment, args=(session, "core"))
+        thread.start()
+        while not session.said:
+            time.sleep(0.01)
+        assert "waiting for another nox, which makes core" in session.said[0]
+        make(linux, session, "core")
+    thread.join()
+
+
+def test_an_environment_is_locked_while_it_is_made(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session = Recorder(tmp_path, "plan")
+
+    def install(*_: object) -> None:
+        with (
+            (tmp_path / ".nox" / "core.lock").open("w") as other,
+            pytest.raises(BlockingIOError),
+        ):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    monkeypatch.setattr(linux, "install", install)
+    linux.make_environment(session, "core")
+    assert session.said == []
+    (tmp_path / "file").touch()
+    session.env_dir = tmp_path / "file" / "plan"
+    with pytest.raises(RefusedError, match="cannot be written"):
+        linux.make_environment(session, "core")
+    assert linux.failures[0].code == 4
+
+
+def test_a_digest_names_the_packages_in_their_order_and_the_python(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digest(*packages: str) -> str:
+        monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"one": [*packages]}})
+        return str(linux.digest_group("one"))
+
+    text = f"python{sys.version_info.major}.{sys.version_info.minor}\na==1\nb==2"
+    assert digest("a==1", "b==2") == hashlib.sha256(text.encode()).hexdigest()
+    assert len({digest("a==1", "b==2"), digest("b==2", "a==1"), digest("a==1")}) == 3
+
+
+def test_an_index_is_asked_for_what_it_has_and_no_longer_than_allowed(
+    linux: ModuleType, index: str
+) -> None:
+    assert linux.answers(f"{index}/torch/")
+    assert not linux.answers(f"{index}/none/")
+    assert not linux.answers("no URL")
+    linux.PROBE_S = 0.05
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert not linux.answers(f"http://127.0.0.1:{silent.getsockname()[1]}/")
+
+
+def test_a_release_is_made_of_the_last_commit(linux: ModuleType, tmp_path: Path) -> None:
+    session = Recorder(tmp_path, "release")
+    make(linux, session, "release", "core")
+    linux.release.func(session)
+    commit, build, sbom = session.ran
+    assert commit.words == ("git", "log", "-1", "--format=%ct")
+    assert commit.options == {"silent": True, "external": True}
+    programs = tmp_path / ".nox/release/bin"
+    assert build.words == (str(programs / "python"), "-m", "build", "--outdir", "dist")
+    assert build.options == {"env": {"SOURCE_DATE_EPOCH": "1700000000"}}
+    assert sbom.words == (
+        str(programs / "cyclonedx-py"),
+        "environment",
+        str(tmp_path / ".nox/core/bin/python"),
+        *("--pyproject", "pyproject.toml", "--output-reproducible"),
+        *("--output-file", "dist/sbom.cdx.json"),
+    )
+    assert linux.started == ["release"]
+
+
+@pytest.mark.parametrize("given", [(), ("lint", "test")])
+def test_environments_that_are_named_are_made_else_two(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: tuple[str, ...]
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(linux, "make_environment", lambda session, group: made.append(group))
+    linux.environments.func(Recorder(tmp_path, "environments", *given))
+    assert made == list(given or ("core", "lowering"))
+
+
+def test_lint_runs_every_program_of_its_environment(linux: ModuleType, tmp_path: Path) -> None:
+    session = Recorder(tmp_path, "lint")
+    make(linux, session, "lint")
+    linux.lint.func(session)
+    programs = tmp_path / ".nox" / "lint" / "bin"
+    assert [str(Path(one.words[0]).parent) for one in session.ran] == [str(programs)] * 7
+    assert all(one.options["env"]["PYTHONPATH"] == str(ROOT) for one in session.ran)
+    assert [Path(one.words[0]).name for one in session.ran] == [
+        *("ruff", "ruff", "mypy", "lint-imports", "python", "hadolint", "python")
+    ]
+    assert linux.started == ["lint"]

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
+from provisioning.doctor.checks.elf import FIRST_CHECKSUM
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import STAGING, FileFacts, QnnName
 from provisioning.elf.facts import EM_QDSP6, Genuine
-from provisioning.elf.qnn_build import QnnBuild
+from provisioning.elf.qnn_build import PARTIAL_NAMES, QnnBuild
 from provisioning.versions import is_older, is_same
 
 
@@ -111,10 +112,14 @@ def see_newer_system(family: Family) -> Iterator[Seen]:
 
 
 def _strays(family: Family) -> Iterator[tuple[FileFacts, QnnBuild, QnnBuild]]:
-    """Libraries of another build than most: the file, its build, that of most."""
+    """QNN's own libraries of another build than most: the file, its build, that of most. Libraries
+    of models and of users' operators name the QNN that they were compiled with, and newer ones run
+    them.
+    """
     usual = most_common_build(family.files)
     for file in family.files:
-        if usual and file.build and not file.build.agrees_with(usual):
+        is_own = PARTIAL_NAMES.match(file.name)
+        if usual and is_own and file.build and not file.build.agrees_with(usual):
             yield file, file.build, usual
 
 
@@ -242,7 +247,7 @@ def see_forged_catalog(family: Family) -> Iterator[Seen]:
     "QNN319",
     "{subject} is not the file that {catalog} vouches for",
     "it was changed, by a strip for example, or is of another build: {reason}",
-    "take {subject} and {catalog} from one SDK, and leave them as they are",
+    "take {subject} from the SDK again, with the catalog next to it, and leave them as they are",
     severity=Severity.WARNING,
 )
 def see_other_than_catalog(family: Family) -> Iterator[Seen]:
@@ -251,9 +256,22 @@ def see_other_than_catalog(family: Family) -> Iterator[Seen]:
 
 def _see_proofs(family: Family, outcome: Genuine) -> Iterator[Seen]:
     for file in family.files:
-        if file.proof and file.proof.outcome is outcome:
-            proof = file.proof
+        proof = file.proof
+        is_other = outcome is Genuine.NOT_COVERED
+        if proof and proof.outcome is outcome and not (is_other and _is_reported(file)):
             yield seen(file.name, file.path, catalog=proof.catalog, reason=proof.why)
+
+
+def _is_reported(file: FileFacts) -> bool:
+    """Whether other checks say how a skel was changed: QNN230, QNN231, QNN236 from its checksum,
+    QNN214, QNN305 and QNN306 from its Hexagon version.
+    """
+    elf, name, version = file.elf, file.qnn_name, file.build.version if file.build else None
+    if elf is None or name is None or name.hexagon != f"{elf.hexagon_version:x}":
+        return True  # libCalculator_skel.so has the same name for each version
+    if elf.checksum is None:
+        return bool(version) and not is_older(version or "", FIRST_CHECKSUM)
+    return elf.checksum.is_wrong
 
 
 @FAMILIES.check(
@@ -271,14 +289,19 @@ def see_misplaced_skel(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN306",
-    "{subject} holds code for Hexagon V{flags}",
+    "{subject} holds code for {machine}",
     "the DSP refuses it, or runs without what the name promises: error 4000",
     "take it from the SDK's lib/hexagon-v{version}/unsigned again",
 )
 def see_misnamed_skel(family: Family) -> Iterator[Seen]:
     for file, version, flags, directory in _skels(family):
         if not directory and flags != version:
-            yield seen(file.name, file.path, flags=flags, version=version)
+            yield seen(file.name, file.path, machine=f"Hexagon V{flags}", version=version)
+    for file in family.files if family.is_staged else ():
+        name, elf = file.qnn_name, file.elf
+        is_skel = name and (name.backend, name.part) == ("Htp", "Skel")
+        if name and is_skel and elf and elf.machine != EM_QDSP6:
+            yield seen(file.name, file.path, machine=elf.machine_name, version=name.hexagon)
 
 
 def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:

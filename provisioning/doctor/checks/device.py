@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from provisioning.doctor.checks.coherence import most_common_build, split_sets
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
-from provisioning.doctor.facts import STAGING, DeviceFacts, TreeFacts, parse_qnn_name
+from provisioning.doctor.facts import STAGING, DeviceFacts, FileFacts, TreeFacts, parse_qnn_name
 from provisioning.elf.facts import EM_AARCH64
+from provisioning.elf.programs import NO_SOC
 from provisioning.versions import is_older
 
 
@@ -160,6 +161,19 @@ def see_no_directory(staging: Staging) -> Iterator[Seen]:
 
 
 @STAGINGS.check(
+    "QNN300",
+    "{subject} is a link to {target}, which is not there",
+    "'library \"{subject}\" not found' on the device; a copy onto the link fails, too",
+    "remove {where}, then copy {subject} itself there from the SDK",
+    after=("QNN308",),
+)
+def see_dangling_link(staging: Staging) -> Iterator[Seen]:
+    for path in sorted(staging.tree.dangling):
+        if (name := path.rpartition("/")[2]).startswith("lib"):
+            yield seen(name, staging.tree.root / path, target=staging.tree.links[path])
+
+
+@STAGINGS.check(
     "QNN309",
     "the staging directory holds no library",
     "nothing on the device could load QNN: '{first} not found'",
@@ -200,15 +214,53 @@ def see_pointers(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check(
     "QNN322",
-    "{subject} is empty",
-    "nothing can be loaded from it: a copy or a download ended early, or a compiler failed",
-    "lower the model again, and copy the program again",
+    "{subject} {damage}",
+    "it cannot be loaded: a copy or a download ended early, or a compiler failed",
+    "copy the program again; if the original is no longer, lower the model again",
     after=("QNN308",),
 )
-def see_empty_program(staging: Staging) -> Iterator[Seen]:
+def see_damaged_program(staging: Staging) -> Iterator[Seen]:
     for file in staging.tree.lowered:
-        if not file.size_bytes:
-            yield seen(file.name, file.path)
+        if file.defect:
+            yield seen(file.name, file.path, damage=file.defect_why)
+
+
+@STAGINGS.check(
+    "QNN323",
+    "{subject} was compiled for {made}, not for {wanted}",
+    "on the device it ends with error 5005 or 14001, while the emulator may run it",
+    "lower the model for {wanted}, or stage the libraries for {made}",
+    after=("QNN308",),
+)
+def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
+    """The Hexagon version that counts is the SoC's, else those of the staged stubs and skels."""
+    soc, names = staging.case.soc, map(parse_qnn_name, staging.names)
+    staged = {one.hexagon for one in names if one and one.backend == "Htp" and one.hexagon}
+    versions = {str(soc[1])} if soc else staged
+    wanted = f"{soc[0]} (V{soc[1]})" if soc else ", ".join(f"V{one}" for one in sorted(staged))
+    for file in staging.tree.lowered:
+        if versions and file.targets and not versions & {str(one.hexagon) for one in file.targets}:
+            yield seen(file.name, file.path, made=_name_targets(file), wanted=wanted)
+
+
+@STAGINGS.check(
+    "QNN324",
+    "{subject} was compiled for {made}, not for {wanted}",
+    "their Hexagon version is the same, but not all memory (VTCM) is: then it ends with error 5005",
+    "lower the model for {wanted}",
+    after=("QNN323",),
+    severity=Severity.WARNING,
+)
+def see_program_for_another_soc(staging: Staging) -> Iterator[Seen]:
+    soc = staging.case.soc
+    for file in staging.tree.lowered:
+        names = {one.soc for one in file.targets}
+        if soc and names and not names & {soc[0], NO_SOC}:
+            yield seen(file.name, file.path, made=_name_targets(file), wanted=soc[0])
+
+
+def _name_targets(file: FileFacts) -> str:
+    return ", ".join(f"{one.soc} (V{one.hexagon})" for one in file.targets)
 
 
 @STAGINGS.check(
@@ -219,22 +271,28 @@ def see_empty_program(staging: Staging) -> Iterator[Seen]:
     after=("QNN309", "QNN320", "QNN321"),
 )
 def see_not_staged(staging: Staging) -> Iterator[Seen]:
+    dangling = {path.rpartition("/")[2] for path in staging.tree.dangling}  # QNN300 reports them
     for name in staging.wanted:
-        if name not in staging.names:
+        if name not in staging.names | dangling:
             yield seen(name, staging.tree.root)
 
 
 @STAGINGS.check(
     "QNN311",
-    "no stub is staged: libQnnHtpVNNStub.so of the device's Hexagon version",
+    "no stub is staged: {subject}",
     "libQnnHtp.so talks to the DSP through it: error 4000 or 14001 on the device",
-    "copy stub and skel for the device's SoC; --soc NAME tells which (SM8750 has V79)",
+    "copy {subject} of the same SDK into {where}{more}",
     after=("QNN309", "QNN320", "QNN321"),
 )
 def see_no_stub(staging: Staging) -> Iterator[Seen]:
-    stubs = [one for one in map(parse_qnn_name, staging.names) if one and one.part == "Stub"]
-    if "libQnnHtp.so" in staging.names and not staging.case.soc and not stubs:
-        yield seen("libQnnHtpVNNStub.so", staging.tree.root)
+    parts = [one for one in map(parse_qnn_name, staging.names) if one]
+    if "libQnnHtp.so" not in staging.names or staging.case.soc:
+        return
+    if not any(one.part == "Stub" for one in parts):
+        skels = {one.hexagon for one in parts if (one.backend, one.part) == ("Htp", "Skel")}
+        stubs = ", ".join(f"libQnnHtpV{one}Stub.so" for one in sorted(skels))
+        more = "" if stubs else ", and its skel; NN is the Hexagon version, 79 for SM8750"
+        yield seen(stubs or "libQnnHtpVNNStub.so", staging.tree.root, more=more)
 
 
 @STAGINGS.check(

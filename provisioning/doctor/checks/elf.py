@@ -15,7 +15,7 @@ from typing import NamedTuple
 from provisioning.doctor.checks.registry import Finding, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import parse_qnn_name
 from provisioning.doctor.fitness import ElfPolicy
-from provisioning.elf.facts import MACHINE_NAMES, Defect, ElfError, ElfFacts
+from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES, Defect, ElfError, ElfFacts, Proof
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.versions import is_older, parse_version
 
@@ -40,6 +40,7 @@ class Placed(NamedTuple):
     build: QnnBuild | None = None
     wanted: Collection[str] | None = None
     knows_level: bool = True
+    proof: Proof | None = None
 
     def seen(self, **values: object) -> Seen:
         return seen(self.elf.path.name, self.elf.path, **values)
@@ -166,7 +167,8 @@ def see_android_on_linux(file: Placed) -> Iterator[Seen]:
     "QNN214",
     "{subject} is for Hexagon V{version:x}, its directory is for V{wanted:x}",
     "the DSP refuses code for a newer Hexagon; on a device that is error 4000 or 14001",
-    REBUILD,
+    "put there what an unchanged SDK has there: copy {subject} from a fresh one, or provision it "
+    "again",
     after=("QNN213",),
 )
 def see_other_hexagon(file: Placed) -> Iterator[Seen]:
@@ -186,6 +188,8 @@ def see_other_soname(file: Placed) -> Iterator[Seen]:
     wanted = file.policy.sonames.get(name, name)
     # libc++.so.1.0 is libc++.so.1, of which there is a link.
     if soname is None or soname == wanted or name.startswith(f"{soname}."):
+        return
+    if _is_skel(name) and file.elf.machine != EM_QDSP6:  # QNN306 reports it
         return
     if file.wanted is None or soname in file.wanted or _is_another_of_qnn(name, soname):
         yield file.seen(soname=soname)
@@ -331,9 +335,7 @@ def see_executable_stack(file: Placed) -> Iterator[Seen]:
     "take it from the SDK again, or fetch the artifact again; compare where the two differ",
 )
 def see_damage(file: Placed) -> Iterator[Seen]:
-    checksum = file.elf.checksum
-    if checksum and checksum.is_wrong and not checksum.is_stripped:
-        yield file.seen(what=checksum.describe())
+    yield from _see_wrong_sum(file, is_stripped=False)
 
 
 @CONTENT.check(
@@ -345,9 +347,17 @@ def see_damage(file: Placed) -> Iterator[Seen]:
     'android {{ packaging {{ jniLibs {{ keepDebugSymbols += "**/libQnnHtpV*Skel.so" }} }} }}',
 )
 def see_stripped(file: Placed) -> Iterator[Seen]:
-    checksum = file.elf.checksum
-    if checksum and checksum.is_stripped:
-        yield file.seen(what=checksum.describe())
+    yield from _see_wrong_sum(file, is_stripped=True)
+
+
+def _see_wrong_sum(file: Placed, *, is_stripped: bool) -> Iterator[Seen]:
+    """A library whose checksum is wrong, with the SHA-256 of the genuine one if that is known."""
+    checksum, proof = file.elf.checksum, file.proof
+    if checksum and checksum.is_wrong and checksum.is_stripped == is_stripped:
+        what = checksum.describe()
+        if proof and proof.listed:
+            what += f"; the genuine one has SHA-256 {proof.listed}, by {proof.catalog}"
+        yield file.seen(what=what)
 
 
 @CONTENT.check(
@@ -381,11 +391,15 @@ def see_maybe_no_checksum(file: Placed) -> Iterator[Seen]:
 def _version_without_checksum(file: Placed) -> str | None:
     """The QNN version of an unsigned HTP skel without a checksum."""
     signed = any(head.is_hashes for head in file.elf.program_headers)
-    name = parse_qnn_name(file.elf.path.name)
-    is_skel = name and name.backend == "Htp" and name.part == "Skel"
+    is_skel = _is_skel(file.elf.path.name) and file.elf.machine == EM_QDSP6
     if not is_skel or signed or file.elf.checksum or not file.build:
         return None
     return file.build.version
+
+
+def _is_skel(name: str) -> bool:
+    found = parse_qnn_name(name)
+    return found is not None and (found.backend, found.part) == ("Htp", "Skel")
 
 
 @CONTENT.check(
@@ -396,5 +410,5 @@ def _version_without_checksum(file: Placed) -> str | None:
     severity=Severity.WARNING,
 )
 def see_symbols(file: Placed) -> Iterator[Seen]:
-    if not file.elf.stripped:
+    if not file.elf.stripped and file.elf.machine != EM_QDSP6:  # QNN236 says why not those
         yield file.seen()

@@ -123,9 +123,8 @@ def judge_group(group: Group) -> Iterator[Finding]:
     renamed: set[str | None] = set()  # QNN215 reports where these are
     for file in group.files:
         if file.elf:
-            findings = judge_placed(
-                Placed(file.elf, group.policy, group.depth, file.build, wanted, group.knows_level)
-            )
+            place = (file.elf, group.policy, group.depth, file.build, wanted, group.knows_level)
+            findings = judge_placed(Placed(*place, file.proof))
             yield from findings
             if any(finding.id == "QNN215" for finding in findings):
                 renamed.add(file.elf.soname)

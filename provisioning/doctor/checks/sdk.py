@@ -122,13 +122,14 @@ def see_old_sdk(sdk: Sdk) -> Iterator[Seen]:
     "QNN104",
     "QNN {version} is here, the pin is {pin}",
     "the pin is what was tested; with others the emulator has failed with error 14001",
-    "provision QNN {pin}, or change the pin and run the emulator's suite",
+    "choose it with --sdk {root} (QNN_CI_SDK) if you want this one, or provision QNN {pin}",
     after=("QNN105",),
 )
 def see_other_version(sdk: Sdk) -> Iterator[Seen]:
     pin, version = sdk.case.pin, sdk.facts.version
     if pin and version and not is_same(version, pin):
-        yield seen("QNN SDK", f"{sdk.facts.root}/sdk.yaml", version=version, pin=pin)
+        root = sdk.facts.root
+        yield seen("QNN SDK", f"{root}/sdk.yaml", version=version, pin=pin, root=root)
 
 
 @SDK.check(

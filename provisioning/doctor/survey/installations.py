@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from provisioning.doctor.survey.host import ask_version, read_text
 from provisioning.doctor.survey.python_probe import find_adaptors
 from provisioning.elf.facts import MACHINE_NAMES
 from provisioning.errors import ToolError, UnfitError
+from provisioning.files import has_files
 
 MARKERS = (SDK_YAML, "QNN_README.txt")
 API_PART = re.compile(r"^\s*#\s*define\s+QNN_API_VERSION_(MAJOR|MINOR|PATCH)\s+(\d+)", re.MULTILINE)
@@ -127,7 +129,7 @@ def survey_checkout(root: Path) -> CheckoutFacts:
         is_directory=True,
         is_git=commit is not None,
         commit=commit,
-        submodules=tuple(_parse_status(status)),
+        submodules=tuple(_look_again(root, row) for row in _parse_status(status)),
         leftovers=tuple(_leftovers(root / "third-party" / "flatcc")),
         has_adaptor=bool(find_adaptors(str(root))),
         version=read_text(root / "version.txt").strip()[:MAX_VERSION],
@@ -142,6 +144,18 @@ def _parse_status(output: str) -> Iterator[SubmoduleFacts]:
         if state and len(commit) in (40, 64):
             path = rest.rsplit(" (", 1)[0] if rest.endswith(")") else rest
             yield SubmoduleFacts(path, state, commit)
+
+
+def _look_again(root: Path, module: SubmoduleFacts) -> SubmoduleFacts:
+    """For git a submodule without `git submodule init` is missing, even if its files are there, as
+    in a mirror's copy. Its commit is compared if it has one."""
+    place = root / module.path
+    if module.state != "missing" or not has_files(place):
+        return module
+    with suppress(ToolError):
+        if (place / ".git").exists() and (commit := read_commit(place)) != module.commit:
+            return replace(module, state="moved", commit=commit)
+    return replace(module, state="ok")
 
 
 def _leftovers(flatcc: Path) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ stat a file. Large trees are read by several processes.
 from __future__ import annotations
 
 import importlib
+import mmap
 import os
 import re
 import stat
@@ -14,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ import msgspec
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.doctor.survey.host import usable_cores
 from provisioning.elf.facts import EM_QDSP6, Defect, ElfError
-from provisioning.files import digest_sources, write_whole
+from provisioning.files import digest_sources, hash_file, write_whole
 
 LIBRARY = re.compile(r"\.so(\.[0-9]+)*$")  # libQnnHtp.so.md5 is none
 LOADABLE = {2, 3}  # ET_EXEC, ET_DYN
@@ -52,8 +52,7 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
             if not path.exists():
                 dangling.add(relative)
         elif path.suffix in {LOWERED, CONTEXT} and stat.S_ISREG(status.st_mode):
-            program = _read_lowered(relative, path, status.st_size)
-            if path.suffix == LOWERED or program.build:
+            if program := _read_lowered(relative, path, status.st_size):
                 lowered.append(program)
         elif _is_candidate(path, status):
             found[relative] = (path, status)
@@ -62,15 +61,12 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
 
 
 def _prove(file: FileFacts) -> FileFacts:
-    """The file with what a catalog next to it proves, which is not remembered: catalogs change."""
-    is_dsp = file.elf and file.elf.machine == EM_QDSP6
+    """The file with what proves that it is genuine, which is not remembered: catalogs change."""
     with suppress(OSError):
-        if is_dsp and any(one.suffix.lower() == ".cat" for one in file.path.parent.iterdir()):
-            from provisioning.elf.catalog import prove_file
-            from provisioning.manifest.catalogs import read_trust
+        if file.sha256:
+            from provisioning.manifest.catalogs import prove_skel
 
-            proof = prove_file(file.path, read_trust(), datetime.now(timezone.utc))
-            return replace(file, proof=proof)
+            return replace(file, proof=prove_skel(file.path, file.build, file.sha256))
     return file
 
 
@@ -88,13 +84,30 @@ def find_min_sdk(root: Path) -> int | None:
     return None
 
 
-def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts:
-    """A program for ExecuTorch, or a context binary, which names the QNN that compiled it."""
-    from provisioning.elf.qnn_build import find_qnn_build
+def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | None:
+    """A program for ExecuTorch, or a context binary, which names the QNN that compiled it; None for
+    a .bin that is neither. An empty one may be either.
+    """
+    from provisioning.elf import programs
+    from provisioning.elf.qnn_build import search_build
 
-    with suppress(ElfError):
-        return FileFacts(relative, path, size_bytes, build=find_qnn_build(path))
-    return FileFacts(relative, path, size_bytes)
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            build, is_context = search_build(data), data[:8] == programs.MAGIC
+            if path.suffix == LOWERED:
+                damage = programs.find_program_damage(data)
+            elif is_context or build:
+                is_known = is_context or data[:4] == programs.ARCHIVE
+                damage = programs.find_context_damage(data) if is_known else ""
+            else:
+                return None
+            targets = programs.find_targets(data)
+    except (OSError, ValueError):  # an empty file cannot be mapped
+        build, damage, targets = None, "is empty" if not size_bytes else "", ()
+    defect = Defect.TRUNCATED if damage else None
+    return FileFacts(
+        relative, path, size_bytes, build=build, defect=defect, defect_why=damage, targets=targets
+    )
 
 
 def read_files(
@@ -127,7 +140,10 @@ def read_file(item: tuple[str, Path]) -> FileFacts:
         if elf.type in LOADABLE and not elf.program_headers:
             why = "it has no program headers"
             return FileFacts(relative, path, elf.size_bytes, defect=Defect.CORRUPT, defect_why=why)
-        return FileFacts(relative, path, elf.size_bytes, elf, find_qnn_build(path, elf.rodata))
+        build = find_qnn_build(path, elf.rodata)
+        is_unsigned = not any(head.is_hashes for head in elf.program_headers)
+        sha256 = hash_file(path) if elf.machine == EM_QDSP6 and is_unsigned else ""
+        return FileFacts(relative, path, elf.size_bytes, elf, build, sha256=sha256)
     except ElfError as error:
         size_bytes = path.lstat().st_size if os.path.lexists(path) else 0
         return FileFacts(relative, path, size_bytes, defect=error.defect, defect_why=error.why)

@@ -16,7 +16,7 @@ from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, IntegrityError, StoreError, UnfitError
+from provisioning.errors import IntegrityError, StoreError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Store
 from tests.stand_ins import bad_server as bad
@@ -83,33 +83,6 @@ def test_an_archive_is_unpacked_while_it_comes(
     assert fetch(verify=True)[0].repaired == ()
 
 
-def test_a_mirror_with_a_wrong_byte_does_not_spoil_the_next_one(
-    world: World, server: BadServer, tmp_path: Path
-) -> None:
-    good = server.files["sdk.zip"]
-    wrong = bytearray(good)
-    wrong[100] ^= 1  # in the first member, which is unpacked long before the hash is known
-    server.files["wrong.zip"] = bytes(wrong)
-    urls = [server.url("wrong.zip"), server.url("sdk.zip")]
-    write(world, "qnn-sdk", made.describe_sdk(urls, tmp_path / "sdk.zip"))
-    found, said = fetch()
-    assert "the pin is" in said
-    for name, data in made.sdk_files().items():
-        assert (found.root / name).read_bytes() == data
-
-
-def test_a_wrong_byte_after_all_was_unpacked_publishes_nothing(
-    world: World, server: BadServer
-) -> None:
-    data = server.files["sdk.zip"]
-    at = data.index(b"PK\1\2") + 12  # a time stamp: no checksum of the archive covers it
-    server.files["sdk.zip"] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-    with pytest.raises(IntegrityError, match="is not what is pinned"):
-        fetch()
-    assert not list((world.home / "store").iterdir())
-    assert not list((world.home / "downloads").iterdir())
-
-
 def test_a_profile_gives_variables_that_a_shell_and_github_take(
     world: World, tmp_path: Path, run: Run
 ) -> None:
@@ -156,7 +129,7 @@ def test_a_trusted_first_use_is_recorded_with_its_evidence(world: World, server:
         "1 libraries are aarch64",
         "1 libraries are hexagon",
         "2 libraries are x86-64",
-        "no catalog proves a build of QNN: every library is taken on faith",
+        "nothing proves a build of QNN: every library is taken on faith",
     ]
     assert all(line in said for line in lock["evidence"])
     assert len(lock["files"]) == 10
@@ -235,17 +208,6 @@ def test_in_ci_consent_names_the_recipe_of_a_lock(
     assert "lock qnn-sdk` with --write" in ended.stderr
 
 
-def test_a_licence_is_asked_for_once_and_recorded(world: World, server: BadServer) -> None:
-    with pytest.raises(UnfitError, match="licence that has not been accepted") as caught:
-        fetch(options=Options())
-    assert "Terms: LICENSE.pdf" in caught.value.why
-    assert server.requests == []
-    fetch("host", options=YES)
-    fetch("android", options=Options())
-    record = json.loads((world.home / "licences.json").read_text())
-    assert record[f"qnn-sdk {VERSION}: Terms"]["how"] == "--accept-licence"
-
-
 def test_a_licence_is_accepted_by_a_variable(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNN_CI_ACCEPT_LICENCE", "android-ndk,qnn-sdk")
     assert fetch(options=Options())[0].fetched
@@ -316,15 +278,6 @@ def test_repair_of_a_part_comes_over_ranges(world: World, server: BadServer, run
     assert server.sent_bytes < len(server.files["sdk.zip"]) * 0.6
 
 
-def test_repair_uses_the_kept_archive(world: World, server: BadServer) -> None:
-    found, _ = fetch()
-    (found.root / "sdk.yaml").unlink()
-    (found.root / "lib/x86_64-linux-clang/libQnn.so").unlink()
-    server.requests.clear()
-    assert len(fetch(verify=True)[0].repaired) == 2
-    assert server.requests == []
-
-
 def test_a_tree_that_was_forged_with_its_tree_json_is_found_by_the_lock(
     world: World, run: Run
 ) -> None:
@@ -343,17 +296,6 @@ def test_a_tree_that_was_forged_with_its_tree_json_is_found_by_the_lock(
             )
     tree.write_text(json.dumps(data))
     assert fetch("host", verify=True)[0].repaired == ("lib/x86_64-linux-clang/libQnnSystem.so",)
-
-
-def test_offline_uses_downloads_only(world: World, server: BadServer) -> None:
-    offline = Options(offline=True, accept_licence=True)
-    with pytest.raises(DownloadError, match="could not be fetched") as caught:
-        fetch(options=offline)
-    assert "--offline" in caught.value.why
-    (world.home / "downloads").mkdir(parents=True, exist_ok=True)
-    (world.home / "downloads" / ZIP).write_bytes(server.files["sdk.zip"])
-    assert fetch(options=offline)[0].fetched
-    assert server.requests == []
 
 
 def test_a_mirror_serves_a_machine_without_a_network(
@@ -457,37 +399,6 @@ def test_gc_keeps_what_profiles_name_and_frees_the_rest(world: World, run: Run) 
     assert provision_profile("aot", Progress(), offline=True).artifacts[0].fetched is False
 
 
-def test_an_adopted_installation_is_hashed_against_the_lock(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    lock_all(world, run)
-    sdk = tmp_path / "installed"
-    for name, data in made.sdk_files().items():
-        (sdk / name).parent.mkdir(parents=True, exist_ok=True)
-        (sdk / name).write_bytes(data)
-    (sdk / "lib/x86_64-linux-clang/libQnn.so").symlink_to("libQnnHtp.so")
-    (sdk / "mine.txt").touch()
-    monkeypatch.setenv("QNN_SDK_ROOT", str(sdk))
-    found, said = fetch("host", verify=True)
-    assert (found.adopted, found.root) == (True, sdk)
-    assert "using QNN_SDK_ROOT" in said
-    (sdk / "lib/x86_64-linux-clang/libQnnSystem.so").write_bytes(b"other")
-    with pytest.raises(UnfitError, match="as it is locked") as caught:
-        fetch("host", verify=True)
-    assert "libQnnSystem.so: wrong size" in caught.value.why
-    assert fetch("headers", verify=True)[0].adopted
-
-
-def test_a_variable_that_points_into_the_store_is_not_an_installation(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host = fetch("host")[0]
-    monkeypatch.setenv("QNN_SDK_ROOT", str(host.root))
-    android = fetch("android")[0]
-    assert (android.adopted, android.fetched) == (False, True)
-    assert fetch("host")[0] == Provisioned(host.name, host.version, host.root, host.origin)
-
-
 AAR = """
 name = "qnn-android"
 summary = "tiny"
@@ -572,14 +483,6 @@ def test_a_sha1_counts_in_capitals_in_pieces_and_with_a_name(
     assert "as published" in fetch_aar()[1]
     shutil.rmtree(world.home)
     server.files[name] = b"0" * 40 + b"  qnn-runtime.aar\n"
-    with pytest.raises(IntegrityError, match="is not what its repository publishes"):
-        fetch_aar()
-
-
-def test_an_aar_that_is_not_what_its_repository_publishes_is_refused(
-    world: World, server: BadServer, repository: bytes
-) -> None:
-    server.files[f"{AAR_PATH}.sha1"] = b"0" * 40
     with pytest.raises(IntegrityError, match="is not what its repository publishes"):
         fetch_aar()
     assert not (world.home / "downloads" / "qnn-runtime-2.37.1.aar").exists()

@@ -69,20 +69,6 @@ def test_one_changed_byte_is_noticed_repaired_from_the_wheel_and_said(world: Wor
     assert provision(verify=True)[0].artifacts[0].repaired == ()
 
 
-def test_an_empty_store_and_no_index_say_what_is_missing_and_how_to_supply_it(
-    world: World,
-) -> None:
-    (world.index / WHEEL).unlink()
-    with pytest.raises(DownloadError) as caught:
-        provision()
-    message = str(caught.value)
-    assert caught.value.exit_code is ExitCode.DOWNLOAD
-    assert WHEEL in message
-    assert str(world.home / "downloads") in message
-    assert "No matching distribution" in message
-    assert not list((world.home / "store").iterdir())
-
-
 def test_an_index_that_cannot_be_reached_is_named_as_the_cause(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,17 +86,6 @@ def test_a_wheel_put_there_by_hand_is_used(world: World) -> None:
     downloads.mkdir(parents=True)
     (world.index / WHEEL).rename(downloads / WHEEL)
     assert provision(offline=True)[0].artifacts[0].fetched
-
-
-def test_a_damaged_kept_wheel_is_fetched_again(world: World) -> None:
-    downloads = world.home / "downloads"
-    downloads.mkdir(parents=True)
-    data = bytearray((world.index / WHEEL).read_bytes())
-    data[500] ^= 255
-    (downloads / WHEEL).write_bytes(data)
-    environment, said = provision()
-    assert environment.artifacts[0].fetched
-    assert "is not the pinned one: its SHA-256 is" in said
 
 
 def test_the_environment_holds_no_other_qnn(world: World) -> None:

@@ -200,6 +200,36 @@ def test_the_report_tells_sdk_and_adaptor_and_the_keys_of_programs_hold_them(
     assert f"--adaptor {overlay}" in report["command"]
 
 
+@pytest.mark.parametrize(("strict", "code"), [((), 0), (("--strict",), 3)])
+def test_programs_that_the_runner_just_built_does_not_load_are_told_first_and_last(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    strict: tuple[str, ...],
+    code: int,
+) -> None:
+    """As after ./nox -s build_android, of an older ExecuTorch on an older SDK."""
+    identity = {"executorch_version": "1.4.1", "qnn_sdk_version": "2.37.0.250724"}
+    rows = {"builds": [{"identity": identity, "lowers_with": ""}]}
+    (tmp_path / "build_android").mkdir()
+    (tmp_path / "build_android/artifacts.json").write_text(json.dumps(rows))
+    monkeypatch.setenv("QNN_CI_FINISHED", "build_android")
+    words = ["--model", "mlp", "--scheme", "fp16", "--reports", str(tmp_path), *strict]
+    assert main(["test-emulator", *words]) == code
+    heard = capfd.readouterr()
+    report = json.loads((tmp_path / "test_emulator/report.json").read_text())
+    first, last = heard.err.splitlines()[0], heard.out.splitlines()[-1]
+    for told in (first, last, *report["remarks"][-1:]):
+        assert all(part in told for part in ("1.4.1", "2.37", "1.5.1", "does not load"))
+    assert report["summary"]["passed"] == 1
+
+
+def test_another_executorch_is_not_lowered_with_here(capfd: pytest.CaptureFixture[str]) -> None:
+    told = refuse(capfd, "--executorch", "1.4.1")
+    assert "1.5.1 is installed" in told["what"]
+    assert "./nox -s" in told["fix"]
+
+
 def link_missing(source: str, target: str) -> str:
     """Link a file of the wheel where the overlay has none of its own."""
     if not Path(target).exists():

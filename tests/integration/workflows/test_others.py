@@ -109,6 +109,16 @@ def test_the_nightly_run_has_every_lowering_choice(project: Project) -> None:
     assert list_results(project.github.run_document(document)) == {"choices": "failure"}
 
 
+def test_the_nightly_run_reads_real_wheels(project: Project) -> None:
+    project.github.github = {"event_name": "schedule", "event": {}}
+    document = read_workflow("nightly")
+    document.data["jobs"] = {"wheels": document.data["jobs"]["wheels"]}
+    assert list_results(project.github.run_document(document)) == {"wheels": "success"}
+    assert project.ran == ["tests tests/integration/elf/test_real_wheels.py"]
+    project.end_with({"tests": {"code": 1}})
+    assert list_results(project.github.run_document(document)) == {"wheels": "failure"}
+
+
 def test_the_suite_on_newer_wheels_says_which(project: Project) -> None:
     project.github.github = {"event_name": "schedule", "event": {}}
     project.end_with({"qnn_ci update": {"code": 0, "writes": {NEWER: 'version = "2"\n'}}})
@@ -329,6 +339,33 @@ def test_failures_of_models_are_shown_in_code_scanning(caller: GitHub, repositor
     assert list_results(results) == {"models": "failure", "scan": "success"}, collect_log(results)
     seen = {"qnn-ci/failures.sarif": ["a failure"]} if repository.startswith("some") else {}
     assert caller.services.scanned == seen
+
+
+SIGNING = """
+      evidence:
+        needs: models
+        permissions: { id-token: write, attestations: write }
+        uses: ./.github/workflows/evidence.yml
+"""
+
+
+@pytest.mark.parametrize(("event", "signs"), [("push", True), ("pull_request", False)])
+def test_evidence_is_signed_where_the_caller_permits_it(
+    caller: GitHub, event: str, signs: bool
+) -> None:
+    caller.github["event_name"] = event
+    caller.variables["QUICK_EVIDENCE"] = "1"
+    results = caller.run(CALLER.rstrip() + SIGNING)
+    ended = {"models": "success", "evidence": "success"}
+    assert list_results(results) == ended, collect_log(results)
+    assert ("qnn-ci-signature" in caller.services.artifacts) is signs
+
+
+def test_a_run_without_evidence_signs_nothing(caller: GitHub) -> None:
+    caller.github["event_name"] = "push"
+    results = caller.run(CALLER.rstrip() + SIGNING)
+    assert list_results(results) == {"models": "success", "evidence": "success"}
+    assert "qnn-ci-signature" not in caller.services.artifacts
 
 
 def test_a_runner_that_does_not_tell_the_workflow_s_commit_is_refused(caller: GitHub) -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.cases.baselines import name_file, read_baselines, record_baselines
+from ci.cases.baselines import name_figures, read_baselines, record_baselines
 from ci.cases.policy import Override, Unsupported, read_emulator_policy
 from ci.cases.spec import (
     CaseSpec,
@@ -26,7 +26,7 @@ from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
 from ci.report.merge import find_faults
-from ci.report.publishing import read_base
+from ci.report.publishing import compare_base
 from ci.report.schema import Case, Report, Status, Tool
 from ci.report.table import render_table
 from ci.report.write import write_report
@@ -154,7 +154,7 @@ def test_the_list_shows_what_the_backend_takes(capfd: pytest.CaptureFixture[str]
 
 def test_a_baseline_is_of_one_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
-    names = {name_file(TOOLS, backend.value) for backend in Backend}
+    names = {name_figures(TOOLS, backend.value) for backend in Backend}
     assert len(names) == len(Backend)
     record_baselines(report_of(make_case(), backend="htp"))
     assert read_baselines(TOOLS, "lpai") == {}
@@ -200,7 +200,6 @@ def test_reports_of_two_backends_are_not_put_together(tmp_path: Path) -> None:
     faults = find_faults([first, replace(second, backend="gpu")])
     assert faults == ["they have different backends"]
     write_report(report_of(make_case(), backend="htp"), tmp_path)
-    assert read_base(tmp_path, report_of(make_case())) == (
-        None,
-        "the base is of backend htp, this run of lpai",
-    )
+    now = compare_base(report_of(make_case()), tmp_path)
+    assert now.comparison is None
+    assert now.uncompared == "the base is of backend htp, this run of lpai"

@@ -73,12 +73,23 @@ def test_what_a_runner_leaves_running_is_ended_and_fails_the_run(
     writes = WRITES.format(tmp_path / "right.raw")
     child = f"{start}sh -c 'echo $$ >{pid}; exec sleep 50' >/dev/null 2>&1 </dev/null &"
     script.write_text(f"{child}\n{writes}\nwhile [ ! -s {pid} ]; do sleep 0.02; done\n{ending}\n")
-    told = {"exit 0": "sleep", "exit 3": "exited with 3", "sleep 60": "did not end within"}[ending]
+    left = "left (sh|sleep) running"  # which it is while it becomes the other
+    told = {"exit 0": left, "exit 3": "exited with 3", "sleep 60": "did not end within"}[ending]
     with pytest.raises(RunError, match=told):
         run_script(tmp_path, script)
     assert not is_running(int(pid.read_text()))
     script.write_text(writes)
     assert run_script(tmp_path, script) == [1.0, 1.0, 1.0]
+
+
+def test_outputs_of_an_earlier_run_are_none_of_this_one(tmp_path: Path) -> None:
+    np.ones(3, np.float32).tofile(tmp_path / "right.raw")
+    script = tmp_path / "run.sh"
+    script.write_text(WRITES.format(tmp_path / "right.raw"))
+    assert run_script(tmp_path, script) == [1.0, 1.0, 1.0]
+    script.write_text("exit 0\n")
+    with pytest.raises(RunError, match="was not written"):
+        run_script(tmp_path, script)
 
 
 def run_script(folder: Path, script: Path) -> list[float]:

@@ -11,15 +11,22 @@ import msgspec
 import pytest
 
 from provisioning.artifacts.choice import read_choice
-from provisioning.artifacts.environment import locate_profile, provision_profile
+from provisioning.artifacts.environment import (
+    compose_environment,
+    locate_profile,
+    profile_requests,
+    provision_profile,
+)
 from provisioning.artifacts.pins import plan_update
-from provisioning.artifacts.sources import ArtifactRequest, load_source
+from provisioning.artifacts.provision import Provisioned
+from provisioning.artifacts.sources import ArtifactRequest, Options, load_source
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import find_pins, wanted_requests
 from provisioning.errors import ExitCode, ManifestError, UnfitError, UsageError
 from provisioning.manifest.reader import (
     list_toolchains,
     manifests_root,
+    read_profile,
     read_profiles,
     read_toolchain,
 )
@@ -50,6 +57,31 @@ def make_checkout(root: Path, version: str = "1.5.1") -> Path:
     for module in read_toolchain("executorch").components["runner"]:
         (root / module).mkdir(parents=True, exist_ok=True)
     return root
+
+
+HOST = "lib/x86_64-linux-clang"
+
+
+def test_an_sdk_that_has_libcxx_needs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def list_names() -> list[str]:
+        return [one.name for one in profile_requests(read_profile("emulator-sdk"), Options())]
+
+    sdk = make_sdk(tmp_path / "sdk", PIN, HOST)
+    monkeypatch.delenv("QNN_CI_LIBCXX_ROOT", raising=False)
+    monkeypatch.setenv("QNN_CI_SDK", str(sdk))
+    for name in ("libc++.so.1", "libc++abi.so.1"):
+        (sdk / HOST / name).touch()
+    assert "libcxx" in list_names()
+    (sdk / HOST / "libunwind.so.1").touch()
+    assert "libcxx" not in list_names()
+    profile = read_profile("emulator-sdk")
+    artifact = Provisioned("qnn-sdk", PIN, sdk, adopted=True)
+    path = compose_environment("emulator-sdk", profile, (artifact,)).variables["LD_LIBRARY_PATH"]
+    assert path == str(sdk / HOST)
+    monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(tmp_path))
+    assert "libcxx" in list_names()
 
 
 def test_what_is_missing_is_named_with_the_command_that_provisions_it() -> None:

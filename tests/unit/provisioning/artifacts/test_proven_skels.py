@@ -9,6 +9,9 @@ import pytest
 from provisioning.artifacts import consent
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.errors import IntegrityError
+from provisioning.files import hash_file
+from provisioning.manifest import catalogs
+from provisioning.manifest.catalogs import KnownBuild
 from provisioning.manifest.reader import read_toolchain
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
@@ -25,7 +28,8 @@ def request() -> ArtifactRequest:
 
 @pytest.fixture
 def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(consent, "read_trust", lambda: TRUST)
+    monkeypatch.setattr(catalogs, "read_trust", lambda: TRUST)
+    monkeypatch.setattr(catalogs, "read_known", dict)
     for directory, kind, name in (
         ("hexagon-v73/unsigned", "hexagon", SKEL),
         ("hexagon-v75/unsigned", "hexagon", "libQnnHtpV75Skel.so"),
@@ -85,6 +89,24 @@ def test_a_library_of_another_build_than_the_proven_skel_is_refused(sdk: Path, n
     data = bytearray((sdk / name).read_bytes())
     elf.set_build(BUILD, OTHER)(data)
     (sdk / name).write_bytes(data)
+    with pytest.raises(IntegrityError) as caught:
+        consent.prove_skels(request(), sdk)
+    assert name in caught.value.why
+
+
+def test_a_listed_skel_proves_its_build_and_a_changed_one_is_refused(
+    sdk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "libQnnHtpV75Skel.so"
+    path = sdk / "lib/hexagon-v75/unsigned" / name
+    known = {BUILD: KnownBuild("some.whl", "0" * 64, {name: hash_file(path)})}
+    monkeypatch.setattr(catalogs, "read_known", lambda: known)
+    genuine, same, _ = consent.prove_skels(request(), sdk)
+    assert name in genuine
+    assert "some.whl" in genuine
+    assert same.startswith("3 libraries")
+    with path.open("ab") as file:
+        file.write(b"!")
     with pytest.raises(IntegrityError) as caught:
         consent.prove_skels(request(), sdk)
     assert name in caught.value.why

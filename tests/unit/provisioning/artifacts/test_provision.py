@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -314,6 +315,9 @@ def test_an_installation_may_have_more_and_other_modes(store: Store, installatio
             adopt(store, version)
         assert caught.value.why.startswith("lib/two.so: changed bytes")
         assert "more)" not in caught.value.why
+    assert provision(store)[0].adopted
+    with pytest.raises(UnfitError, match="as it is locked"):
+        provision(store, verify=True)
     adopt(store, "1.2.4")
     (installation / "lib/one.so").unlink()
     with pytest.raises(UnfitError) as caught:
@@ -499,6 +503,8 @@ def test_a_licence_is_accepted_before_anything_comes_or_goes_into_a_mirror(
         fill_mirror([request], tmp_path / "mirror", store, Progress())
     assert not list(store.downloads.iterdir())
     assert provision(store)[0].fetched
+    (record,) = json.loads((store.home / "licences.json").read_text()).values()
+    assert (record["licence"], record["how"]) == ("free", "--accept-licence")
     accepted = replace(request, components=("libraries",))
     assert provision_one(accepted, store, Progress()).fetched
     newer = msgspec.structs.replace(request.release, version="1.2.4")

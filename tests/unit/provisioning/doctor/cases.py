@@ -68,6 +68,7 @@ from provisioning.elf.facts import (
     Proof,
     VersionNeed,
 )
+from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.manifest.pairs import (
     ExecutorchPairs,
@@ -206,8 +207,8 @@ SDK_FILES = tuple(
 POINTERS = tuple(replace(file(name), elf=None, defect=Defect.LFS_POINTER) for name in PAIR)
 
 
-def lowered(build: QnnBuild | None) -> tuple[FileFacts, ...]:
-    return (FileFacts("m.pte", Path("/sdk/m.pte"), 1, build=build),)
+def lowered(build: QnnBuild | None, **change: Any) -> tuple[FileFacts, ...]:
+    return (FileFacts("m.pte", Path("/sdk/m.pte"), 1, build=build, **change),)
 
 
 def variables(root: str = "/sdk", *path: PathEntry, runs: bool = True, **values: str) -> Variables:
@@ -380,13 +381,15 @@ def backed(
     return replace(asked, pairs=Pairs("1.5.1", (row,)))
 
 
-def proven_family(outcome: Genuine) -> Family:
-    return Family((replace(skel(PAIR[1], 0x79), proof=Proof(outcome, "v79.cat", "so")),))
+def proven_family(outcome: Genuine, checksum: Checksum | None = None) -> Family:
+    one = replace(skel(PAIR[1], 0x79), proof=Proof(outcome, "v79.cat", "so"))
+    assert one.elf
+    return Family((replace(one, elf=replace(one.elf, checksum=checksum)),))
 
 
 def bare_skel(build: QnnBuild | None, name: str = "libQnnHtpV75Skel.so") -> Placed:
     """A skel without a checksum."""
-    return Placed(elf(path=Path("/s") / name), DSP, build=build)
+    return Placed(elf(path=Path("/s") / name, machine=EM_QDSP6), DSP, build=build)
 
 
 def error(defect: Defect) -> ElfError:
@@ -515,8 +518,8 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         Placed(elf(checksum=Checksum(1, 2)), DSP),
     ),
     "QNN301": (
-        Family((file("a.so"), file("b.so"), file("c.so", LATER))),
-        Family((file("a.so"), file("b.so", QnnBuild("2.49.40", None, "2.49.40")))),
+        Family((file("a.so"), file("b.so"), file("libQnnC.so", LATER))),
+        Family((file("a.so"), file("b.so"), file("libmodel.so", LATER))),
     ),
     "QNN302": (
         Family((file("a.so"),), "2.49.40", "260810104045"),
@@ -534,6 +537,10 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         Family((skel(PAIR[1], 0x79),), soc=("SM8750", 79)),
     ),
     "QNN308": (staging(is_directory=False), staging()),
+    "QNN300": (
+        staging(*BOTH, links={"libA.so": "../libA.so"}, dangling=frozenset({"libA.so"})),
+        staging(*BOTH, links={"libA.so": "libB.so"}),
+    ),
     "QNN309": (staging(), staging("libQnnHtp.so")),
     "QNN310": (staging("libQnnHtp.so", "libQnnSystem2.so"), staging(*BOTH)),
     "QNN311": (staging(*BOTH, "libQnnHtpStub.txt"), staging(*BOTH, PAIR[0])),
@@ -559,12 +566,23 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         Family((file(PAIR[0]), skel("libQnnHtpV75Skel.so", 0x75)), is_staged=True),
     ),
     "QNN318": (proven_family(Genuine.FORGED), proven_family(Genuine.NOT_COVERED)),
-    "QNN319": (proven_family(Genuine.NOT_COVERED), proven_family(Genuine.GENUINE)),
+    "QNN319": (
+        proven_family(Genuine.NOT_COVERED, Checksum(1, 1)),
+        proven_family(Genuine.NOT_COVERED, Checksum(1, 2)),
+    ),
     "QNN320": (staging(*BOTH, files=SDK_FILES), staging(*BOTH, files=SDK_FILES[1:])),
     "QNN321": (staging(files=POINTERS), staging(files=(*POINTERS, file("libQnnHtp.so")))),
     "QNN322": (
-        staging(*BOTH, lowered=(FileFacts("m.pte", Path("/sdk/m.pte"), 0),)),
+        staging(*BOTH, lowered=lowered(None, defect=Defect.TRUNCATED, defect_why="is empty")),
         staging(*BOTH, lowered=lowered(None)),
+    ),
+    "QNN323": (
+        staging(PAIR[0], lowered=lowered(None, targets=(Target("SM8650", 75, 8),))),
+        staging(PAIR[0], lowered=lowered(None, targets=(Target("SM8750", 79, 8),))),
+    ),
+    "QNN324": (
+        staging(soc=True, lowered=lowered(None, targets=(Target("SM8735", 79, 8),))),
+        staging(soc=True, lowered=lowered(None, targets=(Target("UNKNOWN_SDM", 79, 8),))),
     ),
     "QNN401": (variables(""), variables("/sdk")),
     "QNN402": (variables("/sdk2"), variables("/sdk")),
@@ -604,6 +622,10 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN505": (having(executorch="1.4.0"), having(executorch="1.4.1")),
     "QNN506": (python(executorch=None), python()),
     "QNN507": (python(adaptors=()), python(adaptors=(), hidden=True)),
+    "QNN516": (
+        python(adaptors=(), installed="/elsewhere/executorch"),
+        python(installed="/elsewhere/executorch"),
+    ),
     "QNN508": (python(adaptor=None), python()),
     "QNN509": (
         adaptor(elf=elf(version_needs=(VersionNeed("l", ("GLIBC_2.37",)),))),

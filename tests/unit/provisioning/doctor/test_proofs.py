@@ -18,6 +18,7 @@ NAME = "libQnnHtpV73Skel.so"
 
 def test_a_catalog_is_asked_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogs, "read_trust", lambda: TRUST)
+    monkeypatch.setattr(catalogs, "read_known", dict)
     tree, catalog = tmp_path / "tree", tmp_path / "tree" / "libqnnhtpv73.cat"
     tree.mkdir()
     data = elf.named(LIBRARIES / "libplaceholder_for_hexagon.so", NAME)

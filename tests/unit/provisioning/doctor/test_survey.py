@@ -182,6 +182,21 @@ def test_submodules_of_a_checkout(make: Callable[[str, str], Path], form: str, l
     assert survey_checkout(root).submodules == (replace(module, state="missing"),)
 
 
+def test_a_submodule_whose_files_are_there_is_not_missing(
+    make: Callable[[str, str], Path],
+) -> None:
+    """A copy from a mirror, or one that was cloned into its place, was never initialised."""
+    root = make("executorch", "sha1")
+    (module,) = survey_checkout(root).submodules
+    place = root / "third-party/a b"
+    git(root, "submodule", "--quiet", "deinit", "-f", "third-party/a b")
+    (place / "json.hpp").write_text("// a copy")
+    assert survey_checkout(root).submodules == (module,)
+    git(place, "init", "-q")
+    git(place, "commit", "-q", "--allow-empty", "-m", "another")
+    assert [one.state for one in survey_checkout(root).submodules] == ["moved"]
+
+
 def test_a_submodule_in_conflict_is_moved(make: Callable[[str, str], Path]) -> None:
     root = make("executorch", "sha1")
     inner = root / "third-party/a b"
@@ -327,6 +342,8 @@ def answer(tmp_path: Path, **change: object) -> Path:
         "adaptors": [],
         "flatc": None,
         "asked": [],
+        "installed": "",
+        "pth": [],
         **change,
     }
     return program(tmp_path / "py", f"echo hello\ncat <<'END'\n{json.dumps(said)}\nEND")

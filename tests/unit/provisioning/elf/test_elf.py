@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
+from provisioning.elf import loader
 from provisioning.elf.facts import (
     EM_AARCH64,
     EM_QDSP6,
@@ -14,10 +17,24 @@ from provisioning.elf.facts import (
     AndroidNote,
     Defect,
     ElfError,
+    Genuine,
+    Proof,
     VersionNeed,
+    name_machine,
 )
-from provisioning.elf.qnn_build import QnnBuild, find_qnn_build, search_build
-from provisioning.elf.reader import find_build_id, parse_headers, parse_notes, read_elf
+from provisioning.elf.qnn_build import (
+    QnnBuild,
+    find_headers_version,
+    find_qnn_build,
+    search_build,
+)
+from provisioning.elf.reader import (
+    HeadersTruncatedError,
+    find_build_id,
+    parse_headers,
+    parse_notes,
+    read_elf,
+)
 from provisioning.errors import ExitCode
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
@@ -214,3 +231,113 @@ def test_the_search_does_not_copy_the_file(tmp_path: Path) -> None:
         file.seek(1 << 20)
         file.write(b"v2.49.40.260810104044\0")
     assert find_qnn_build(path) is not None
+
+
+# -- what few libraries have --------------------------------------------------------------------
+
+
+def define_version(data: bytes) -> bytes:
+    """``data`` with a definition of the version that it needs."""
+    at = data.index(struct.pack("<Q", 0x6FFFFFFE))  # DT_VERNEED
+    table = struct.unpack_from("<Q", data, at + 8)[0]
+    name = struct.unpack_from("<I", data, table + 16 + 8)[0]
+    changed = bytearray(data)
+    struct.pack_into("<Q", changed, at, 0x6FFFFFFC)  # DT_VERDEF
+    struct.pack_into("<HHHHIII", changed, table, 1, 0, 1, 1, 0, 20, 0)
+    struct.pack_into("<II", changed, table + 20, name, 0)
+    return bytes(changed)
+
+
+def test_a_library_tells_which_versions_it_defines(tmp_path: Path) -> None:
+    file = tmp_path / "lib.so"
+    file.write_bytes(define_version((LIBRARIES / "libx86.so").read_bytes()))
+    facts = read_elf(file)
+    assert (facts.version_defs, facts.version_needs) == (("GLIBC_2.9",), ())
+    assert facts.highest_def("GLIBC") == (2, 9)
+    assert facts.highest_def("GLIBCXX") is None
+    assert facts.highest_need("GLIBC") is None
+
+
+def test_the_loader_looks_into_its_cache_and_then_its_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cached/liba.so", "default/liba.so", "default/libb.so", "x86_64/libc.so"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    rows = [
+        f"{tmp_path}/{name}".encode()
+        for name in ("cached/liba.so", "default/liba.so", "gone/libb.so")
+    ]
+    (tmp_path / "cache").write_bytes(b"ld.so\0liba.so\0" + b"\0".join(rows) + b"\0\xff")
+    monkeypatch.setattr(loader, "LOADER_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(loader.platform, "machine", lambda: "x86_64")
+    directories = (f"{tmp_path}/{{machine}}", f"{tmp_path}/default")
+    monkeypatch.setattr(loader, "DEFAULT_DIRECTORIES", directories)
+    names = ["libb.so", "liba.so", "libc.so", "libd.so", "liba.so"]
+    found = loader.find_libraries(names)
+    assert found == {
+        "liba.so": f"{tmp_path}/cached/liba.so",
+        "libb.so": f"{tmp_path}/default/libb.so",
+        "libc.so": f"{tmp_path}/x86_64/libc.so",
+        "libd.so": None,
+    }
+    assert list(found) == sorted(found)
+    monkeypatch.setattr(loader, "LOADER_CACHE", tmp_path / "gone")
+    assert loader.find_libraries(["liba.so"]) == {"liba.so": f"{tmp_path}/default/liba.so"}
+    assert loader.find_libraries(iter(())) == {}
+
+
+API = b"\x48\xb8\x05\0\0\0%c\0\0\0\x31\xd2\xc3"
+
+
+@pytest.mark.parametrize(
+    ("minors", "version"),
+    [([], ""), ([37], "2.37"), ([37, 37], "2.37"), ([37, 40], ""), ([10], "2.10")],
+)
+def test_an_adaptor_tells_by_which_headers_it_was_compiled(
+    tmp_path: Path, minors: list[int], version: str
+) -> None:
+    file = tmp_path / "lib.so"
+    file.write_bytes(b"code" + b"more".join(API % minor for minor in minors) + API[:-1] % 9)
+    assert find_headers_version(file) == version
+
+
+def test_headers_alone_are_parsed_from_bytes() -> None:
+    data = (LIBRARIES / "libhexagon.so").read_bytes()
+    facts = read_elf(LIBRARIES / "libhexagon.so")
+    headers = parse_headers(data)
+    assert (headers.machine, headers.flags) == (facts.machine, facts.flags)
+    assert headers.program_headers == facts.program_headers
+    assert headers.end == 52 + 32 * len(headers.program_headers)
+    assert parse_headers(data[: headers.end]) == headers
+    with pytest.raises(ValueError, match="magic"):
+        parse_headers(b"\0" * 64)
+    with pytest.raises(HeadersTruncatedError):
+        parse_headers(data[:63])
+    with pytest.raises(HeadersTruncatedError):
+        parse_headers(data[: headers.end - 1])
+
+
+def test_segments_are_aligned_as_the_least_of_them() -> None:
+    facts = read_elf(LIBRARIES / "libx86.so")
+    assert facts.load_align == 4096
+    heads = tuple(
+        head._replace(align=8192) if number else head
+        for number, head in enumerate(facts.program_headers)
+    )
+    assert replace(facts, program_headers=heads).load_align == 8192
+    assert replace(facts, program_headers=()).load_align == 0
+    assert replace(facts, sections=(".symtab",)).stripped is False
+    assert replace(facts, sections=(".text",)).stripped is True
+
+
+def test_what_a_catalog_proves_is_said_in_words() -> None:
+    when = datetime(2026, 3, 4, tzinfo=timezone.utc)
+    genuine = Proof(Genuine.GENUINE, "a.cat")
+    assert genuine.describe() == "genuine, by a.cat"
+    assert genuine._replace(signed=when).describe() == "genuine, by a.cat, signed on 2026-03-04"
+    assert Proof(Genuine.FORGED, "a.cat", "bad").describe() == "forged, a.cat: bad"
+    assert (name_machine(164), name_machine(183), name_machine(62)) == (
+        *("hexagon", "aarch64", "x86-64"),
+    )
+    assert name_machine(9999) == "e_machine 9999"

@@ -1,0 +1,130 @@
+"""The runtime that a build session of the same call has just built, and the programs for it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from provisioning.artifacts.choice import SDK, WHEEL, WHEEL_RUNTIME, QnnChoice
+from provisioning.artifacts.sources.local import read_version
+from provisioning.manifest.reader import read_toolchain
+from provisioning.versions import is_older, is_same, is_version
+
+FINISHED = "QNN_CI_FINISHED"  # the sessions of this call that ended well, from the noxfile
+RUNTIMES = ("build_android", "build_linux", "build_runner", "build_direct")
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What artifacts.json says of the sources of a build; empty for a build without a checkout."""
+
+    executorch_version: str = ""
+    qnn_sdk_version: str = ""
+
+
+class BuildRow(msgspec.Struct, frozen=True):
+    """A build of artifacts.json; ``lowers_with`` is its SDK, if that and the version of ExecuTorch
+    are fit to lower on this machine."""
+
+    identity: Identity
+    lowers_with: str = ""
+
+
+class BuildsFile(msgspec.Struct, frozen=True):
+    """The part of artifacts.json that is read here."""
+
+    builds: tuple[BuildRow, ...]
+
+
+@dataclass(frozen=True)
+class Built:
+    """The session that built a runtime, the versions of its sources and the SDK to lower with."""
+
+    session: str
+    executorch: str
+    qnn: str
+    sdk: str = ""
+
+
+def add_executorch(parser: argparse.ArgumentParser) -> None:
+    """``--executorch``, for the sessions that lower."""
+    parser.add_argument(
+        "--executorch",
+        default="",
+        metavar="VERSION",
+        help="a supported ExecuTorch, in an environment that `./nox -s` makes for it",
+    )
+
+
+def find_built(reports: Path) -> Built | None:
+    """Return what a session of this call built last; None if there is none. ``reports`` is the
+    directory that the sessions share."""
+    finished = [name for name in os.environ.get(FINISHED, "").split() if name in RUNTIMES]
+    for name in reversed(finished):
+        try:
+            data = (reports / name / "artifacts.json").read_bytes()
+            row = msgspec.json.decode(data, type=BuildsFile).builds[-1]
+        except (OSError, msgspec.MsgspecError, IndexError):
+            continue
+        if row.identity.qnn_sdk_version:
+            identity = row.identity
+            return Built(
+                name, identity.executorch_version, identity.qnn_sdk_version, row.lowers_with
+            )
+    return None
+
+
+def installed_executorch() -> str:
+    """The version of the installed executorch; empty without one."""
+    try:
+        return version("executorch")
+    except PackageNotFoundError:
+        return ""
+
+
+def follow_build(built: Built | None, sdk: str) -> str:
+    """Return the SDK to lower with: ``sdk`` if the caller names one, else that of the build if it
+    and the installed ExecuTorch are the build's, else empty."""
+    if sdk or os.environ.get("QNN_CI_SDK") or not (built and built.sdk):
+        return sdk
+    return built.sdk if is_same(installed_executorch(), built.executorch) else ""
+
+
+def find_qnn(chosen: QnnChoice) -> str:
+    """The version of the QNN that programs are compiled with."""
+    if chosen.sdk == WHEEL:
+        return read_toolchain(WHEEL_RUNTIME).default
+    toolchain = read_toolchain(SDK)
+    if is_version(chosen.sdk) or not toolchain.adoption:
+        return chosen.sdk
+    named = toolchain.adoption.find_choice({toolchain.adoption.choice: chosen.sdk})
+    return read_version(Path(named), toolchain.adoption) if named else toolchain.default
+
+
+def compare_built(built: Built, chosen: QnnChoice) -> tuple[str, bool]:
+    """Return in one sentence for which runtime the programs of a run are, and whether the one that
+    was built loads them: it must have the same ExecuTorch, and a QNN that is not older."""
+    executorch, qnn = installed_executorch(), find_qnn(chosen)
+    programs = f"programs are for ExecuTorch {executorch} and QNN {qnn}"
+    runtime = (
+        f"that {built.session} has just built (ExecuTorch {built.executorch}, QNN {built.qnn})"
+    )
+    loads = is_same(executorch, built.executorch) and not is_older(built.qnn, qnn)
+    if loads:
+        return f"{programs}, as the runner {runtime}", True
+    return f"{programs}: the runner {runtime} does not load them", False
+
+
+def explain_apart(built: Built) -> str:
+    """Return how to bring both together."""
+    installed = installed_executorch()
+    ways = []
+    if not is_same(installed, built.executorch):
+        ways.append(f"--executorch {built.executorch}")
+    if not built.sdk:
+        ways.append(f"--sdk with a QNN SDK {built.qnn} that has libraries for x86-64")
+    return f"to judge what it loads, add {' and '.join(ways) or f'--sdk {built.sdk}'}"

@@ -1,0 +1,118 @@
+"""``lock-skels``: the genuine skels in wheels with QNN, as pins; a diff comes first."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from provisioning.artifacts.consent import SKELS
+from provisioning.artifacts.pins import Change
+from provisioning.console.command import Outcome, user_path
+from provisioning.console.progress import Progress
+from provisioning.elf.facts import Genuine
+from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.elf.reader import read_elf
+from provisioning.errors import IntegrityError, UsageError
+from provisioning.files import hash_file
+from provisioning.manifest.catalogs import KnownBuild, prove_skel, read_known
+from provisioning.manifest.reader import manifests_root
+from provisioning.verbs.lock import conclude
+from provisioning.versions import parse_version
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "wheels",
+        nargs="+",
+        type=user_path,
+        metavar="WHEEL",
+        help="a wheel with QNN as its index serves it, from `pip download`",
+    )
+    parser.add_argument("--write", action="store_true", help="write what the diff shows")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    path = manifests_root() / "policies" / "skels.toml"
+    before = path.read_text(encoding="utf-8")
+    builds = dict(read_known())
+    for wheel in args.wheels:
+        progress.step(f"reading {wheel.name}")
+        text, found = read_wheel(wheel)
+        builds[text] = join(builds.get(text, found), found)
+    head = before.partition("[builds.")[0]
+    after = head + "".join(render(text, builds[text]) for text in sorted(builds, key=order))
+    changes = [Change(path, before, after)] if after != before else []
+    return conclude({"skels": changes}, write=args.write)
+
+
+def read_wheel(wheel: Path) -> tuple[str, KnownBuild]:
+    """The QNN build of a wheel and its skels.
+
+    Raises UsageError for a file without skels, and IntegrityError for skels that are damaged, of
+    several builds, or not what a catalog or the list says.
+    """
+    skels, builds = {}, set()
+    with tempfile.TemporaryDirectory(prefix="lock-skels-") as directory:
+        try:
+            paths = extract(wheel, Path(directory))
+        except (OSError, zipfile.BadZipFile) as error:
+            raise UsageError(f"{wheel} is not a wheel that can be read", why=str(error)) from error
+        for path in paths:
+            elf, build, sha256 = read_elf(path), find_qnn_build(path), hash_file(path)
+            proof = prove_skel(path, build, sha256)
+            if elf.checksum and elf.checksum.is_wrong:
+                raise refuse(f"{wheel.name}: {path.name} is damaged", elf.checksum.describe())
+            if proof and proof.outcome is not Genuine.GENUINE:
+                raise refuse(f"{wheel.name}: {path.name} is not genuine", proof.describe())
+            builds.add(build.text.partition("_")[0] if build else "none")
+            skels[path.name] = sha256
+    if not skels:
+        raise UsageError(f"{wheel} holds no {SKELS}", fix="name wheels with QNN's skels")
+    if len(builds) > 1:
+        raise refuse(f"{wheel.name} has skels of several builds", ", ".join(sorted(builds)))
+    return builds.pop(), KnownBuild(wheel.name, hash_file(wheel), skels)
+
+
+def extract(wheel: Path, directory: Path) -> list[Path]:
+    """Unpack the skels of a wheel, and catalogs next to them. Raises OSError, BadZipFile."""
+    paths = []
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            member = PurePosixPath(name)
+            is_skel = fnmatch.fnmatch(member.name, SKELS)
+            if is_skel or member.suffix.lower() == ".cat":
+                path = Path(archive.extract(name, directory))
+                paths += [path] if is_skel else []
+    return paths
+
+
+def join(old: KnownBuild, new: KnownBuild) -> KnownBuild:
+    """The row of a build: that of the wheel with more skels.
+
+    Raises IntegrityError for a listed wheel with another content.
+    """
+    if old.wheel == new.wheel and old != new:
+        raise refuse(f"{new.wheel} is not the wheel that is listed", f"its SHA-256 is {new.sha256}")
+    return new if set(new.skels) > set(old.skels) else old
+
+
+def refuse(what: str, why: str) -> IntegrityError:
+    return IntegrityError(what, why=why, fix="list wheels as their index serves them, unchanged")
+
+
+def order(text: str) -> tuple[object, str]:
+    """The key that sorts builds by version, then by date."""
+    version, _, stamp = text.removeprefix("v").rpartition(".")
+    return parse_version(version), stamp
+
+
+def render(text: str, build: KnownBuild) -> str:
+    """A build in TOML."""
+    rows: Mapping[str, str] = {f'skels."{name}"': build.skels[name] for name in sorted(build.skels)}
+    fields = {"wheel": build.wheel, "sha256": build.sha256, **rows}
+    lines = [f'[builds."{text}"]', *(f'{name} = "{value}"' for name, value in fields.items())]
+    return "\n".join([*lines, "", ""])

@@ -1,0 +1,80 @@
+"""What a session makes of the runtime that a build of the same call left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ci.verbs.lanes import built
+from ci.verbs.lanes.built import Built, compare_built, explain_apart, find_built, follow_build
+from provisioning.artifacts.choice import QnnChoice
+from provisioning.manifest.reader import read_toolchain
+
+WHEEL_QNN = read_toolchain("qnn-runtime").default
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(built, "version", {"executorch": "1.5.1"}.__getitem__)
+    monkeypatch.delenv("QNN_CI_SDK", raising=False)
+
+
+def write_builds(reports: Path, session: str, **identity: str) -> None:
+    rows = [{"identity": identity, "lowers_with": "/sdk", "target": "any"}]
+    (reports / session).mkdir(parents=True)
+    (reports / session / "artifacts.json").write_text(json.dumps({"builds": rows}))
+
+
+def test_only_what_this_call_built_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_builds(tmp_path, "build_linux", executorch_version="1.5.1", qnn_sdk_version="2.40")
+    write_builds(tmp_path, "build_android", executorch_version="1.4.1", qnn_sdk_version="2.37")
+    write_builds(tmp_path, "build_runner", wheel_version="1.5.1")  # the wheel's: no checkout
+    assert find_built(tmp_path) is None
+    monkeypatch.setenv(built.FINISHED, "build_linux build_android build_runner parity")
+    assert find_built(tmp_path) == Built("build_android", "1.4.1", "2.37", "/sdk")
+    monkeypatch.setenv(built.FINISHED, "build_linux build_direct")
+    assert find_built(tmp_path) == Built("build_linux", "1.5.1", "2.40", "/sdk")
+
+
+@pytest.mark.parametrize(
+    ("executorch", "sdk", "named", "expected"),
+    [
+        ("1.5.1", "/sdk", "", "/sdk"),
+        ("1.5.1", "/sdk", "wheel", "wheel"),
+        ("1.4.1", "/sdk", "", ""),
+        ("1.5.1", "", "", ""),
+    ],
+)
+def test_the_sdk_of_the_build_is_taken_if_both_versions_are_its_own(
+    executorch: str, sdk: str, named: str, expected: str
+) -> None:
+    assert follow_build(Built("build_android", executorch, "2.37", sdk), named) == expected
+
+
+def test_a_variable_s_choice_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNN_CI_SDK", "pinned")
+    assert follow_build(Built("build_android", "1.5.1", "2.37", "/sdk"), "") == ""
+
+
+@pytest.mark.parametrize(
+    ("executorch", "qnn", "loads"),
+    [
+        ("1.5.1", WHEEL_QNN, True),
+        ("1.5.1", "2.99.0", True),  # a runtime may be newer
+        ("1.5.1", "2.37.0.250724", False),
+        ("1.4.1", "2.99.0", False),
+    ],
+)
+def test_a_runner_loads_programs_of_its_own_executorch_and_of_no_newer_qnn(
+    executorch: str, qnn: str, loads: bool
+) -> None:
+    runtime = Built("build_android", executorch, qnn)
+    told, found = compare_built(runtime, QnnChoice())
+    assert found is loads
+    for part in ("ExecuTorch 1.5.1", WHEEL_QNN, "build_android", executorch, qnn):
+        assert part in told
+    if not loads:
+        assert f"QNN SDK {qnn}" in explain_apart(runtime)
+        assert (f"--executorch {executorch}" in explain_apart(runtime)) is (executorch != "1.5.1")

@@ -1,0 +1,320 @@
+"""The errors that are predicted of an ONNX model: how large they are, and what has none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
+
+from onnx import TensorProto, helper, numpy_helper
+
+from ci.models.noise import (
+    ACTIVATIONS,
+    CARRY_SHARE,
+    CARRY_STEPS,
+    MOVED,
+    RELATIVE,
+    RUNS,
+    SOFTMAX,
+    WEIGHT_GAIN,
+    WEIGHT_STEPS,
+)
+from ci.onnx import noise
+from ci.onnx.noise import CELL, find_grids, predict_noise, read_constant
+from ci.onnx.session import open_reference
+from provisioning.errors import FailedError
+from tests.qnn_provider.models import constant, tensor, write_model
+
+RANDOM = np.random.default_rng(4)
+SHAPE = (40, 64)
+EXACT = RANDOM.integers(-64, 64, SHAPE).astype(np.float32) / 16  # what float16 holds
+ANY = RANDOM.standard_normal(SHAPE).astype(np.float32)
+UNIT = np.eye(64, dtype=np.float32)
+Nodes = Sequence[tuple[Any, ...]]
+
+
+def predict(
+    folder: Path,
+    nodes: Nodes,
+    given: Any = EXACT,
+    weights: Sequence[Any] = (),
+    *,
+    float16: bool = True,
+    sets: int = 2,
+    kind: int = TensorProto.FLOAT,
+    result: int = TensorProto.FLOAT,
+    shape: Sequence[int] = SHAPE,
+) -> Any:
+    """The error of output ``y`` of these nodes, [run, input set, *shape], and its right values."""
+    made = [
+        helper.make_node(op, list(before), list(after), **(more[0] if more else {}))
+        for op, before, after, *more in nodes
+    ]
+    ends = [tensor("x", given.shape, kind)], [tensor("y", shape, result)]
+    model = write_model(folder / "model.onnx", made, *ends, list(weights))
+    session = open_reference(model)
+    feeds = [(given,) for _ in range(sets)]
+    right = [session.run(None, {"x": one}) for (one,) in feeds]
+    found = predict_noise(model, folder / "noisy.onnx", feeds, right, float16=float16)
+    assert len(found) == 1
+    return found[0], right[0][0]
+
+
+def is_uniform(values: Any, limit: float) -> bool:
+    """Whether values are spread evenly from -limit to limit."""
+    within = np.abs(values).max() <= limit * 1.001
+    ends = values.max() > 0.95 * limit and values.min() < -0.95 * limit
+    even = abs(np.abs(values).mean() - limit / 2) < 0.05 * limit
+    return bool(within and ends and even)
+
+
+# -- float16 --------------------------------------------------------------------------------------
+
+
+def test_what_float16_holds_and_is_only_moved_has_no_error(tmp_path: Path) -> None:
+    nodes = [("Identity", ["x"], ["a"]), ("Transpose", ["a"], ["y"])]
+    found, _ = predict(tmp_path, nodes, shape=SHAPE[::-1])
+    assert found.shape == (RUNS, 2, 64, 40)
+    assert not found.any()
+
+
+def test_an_input_that_float16_rounds_has_an_error_relative_to_it(tmp_path: Path) -> None:
+    found, right = predict(tmp_path, [("Identity", ["x"], ["y"])], ANY)
+    assert is_uniform(found / right, RELATIVE)
+    assert len({one.tobytes() for one in found.reshape(RUNS * 2, -1)}) == RUNS * 2
+    again, _ = predict(tmp_path, [("Identity", ["x"], ["y"])], ANY)
+    assert (again == found).all()
+
+
+def test_what_computes_has_a_relative_error(tmp_path: Path) -> None:
+    nodes = [("MatMul", ["x", "w"], ["y"])]
+    found, right = predict(tmp_path, nodes, weights=[constant("w", UNIT)])
+    assert (right == EXACT).all()
+    assert not found[:, :, EXACT == 0].any()
+    assert is_uniform(found[:, :, EXACT != 0] / EXACT[EXACT != 0], RELATIVE)
+
+
+def test_a_constant_that_float16_rounds_is_read_with_an_error(tmp_path: Path) -> None:
+    nodes = [("Mul", ["w", "x"], ["a"]), ("Identity", ["a"], ["y"])]
+    ones = np.ones(SHAPE, np.float32)
+    for value, limits in ((0.5, (0.9, 1.01)), (0.1, (1.5, 2.01))):
+        found, right = predict(tmp_path, nodes, ones, [constant("w", np.full(SHAPE, value))])
+        low, high = limits
+        assert low < np.abs(found / right).max() / RELATIVE < high
+    found, right = predict(tmp_path, nodes, ones, [constant("w", np.full(SHAPE, 1e9))])
+    assert np.abs(found).max() < 65504 * RELATIVE * 2.01  # beyond float16, as at its end
+    assert np.isfinite(found).all()
+
+
+def test_a_softmax_has_a_larger_error(tmp_path: Path) -> None:
+    found, right = predict(tmp_path, [("Softmax", ["x"], ["y"], {"axis": -1})])
+    assert is_uniform(found / right, SOFTMAX)
+
+
+@pytest.mark.parametrize("name", ["Sigmoid", "Tanh", "Elu"])
+def test_an_activation_that_follows_a_layer_has_an_absolute_error(
+    tmp_path: Path, name: str
+) -> None:
+    zeros, w = np.zeros(SHAPE, np.float32), [constant("w", UNIT)]
+    layer, last = ("MatMul", ["x", "w"], ["a"]), (name, ["b"], ["y"])
+    flat = [constant("s", [64, 40], np.int64)]
+
+    def measure(nodes: Nodes, *more: Any, shape: Sequence[int] = SHAPE) -> float:
+        found, right = predict(tmp_path, nodes, zeros, [*w, *more], shape=shape)
+        own = RELATIVE * float(np.abs(right).max())  # of sigmoid, whose value is 0.5
+        return float(np.abs(found).max()) / (ACTIVATIONS[name.lower()] + own)
+
+    bias = [constant("c", np.zeros(64))]
+    assert 0.9 < measure([layer, ("Identity", ["a"], ["b"]), last]) < 1.001
+    assert 0.9 < measure([layer, ("Add", ["a", "c"], ["b"]), last], *bias) < 1.001
+    assert 0.9 < measure([layer, ("Add", ["c", "a"], ["b"]), last], *bias) < 1.001
+    shaped = [layer, ("Reshape", ["a", "s"], ["b"]), last]
+    assert 0.9 < measure(shaped, *flat, shape=(64, 40)) < 1.001
+    assert measure([layer, ("Relu", ["a"], ["b"]), last]) < 0.2
+    assert measure([layer, ("Add", ["a", "a"], ["b"]), last]) < 0.2
+    assert measure([layer, ("Sub", ["a", "c"], ["b"]), last], *bias) < 0.2
+    assert measure([("Identity", ["x"], ["b"]), last]) < 0.2
+
+
+def test_the_cells_of_a_recurrent_layer_have_an_absolute_error(tmp_path: Path) -> None:
+    nodes = [("RNN", ["x", "w", "r"], ["y"], {"hidden_size": 64})]
+    weights = [constant("w", np.zeros((1, 64, 8))), constant("r", np.zeros((1, 64, 64)))]
+    given = np.zeros((10, 1, 8), np.float32)
+    found, right = predict(tmp_path, nodes, given, weights, shape=(10, 1, 1, 64))
+    assert not right.any()
+    assert is_uniform(found, CELL)
+
+
+def test_integers_have_no_error_and_large_outputs_fewer_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [("Mul", ["x", "x"], ["y"])]
+    whole = np.arange(12, dtype=np.int64).reshape(3, 4)
+    kinds = {"kind": TensorProto.INT64, "result": TensorProto.INT64, "shape": (3, 4)}
+    found, _ = predict(tmp_path, nodes, whole, **kinds)
+    assert found.shape == (0,)
+    size = 4 * EXACT.size * 2
+    for most, runs in ((size * 5, 5), (size * 5 - 1, 4), (size, 2), (0, 2), (size * 99, RUNS)):
+        monkeypatch.setattr(noise, "MAX_BYTES", most)
+        found, _ = predict(tmp_path, nodes)
+        assert len(found) == runs
+
+
+# -- quantized ------------------------------------------------------------------------------------
+
+SCALE = 0.25
+
+
+def quantized(kind: str, weight: Any = None, zero: int = 0) -> tuple[Nodes, list[Any]]:
+    """A layer whose result is quantized to ``kind``; its weight is quantized, too, if it is one
+    of integers."""
+    kinds = [numpy_helper.from_array(np.asarray(zero, kind), "z"), constant("s", SCALE)]
+    nodes: list[tuple[Any, ...]] = [("MatMul", ["x", "w"], ["a"])]
+    if weight is None:
+        kinds.append(constant("w", UNIT))
+    else:
+        kinds += [numpy_helper.from_array(weight, "q"), constant("one", 1.0)]
+        kinds.append(numpy_helper.from_array(np.zeros((), weight.dtype), "nought"))
+        nodes.insert(0, ("DequantizeLinear", ["q", "one", "nought"], ["w"]))
+    ends = [
+        ("QuantizeLinear", ["a", "s", "z"], ["b"]),
+        ("DequantizeLinear", ["b", "s", "z"], ["y"]),
+    ]
+    return [*nodes, *ends], kinds
+
+
+def count_steps(folder: Path, nodes: Nodes, weights: list[Any], given: Any = EXACT) -> Any:
+    found, _ = predict(folder, nodes, given, weights, float16=False)
+    steps = found / SCALE
+    assert (steps == np.round(steps)).all()
+    return steps
+
+
+@pytest.mark.parametrize(("kind", "share"), [("uint8", MOVED[8]), ("int8", MOVED[8])])
+def test_a_share_of_what_is_quantized_in_8_bits_moves_by_a_step(
+    tmp_path: Path, kind: str, share: float
+) -> None:
+    steps = count_steps(tmp_path, *quantized(kind, zero=100 if kind == "uint8" else 5))
+    assert {*np.unique(steps)} == {-1.0, 0.0, 1.0}
+    assert np.mean(steps != 0) == pytest.approx(share, rel=0.1)
+    assert np.mean(steps > 0) == pytest.approx(share / 2, rel=0.15)
+
+
+def test_every_16_bit_element_moves_and_none_leaves_its_type(tmp_path: Path) -> None:
+    steps = count_steps(tmp_path, *quantized("uint16", zero=3000))
+    assert {*np.unique(np.abs(steps))} <= {0.0, 1.0}
+    assert np.mean(steps != 0) == pytest.approx(MOVED[16], rel=0.01)
+    for value, only in ((-1e6, 1.0), (1e6, -1.0)):
+        given = np.full(SHAPE, value, np.float32)
+        ends = count_steps(tmp_path, *quantized("uint16", zero=3000), given)
+        assert {*np.unique(ends)} == {0.0, only}
+
+
+@pytest.mark.parametrize("weight", ["int16", "uint16"])
+def test_wide_weights_have_an_error_relative_to_the_signal(tmp_path: Path, weight: str) -> None:
+    layer = quantized("uint16", (1024 * UNIT).astype(weight), zero=30_000)
+    given = EXACT * 2
+    signal = given * 1024 / SCALE
+    steps = count_steps(tmp_path, *layer, given)
+    most = np.abs(signal) * 2 * WEIGHT_GAIN + WEIGHT_STEPS + 1.5
+    assert (np.abs(steps) <= most).all()
+    quiet, loud = np.abs(signal) < 1, np.abs(signal) > 20_000
+    assert 0.9 * WEIGHT_STEPS < np.abs(steps[:, :, quiet]).max() <= WEIGHT_STEPS + 1.5
+    relative = np.abs(steps[:, :, loud] / signal[loud])
+    assert relative.max() == pytest.approx(2 * WEIGHT_GAIN, rel=0.1)
+
+
+def test_unsigned_weights_lose_a_carry_of_some_elements(tmp_path: Path) -> None:
+    layer = quantized("uint16", UNIT.astype("uint8"), zero=30_000)
+    steps = count_steps(tmp_path, *layer)
+    far = np.abs(steps) > 2
+    assert np.mean(far) == pytest.approx(CARRY_SHARE, rel=0.1)
+    assert 0.95 * CARRY_STEPS < np.abs(steps).max() <= CARRY_STEPS + 1
+    assert np.mean(steps[far] > 0) == pytest.approx(0.5, abs=0.1)
+    narrow = count_steps(tmp_path, *quantized("uint8", UNIT.astype("uint8"), zero=100))
+    assert np.abs(narrow).max() == 1
+    signed = count_steps(tmp_path, *quantized("uint16", UNIT.astype("int8"), zero=30_000))
+    assert np.abs(signed).max() == 1
+
+
+def test_a_product_of_two_activations_loses_carries_too(tmp_path: Path) -> None:
+    nodes, weights = quantized("uint16", zero=30_000)
+    pair = [
+        ("Transpose", ["x"], ["t"]),
+        ("QuantizeLinear", ["t", "s", "z"], ["p"]),
+        ("DequantizeLinear", ["p", "s", "z"], ["u"]),
+        ("MatMul", ["x", "u"], ["a"]),
+    ]
+    found, _ = predict(
+        tmp_path, [*pair, *nodes[1:]], EXACT / 16, weights[:2], float16=False, shape=(40, 40)
+    )
+    steps = np.abs(found / SCALE)
+    assert np.mean(steps > 2) == pytest.approx(CARRY_SHARE, rel=0.15)
+
+
+def test_what_only_moves_is_quantized_without_an_error(tmp_path: Path) -> None:
+    _, weights = quantized("uint8", zero=100)
+    nodes = [
+        ("Reshape", ["x", "shape"], ["a"]),
+        ("QuantizeLinear", ["a", "s", "z"], ["b"]),
+        ("DequantizeLinear", ["b", "s", "z"], ["y"]),
+    ]
+    shape = constant("shape", SHAPE, np.int64)
+    assert not count_steps(tmp_path, nodes, [*weights[:2], shape]).any()
+    direct = [("QuantizeLinear", ["x", "s", "z"], ["b"]), nodes[2]]
+    assert not count_steps(tmp_path, direct, weights[:2]).any()
+
+
+def test_a_quantizer_without_a_zero_point_is_of_unsigned_bytes(tmp_path: Path) -> None:
+    nodes, weights = quantized("uint8")
+    ends = [("QuantizeLinear", ["a", "s"], ["b"]), ("DequantizeLinear", ["b", "s"], ["y"])]
+    steps = count_steps(tmp_path, [nodes[0], *ends], weights[1:], np.abs(EXACT) + 1)
+    assert {*np.unique(steps)} == {-1.0, 0.0, 1.0}
+
+
+# -- grids and constants --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero", "scale", "grid"),
+    [
+        ("uint8", 100, 0.5, (0.5, -100, 155)),
+        ("int8", -3, 0.25, (0.25, -125, 130)),
+        ("uint16", 9, 0.5, (0.0, 0, 0)),
+        ("uint8", 100, [0.5] * 64, (0.0, 0, 0)),
+    ],
+)
+def test_the_values_of_an_output_that_is_dequantized_are_known(
+    tmp_path: Path, kind: str, zero: int, scale: Any, grid: tuple[float, int, int]
+) -> None:
+    zeros = np.full(np.shape(scale), zero, kind)
+    weights = [numpy_helper.from_array(zeros, "z"), constant("s", scale)]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["b"]),
+        helper.make_node("DequantizeLinear", ["b", "s", "z"], ["y"]),
+        helper.make_node("Relu", ["y"], ["plain"]),
+        helper.make_node("DequantizeLinear", ["b", "s"], ["short"]),
+    ]
+    if kind != "uint8":
+        del nodes[3]
+    outputs = [tensor("y", SHAPE), tensor("plain", SHAPE), tensor("short", SHAPE)][: len(nodes) - 1]
+    model = write_model(tmp_path / "m.onnx", nodes, [tensor("x", SHAPE)], outputs, weights)
+    none = (0.0, 0, 0)
+    assert find_grids(model) == [grid, none, none][: len(outputs)]
+
+
+def test_a_constant_is_an_initializer_or_a_node(tmp_path: Path) -> None:
+    held = constant("held", [1.0, 2.0])
+    node = helper.make_node("Constant", [], ["made"], value=constant("inner", 3.0))
+    other = helper.make_node("Relu", ["x"], ["y"])
+    made_by = {"made": node, "y": other}
+    assert read_constant("held", made_by, {"held": held}).tolist() == [1.0, 2.0]
+    assert read_constant("made", made_by, {}) == 3.0
+    for name in ("y", "gone"):
+        with pytest.raises(FailedError, match=f"{name}, a scale"):
+            read_constant(name, made_by, {})

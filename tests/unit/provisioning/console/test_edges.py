@@ -1,0 +1,421 @@
+"""What the console does at its edges: signals, streams, versions, users' commands and files."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.console import command, interrupts, process, terminal
+from provisioning.console.caller import Caller
+from provisioning.console.command import Verb, describe_verbs, make_parser
+from provisioning.console.git import ask_git, list_submodules, run_git
+from provisioning.console.interrupts import Interrupt, interrupts_held
+from provisioning.console.terminal import fit_lines
+from provisioning.console.user_files import read_user_file
+from provisioning.errors import (
+    DefectError,
+    MissingToolError,
+    StoreError,
+    ToolError,
+    UnfitError,
+    UsageError,
+)
+
+ROOT = Path(__file__).parents[4]
+VERBS = {"verify": Verb("provisioning.verbs.verify", "look again"), "gc": Verb("x", "remove")}
+
+
+# -- commands ------------------------------------------------------------------------------------
+
+
+def test_an_option_is_never_abbreviated() -> None:
+    parser = make_parser(Caller("qnn-ci"), VERBS, "verify")
+    assert parser.parse_args(["--json"]).json
+    assert parser.description == "look again"
+    with pytest.raises(UsageError) as caught:
+        parser.parse_args(["--jso"])
+    assert "--jso" in caught.value.what
+    assert "`qnn-ci verify --help`" in caught.value.fix
+
+
+def test_the_verbs_are_listed_in_columns() -> None:
+    text = describe_verbs(Caller("qnn-ci"), VERBS)
+    assert text.startswith("usage: qnn-ci VERB [--json] ...\n       qnn-ci --version\n")
+    assert text.endswith("verbs:\n  verify  look again\n  gc      remove\n")
+    assert describe_verbs(Caller("qnn-ci"), {}).endswith("verbs:\n\n")
+
+
+def test_the_version_is_that_of_the_distribution_or_of_the_checkout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find(name: str) -> str:
+        assert name == "executorch-qnn-ci"
+        return "7.8"
+
+    def miss(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", find)
+    assert command.read_version() == "7.8"
+    assert command.run_command("qnn-ci", VERBS, ["--version"]) == (0, "executorch-qnn-ci 7.8\n")
+    monkeypatch.setattr(metadata, "version", miss)
+    (stated,) = re.findall(r'(?m)^version = "(.+)"$', (ROOT / "pyproject.toml").read_text())
+    assert command.read_version() == stated
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_is_a_result(word: str) -> None:
+    code, text = command.run_command("qnn-ci", VERBS, [word])
+    assert (code, "verify  look again" in text) == (0, True)
+
+
+def test_a_users_command_may_be_started_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "tool"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (tmp_path / "data").touch()
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    words = ["tool", "data", "--flag", "", "gone"]
+    whole = [str(program), str(tmp_path / "data"), "--flag", "", "gone"]
+    assert command.user_command(words) == whole
+    assert command.user_command(["bin/tool"]) == [str(program)]
+    assert command.user_command(["no-such-tool", "data"])[0] == "no-such-tool"
+    link = tmp_path / "bin" / "link"
+    link.symlink_to(program)
+    assert command.user_command(["link"]) == [str(link)]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "what"),
+    [
+        (RuntimeError("Symlink loop from 'x'"), UsageError, "Symlink loop from 'x'"),
+        (RuntimeError("other"), DefectError, "unexpected RuntimeError: other"),
+        (MemoryError(), UnfitError, "out of memory"),
+        (OSError(errno.ENOENT, "No usable directory"), UnfitError, "No usable directory"),
+        (OSError(errno.ENOSPC, "No space left", "/there"), StoreError, "/there"),
+        (OSError(errno.EMFILE, "Too many open files"), UnfitError, "Too many open files"),
+        (ModuleNotFoundError("no", name="torch"), UnfitError, "has no package 'torch'"),
+        (ImportError("it does not load", name="torch"), UnfitError, "import failed: it does not"),
+        (ModuleNotFoundError("no", name="ci.gone"), DefectError, "unexpected ModuleNotFoundError"),
+    ],
+)
+def test_an_exception_becomes_the_error_that_names_who_can_cure_it(
+    error: Exception, kind: type[Exception], what: str
+) -> None:
+    found = command.explain_exception(error)
+    assert type(found) is kind
+    assert what in found.what
+    assert found.fix
+
+
+def test_what_may_be_read_and_not_written_is_a_refused_write(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    def refused(number: int, name: str | None = None) -> bool:
+        return command.is_refused_write(OSError(number, "refused", name))
+
+    assert refused(errno.ENOSPC)
+    assert refused(errno.EROFS)
+    assert refused(errno.EACCES, str(tmp_path / "file"))
+    assert refused(errno.EACCES, str(tmp_path / "new"))
+    assert not refused(errno.EACCES)
+    assert not refused(errno.EMFILE, str(tmp_path / "file"))
+
+
+# -- git and users' files ------------------------------------------------------------------------
+
+
+def test_submodules_of_a_checkout_are_those_of_its_file(tmp_path: Path) -> None:
+    assert list_submodules(tmp_path) == ()
+    text = '[submodule "a"]\n\tpath = third-party/a\n\turl = https://a\n'
+    (tmp_path / ".gitmodules").write_bytes(text.encode() + b"# \xff\n")
+    assert list_submodules(tmp_path) == ("third-party/a",)
+    (tmp_path / ".gitmodules").unlink()
+    (tmp_path / ".gitmodules").mkdir()
+    assert list_submodules(tmp_path) == ()
+
+
+def test_a_users_file_is_read_whole_or_refused_by_its_kind(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"12345")
+    assert read_user_file(file, "the file", 5) == b"12345"
+    with pytest.raises(UsageError, match="too large") as caught:
+        read_user_file(file, "the file", 4)
+    assert "5 bytes, at most 4" in caught.value.why
+    os.mkfifo(tmp_path / "pipe")
+    for path, kind in (
+        (tmp_path, "a directory"),
+        (tmp_path / "pipe", "a pipe"),
+        (Path("/dev/null"), "a device"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            read_user_file(path, "the file")
+        assert caught.value.why == f"it is {kind}"
+        assert str(path) in caught.value.what
+    with pytest.raises(UsageError) as caught:
+        read_user_file(tmp_path / "gone", "the file")
+    assert caught.value.why == "No such file or directory"
+
+
+# -- signals -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def handlers() -> Any:
+    """Signals have after a test the handlers that they had before."""
+    before = {number: signal.getsignal(number) for number in interrupts.ENDING_SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_every_signal_that_ends_a_program_is_one_interrupt() -> None:
+    for number in interrupts.ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interrupts.catch_signals()
+    handler = signal.getsignal(signal.SIGTERM)
+    assert isinstance(handler, Interrupt)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)  # the second one, while the first is worked on
+    interrupts.ignore_signals()
+    assert {signal.getsignal(one) for one in interrupts.ENDING_SIGNALS} == {signal.SIG_IGN}
+
+
+@pytest.mark.usefixtures("handlers")
+def test_another_thread_changes_no_handler() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for change in (interrupts.catch_signals, interrupts.ignore_signals):
+        thread = threading.Thread(target=change)
+        thread.start()
+        thread.join()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("handlers")
+def test_an_interrupt_waits_for_the_end_of_a_block_that_holds_it() -> None:
+    interrupts.catch_signals()
+    seen = []
+
+    def interrupt() -> None:
+        with interrupts_held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            seen.append("held")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+    assert seen == ["held"]
+    handler = signal.getsignal(signal.SIGTERM)
+    assert isinstance(handler, Interrupt)
+    assert (handler.held, handler.pending) == (False, False)
+    with interrupts_held():
+        assert handler.held
+    assert not handler.held
+
+
+def test_a_later_signal_interrupts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(interrupts.time, "monotonic", lambda: now[0])
+    interrupt = Interrupt()
+    interrupt.last = 100.0 - interrupts.CLEANUP_S
+    for passed, raises in ((0.0, True), (7.9, False), (8.0, True)):
+        now[0] = interrupt.last + passed if passed else now[0]
+        if raises:
+            with pytest.raises(KeyboardInterrupt):
+                interrupt()
+        else:
+            interrupt()
+
+
+# -- processes -----------------------------------------------------------------------------------
+
+
+def test_a_process_that_asks_for_bytes_gets_them_or_why_not(tmp_path: Path) -> None:
+    assert process.run_bytes(["cat"], data=b"\xff\0") == b"\xff\0"
+    with pytest.raises(ToolError) as caught:
+        process.run_bytes(["sh", "-c", "echo out; exit 3"])
+    assert (caught.value.why, "exited with 3" in caught.value.what) == ("it printed nothing", True)
+    with pytest.raises(ToolError) as caught:
+        process.run_bytes(["sh", "-c", "printf 'a\\377b' >&2; exit 1"])
+    assert caught.value.why == "a\N{REPLACEMENT CHARACTER}b"
+    with pytest.raises(MissingToolError, match="cannot start no-such-program") as caught:
+        process.run_bytes(["no-such-program"])
+    assert caught.value.fix == "install no-such-program, or put it on PATH"
+    with pytest.raises(ToolError, match="did not end within"):
+        process.run_bytes(["sleep", "60"], timeout_s=0.1)
+
+
+def test_no_more_tasks_run_at_a_time_than_allowed() -> None:
+    running, most = [], []
+
+    def task() -> int:
+        running.append(1)
+        most.append(len(running))
+        threading.Event().wait(0.02)
+        running.pop()
+        return len(most)
+
+    done: list[int] = []
+    assert process.run_tasks([task] * 4, 1, on_done=done.append) == [1, 2, 3, 4]
+    assert (max(most), sorted(done)) == (1, [1, 2, 3, 4])
+
+
+def test_a_group_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "GRACE_S", 0.2)
+    code = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+    with subprocess.Popen(
+        ["sh", "-c", code], stdout=subprocess.PIPE, start_new_session=True
+    ) as one:
+        assert one.stdout
+        assert one.stdout.readline() == b"up\n"
+        process.end_group(one)
+        assert one.wait() == -signal.SIGKILL
+    process.end_group(one)  # which has ended
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("is_parent", [True, False])
+def test_a_child_ends_with_its_parent_or_at_once_without_one(is_parent: bool) -> None:
+    """It holds the end of a pipe for as long as it lives."""
+    reading, writing = os.pipe()
+    middle = os.fork()
+    if not middle:
+        parent = os.getpid()
+        if not os.fork():
+            process.end_with_parent(parent if is_parent else parent + 1)
+            os.write(writing, b"up")
+            signal.pause()
+            os._exit(0)
+        signal.pause()
+        os._exit(0)
+    os.close(writing)
+    if is_parent:
+        assert os.read(reading, 2) == b"up"
+    os.kill(middle, signal.SIGKILL)
+    os.waitpid(middle, 0)
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+
+
+def test_git_asks_nothing_speaks_english_and_fetches_no_large_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nif [ "$3" = fail ]; then exit 3; fi\nenv\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("GIT_DIR", "/elsewhere")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    place = tmp_path / "place"
+    place.mkdir()
+    rows = ask_git(place, "env", variables={"EXTRA": "1"}).decode().splitlines()
+    wanted = {"GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_SMUDGE=1", "LC_ALL=C", "EXTRA=1"}
+    assert wanted | {f"GIT_CEILING_DIRECTORIES={tmp_path.resolve()}"} <= {*rows}
+    assert not [row for row in rows if row.startswith("GIT_DIR=")]
+    assert run_git(place, "env").output.count("GIT_TERMINAL_PROMPT=0") == 1
+    assert run_git(place, "fail", check=False).returncode == 3
+    for call in (run_git, ask_git):
+        with pytest.raises(ToolError, match="exited with 3"):
+            call(place, "fail")
+
+
+# -- streams -------------------------------------------------------------------------------------
+
+
+def test_lines_are_whole_whatever_ends_them() -> None:
+    assert terminal.clean("a\r\nb\rc\n") == "a\nb\nc\n"
+    assert terminal.clean_output("::error::x\r  ::add-mask::y") == ": :error::x\n  : :add-mask::y"
+
+
+class Broken(io.StringIO):
+    """A stream that takes nothing; ``error`` says why."""
+
+    def __init__(self, descriptor: int, error: OSError) -> None:
+        super().__init__()
+        self.descriptor, self.error = descriptor, error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+
+@pytest.mark.parametrize("is_stdout", [True, False])
+def test_what_is_left_in_a_stream_that_takes_nothing_goes_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stdout: bool
+) -> None:
+    file = tmp_path / "file"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
+    stream = Broken(descriptor, BrokenPipeError())
+    if is_stdout:
+        monkeypatch.setattr(sys, "stdout", stream)
+        terminal.write_output("text")
+        stream.error = OSError(errno.ENOSPC, "No space left on device")
+        with pytest.raises(StoreError) as caught:
+            terminal.write_output("text")
+        assert "No space left" in caught.value.why
+    else:
+        terminal.write_through(stream, "text")
+    os.write(descriptor, b"the interpreter's own flush")
+    os.close(descriptor)
+    assert file.read_bytes() == b""
+
+
+def test_streams_that_the_caller_closed_are_the_null_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    terminal.open_missing_streams()
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        with getattr(sys, name) as stream:
+            assert (stream.name, stream.mode, stream.encoding) == (os.devnull, mode, "utf-8")
+
+
+def test_a_path_in_any_bytes_is_written_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="utf-8"))
+    terminal.write_output("caf\udce9")
+    assert raw.getvalue() == b"caf\xe9"
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    terminal.write_output("\N{GREEK SMALL LETTER ALPHA}")
+    assert raw.getvalue() == rb"\u03b1"
+
+
+def test_every_line_of_a_narrow_terminal_is_broken_by_itself() -> None:
+    text = f"one\n  {'two ' * 15}\n\nlast"
+    lines = fit_lines(text, 40).splitlines()
+    assert [lines[0], *lines[-2:]] == ["one", "", "last"]
+    assert max(map(len, lines)) <= 40
+    assert all(line.startswith("      two") for line in lines[2:-2])
+    assert fit_lines(text, None) == text
+    assert fit_lines("a\tb", 40) == "a\tb"
+
+
+def test_an_error_is_a_record_for_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = command.run_command("qnn-ci", VERBS, ["gone", "--json"])
+    assert code == 2
+    assert text.startswith('{\n "error": "UsageError",\n "what": "there is no verb')
+    assert text.endswith('"exit_code": 2\n}\n')
