@@ -31,6 +31,9 @@ GRID = 2**-6  # of a step: what float32 leaves of a multiple of it
 # How far a program's scale may be from its model's: QNN gives the 16-bit result of a softmax a
 # scale of 1/65536 where ONNX Runtime's quantizer writes 1/65535.
 SCALE = 2**-16
+# Rounding that leaves less of an output decides nothing: a quantization that is too coarse, and not
+# the program, is at fault where the output is off.
+LOST_DB = 3.0
 
 
 @dataclass(frozen=True)
@@ -179,10 +182,13 @@ def _judge_magnitudes(
     prediction = references.predict(index, info)
     excesses = prediction.find_excesses(output, limits.max_above_noise_db)
     against_float = measure(eager, output)
-    reasons = [
-        *_off_grid(output, info),
-        *_beyond_noise(excesses, prediction, best, output, against),
-    ]
+    asked = output if references.quantized is None else best.values
+    pooled = measure_pooled(eager, asked)
+    is_short = limits.min_sqnr_db_all is not None and not pooled >= limits.min_sqnr_db_all
+    is_lost = references.quantized is not None and is_short and prediction.sqnr_db < LOST_DB
+    question = Question.QUANTIZED if is_lost else Question.FAITHFUL
+    beyond = _beyond_noise(excesses, prediction, best, output, against)
+    reasons = [*_off_grid(output, info), *(Reason(question, text) for text in beyond)]
     against_quantized = scheme = None
     if references.quantized is not None:
         against_quantized, scheme = measure(best.values, output), measure(eager, best.values)
@@ -193,12 +199,10 @@ def _judge_magnitudes(
             limits.min_cosine_quantized,
             QUANTIZED,
         )
-    asked = output if scheme is None else best.values
     reasons += _too_far(
         Question.QUANTIZED, scheme or against_float, limits.min_sqnr_db, limits.min_cosine, FLOAT32
     )
-    pooled = measure_pooled(eager, asked)
-    if limits.min_sqnr_db_all is not None and not pooled >= limits.min_sqnr_db_all:
+    if is_short:
         text = f"SQNR {pooled:.1f} dB over all input sets, {limits.min_sqnr_db_all:g} dB required"
         reasons.append(Reason(Question.QUANTIZED, f"{text}, {_name_pair(against)}"))
     reasons += _parts_too_far(eager, asked, info, limits.min_sqnr_db_all)
@@ -241,17 +245,16 @@ def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
 
 def _beyond_noise(
     excesses: Sequence[Excess], prediction: Prediction, best: Expected, output: Array, against: str
-) -> Iterator[Reason]:
+) -> Iterator[str]:
     """Name the part of the error that is furthest beyond what arithmetic explains."""
     worst = excesses[0]
     if worst.over_db > 0:
         reached = measure(best.values, output).sqnr_db
-        yield Reason(
-            Question.FAITHFUL,
+        yield (
             f"the error is {worst.above_db:.1f} dB above the predicted rounding noise in"
             f" {worst.place}, {worst.above_db - worst.over_db:.1f} dB allowed; SQNR"
             f" {reached:.1f} dB against the {against} model, {prediction.sqnr_db:.1f} dB"
-            " predicted",
+            " predicted"
         )
 
 

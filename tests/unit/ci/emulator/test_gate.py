@@ -122,6 +122,29 @@ def test_a_program_that_is_off_is_not_faithful_however_good_its_scheme() -> None
     assert judge(references, [wrong], [info], wide).accepted
 
 
+@pytest.mark.parametrize(
+    ("noise", "scheme", "question"),
+    [
+        (0.9, 3.0, Question.QUANTIZED),
+        (0.5, 3.0, Question.FAITHFUL),  # rounding leaves enough to judge the program
+        (0.9, 0.05, Question.FAITHFUL),  # the quantized model is good
+    ],
+)
+def test_where_rounding_leaves_nothing_a_poor_quantization_is_at_fault(
+    noise: float, scheme: float, question: Question
+) -> None:
+    eager, quantized = draw(1), draw(1) + scheme * draw(2)
+    both = References(
+        [expect(eager)],
+        [expect(quantized)],
+        [predict(quantized, noise * np.std(quantized) * draw(50, (8, *SHAPE)))],
+    )
+    limits = Threshold(scheme="8a8w", min_sqnr_db_all=15.0, max_above_noise_db=10.0)
+    info = TensorInfo("float64", SHAPE[1:])
+    found = judge(both, [quantized + 20 * np.std(quantized) * draw(3)], [info], limits)
+    assert found.reasons[0].question is question
+
+
 def test_without_a_prediction_only_the_reference_is_faithful() -> None:
     info = TensorInfo("float32", SHAPE[1:])
     references = make_references(NEAR, FAR)
