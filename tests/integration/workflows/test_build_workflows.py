@@ -9,6 +9,7 @@ import pytest
 
 from provisioning.manifest.reader import read_toolchain
 from tests.integration.workflows.project import GitHub, collect_log, commit, list_results
+from tests.integration.workflows.test_examples import FORK, call_own
 from tests.stand_ins.actions import git
 from tests.workflows.document import ROOT
 
@@ -113,6 +114,13 @@ def test_a_change_of_prose_builds_nothing_unless_it_is_asked_to(fork: GitHub) ->
     assert list_words(fork) == []
     results = fork.run(BUILD.replace("parity: strict", "only-needed: false"))
     assert list_results(results) == {"runner": "success"}, collect_log(results)
+    assert list_words(fork) == [["android", "--parity", "on"]]
+
+
+def test_the_example_of_the_page_gives_a_fork_a_runner(fork: GitHub) -> None:
+    change(fork, {"backends/qualcomm/runtime/Backend.cpp": "int backend() { return 2; }\n"})
+    results = fork.run(call_own(FORK, fork.job["workflow_sha"]))
+    assert list_results(results) == {"runner": "success", "parity": "success"}, collect_log(results)
     assert list_words(fork) == [["android", "--parity", "on"]]
 
 
