@@ -35,6 +35,9 @@ VERBS: dict[str, Verb] = {
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
     "context": Verb("ci.verbs.context", "say what an ONNX context model holds and who can load it"),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
+    "verify-evidence": Verb(
+        "ci.verbs.evidence", "say whether a program is one that passed, by the evidence of it"
+    ),
     "verify-signature": Verb(
         "ci.verbs.verify_signature", "verify a signed Hexagon library from its bytes"
     ),

@@ -50,7 +50,7 @@ def users_folder(policy: Path | None) -> Path | None:
     return policy.with_name(f"{policy.stem}-baselines") if policy else None
 
 
-def name_file(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str:
+def name_figures(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str:
     """The file of a toolchain in a folder of figures: named after the lane, QNN and a backend other
     than HTP."""
     parts = sorted(f"{tool.name}-{tool.version}" for tool in tools if is_part(tool.name))
@@ -68,7 +68,7 @@ def read_baselines(
 ) -> Mapping[str, Baseline]:
     """What was recorded for the toolchain and backend in a folder, by default the suite's; nothing
     for another one. Raises ManifestError."""
-    path = (folder or suite_folder()) / name_file(tools, backend)
+    path = (folder or suite_folder()) / name_figures(tools, backend)
     return read_toml(path.name, Baselines, path.parent).cases if path.is_file() else {}
 
 
@@ -109,7 +109,7 @@ def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
         }
         if place and passed:
             rows = {**read_baselines(report.toolchain, report.backend, place), **passed}
-            path = place / name_file(report.toolchain, report.backend)
+            path = place / name_figures(report.toolchain, report.backend)
             with explain_writes(path, fix="record in a checkout that can be written"):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 text = "".join(f"{row}\n" for row in map(_write, sorted(rows.items())))

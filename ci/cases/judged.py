@@ -39,7 +39,17 @@ from ci.judging.verdict import (
 from ci.models.source_lines import find_factory, find_places, find_suite_model
 from ci.models.tensors import Loss, write_sets
 from ci.models.user_models import MetricResult
-from ci.report.schema import Case, Control, Digests, FallbackOp, OpCount, Place, Question, Status
+from ci.report.schema import (
+    Case,
+    Control,
+    Digests,
+    FallbackOp,
+    OpCount,
+    Place,
+    ProgramFile,
+    Question,
+    Status,
+)
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.manifest.targets import Backend
 
@@ -362,6 +372,20 @@ def make_case(
         )
         if artifact
         else Digests(),
+        program=list_program(artifact) if artifact else (),
+    )
+
+
+def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
+    """Return the files of a program, first the one that a runner opens."""
+    first = artifact.compiled.program
+    folder = f"{first.rpartition('/')[0]}/"
+    names = [name for name in artifact.files if folder != "/" and name.startswith(folder)]
+    every = dict.fromkeys([first, *sorted(names)])
+    return tuple(
+        ProgramFile(name=Path(name).name, sha256=artifact.files[name])
+        for name in every
+        if name in artifact.files
     )
 
 

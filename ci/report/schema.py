@@ -184,6 +184,13 @@ class Place(Record, frozen=True, kw_only=True):
     line: Annotated[int, Meta(ge=1)]
 
 
+class ProgramFile(Record, frozen=True, kw_only=True):
+    """A file of a program, by its name."""
+
+    name: str
+    sha256: Sha256
+
+
 class Digests(Record, frozen=True, kw_only=True):
     """SHA-256 of what a case was made from, None where that is not known: the float32 model's
     ``weights`` (parameters and buffers, or constants of an ONNX file), the ``inputs`` that it is
@@ -224,7 +231,8 @@ class Case(Record, frozen=True, kw_only=True):
     they vary from run to run, and nothing is judged by them. Both are there only where they were
     asked for. ``lacks`` is the missing library or device that kept a case from running here.
     ``made_inputs`` is what a case's inputs are that were not given, such as random inputs;
-    ``digests`` tell what it was made from apart."""
+    ``digests`` tell what it was made from apart. ``program`` are the files of its program, first
+    the one that a runtime opens."""
 
     model: str
     scheme: str
@@ -275,6 +283,7 @@ class Case(Record, frozen=True, kw_only=True):
     accelerator_us: Count | None = None
     lacks: str = ""
     digests: Digests = Digests()
+    program: tuple[ProgramFile, ...] = ()
 
 
 class Control(Record, frozen=True, kw_only=True):

@@ -7,17 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci.cases.baselines import read_baselines, users_folder
-from ci.cases.policy import EMULATOR
 from ci.report import publishing
 from ci.report.write import REPORTS_FIX, read_report
-from ci.verbs.lanes.steps import publish, read_limits, require_packages
+from ci.verbs.lanes.steps import LANES, publish, read_limits, require_packages
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import require_writable
 from provisioning.manifest.targets import Backend
-
-LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx"}  # by session
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

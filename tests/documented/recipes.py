@@ -185,6 +185,7 @@ SAMPLES = (
     "qnn-ci setup",
     "qnn-ci update ARTIFACT[@VERSION]",
     "qnn-ci verify [NAME...]",
+    "qnn-ci verify-evidence model.pte --evidence evidence.intoto.json",
     "qnn-ci verify-signature signed",
 )
 # What the pages leave to the reader.
@@ -211,6 +212,8 @@ FILL = {
 }
 # What can be run nowhere here, and why.
 NOT_RUN = {
+    "qnn-ci verify-evidence model.pte --evidence evidence.intoto.json --bundle bundle.json"
+    " --repository OWNER/NAME": "only a signing job makes a bundle; unit tests have published ones",
     "gh attestation verify": "it asks GitHub for an attestation that only a signing job makes",
 }
 RECIPES = (
@@ -325,6 +328,7 @@ RECIPES = (
     Recipe("-s plan|-ci plan", (setups.branch_off,), "(1 file changed|## Plan).*test_emulator"),
     Recipe("qnn-ci matrix", (setups.plan_two_cases,), '^{"include":.*test_emulator-1-of-1'),
     Recipe("qnn-ci gate", (setups.leave_results,), "green"),
+    Recipe("verify-evidence", (setups.leave_evidence,), "mlp 8a8w SM8650 passed"),
     Recipe("qnn-ci judge", (setups.leave_outputs,), "1 passed"),
     Recipe("report shard-1", (setups.record_shards,), "3 passed"),
     Recipe("qnn-ci report", (setups.record_report,), r'mlp +fp16.*1 passed|"\$schema"'),

@@ -33,6 +33,7 @@ from tests.stand_ins import (
     reports,
     second_ndk,
     shards,
+    statements,
     tiny_toolchains,
     toolchains,
 )
@@ -376,6 +377,14 @@ def plan_two_cases(stage: Stage) -> None:
 def leave_outputs(stage: Stage) -> None:
     """What a session keeps of a case."""
     keep_case(stage.project)
+
+
+def leave_evidence(stage: Stage) -> None:
+    """A program with the statement of its case, and a policy."""
+    (stage.project / "model.pte").write_bytes(statements.PROGRAM)
+    statement = json.dumps(statements.state(statements.make()))
+    (stage.project / "evidence.intoto.json").write_text(statement)
+    (stage.project / "qnn.toml").write_text('extends = "default"\n')
 
 
 def leave_results(stage: Stage) -> None:

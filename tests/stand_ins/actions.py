@@ -200,7 +200,9 @@ class Services:
         found = find_files(call.job.setting.workspace, call.inputs["subject-path"].splitlines())
         if not found:
             raise ActionError("Could not find subject at path")
-        return {"bundle-path": str(call.job.setting.temp / "attestation.json")}
+        bundle = call.job.setting.temp / "attestation.json"
+        bundle.write_text("{}")
+        return {"bundle-path": str(bundle)}
 
     def upload_sarif(self, call: ActionCall) -> Mapping[str, str]:
         """v4.37.4: a log of one run a category, in a job that may write security events."""

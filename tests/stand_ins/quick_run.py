@@ -35,6 +35,9 @@ def note_run(lane: str) -> int:
     (folder / "report.json").write_text("{}")
     if lane == "build":
         leave_runner(Path("reports/build_android"))
+    if os.environ.get("QUICK_EVIDENCE"):
+        (folder / "evidence").mkdir()
+        (folder / "evidence" / "0.intoto.json").write_text("{}")
     if "--sarif" in sys.argv:
         log = {"runs": [{"results": ["a failure"]}]}
         Path(sys.argv[sys.argv.index("--sarif") + 1]).write_text(json.dumps(log))

@@ -13,8 +13,8 @@ Rule = Callable[[Document], Iterator[str]]
 PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
 LONGEST_MINUTES = 120
 UNTRUSTED_TRIGGERS = frozenset({"pull_request_target", "workflow_run", "issue_comment"})
-# What only a protected environment may do; a workflow that others call has none of its own.
 SCANNING = ("/code-scanning.yml", "/pr.yml")  # called workflows that hand in findings
+# What only a protected environment may do; a workflow that others call has none of its own.
 IDENTITY = frozenset({"id-token", "attestations", "packages"})
 
 
@@ -106,6 +106,8 @@ def see_secret_outside_environment(document: Document) -> Iterator[str]:
 
 
 def see_identity_outside_environment(document: Document) -> Iterator[str]:
+    if set(document.triggers) == {"workflow_call"}:
+        return
     for name, job in document.jobs.items():
         wide = {key for key, value in (job.get("permissions") or {}).items() if value == "write"}
         if wide & IDENTITY and "environment" not in job:

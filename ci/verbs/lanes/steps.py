@@ -6,27 +6,30 @@ import argparse
 import importlib.util
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ci.cases.baselines import record_baselines, users_folder
-from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.baselines import name_figures, record_baselines, suite_folder, users_folder
+from ci.cases.cache import hash_words
+from ci.cases.policy import EMULATOR, EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import DEFAULT_SOC, CaseSpec, select_cases
 from ci.models.schemes import Lane
 from ci.models.source_lines import name_file
 from ci.models.suite import SUITE
-from ci.report import publishing
+from ci.report import evidence, publishing
 from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, encode_report, report_data, write_report
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.console.caller import shown_path
-from provisioning.console.command import Outcome, user_path
+from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
-from provisioning.files import require_writable, write_whole
+from provisioning.files import hash_file, require_writable, write_whole
+from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend, read_socs
 
 if TYPE_CHECKING:  # these bring what a list of choices can do without
@@ -36,6 +39,7 @@ if TYPE_CHECKING:  # these bring what a list of choices can do without
     from provisioning.doctor.checks.registry import Finding
 
 USUAL = QnnChoice()
+LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx"}  # policies by session
 
 
 def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPolicy:
@@ -202,6 +206,7 @@ def publish(
     base, note = publishing.read_base(args.base, report)
     report = publishing.add_remarks(report, base)
     write_report(report, directory)
+    keep_evidence(report, directory / "evidence", args.policy, progress)
     if args.keep_artifacts:
         write_whole(args.keep_artifacts / "report.json", encode_report(report))
     if args.record and report.summary.passed:
@@ -212,6 +217,24 @@ def publish(
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)
     return Outcome(text, report_data(report), report.exit_code, exact=True)
+
+
+def keep_evidence(report: Report, directory: Path, policy: Path | None, progress: Progress) -> None:
+    """Write a statement for each judged program, instead of those of an earlier run."""
+    shutil.rmtree(directory, ignore_errors=True)
+    if not importlib.util.find_spec(evidence.PACKAGE):
+        progress.step("note: no evidence/ is written: this Python has no in-toto-attestation")
+        return
+    name = name_figures(report.toolchain, report.backend)
+    users = users_folder(policy)
+    folders = [suite_folder(), *([users] if users else [])]
+    recorded = [hash_file(one / name) for one in folders if (one / name).is_file()]
+    default = manifests_root() / "policies" / f"{LANES[report.session]}.toml"
+    digests = {
+        evidence.POLICY: hash_file(policy or default),
+        **({evidence.BASELINES: hash_words(*recorded)} if recorded else {}),
+    }
+    evidence.write_evidence(report, directory, read_version(), digests)
 
 
 def list_choices(policy: EmulatorPolicy, lane: Lane) -> Outcome:

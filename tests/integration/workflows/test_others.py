@@ -341,6 +341,33 @@ def test_failures_of_models_are_shown_in_code_scanning(caller: GitHub, repositor
     assert caller.services.scanned == seen
 
 
+SIGNING = """
+      evidence:
+        needs: models
+        permissions: { id-token: write, attestations: write }
+        uses: ./.github/workflows/evidence.yml
+"""
+
+
+@pytest.mark.parametrize(("event", "signs"), [("push", True), ("pull_request", False)])
+def test_evidence_is_signed_where_the_caller_permits_it(
+    caller: GitHub, event: str, signs: bool
+) -> None:
+    caller.github["event_name"] = event
+    caller.variables["QUICK_EVIDENCE"] = "1"
+    results = caller.run(CALLER.rstrip() + SIGNING)
+    ended = {"models": "success", "evidence": "success"}
+    assert list_results(results) == ended, collect_log(results)
+    assert ("qnn-ci-signature" in caller.services.artifacts) is signs
+
+
+def test_a_run_without_evidence_signs_nothing(caller: GitHub) -> None:
+    caller.github["event_name"] = "push"
+    results = caller.run(CALLER.rstrip() + SIGNING)
+    assert list_results(results) == {"models": "success", "evidence": "success"}
+    assert "qnn-ci-signature" not in caller.services.artifacts
+
+
 def test_a_runner_that_does_not_tell_the_workflow_s_commit_is_refused(caller: GitHub) -> None:
     caller.job = {}
     results = caller.run(CALLER)

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.cases.baselines import name_file, read_baselines, record_baselines
+from ci.cases.baselines import name_figures, read_baselines, record_baselines
 from ci.cases.policy import Override, Unsupported, read_emulator_policy
 from ci.cases.spec import (
     CaseSpec,
@@ -154,7 +154,7 @@ def test_the_list_shows_what_the_backend_takes(capfd: pytest.CaptureFixture[str]
 
 def test_a_baseline_is_of_one_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
-    names = {name_file(TOOLS, backend.value) for backend in Backend}
+    names = {name_figures(TOOLS, backend.value) for backend in Backend}
     assert len(names) == len(Backend)
     record_baselines(report_of(make_case(), backend="htp"))
     assert read_baselines(TOOLS, "lpai") == {}

@@ -1,0 +1,254 @@
+"""A verdict that travels with its program: an in-toto Statement with the test-result predicate.
+
+evidence/SHA256.intoto.json, named after the program, has it as subject; the configuration of the
+predicate has the case, its limits, and digests and versions of what it was judged with.
+https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from ci.report.schema import ANY_MODEL, Case, Question, Report, Status, Threshold
+from provisioning.files import write_whole
+
+TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
+PACKAGE = "in_toto_attestation"
+SUFFIX = ".intoto.json"
+OWN = "executorch-qnn-ci"
+CASE, LIMITS, POLICY, BASELINES, BUILD = "case", "limits", "policy", "baselines", "qnn-build"
+NEEDED = {CASE, LIMITS, POLICY, BUILD, OWN}
+CONTROL, OTHER = "control: {}", "delegation and recorded figures"
+QUESTIONS = (Question.FAITHFUL.value, Question.QUANTIZED.value)
+PASSES = ("PASSED", "WARNED")
+NAMES = ("session", "model", "scheme", "soc", "backend")
+REFUSED = Status.UNSUPPORTED
+Wanted = Callable[[Mapping[str, str]], Threshold]  # the limits for a case
+Digests = dict[Annotated[str, Meta(max_length=20)], Annotated[str, Meta(max_length=128)]]
+
+
+class Descriptor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A ResourceDescriptor of in-toto."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    digest: Digests = field(default_factory=dict)
+    annotations: dict[str, Any] = field(default_factory=dict)
+
+
+class Subject(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of the program."""
+
+    name: str
+    digest: Annotated[Digests, Meta(min_length=1)]
+
+
+class TestResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The predicate; ``WARNED`` is a pass with warnings."""
+
+    result: Literal["PASSED", "WARNED", "FAILED"]
+    configuration: tuple[Descriptor, ...]
+    passed_tests: tuple[str, ...] = ()
+    warned_tests: tuple[str, ...] = ()
+    failed_tests: tuple[str, ...] = ()
+
+    def find(self, name: str) -> Descriptor | None:
+        """Return a descriptor by its name."""
+        return next((one for one in self.configuration if one.name == name), None)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Return the annotations of a descriptor; empty if there is none."""
+        found = self.find(name)
+        return found.annotations if found else {}
+
+
+class Statement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An in-toto Statement of a test result."""
+
+    type: Literal["https://in-toto.io/Statement/v1"] = field(name="_type")
+    subject: Annotated[tuple[Subject, ...], Meta(min_length=1)]
+    predicate_type: Literal["https://in-toto.io/attestation/test-result/v0.1"] = field(
+        name="predicateType"
+    )
+    predicate: TestResult
+
+
+def write_evidence(
+    report: Report, directory: Path, version: str, digests: Mapping[str, str]
+) -> list[Path]:
+    """Write a statement for the program of each judged case into ``directory``, and return the
+    files. ``version`` is this project's, ``digests`` those of policy and baselines, by name.
+
+    Needs in-toto-attestation. Raises StoreError if a file cannot be written.
+    """
+    judged = [case for case in report.cases if case.program and case.status is not REFUSED]
+    written: dict[Path, Case] = {}
+    # Of two cases with the same program, one that failed counts.
+    for case in sorted(judged, key=lambda one: one.status is Status.FAILED):
+        path = directory / f"{case.program[0].sha256}{SUFFIX}"
+        write_whole(path, make_statement(report, case, version, digests))
+        written[path] = case
+    return list(written)
+
+
+def make_statement(report: Report, case: Case, version: str, digests: Mapping[str, str]) -> str:
+    """Return the statement of a judged case, checked by in-toto-attestation."""
+    from google.protobuf.json_format import MessageToJson
+    from in_toto_attestation.v1 import statement
+    from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
+
+    subjects = [
+        ResourceDescriptor(name=one.name, digest={"sha256": one.sha256}).pb for one in case.program
+    ]
+    message = statement.Statement(
+        subjects, TEST_RESULT, describe_result(report, case, version, digests)
+    )
+    message.validate()
+    return f"{MessageToJson(message.pb, indent=1, sort_keys=True)}\n"
+
+
+def describe_result(
+    report: Report, case: Case, version: str, digests: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the predicate of a judged case."""
+    own = (case.model, case.scheme, case.soc)
+    controls = [one for one in report.controls if (one.model, one.scheme, one.soc) == own]
+    named = {CONTROL.format(one.kind.value): one.rejected for one in controls}
+    asked = [*QUESTIONS, *([Question.TASK.value] if case.metric_name else []), OTHER]
+    wrong = case.question.value if case.question else OTHER  # what else failed is not known
+    tests = dict.fromkeys(asked, True) if case.status is Status.PASSED else {wrong: False}
+    tests |= named
+    passed = all(tests.values())
+    limits = report.threshold_for(case)
+    described = {
+        **dict(zip(("model", "scheme", "soc"), own, strict=True)),
+        "backend": report.backend,
+        "session": report.session,
+        "runner": case.runner,
+        "reason": case.reason,
+        "warnings": list(case.warnings),
+    }
+    configuration = [
+        {"name": CASE, "annotations": described},
+        {
+            "name": LIMITS,
+            "digest": {"sha256": digest_limits(limits)},
+            "annotations": msgspec.to_builtins(limits),
+        },
+        *({"name": name, "digest": {"sha256": one}} for name, one in digests.items()),
+        {"name": BUILD, "annotations": {"version": case.compiler}},
+        {"name": OWN, "annotations": {"version": version}},
+    ]
+    for one in report.toolchain:
+        digest = {"digest": {"sha256": one.sha256}} if one.sha256 else {}
+        configuration.append({"name": one.name, **digest, "annotations": {"version": one.version}})
+    return {
+        "result": "FAILED" if not passed else "WARNED" if case.warnings else "PASSED",
+        "configuration": configuration,
+        "passedTests": [name for name, good in tests.items() if good],
+        "failedTests": [name for name, good in tests.items() if not good],
+    }
+
+
+def digest_limits(limits: Threshold | None) -> str:
+    """Return the SHA-256 of limits as sorted JSON."""
+    return hashlib.sha256(msgspec.json.encode(limits, order="sorted")).hexdigest()
+
+
+def parse_statement(data: bytes) -> Statement:
+    """Return the statement in a file. Raises ValueError unless it is one of a test result."""
+    try:
+        json.loads(data, object_pairs_hook=refuse_twice)  # decoders differ on which one counts
+        return msgspec.json.decode(data, type=Statement)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError for an object that has a key twice."""
+    names = [name for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{twice[0][:40]!r} comes twice")
+    return dict(pairs)
+
+
+def find_faults(
+    statement: Statement,
+    sha256: str,
+    build: str,
+    wanted: Wanted | None,
+) -> Iterator[str]:
+    """Yield what does not fit: a statement that contradicts itself, another program than the one
+    with ``sha256`` and QNN ``build``, a result that is no pass, or limits weaker than those that
+    ``wanted`` returns."""
+    result = statement.predicate
+    if not any(one.digest.get("sha256") == sha256 for one in statement.subject):
+        told = ", ".join(one.digest.get("sha256", "none")[:16] for one in statement.subject)
+        yield f"it is of another program: SHA-256 {told}, this one has {sha256[:16]}"
+    if result.result not in PASSES:
+        yield f"its result is {result.result}: {', '.join(result.failed_tests) or 'no test'}"
+    if result.result in PASSES and result.failed_tests:
+        yield f"its result is {result.result}, and these failed: {', '.join(result.failed_tests)}"
+    every = [*result.passed_tests, *result.warned_tests, *result.failed_tests]
+    if len(set(every)) < len(every):
+        yield "a test comes twice"
+    if not {*QUESTIONS, OTHER} <= set(result.passed_tests):
+        yield "not every question was answered with a pass"
+    if not any(name.startswith(CONTROL.format("")) for name in result.passed_tests):
+        yield "no control was rejected: its gate was not shown to reject anything"
+    names = [one.name for one in result.configuration]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice or NEEDED - set(names):
+        yield f"its configuration lacks or repeats {', '.join(sorted(twice | NEEDED - set(names)))}"
+        return
+    own = result.describe(BUILD).get("version")
+    if own != build:
+        yield f"it is of a program of QNN {own}, and this one was compiled by {build or 'none'}"
+    yield from _find_limit_faults(result, wanted)
+
+
+def _find_limit_faults(result: TestResult, wanted: Wanted | None) -> Iterator[str]:
+    case = result.describe(CASE)
+    try:
+        limits = msgspec.convert(result.describe(LIMITS), Threshold, strict=False)
+    except msgspec.ValidationError as error:
+        yield f"its limits are none: {error}"
+        return
+    given = result.find(LIMITS)
+    if given is None or given.digest != {"sha256": digest_limits(limits)}:
+        yield "the digest of its limits is not that of the limits in it"
+    if not all(isinstance(case.get(name), str) for name in NAMES):
+        yield "it does not say which case it is of"
+        return
+    if limits.scheme != case["scheme"] or limits.model not in {ANY_MODEL, case["model"]}:
+        yield f"its limits are those of {limits.model} {limits.scheme}"
+    if wanted:
+        try:
+            asked = wanted(case)
+        except ValueError as error:
+            yield f"it is of no case: {error}"
+        else:
+            for what in find_weaker(limits, asked):
+                yield f"its limits are weaker than those asked for: {what}"
+
+
+def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
+    """Yield each limit that is weaker than the wanted one, of any output."""
+    outputs = {None, *(one.output for one in (*limits.outputs, *wanted.outputs))}
+    for index in sorted(outputs, key=lambda one: -1 if one is None else one):
+        mine, theirs = (one if index is None else one.of_output(index) for one in (limits, wanted))
+        place = "" if index is None else f"output {index}: "
+        for name in (one for one in limits.__struct_fields__ if one.startswith(("min_", "max_"))):
+            own, asked = getattr(mine, name), getattr(theirs, name)
+            is_least = name.startswith("min_")
+            if asked is not None and (own is None or (own < asked if is_least else own > asked)):
+                yield f"{place}{name} {own}, {asked:g} asked for"
+    if wanted.full_delegation and not limits.full_delegation:
+        yield "full_delegation false"

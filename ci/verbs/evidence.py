@@ -1,0 +1,130 @@
+"""``verify-evidence``: whether a program is one that passed, by limits that are strict enough."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ci.cases.policy import read_emulator_policy
+from ci.models.schemes import Scheme
+from ci.report.evidence import CASE, Statement, find_faults, parse_statement
+from ci.report.schema import Threshold
+from ci.verbs.lanes.steps import LANES
+from provisioning.console.command import Outcome, user_path
+from provisioning.console.progress import Progress
+from provisioning.console.user_files import read_user_file
+from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.errors import ExitCode, UnfitError, UsageError
+from provisioning.files import hash_file
+from provisioning.manifest.targets import Backend
+
+LIMIT_BYTES = 16 << 20
+ISSUER = "https://token.actions.githubusercontent.com"
+IN_TOTO = "application/vnd.in-toto+json"
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("program", type=user_path, help="the .pte, or the ONNX context model")
+    add("--evidence", type=user_path, required=True, metavar="FILE", help="SHA256.intoto.json")
+    add(
+        "--policy",
+        type=user_path,
+        metavar="FILE",
+        help="limits: it has to have been judged by these or stricter ones",
+    )
+    add("--bundle", type=user_path, metavar="FILE", help="the Sigstore bundle of its signature")
+    add("--repository", default="", metavar="OWNER/NAME", help="whose workflow has to have signed")
+
+
+def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
+    if bool(args.bundle) != bool(REPOSITORY.fullmatch(args.repository)):
+        raise UsageError(
+            "--bundle and --repository OWNER/NAME belong together",
+            why="a signature proves something only if you know whose it is",
+        )
+    if not args.program.is_file():
+        raise UsageError(f"cannot read the program {args.program}", why="it is not a file")
+    data = read_user_file(args.evidence, "the evidence", LIMIT_BYTES)
+    case: dict[str, Any] = {}
+    try:
+        statement = parse_statement(data)
+    except ValueError as error:
+        faults = [f"{args.evidence.name} is no statement of a test result: {error}"]
+    else:
+        case = statement.predicate.describe(CASE)
+        faults = list(compare(statement, args.program, args.policy))
+    if args.bundle:
+        bundle = read_user_file(args.bundle, "the bundle", LIMIT_BYTES)
+        faults += find_signature_faults(bundle, data, args.repository)
+    told = " ".join(str(case.get(name, "?")) for name in ("model", "scheme", "soc"))
+    signer = f"signed by {args.repository}" if args.bundle else "not signed: anyone can write this"
+    lines = [f"{args.program.name}: {'does not fit' if faults else f'{told} passed ({signer})'}"]
+    lines += [f"  {one}" for one in faults]
+    lines += [f"  warning: {one}" for one in case.get("warnings", ()) if not faults]
+    return Outcome(
+        "".join(f"{one}\n" for one in lines),
+        {"fits": not faults, "faults": faults, "signed": bool(args.bundle), "case": case},
+        ExitCode.FAILED if faults else ExitCode.OK,
+    )
+
+
+def compare(statement: Statement, program: Path, policy: Path | None) -> Iterator[str]:
+    """Yield what of a statement does not fit a program, and limits if a policy is given."""
+    build = find_qnn_build(program)
+    wanted = partial(find_limits, policy) if policy else None
+    yield from find_faults(statement, hash_file(program), build.text if build else "", wanted)
+
+
+def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:
+    """Return a policy's limits for a case. Raises ManifestError for a bad policy or one without
+    limits, ValueError for a case that cannot be."""
+    if case["session"] not in LANES:
+        raise ValueError(f"there is no session {case['session']}")
+    policy = read_emulator_policy(path, LANES[case["session"]])
+    backend, scheme = Backend(case["backend"]), Scheme(case["scheme"])
+    return policy.for_backend(backend).limits_of(case["model"], scheme)
+
+
+def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iterator[str]:
+    """Yield why a Sigstore bundle is no signature of a file by a workflow of a GitHub repository.
+
+    The trust root is the one in the package sigstore: nothing is fetched. Raises UnfitError if that
+    package is missing.
+    """
+    if not importlib.util.find_spec("sigstore"):
+        raise UnfitError(
+            "this Python has no sigstore",
+            why="it verifies the signature of the evidence",
+            fix='pip install "executorch-qnn-ci[evidence]"',
+        )
+    from sigstore.errors import Error, VerificationError
+    from sigstore.models import Bundle
+    from sigstore.verify import Verifier, policy
+
+    logging.getLogger("sigstore").setLevel(logging.ERROR)  # it warns that it is offline
+    wanted = policy.AllOf(
+        [
+            policy.OIDCIssuer(ISSUER),
+            policy.OIDCSourceRepositoryURI(f"https://github.com/{repository}"),
+        ]
+    )
+    try:
+        verifier = Verifier.production(offline=True)
+        kind, payload = verifier.verify_dsse(Bundle.from_json(bundle), wanted)
+        subjects = json.loads(payload)["subject"] if kind == IN_TOTO else []
+        digests = {one["digest"].get("sha256") for one in subjects}
+    except (Error, VerificationError, ValueError, LookupError, TypeError) as error:
+        yield f"its signature is not valid: {error}"
+        return
+    if hashlib.sha256(signed).hexdigest() not in digests:
+        yield "the bundle signs other files"

@@ -1,0 +1,272 @@
+"""A verdict that travels with its program: what is written, and what of it does not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import ci.__main__
+from ci.report.evidence import CASE, LIMITS, POLICY, digest_limits, parse_statement
+from ci.report.schema import (
+    Question,
+    Status,
+    Threshold,
+)
+from ci.verbs.evidence import find_signature_faults
+from tests.stand_ins.statements import PROGRAM, SHA256, SOLD, make, state
+
+BUNDLES = Path(__file__).parents[3] / "artifacts" / "evidence"
+SIGNER = "sigstore-conformance/extremely-dangerous-public-oidc-beacon"
+
+
+@pytest.fixture
+def judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """What verify-evidence makes of a statement: its exit code, and what it prints."""
+    monkeypatch.chdir(tmp_path)
+    Path("M.pte").write_bytes(PROGRAM)
+
+    def run(statement: Any, *words: str) -> tuple[int, str]:
+        text = statement if isinstance(statement, str) else json.dumps(statement)
+        Path("evidence.json").write_text(text)
+        argv = ["verify-evidence", "M.pte", "--evidence", "evidence.json", *words]
+        code = ci.__main__.main(argv)
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return code, printed.out + printed.err
+
+    return run
+
+
+Judge = Callable[..., tuple[int, str]]
+
+
+def test_evidence_of_a_pass_fits_its_program_and_the_default_policy(judge: Judge) -> None:
+    Path("qnn.toml").write_text('extends = "default"\n')
+    code, text = judge(state(make()), "--policy", "qnn.toml")
+    assert code == 0, text
+    assert all(one in text for one in (*SOLD, "not signed"))
+
+
+def test_a_pass_with_warnings_is_a_pass_that_shows_them(judge: Judge) -> None:
+    code, text = judge(state(make(warnings=("rounding alone",))))
+    assert (code, "warning: rounding alone" in text) == (0, True)
+
+
+def test_evidence_of_a_failure_does_not_fit(judge: Judge) -> None:
+    failed = make(status=Status.FAILED, question=Question.FAITHFUL, reason="not faithful")
+    code, text = judge(state(failed))
+    assert (code, "FAILED: faithful" in text) == (1, True)
+
+
+def test_what_the_package_writes_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("in_toto_attestation")
+    from ci.report.evidence import write_evidence
+
+    (path,) = write_evidence(make(), tmp_path, "0.1.0", {POLICY: "b" * 64})
+    assert path.name == f"{SHA256}.intoto.json"
+    statement = parse_statement(path.read_bytes())
+    assert statement == parse_statement(json.dumps(state(make())).encode())
+    failed = replace(make().cases[0], status=Status.FAILED, soc="SM8750")
+    both = replace(make(), cases=(failed, make().cases[0]))
+    (path,) = write_evidence(both, tmp_path, "0.1.0", {POLICY: "b" * 64})
+    assert parse_statement(path.read_bytes()).predicate.result == "FAILED"
+    refused = make(status=Status.UNSUPPORTED)
+    assert write_evidence(refused, tmp_path / "none", "0.1.0", {}) == []
+
+
+Tamper = Callable[[dict[str, Any]], None]
+
+
+def at(*path: str | int, to: Any) -> Tamper:
+    """Set what is at a path of the statement."""
+
+    def tamper(statement: dict[str, Any]) -> None:
+        place: Any = statement
+        for name in path[:-1]:
+            place = place[name]
+        place[path[-1]] = to
+
+    return tamper
+
+
+def of(name: str, change: Callable[[dict[str, Any]], None]) -> Tamper:
+    """Change a descriptor of the configuration."""
+
+    def tamper(statement: dict[str, Any]) -> None:
+        rows = statement["predicate"]["configuration"]
+        change(next(one for one in rows if one["name"] == name))
+
+    return tamper
+
+
+def without(name: str) -> Tamper:
+    def tamper(statement: dict[str, Any]) -> None:
+        rows = statement["predicate"]["configuration"]
+        rows[:] = [one for one in rows if one["name"] != name]
+
+    return tamper
+
+
+def limit(name: str, value: Any, *, seal: bool = True) -> Tamper:
+    """Another limit, with the digest that fits."""
+
+    def change(row: dict[str, Any]) -> None:
+        row["annotations"][name] = value
+        if seal:
+            row["digest"] = {"sha256": digest_limits(Threshold(**row["annotations"]))}
+
+    return of(LIMITS, change)
+
+
+def repeat_limits(statement: dict[str, Any]) -> None:
+    """Strict limits first, for a reader that takes the first, and weak ones after them."""
+    rows = statement["predicate"]["configuration"]
+    rows.append(next(one for one in rows if one["name"] == LIMITS))
+
+
+PREDICATE = "predicate"
+TAMPERED: dict[str, Tamper] = {
+    "another program": at("subject", 0, "digest", "sha256", to="0" * 64),
+    "another digest": at("subject", 0, "digest", to={"sha512": SHA256 * 2}),
+    "no digest": at("subject", 0, "digest", to={}),
+    "no subject": at("subject", to=[]),
+    "another type": at("_type", to="https://in-toto.io/Statement/v0.1"),
+    "another predicate": at("predicateType", to="https://slsa.dev/provenance/v1"),
+    "a failure": at(PREDICATE, "result", to="FAILED"),
+    "a result that is none": at(PREDICATE, "result", to="passed"),
+    "a failed test of a pass": at(PREDICATE, "failedTests", to=["faithful"]),
+    "no test": at(PREDICATE, "passedTests", to=[]),
+    "no question": at(PREDICATE, "passedTests", to=["control: zeros"]),
+    "one question of two": lambda one: one[PREDICATE]["passedTests"].remove("quantized"),
+    "no control": at(
+        *(PREDICATE, "passedTests"), to=["faithful", "quantized", "delegation and recorded figures"]
+    ),
+    "a test as often as wanted": lambda one: one[PREDICATE]["passedTests"].append("faithful"),
+    "a control that passed": at(PREDICATE, "failedTests", to=["control: gain"]),
+    "no configuration": at(PREDICATE, "configuration", to=[]),
+    "no limits": without(LIMITS),
+    "no policy": without(POLICY),
+    "no case": without(CASE),
+    "no version of ours": without("executorch-qnn-ci"),
+    "no build of QNN": without("qnn-build"),
+    "another build of QNN": of("qnn-build", lambda row: row.update(annotations={"version": "v9"})),
+    "limits twice": repeat_limits,
+    "a weaker limit": limit("min_sqnr_db_all", 1.0),
+    "a wider margin": limit("max_above_noise_db", 60.0),
+    "a limit left out": limit("min_equal", None),
+    "any delegation": limit("full_delegation", False),
+    "a limit without its digest": limit("min_sqnr_db_all", 90.0, seal=False),
+    "limits that are words": limit("min_sqnr_db_all", "much", seal=False),
+    "a limit that is unknown": limit("min_luck", 1, seal=False),
+    "limits of an output": limit("outputs", [{"output": 0, "min_equal": 0.1}], seal=False),
+    "limits of another scheme": limit("scheme", "16a4w"),
+    "limits of another model": limit("model", "resnet"),
+    "another scheme": of(CASE, lambda row: row["annotations"].update(scheme="fp16")),
+    "no scheme": of(CASE, lambda row: row["annotations"].pop("scheme")),
+    "a scheme that is a list": of(CASE, lambda row: row["annotations"].update(scheme=["8a8w"])),
+    "a session that is none": of(CASE, lambda row: row["annotations"].update(session="../x")),
+    "a backend that is none": of(CASE, lambda row: row["annotations"].update(backend="cpu")),
+    "a field that is none": at(PREDICATE, "verdict", to="PASSED"),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_a_tampered_statement_does_not_fit(name: str, judge: Judge) -> None:
+    Path("qnn.toml").write_text('extends = "default"\n')
+    statement = state(make())
+    TAMPERED[name](statement)
+    code, text = judge(statement, "--policy", "qnn.toml")
+    assert code == 1, text
+    assert text.count("\n") > 1  # it says what
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        '{"_type": ',
+        "[" * 100_000,
+        "\ud800".encode("utf-8", "replace").decode(),
+        '{"a": 1, "a": 2}',
+    ],
+)
+def test_a_file_that_is_no_statement_does_not_fit(text: str, judge: Judge) -> None:
+    assert judge(text)[0] == 1
+
+
+def test_a_key_that_comes_twice_does_not_fit(judge: Judge) -> None:
+    """A decoder that takes the first one reads another statement than one that takes the last."""
+    text = json.dumps(state(make()))
+    twice = text.replace('"result": "PASSED"', '"result": "FAILED", "result": "PASSED"')
+    assert judge(twice)[0] == 1
+
+
+def test_a_program_that_changed_does_not_fit(judge: Judge) -> None:
+    statement = state(make())
+    Path("M.pte").write_bytes(PROGRAM + b"\0")
+    assert judge(statement)[0] == 1
+    Path("M.pte").write_bytes(b"")
+    assert judge(statement)[0] == 1
+
+
+def test_a_stricter_policy_is_not_met(judge: Judge) -> None:
+    policy = 'extends = "default"\n[schemes.8a8w]\nmin_sqnr_db_all = 30.0\n'
+    Path("qnn.toml").write_text(policy)
+    code, text = judge(state(make()), "--policy", "qnn.toml")
+    assert (code, "min_sqnr_db_all 15.0, 30 asked for" in text) == (1, True)
+    Path("qnn.toml").write_text(
+        policy.replace("min_sqnr_db_all = 30.0", "[schemes.8a8w.outputs.1]\nmin_equal = 1.0")
+    )
+    assert judge(state(make()), "--policy", "qnn.toml")[0] == 1
+
+
+@pytest.mark.parametrize("words", [["--bundle", "b.json"], ["--repository", "a/b"]])
+def test_a_signature_needs_its_signer(words: list[str], judge: Judge) -> None:
+    assert judge(state(make()), *words)[0] == 2
+
+
+def test_a_missing_file_is_named(judge: Judge) -> None:
+    assert judge(state(make()), "--policy", "none.toml")[0] == 2
+    Path("M.pte").unlink()
+    code, text = judge(state(make()))
+    assert (code, "M.pte" in text) == (2, True)
+
+
+# -- signatures, verified offline by the trust root in the package --------------------------------
+
+
+def sign_faults(name: str, data: bytes | None = None, signer: str = SIGNER) -> list[str]:
+    pytest.importorskip("sigstore")
+    bundle = (BUNDLES / f"{name}.sigstore.json").read_bytes()
+    signed = (BUNDLES / "a.txt").read_bytes() if data is None else data
+    return list(find_signature_faults(bundle, signed, signer))
+
+
+def test_a_published_bundle_is_verified() -> None:
+    assert sign_faults("good") == []
+
+
+@pytest.mark.parametrize("name", ["invalid-sig", "mismatch-envelope", "mismatch-sig"])
+def test_bundles_that_are_forged_are_not(name: str) -> None:
+    assert sign_faults(name)
+
+
+def test_a_signature_of_another_file_or_by_another_signer_is_none() -> None:
+    assert sign_faults("good", b"other bytes")
+    assert sign_faults("good", signer="sigstore-conformance/another")
+    assert sign_faults("good", signer=SIGNER[:-1])
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"{" * 100, b'{"mediaType": 1}', b"\xff"])
+def test_what_is_no_bundle_signs_nothing(text: bytes) -> None:
+    pytest.importorskip("sigstore")
+    assert list(find_signature_faults(text, b"", SIGNER))
