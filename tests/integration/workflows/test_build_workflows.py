@@ -62,7 +62,7 @@ KNOWN = read_toolchain("executorch").components
 SUBMODULES = {*KNOWN["adaptor"], *KNOWN["runner"]}
 FILES = {
     "CMakeLists.txt": CMAKE,
-    "README.md": "a fork\n",
+    "NOTES.md": "a fork\n",
     "backends/qualcomm/BUCK": 'load(":targets.bzl", "define")\n\ndefine()\n',
     "backends/qualcomm/targets.bzl": TARGETS,
     "backends/qualcomm/CMakeLists.txt": "add_library(backend runtime/Backend.cpp)\n",
@@ -108,7 +108,7 @@ def test_a_change_of_the_backend_builds_the_runner_with_parity(fork: GitHub) -> 
 
 
 def test_a_change_of_prose_builds_nothing_unless_it_is_asked_to(fork: GitHub) -> None:
-    change(fork, {"README.md": "still a fork\n"})
+    change(fork, {"NOTES.md": "still a fork\n"})
     results = fork.run(BUILD)
     assert list_results(results) == {"runner": "success"}, collect_log(results)
     assert list_words(fork) == []
@@ -146,7 +146,7 @@ def test_only_what_a_pull_request_brings_fails_parity(fork: GitHub, listed: bool
     cmake = "add_library(backend runtime/Backend.cpp runtime/Old.cpp)\n"
     change(fork, {**other, "backends/qualcomm/CMakeLists.txt": cmake})
     if listed:  # what was apart before does not count
-        change(fork, {"README.md": "more\n"})
+        change(fork, {"NOTES.md": "more\n"})
     results = fork.run(PARITY)
     expected = "success" if listed else "failure"
     assert list_results(results) == {"parity": expected}, collect_log(results)
