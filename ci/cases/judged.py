@@ -26,6 +26,7 @@ from ci.cases.pool import read_tail
 from ci.cases.qnn_files import PARAMS, count_operators
 from ci.cases.runners import OUTPUTS
 from ci.cases.spec import CaseSpec
+from ci.judging.details import describe_outputs
 from ci.judging.figures import Array
 from ci.judging.gate import Reason, References
 from ci.judging.verdict import (
@@ -45,6 +46,7 @@ from ci.report.schema import (
     Digests,
     FallbackOp,
     OpCount,
+    OutputFigures,
     Place,
     ProgramFile,
     Question,
@@ -111,6 +113,7 @@ class Evidence:
     warnings: tuple[str, ...] = ()
     baseline: Baseline | None = None
     lacks: str = ""
+    outputs: tuple[OutputFigures, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +172,7 @@ class CaseJudge:
             shutil.rmtree(self.directory / OUTPUTS, ignore_errors=True)
             write_sets(self.directory / OUTPUTS, run.outputs, OUTPUT)
         self.leave(*run.notes.files)
+        self.evidence.outputs = describe_outputs(references, outputs)
         verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
         task = self.measure_metric(references, outputs)
@@ -372,6 +376,7 @@ def make_case(
         )
         if artifact
         else Digests(),
+        outputs=known.outputs,
         program=list_program(artifact) if artifact else (),
     )
 

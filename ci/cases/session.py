@@ -4,12 +4,14 @@ machine and the moment of the run.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,12 +24,15 @@ from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
 from ci.models.numerics import NUMERICS
 from ci.models.suite import SUITE, expect_s
-from ci.report.schema import Host, Phase, Report, Status, Tool, summarize
+from ci.report.schema import Host, Phase, Report, Source, Status, Tool, summarize
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
 from provisioning.console.clock import read_clock
+from provisioning.console.command import user_path
+from provisioning.console.git import ask_git
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
+from provisioning.errors import MissingToolError, ToolError
 
 UNRECORDED = (
     "no figures are recorded for this toolchain: cases were compared with limits alone (--record"
@@ -60,6 +65,31 @@ def _processor_name() -> str:
 def started_now(environ: Mapping[str, str] = os.environ) -> str:
     """The moment as UTC ISO 8601. Raises UsageError as read_clock does."""
     return f"{read_clock(environ)[0]:%Y-%m-%dT%H:%M:%S}Z".zfill(20)
+
+
+def read_source(environ: Mapping[str, str] = os.environ) -> Source:
+    """Return what a CI system says that it runs, else what git says of the caller's directory.
+
+    GITHUB_SHA of a pull request is a merge that nobody made: its event names the commit.
+    """
+    place = user_path(".")
+    commit, branch, request = (
+        next(filter(None, (environ.get(name, "") for name in names)), "")
+        for names in (
+            ("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT"),
+            ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME", "BRANCH_NAME"),
+            ("CI_MERGE_REQUEST_IID", "CHANGE_ID"),
+        )
+    )
+    if found := re.fullmatch(r"refs/pull/(\d+)/\w+", environ.get("GITHUB_REF", "")):
+        request = found[1]
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            event = json.loads(Path(environ["GITHUB_EVENT_PATH"]).read_text("utf-8"))
+            commit = str(event["pull_request"]["head"]["sha"])
+    with suppress(ToolError, MissingToolError):
+        commit = commit or ask_git(place, "rev-parse", "HEAD").decode().strip()
+        branch = branch or ask_git(place, "branch", "--show-current").decode().strip()
+    return Source(commit=commit, branch=branch, pull_request=request)
 
 
 @dataclass
@@ -165,6 +195,7 @@ class Session:
             session=self.name,
             started=self.started,
             host=read_host(),
+            source=read_source(),
             toolchain=self.tools,
             thresholds=self.options.policy.describe_limits(self.specs),
             cases=cases,

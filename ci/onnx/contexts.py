@@ -4,23 +4,18 @@ The EP loads the binary of another SoC, of a newer QNN and one with changed weig
 emulator runs it (seen with 2.5.0 and QNN 2.49.40); on a device the first two fail, and the third
 gives wrong values. So the bytes are judged here.
 
-Seen of a binary: two big-endian u32 2 and 3, at 24 and 32 little-endian u64, where the graphs
-begin and their size, which together are the size of the file. Each graph has the options that it
-was compiled with as text, ``soc_type=SM8750;arch=79;...;vtcm_size=8388608;``. The binary for
-several SoCs is a DLC, a zip archive. The EP writes what it compiled for into the model's metadata:
+What a binary says of itself is read in provisioning/elf/programs.py. The EP writes what it compiled
+for into the model's metadata:
 ``v2:BACKEND:QNN:FORMAT:ARCH:SOC:VTCM:0``, numbers of several SoCs with commas.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import mmap
 import re
-import struct
-import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +23,14 @@ import onnx
 
 from ci.onnx.models import MISSING, find_location_fault, parse_model
 from ci.onnx.options import read_options
+from provisioning.elf.programs import (
+    ARCHIVE,
+    NO_SOC,
+    Blob,
+    Target,
+    find_context_damage,
+    find_targets,
+)
 from provisioning.elf.qnn_build import search_whole
 from provisioning.errors import FailedError, UnfitError, UsageError
 from provisioning.files import write_whole
@@ -37,25 +40,7 @@ from provisioning.versions import is_older, parse_version
 PROVIDER = "QNNExecutionProvider"
 COMPATIBILITY = f"ep_compatibility_info.{PROVIDER}"
 SEAL = "qnn_ci.context_sha256"
-# The end of one that has no vtcm_size is where the next begins, so that no file takes long.
-COMPILED = re.compile(
-    rb"soc_type=([^;]{1,40});arch=(\d{1,3});(?:(?!soc_type=).){1,4000}?;vtcm_size=(\d{1,12});",
-    re.DOTALL,
-)
-NO_SOC = "UNKNOWN_SDM"  # compiled without a soc_model
-HEADER = struct.Struct("<24xQQ")
-ARCHIVE = b"PK\x03\x04"
-Blob = bytes | mmap.mmap
 AGAIN = "compile the model again; keep NAME_ctx.onnx and NAME_ctx_qnn.bin together"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a graph was compiled for, by its own bytes."""
-
-    soc: str
-    hexagon: int
-    vtcm_mb: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +73,7 @@ class Context:
             "qnn": self.qnn,
             "claimed_qnn": self.sdk_version,
             "soc_models": list(self.socs),
-            "targets": [asdict(one) for one in self.targets],
+            "targets": [one._asdict() for one in self.targets],
             "partitions": list(self.partitions),
             "sealed": bool(self.seal),
         }
@@ -126,10 +111,6 @@ def _read_whole(path: Path) -> tuple[Context, Blob]:
         raise _broken(path, f"{len(main)} of its EPContext nodes are main ones, one has to be")
     file, blob = _find_binary(path, main[0])
     build = search_whole(blob, 0, len(blob))
-    found = {
-        Target(name.decode("ascii", "replace"), int(arch), int(size) >> 20)
-        for name, arch, size in COMPILED.findall(blob)
-    }
     claimed = re.match(r"v?(\d+(?:\.\d+){2})", _text(main[0], "ep_sdk_version"))
     context = Context(
         path=path,
@@ -138,12 +119,13 @@ def _read_whole(path: Path) -> tuple[Context, Blob]:
         sdk_version=claimed[1] if claimed else "",
         qnn=build.version or "" if build else "",
         socs=_parse_socs(metadata.get(COMPATIBILITY, "")),
-        targets=tuple(sorted(found, key=lambda one: one.soc)),
+        targets=find_targets(blob),
         file=file,
         size_bytes=len(blob),
         seal=metadata.get(SEAL, ""),
     )
-    if fault := _find_damage(blob) or _find_strangeness(context, blob):
+    damage = find_context_damage(blob)
+    if fault := (damage and f"its context binary {damage}") or _find_strangeness(context, blob):
         raise _broken(path, fault)
     return context, blob
 
@@ -217,24 +199,6 @@ def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob
         raise _broken(path, f"its context binary, {location}, is empty") from error
     except OSError as error:
         raise _broken(path, f"its context binary cannot be read: {error.strerror}") from error
-
-
-def _find_damage(blob: Blob) -> str:
-    """Why a binary is not a whole one; empty if it may be."""
-    if blob[:4] == ARCHIVE:
-        try:
-            zipfile.ZipFile(io.BytesIO(blob)).close()
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            return f"its context binary is cut short: {error}"
-        return ""
-    begin, size = HEADER.unpack_from(blob) if len(blob) >= HEADER.size else (0, 0)
-    if begin + size == len(blob):
-        return ""
-    told = begin + size if begin + size < 1 << 40 else "no size that can be"
-    return (
-        f"its context binary has {len(blob)} bytes and its header says {told}: it was cut"
-        " short, or is not one of QNN's"
-    )
 
 
 def _find_strangeness(context: Context, blob: Blob) -> str:

@@ -190,7 +190,8 @@ class CMakeTarget(BuildTarget, frozen=True, kw_only=True):
 
 
 class CMakeFacts(msgspec.Struct, frozen=True):
-    """The CMake side of a tree in one configuration."""
+    """The CMake side of a tree in one configuration; ``roots`` are the list files that no other
+    one adds."""
 
     configuration: Configuration
     targets: tuple[CMakeTarget, ...] = ()
@@ -199,6 +200,7 @@ class CMakeFacts(msgspec.Struct, frozen=True):
     mentioned: tuple[str, ...] = ()
     include_directories: tuple[str, ...] = ()
     aliases: dict[str, str] = {}
+    roots: tuple[str, ...] = ()
     not_evaluated: tuple[NotEvaluated, ...] = ()
 
 

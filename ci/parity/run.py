@@ -23,7 +23,7 @@ from ci.parity.compare.comparison import (
     is_about,
 )
 from ci.parity.compare.findings import Finding, Kind, ParityReport, order_findings
-from ci.parity.facts import Configuration, NotEvaluated, ParityFacts, directory_of
+from ci.parity.facts import Configuration, NotEvaluated, ParityFacts, Place, directory_of
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import digest_side, keep, load, read_tree
 from ci.parity.trees import SourceTree, find_git_dir, open_tree
@@ -90,7 +90,7 @@ def compare_trees(
     """Compare two trees that are open already, as ``compare_source`` does."""
     check_tree(tree, request.scope)
     compared, result = compare_one(tree, request, policy, read)
-    found, changed = result.findings, None
+    found, changed, old_findings = result.findings, None, 0
     if base is not None:
         old, before = compare_one(base, request, policy, read)
         renames = find_renames(base, tree, old, compared)
@@ -101,13 +101,17 @@ def compare_trees(
             for f in result.findings
             if f.key not in known
         )
+        old_findings = len(result.findings) - len(found)
+        is_broken = any(row.is_broken for row in compared.not_evaluated if row.side == "cmake")
+        orphans = [] if is_broken else sorted((compared.roots - old.roots) & base.files)
+        found += tuple(orphan(path) for path in orphans if in_scope(path, request.scope))
         changed = find_changes(found, tree, base)
     return ParityReport(
         tree=tree.name,
         scope=request.scope,
         base=request.base or "",
         findings=tuple(order_findings(list(found))),
-        old=len(result.findings) - len(found),
+        old=old_findings,
         allowed=result.allowed,
         not_evaluated=tuple(
             row
@@ -116,6 +120,17 @@ def compare_trees(
         ),
         counts=compared.counts,
         changed=changed,
+    )
+
+
+def orphan(path: str) -> Finding:
+    """A list file that a change leaves without one that adds it, unless it moved."""
+    return Finding(
+        kind=Kind.UNREAD,
+        path=path,
+        message="no list file adds it any more, so nothing in it is built",
+        cmake_place=Place(path),
+        fix=f"call add_subdirectory() for {directory_of(path)}, or remove it",
     )
 
 
@@ -150,6 +165,7 @@ class Compared(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     buck: dict[str, set[str]]
     cmake: dict[str, set[str]]
+    roots: set[str]
 
 
 def compare_whole(
@@ -169,6 +185,7 @@ def compare_whole(
         counts=count_facts(facts),
         buck=sources_of_buck(facts),
         cmake=sources_of_cmake(facts),
+        roots={path for side in facts.cmake for path in side.roots},
     )
     if kept is not None and not any(row.is_whole for row in compared.not_evaluated):
         keep(kept, msgspec.json.encode(compared))

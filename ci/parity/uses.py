@@ -186,11 +186,19 @@ def read_imports(tree: SourceTree, path: str) -> Iterator[str]:
             if not all(is_module(tree, inner) for inner in folders):
                 folders.append(folder)
         for folder in folders:
-            yield from (f for f in (f"{folder}.py", f"{folder}/__init__.py") if f in tree.files)
+            yield from (f for f in (f"{folder}.py", f"{folder}/__init__.py") if has_code(tree, f))
 
 
 def is_module(tree: SourceTree, folder: str) -> bool:
     return f"{folder}.py" in tree.files or f"{folder}/__init__.py" in tree.files
+
+
+def has_code(tree: SourceTree, path: str) -> bool:
+    """Whether a Python file is there. Nobody misses an empty __init__.py: Buck makes one."""
+    is_there = path in tree.files
+    return is_there and not (
+        path.endswith("/__init__.py") and not COMMENT.sub("", tree.read(path) or "").strip()
+    )
 
 
 def absolute(module: str, path: str, project: str) -> str:

@@ -6,7 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ci.report.schema import MADE_PROVES, Case, Threshold
+from ci.report.bars import (
+    Bar,
+    draw_delegation,
+    draw_lowering,
+    draw_run,
+    draw_size,
+    draw_sqnr,
+)
+from ci.report.schema import MADE_PROVES, Case, Report, Threshold
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
 
 NOTHING = "-"
@@ -18,7 +26,9 @@ class Column:
     """One figure or word. ``sort`` gives what it is sorted by where ``show`` does not.
 
     ``terminal`` and ``summary`` are its heads there, empty where it is left out; ``told`` is a
-    sentence of JUnit's with a place for it. One that no case has is left out everywhere.
+    sentence of JUnit's with a place for it. ``draw`` makes a bar of it, in a chart called
+    ``chart``; ``heading`` is its head in the page if that is not the name. One that no case has is
+    left out everywhere.
     """
 
     name: str
@@ -29,6 +39,9 @@ class Column:
     summary: str = ""
     told: str = ""
     hint: Callable[[Case], str] | None = None
+    chart: str = ""
+    draw: Callable[[Case, Threshold | None], Bar] | None = None
+    heading: str = ""
 
     def value(self, case: Case) -> str:
         """What the column is sorted by, as text; empty where it is what it shows."""
@@ -97,6 +110,8 @@ COLUMNS = (
         terminal="SQNR\ndB",
         summary="SQNR dB",
         told="SQNR {} dB",
+        chart="SQNR, dB",
+        draw=draw_sqnr,
     ),
     Column(
         "SQNR q",
@@ -152,6 +167,8 @@ COLUMNS = (
         terminal="delegated\nof total",
         summary="delegated",
         told="delegated {}",
+        chart="nodes on the NPU",
+        draw=draw_delegation,
     ),
     Column("parts", lambda case: _format(case.partitions, "d")),
     Column(
@@ -160,6 +177,8 @@ COLUMNS = (
         terminal="lower\ns",
         summary="lower s",
         told="lowered in {} s",
+        chart="lower, s",
+        draw=draw_lowering,
     ),
     Column(
         "run s",
@@ -167,6 +186,8 @@ COLUMNS = (
         terminal="run\ns",
         summary="run s",
         told="run in {} s",
+        chart="run, s",
+        draw=draw_run,
     ),
     Column(
         ".pte",
@@ -175,6 +196,8 @@ COLUMNS = (
         terminal=".pte\nsize",
         summary=".pte",
         told="{}",
+        chart="program",
+        draw=draw_size,
     ),
     Column(
         "choices",
@@ -213,7 +236,9 @@ def columns_of(cases: Sequence[Case]) -> list[Column]:
         columns = [
             one
             if one.name != ".pte"
-            else replace(one, terminal="context\nsize", summary="context size")
+            else replace(
+                one, terminal="context\nsize", summary="context size", heading="context size"
+            )
             for one in columns
         ]
     return [
@@ -245,3 +270,21 @@ LIMITS: dict[str, Callable[[Threshold], str]] = {
     "metric": lambda rule: _format(rule.min_metric, ".3g"),
     "max abs": lambda rule: _format(rule.max_abs, ".3g"),
 }
+
+
+def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
+    """Return how far the figure nearest to its limit is within it, in dB, which, and the figure."""
+    rule, noise = report.threshold_for(case), case.above_noise_db
+    if rule is None:
+        return None
+    pairs = (
+        (case.sqnr_db, rule.min_sqnr_db, 1, "SQNR"),
+        (case.sqnr_db_quantized, rule.min_sqnr_db_quantized, 1, "against the quantized model"),
+        (noise, rule.max_above_noise_db, -1, "above the predicted noise"),
+    )
+    found = [
+        (sign * (now - limit), name, now)
+        for now, limit, sign, name in pairs
+        if now is not None and limit is not None
+    ]
+    return min(found, default=None)

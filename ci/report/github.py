@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from ci.report.annotation import repeat_command
-from ci.report.columns import columns_of
-from ci.report.comparison import SOURCES, Change, Comparison
+from ci.report.columns import columns_of, find_margin
+from ci.report.comparison import SOURCES
 from ci.report.providers import detect_provider
-from ci.report.schema import Case, Report, Status
+from ci.report.schema import Case, CaseName, Change, Report, Status
 from ci.report.text import clean_log_line, name_some, show_bytes, show_counts, show_decibels
 from provisioning.console.terminal import clean
 
@@ -40,13 +40,7 @@ WORD_JOINER = "\u2060"
 LEFT_OUT = "The rest is in report.json: a summary has a limit.\n"
 
 
-def append_summary(
-    report: Report,
-    environ: Mapping[str, str] = os.environ,
-    *,
-    base: Comparison | None = None,
-    note: str = "",
-) -> bool:
+def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
     """Show the report on the page of the run, where the CI system has one; whether it has.
 
     Raises StoreError when it cannot be written.
@@ -54,20 +48,13 @@ def append_summary(
     used = 0
     with suppress(OSError):
         used = Path(environ.get(VARIABLE) or os.devnull).stat().st_size
-    text = render_summary(report, base=base, note=note, limit_bytes=LIMIT_BYTES - used)
+    text = render_summary(report, limit_bytes=LIMIT_BYTES - used)
     return detect_provider(environ).add_summary(text)
 
 
-def render_summary(
-    report: Report,
-    *,
-    base: Comparison | None = None,
-    note: str = "",
-    limit_bytes: int = LIMIT_BYTES,
-) -> str:
-    """Markdown of at most ``limit_bytes``: the verdict, what differs from the base (``note`` says
-    why nothing is compared), what failed, what is nearest to its limit, what did not run, every
-    case.
+def render_summary(report: Report, *, limit_bytes: int = LIMIT_BYTES) -> str:
+    """Markdown of at most ``limit_bytes``: the verdict, what differs from the base, what failed,
+    what is nearest to its limit, what did not run, every case.
 
     What failed, with logs, gets the room that the rest leaves.
     """
@@ -78,8 +65,7 @@ def render_summary(
     failed = (case for case in report.cases if case.status is Status.FAILED)
     budget = SizeBudget(limit_bytes - len(LEFT_OUT))
     before = budget.take([head, *_describe_controls(report)])
-    before += budget.take(_describe_changes(base) if base else [])
-    before += budget.take([f"Nothing to compare with: {escape_markdown(note)}\n\n"] if note else [])
+    before += budget.take(_describe_changes(report))
     noted = [*_list_worst(report), *_list_warnings(report), *_list_refused(report)]
     after = budget.take([*noted, _make_table(report.cases)])
     problems = budget.take(_describe_problem(report, case) for case in failed)
@@ -116,7 +102,7 @@ def escape_name(text: str) -> str:
     return escape_markdown(text if len(text) <= NAME_CHARS else f"{text[: NAME_CHARS - 3]}...")
 
 
-def show_case(case: Case) -> str:
+def show_case(case: Case | CaseName) -> str:
     """``nets/net.py:factory 8a8w SM8650``, escaped."""
     return escape_name(f"{case.model} {case.scheme} {case.soc}")
 
@@ -141,35 +127,23 @@ def _list_worst(report: Report) -> Iterator[str]:
             [MARKS[case.status], *_name_cells(case), figure, show_decibels(value), f"{margin:+.1f}"]
             for (margin, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]
         ]
-        head = ["", "model", "scheme", "SoC", "figure", "dB", "above its limit"]
+        head = ["", "model", "scheme", "SoC", "figure", "dB", "within its limit"]
         yield f"Nearest to their limits:\n\n{_render_table(head, rows, numbers=2)}\n\n"
 
 
-def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
-    """How far a case's figure nearest to its limit is above it, in dB, which, and the figure."""
-    rule = report.threshold_for(case)
-    if rule is None:
-        return None
-    pairs = (
-        (case.sqnr_db, rule.min_sqnr_db, "SQNR"),
-        (case.sqnr_db_quantized, rule.min_sqnr_db_quantized, "against the quantized model"),
-    )
-    found = [
-        (now - least, name, now)
-        for now, least, name in pairs
-        if now is not None and least is not None
-    ]
-    return min(found, default=None)
-
-
-def _describe_changes(base: Comparison) -> Iterator[str]:
+def _describe_changes(report: Report) -> Iterator[str]:
     """What differs from the base: figures, cases that are gone or skipped, and tools."""
+    if report.uncompared:
+        yield f"Nothing to compare with: {escape_markdown(report.uncompared)}\n\n"
+    base, cases_now = report.comparison, {case.name: case for case in report.cases}
+    if base is None:
+        return
     count = len(base.changed)
     differ = "1 case differs" if count == 1 else f"{count} cases differ"
     yield f"Against the base: {differ}, {base.same} do not.\n\n"
-    for name, before, now in base.tools:
-        was = f"{escape_name(name)} {escape_name(before or 'none')}"
-        yield f"- made with {escape_name(name)} {escape_name(now or 'none')}, the base with {was}\n"
+    for one in base.tools:
+        name, was, now = (escape_name(word or "none") for word in (one.name, one.before, one.now))
+        yield f"- made with {name} {now}, the base with {name} {was}\n"
     for cases, what in (
         (base.missing, ":warning: in the base, and not here"),
         (base.skipped, ":warning: unsupported, and not so in the base"),
@@ -179,15 +153,14 @@ def _describe_changes(base: Comparison) -> Iterator[str]:
             yield f"- {what} ({len(cases)}): {name_some([*map(show_case, cases)], NAMES)}\n"
     if count:
         head = ["model", "scheme", "SoC", "", "changed", "SQNR dB", "metric", ".pte", "on the CPU"]
-        rows = map(_change_cells, base.changed[:ROWS])
+        rows = (_change_cells(one, cases_now[one.case]) for one in base.changed[:ROWS])
         more = f"\n\nand {count - ROWS} more" if count > ROWS else ""
         yield f"\n{_render_table(head, rows, numbers=4)}{more}\n"
     yield "\n"
 
 
-def _change_cells(change: Change) -> list[str]:
-    before, now = change.before, change.now
-    statuses = [MARKS[one.status] for one in (before, now)]
+def _change_cells(change: Change, now: Case) -> list[str]:
+    statuses = [MARKS[one] for one in (change.before, change.now)]
     size = change.pte_bytes
     sign = "+" if (size or 0) > 0 else "-"
     return [

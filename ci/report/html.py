@@ -1,5 +1,5 @@
-"""The report as one HTML file that needs nothing but itself, with bars: accuracy, delegation, size
-and times by case, and the run's phases.
+"""The report as one HTML file that needs nothing but itself: what differs from a base, what failed
+by cause, charts, every case with what is known of it. And the trend over several reports.
 
 Jinja escapes every value, and the page's own policy lets no other script or style run.
 """
@@ -7,61 +7,136 @@ Jinja escapes every value, and the page's own policy lets no other script or sty
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ci.report.annotation import repeat_command
-from ci.report.columns import LIMITS, columns_of, name_models
+from ci.report.bars import Figure, draw_time
+from ci.report.columns import COLUMNS, LIMITS, columns_of, find_margin, name_models
+from ci.report.comparison import SOURCES
 from ci.report.schema import Case, Control, ControlKind, Report, Status
 from ci.report.text import (
+    keep_end,
     show_bytes,
     show_counts,
     show_decibels,
     show_seconds,
-    show_share,
     show_work,
 )
 from provisioning.console.terminal import clean
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
+NAME_CHARS = 44
+MOST_BARS, WORST = 60, 20
+# Cells of the map: dB within the nearest limit, from which they have the class.
+ROOM = {6.0: "wide", 2.0: "fair"}
 
 
 def render_html(report: Report) -> str:
-    """index.html: the verdict, what failed and why, figures, every case, toolchain and controls."""
-    style, script = (
-        (TEMPLATES / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
-    )
+    """index.html: the verdict, what differs from the base, what failed and why, charts, every case
+    with its outputs, toolchain and controls."""
     cases = list(enumerate(report.cases))
-    page = _environment().get_template("index.html.j2")
-    return page.render(
+    shown = choose_bars(report)
+    rows = group_controls(report.controls)
+    closest = sorted(rows.items(), key=_rank_controls)
+    return render_page(
+        "index.html.j2",
         report=report,
+        base=report.comparison,
+        sources=SOURCES,
         counts=show_counts(report.summary),
         cases=cases,
         columns=columns_of(report.cases),
         limits=LIMITS,
+        rules=[report.threshold_for(case) for case in report.cases],
         again=partial(repeat_command, report),
-        broken=[(i, case) for i, case in cases if case.status is Status.FAILED],
-        unsupported=[(i, case) for i, case in cases if case.status is Status.UNSUPPORTED],
-        allowed=[(i, c) for i, c in cases if c.fallback_ops and c.status is Status.PASSED],
+        causes=group_causes(report),
+        refusals=group_refusals(report),
         passed_controls=[control for control in report.controls if not control.rejected],
-        control_rows=group_controls(report.controls),
+        control_rows=dict(closest[:WORST] if len(rows) > MOST_BARS else rows),
+        control_count=len(rows),
         kinds=[count_controls(report.controls, kind) for kind in ControlKind],
         names=name_models(report.cases),
         several_socs=len({case.soc for case in report.cases}) > 1,
-        figures=make_figures(report),
+        shown=shown,
+        figures=make_figures(report, shown),
+        heat=make_map(report) if len(shown) < len(cases) else {},
         phases=make_phase_figure(report),
         work=show_work(report),
-        style=Markup(style),  # noqa: S704 - a file of ours
-        script=Markup(script),  # noqa: S704 - a file of ours
-        policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
-        "base-uri 'none'; form-action 'none'",
+        statuses=[one for one in Status if any(case.status is one for case in report.cases)],
     )
+
+
+def render_page(name: str, **values: Any) -> str:
+    """Return a page with the style and the script of all pages, and a policy that allows these."""
+    style, script = (
+        (TEMPLATES / part).read_text(encoding="utf-8") for part in ("report.css", "report.js")
+    )
+    return (
+        _environment()
+        .get_template(name)
+        .render(
+            **values,
+            style=Markup(style),  # noqa: S704 - a file of ours
+            script=Markup(script),  # noqa: S704 - a file of ours
+            policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
+            "base-uri 'none'; form-action 'none'",
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why cases failed: the first line of the first one's ``reason``, the ``fix`` lines that follow
+    it, and the cases with their place in the report."""
+
+    reason: str
+    advice: str
+    cases: tuple[tuple[int, Case], ...]
+
+    @property
+    def first(self) -> Case:
+        return self.cases[0][1]
+
+
+def group_causes(report: Report) -> list[Cause]:
+    """Return the causes of all failures, the most frequent first: reasons that differ only in
+    figures and in what the case is called are one."""
+    groups: dict[tuple[str, str], list[tuple[int, Case]]] = {}
+    for index, case in enumerate(report.cases):
+        if case.status is Status.FAILED:
+            groups.setdefault(name_cause(case), []).append((index, case))
+    found = []
+    for cases in groups.values():
+        reason, _, advice = cases[0][1].reason.partition("\n")
+        found.append(Cause(reason or "no reason was given", advice, tuple(cases)))
+    return sorted(found, key=lambda one: -len(one.cases))
+
+
+def group_refusals(report: Report) -> dict[str, list[tuple[int, Case]]]:
+    """Return the cases that did not run, by reason."""
+    found: dict[str, list[tuple[int, Case]]] = {}
+    for index, case in enumerate(report.cases):
+        if case.status is Status.UNSUPPORTED:
+            found.setdefault(case.reason, []).append((index, case))
+    return found
+
+
+def name_cause(case: Case) -> tuple[str, str]:
+    """Return what the reasons of one cause have in common."""
+    first, _, advice = case.reason.partition("\n")
+    for word in (case.model, Path(case.model).stem, case.scheme, case.soc):
+        first = first.replace(word, "*") if word else first
+    fix = next((line for line in advice.splitlines() if line.startswith("  fix:")), "")
+    return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", first), fix
 
 
 def group_controls(
@@ -73,6 +148,12 @@ def group_controls(
         place = (control.model, control.scheme, control.soc)
         rows.setdefault(place, {})[control.kind] = control
     return rows
+
+
+def _rank_controls(row: tuple[object, dict[ControlKind, Control]]) -> tuple[bool, float]:
+    found = row[1].values()
+    closest = max((one.sqnr_db for one in found if one.sqnr_db is not None), default=-1e9)
+    return all(one.rejected for one in found), -closest
 
 
 @dataclass(frozen=True)
@@ -102,7 +183,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"ratio": show_decibels, "seconds": show_seconds, "bytes": show_bytes}
+    environment.filters |= {
+        "ratio": show_decibels,
+        "seconds": show_seconds,
+        "bytes": show_bytes,
+        "end": partial(keep_end, most=NAME_CHARS),
+        "bins": place_bins,
+    }
     return environment
 
 
@@ -110,108 +197,68 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
+def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:
+    """Yield start, height and width of the bins of a histogram in percent; a height is the root of
+    the count's share, so that few elements are seen."""
+    most, width = max(counts, default=0) or 1, 100 / max(len(counts), 1)
+    for index, count in enumerate(counts):
+        if count:
+            yield round(index * width, 2), round(100 * (count / most) ** 0.5, 1), round(width, 2)
+
+
+def choose_bars(report: Report) -> list[tuple[int, Case]]:
+    """Return the cases that have bars: all, or of more than MOST_BARS the WORST ones, which failed
+    or are nearest to a limit."""
+    every = list(enumerate(report.cases))
+    if len(every) <= MOST_BARS:
+        return every
+
+    def rank(pair: tuple[int, Case]) -> tuple[bool, bool, float]:
+        status, margin = pair[1].status, find_margin(report, pair[1])
+        left = margin[0] if margin else float("inf")
+        return status is not Status.FAILED, status is Status.UNSUPPORTED, left
+
+    return sorted(every, key=rank)[:WORST]
+
+
+def make_figures(report: Report, shown: Sequence[tuple[int, Case]]) -> list[Figure]:
+    """Return the charts of the columns that have one, with a bar per case that is shown."""
+    return [
+        Figure(
+            column.chart,
+            tuple(column.draw(case, report.threshold_for(case)) for _, case in shown),
+        )
+        for column in COLUMNS
+        if column.draw
+    ]
+
+
 @dataclass(frozen=True)
-class Bar:
-    """One figure: a ``label``, and ``segments`` end to end, each with its class.
+class Cell:
+    """A case in the map of all: its place in the report and how near to a limit it is."""
 
-    ``limit`` is a line that the bar has to reach, ``marker`` a second figure. ``note`` is shown
-    after the label, ``hint`` when a pointer is on it.
-    """
-
-    label: str = "-"
-    segments: tuple[tuple[float, str], ...] = ()
-    limit: float | None = None
-    marker: float | None = None
-    note: str = ""
-    hint: str = ""
+    index: int
+    case: Case
+    tone: str
+    hint: str
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A column of bars on one scale."""
-
-    title: str
-    bars: tuple[Bar, ...]
-
-    @cached_property
-    def ends(self) -> tuple[float, float]:
-        """The ends of the scale, which has zero, every bar, limit and marker on it."""
-        values = [0.0]
-        for bar in self.bars:
-            values.append(sum(length for length, _ in bar.segments))
-            values += [mark for mark in (bar.limit, bar.marker) if mark is not None]
-        return min(values), max(values)
-
-    @cached_property
-    def has_notes(self) -> bool:
-        return any(bar.note for bar in self.bars)
-
-    def place(self, value: float) -> float:
-        """Return where a value is on the scale, in percent of its width."""
-        low, high = self.ends
-        return round(100 * (value - low) / ((high - low) or 1), 2)
-
-    def place_segments(self, bar: Bar) -> list[tuple[float, float, str]]:
-        """Return each segment's start and width in percent, and its class."""
-        found, reached = [], 0.0
-        for length, tone in bar.segments:
-            start, end = sorted((self.place(reached), self.place(reached + length)))
-            found.append((start, round(end - start, 2), tone))
-            reached += length
-        return found
-
-
-def make_figures(report: Report) -> list[Figure]:
-    """Return a figure for each question of a reader, with a bar for each case: is it right, does
-    it run on the NPU, how big is it, how long does it take?"""
-    draw: dict[str, Callable[[Case], Bar]] = {
-        "SQNR, dB": lambda case: _draw_sqnr(report, case),
-        "nodes on the NPU": _draw_delegation,
-        "program": _draw_size,
-        "lower, s": lambda case: _draw_time(case.lower_s, cached=case.cached),
-        "run, s": lambda case: _draw_time(case.run_s),
-    }
-    return [Figure(title, tuple(map(make, report.cases))) for title, make in draw.items()]
+def make_map(report: Report) -> dict[str, dict[tuple[str, str], Cell]]:
+    """Return the cells of every case by model, then by scheme and SoC."""
+    rows: dict[str, dict[tuple[str, str], Cell]] = {}
+    for index, case in enumerate(report.cases):
+        margin = find_margin(report, case)
+        tone = next((name for room, name in ROOM.items() if margin and margin[0] >= room), "near")
+        tone = tone if case.status is Status.PASSED else case.status.value
+        tone = tone if margin or case.status is not Status.PASSED else "free"
+        near = f"{margin[0]:+.1f} dB within its limit ({margin[1]})" if margin else "no limit"
+        cell = Cell(index, case, tone, f"{case.name}, {case.status.value}: {near}")
+        rows.setdefault(case.model, {})[case.scheme, case.soc] = cell
+    return rows
 
 
 def make_phase_figure(report: Report) -> Figure:
     """Return where the wall clock went, with a bar for each phase."""
     wall_s = report.summary.wall_s
     phases = report.summary.phases
-    return Figure("s", tuple(_draw_time(phase.seconds, whole_s=wall_s) for phase in phases))
-
-
-def _draw_sqnr(report: Report, case: Case) -> Bar:
-    rule, quantized = report.threshold_for(case), case.sqnr_db_quantized
-    limit = rule.min_sqnr_db if rule else None
-    label = show_decibels(case.sqnr_db, case.max_abs)
-    if label == "-":
-        return Bar("-" if case.status is Status.PASSED else case.status.value)
-    return Bar(
-        label,
-        ((case.sqnr_db or 0.0, "bad" if case.status is Status.FAILED else "value"),),
-        limit,
-        quantized,
-        "" if limit is None else f"\N{GREATER-THAN OR EQUAL TO} {limit:g}",
-        "" if quantized is None else f"{quantized:.1f} dB against the quantized model",
-    )
-
-
-def _draw_delegation(case: Case) -> Bar:
-    delegated, fallback = case.delegated_nodes or 0, case.fallback_nodes or 0
-    label = show_share(case.delegated_nodes, case.fallback_nodes)
-    return Bar(label, ((delegated, "value"), (fallback, "fallback")))
-
-
-def _draw_size(case: Case) -> Bar:
-    size = case.pte_bytes
-    if size is None:
-        return Bar()
-    return Bar(show_bytes(size), ((size, "value"),), hint=f"{size:,} bytes")
-
-
-def _draw_time(seconds: float | None, *, cached: bool = False, whole_s: float = 0.0) -> Bar:
-    if seconds is None:
-        return Bar()
-    note = "cached" if cached else f"{seconds / whole_s:.0%}" if whole_s else ""
-    return Bar(show_seconds(seconds), ((seconds, "cached" if cached else "value"),), note=note)
+    return Figure("s", tuple(draw_time(phase.seconds, whole_s=wall_s) for phase in phases))

@@ -56,6 +56,8 @@ def merge_reports(reports: Sequence[Report]) -> Report:
         controls=tuple(controls),
         summary=summarize(cases, controls, wall_s, _longest_phases(reports)),
         shard=None,
+        comparison=None,
+        uncompared="",
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ci.report.annotation import make_annotations
-from ci.report.comparison import Comparison, compare_reports
+from ci.report.comparison import compare_reports, list_remarks
 from ci.report.github import append_summary
 from ci.report.providers import describe_dropped, detect_provider
 from ci.report.sarif import render_annotations, render_log
@@ -33,44 +33,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sarif", type=user_path, metavar="FILE", help="write failures there as SARIF 2.1.0")
 
 
-def read_base(path: Path | None, report: Report) -> tuple[Comparison | None, str]:
-    """Return what differs from a base, or why nothing can be compared: no verdict depends on it."""
+def compare_base(report: Report, path: Path | None) -> Report:
+    """Return the report with what differs from a base, or why nothing can be compared: no verdict
+    depends on it. Remarks name what its cases were made from that is not the base's."""
     if path is None:
-        return None, ""
+        return report
     try:
         base = read_report(path)
     except UsageError as error:
-        return None, f"{error.what}: {error.why}".rstrip(": ")
+        return replace(report, uncompared=f"{error.what}: {error.why}".rstrip(": "))
     if base.backend != report.backend:
-        return None, f"the base is of backend {base.backend}, this run of {report.backend}"
-    return compare_reports(base, report), ""
+        told = f"the base is of backend {base.backend}, this run of {report.backend}"
+        return replace(report, uncompared=told)
+    found = compare_reports(base, report)
+    remarks = dict.fromkeys([*report.remarks, *list_remarks(found)])
+    return replace(report, comparison=found, uncompared="", remarks=tuple(remarks))
 
 
-def add_remarks(report: Report, base: Comparison | None) -> Report:
-    """Return the report with what its cases were made from that is not the base's."""
-    remarks = dict.fromkeys([*report.remarks, *(base.remarks if base else ())])
-    return replace(report, remarks=tuple(remarks))
-
-
-def publish_run(
-    report: Report,
-    base: Comparison | None,
-    note: str,
-    args: argparse.Namespace,
-    progress: Progress,
-) -> None:
-    """Show a run and what differs from its base, or the ``note`` why that is not known, on the page
-    of the CI system, with annotations, and write what is asked for.
+def publish_run(report: Report, args: argparse.Namespace, progress: Progress) -> None:
+    """Show a run on the page of the CI system, with annotations, and write what is asked for.
 
     Raises StoreError when a file that was asked for cannot be written.
     """
     if args.sarif:
         write_sarif(report, args.sarif)
-    if note:
-        progress.step(f"note: nothing to compare with: {note}")
+    if report.uncompared:
+        progress.step(f"note: nothing to compare with: {report.uncompared}")
     if warning := describe_dropped():
         progress.step(warning)
-    append_summary(report, base=base, note=note)
+    append_summary(report)
     provider = detect_provider()
     if provider.is_github:
         write_through(sys.stderr, provider.annotate(make_annotations(report)))

@@ -27,6 +27,7 @@ DROPPED = ("min_sqnr_db_channel", "max_gain_error", "max_offset", "max_nearer_db
 MARGIN_DB = 10.0  # how far the prediction of noise may be off, see ci.judging.noise
 MADE_PROVES = "proves arithmetic, not accuracy"  # what a case on inputs that were made does
 HTP = Backend.HTP.value
+COMMIT_DIGITS = 10
 
 Decibels = Annotated[float, Meta(description="signal to quantization noise ratio, dB")]
 Cosine = Annotated[
@@ -45,6 +46,9 @@ class Status(str, Enum):
     PASSED = "passed"
     FAILED = "failed"
     UNSUPPORTED = "unsupported"
+
+
+RANKS = {Status.PASSED: 0, Status.UNSUPPORTED: 1, Status.FAILED: 2}
 
 
 class ControlKind(str, Enum):
@@ -184,6 +188,42 @@ class Place(Record, frozen=True, kw_only=True):
     line: Annotated[int, Meta(ge=1)]
 
 
+class ChannelFigures(Record, frozen=True, kw_only=True):
+    """How right a channel is: part ``index`` along ``axis`` of an output's shape."""
+
+    axis: Count
+    index: Count
+    sqnr_db: Decibels | None
+
+
+class Element(Record, frozen=True, kw_only=True):
+    """An element of an output, in ``input_set``: what the program gives for it, and what the model
+    gives that the program was asked to compute; None if it is not finite."""
+
+    input_set: Count
+    index: tuple[Count, ...]
+    value: float | None
+    expected: float | None
+
+
+class OutputFigures(Record, frozen=True, kw_only=True):
+    """One output of a case. ``sqnr_db`` against the float32 model, ``sqnr_db_quantized`` against
+    the quantized one and, in outputs of integers and booleans, the share of ``equal`` elements
+    have a figure per input set. The rest is against the model that the program was asked to
+    compute: the ``channels`` that are least right, ``errors``, which counts the elements in bins of
+    one width from ``-max_error`` to ``max_error``, and the ``worst`` element, if one differs."""
+
+    dtype: str
+    shape: tuple[Count, ...]
+    sqnr_db: tuple[Decibels | None, ...] = ()
+    sqnr_db_quantized: tuple[Decibels | None, ...] = ()
+    equal: tuple[Share, ...] = ()
+    channels: tuple[ChannelFigures, ...] = ()
+    errors: tuple[Count, ...] = ()
+    max_error: Difference | None = None
+    worst: Element | None = None
+
+
 class ProgramFile(Record, frozen=True, kw_only=True):
     """A file of a program, by its name."""
 
@@ -210,6 +250,17 @@ class Digests(Record, frozen=True, kw_only=True):
         return tuple(name for name, (was, now) in pairs.items() if was and now and was != now)
 
 
+class CaseName(Record, frozen=True, kw_only=True):
+    """Which case of a run."""
+
+    model: str
+    scheme: str
+    soc: str
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.scheme} {self.soc}"
+
+
 class Case(Record, frozen=True, kw_only=True):
     """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized
     model, ``gain`` and ``offset`` against it if there is one, the others against the float32
@@ -231,8 +282,8 @@ class Case(Record, frozen=True, kw_only=True):
     they vary from run to run, and nothing is judged by them. Both are there only where they were
     asked for. ``lacks`` is the missing library or device that kept a case from running here.
     ``made_inputs`` is what a case's inputs are that were not given, such as random inputs;
-    ``digests`` tell what it was made from apart. ``program`` are the files of its program, first
-    the one that a runtime opens."""
+    ``digests`` tell what it was made from apart, ``outputs`` show each output more closely.
+    ``program`` are the files of its program, first the one that a runtime opens."""
 
     model: str
     scheme: str
@@ -283,7 +334,13 @@ class Case(Record, frozen=True, kw_only=True):
     accelerator_us: Count | None = None
     lacks: str = ""
     digests: Digests = Digests()
+    outputs: tuple[OutputFigures, ...] = ()
     program: tuple[ProgramFile, ...] = ()
+
+    @property
+    def name(self) -> CaseName:
+        """Return which case it is."""
+        return CaseName(model=self.model, scheme=self.scheme, soc=self.soc)
 
 
 class Control(Record, frozen=True, kw_only=True):
@@ -330,13 +387,84 @@ class ShardMark(Record, frozen=True, kw_only=True):
     policy: Sha256
 
 
+class Source(Record, frozen=True, kw_only=True):
+    """The commit that a run was made of, its branch, and the number of the pull or merge request;
+    each empty if it is not known."""
+
+    commit: str = ""
+    branch: str = ""
+    pull_request: str = ""
+
+    def __str__(self) -> str:
+        request = f"pull request {self.pull_request}" if self.pull_request else ""
+        commit = f"commit {self.commit[:COMMIT_DIGITS]}" if self.commit else ""
+        return ", ".join(filter(None, [request, self.branch, commit]))
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """A case that is not as in the base: its status there and now, what its figures are now less
+    what they were, and the ``sources`` that differ, which are fields of its digests."""
+
+    case: CaseName
+    before: Status
+    now: Status
+    sqnr_db: float | None = None
+    metric: float | None = None
+    pte_bytes: int | None = None
+    fallback_nodes: int | None = None
+    sources: tuple[str, ...] = ()
+
+    @property
+    def direction(self) -> int:
+        """Return -1 for a case that is worse, 1 for a better one: by status, then by what is left
+        to the CPU, the metric and the SQNR. 0 if only other things differ."""
+        status = RANKS[self.before] - RANKS[self.now]
+        figures = (status, -(self.fallback_nodes or 0), self.metric or 0.0, self.sqnr_db or 0.0)
+        first = next(filter(None, figures), 0)
+        return (first > 0) - (first < 0)
+
+
+class ToolChange(Record, frozen=True, kw_only=True):
+    """A part of the toolchain whose version is not the base's; empty if it took no part."""
+
+    name: str
+    before: str
+    now: str
+
+
+class Comparison(Record, frozen=True, kw_only=True):
+    """What differs from a base: ``changed`` with the worst first; ``missing`` cases are in the base
+    alone, ``new`` ones not in it; ``same`` counts the cases that do not differ."""
+
+    source: Source
+    started: str
+    changed: tuple[Change, ...]
+    same: Count
+    missing: tuple[CaseName, ...]
+    new: tuple[CaseName, ...]
+    tools: tuple[ToolChange, ...]
+
+    @property
+    def skipped(self) -> tuple[CaseName, ...]:
+        """Return the cases that are unsupported now and were not."""
+        found = (one for one in self.changed if one.now is Status.UNSUPPORTED is not one.before)
+        return tuple(one.case for one in found)
+
+    def moved(self, direction: int) -> tuple[Change, ...]:
+        """Return the changes of a direction, without those that are skipped now."""
+        skipped = self.skipped
+        found = (one for one in self.changed if one.direction == direction)
+        return tuple(one for one in found if one.case not in skipped)
+
+
 class Report(Record, frozen=True, kw_only=True):
     """A run of a session. ``started`` is UTC, ISO 8601, from SOURCE_DATE_EPOCH when that is set.
     ``command`` begins what repeats a case: its model, scheme and SoC go after it. ``runtimes`` are
     the QNN versions that devices get, as far as the policy names them, ``backend`` is the one of
     QNN that it was lowered for. ``unsupported`` says that these versions are not known to work
     together, and were tried; ``remarks`` are further notes on the whole run, ``unjudged`` counts
-    the cases that a run which was interrupted did not judge."""
+    the cases that a run which was interrupted did not judge. ``comparison`` is with the base that
+    the run was given, ``uncompared`` says why there is none."""
 
     session: str
     started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -353,6 +481,9 @@ class Report(Record, frozen=True, kw_only=True):
     unsupported: str = ""
     remarks: tuple[str, ...] = ()
     unjudged: Count = 0
+    source: Source = Source()
+    comparison: Comparison | None = None
+    uncompared: str = ""
     schema_version: Literal[3, 4, 5] = SCHEMA_VERSION  # 3 is without unsupported and remarks
 
     @property
@@ -435,8 +566,8 @@ class Report(Record, frozen=True, kw_only=True):
 
 def find_threshold(rules: Iterable[Threshold], model: str, scheme: str) -> Threshold | None:
     """The rule of a model, else that of its scheme."""
-    found = {(rule.scheme, rule.model): rule for rule in rules}
-    return found.get((scheme, model)) or found.get((scheme, ANY_MODEL))
+    found = {rule.model: rule for rule in rules if rule.scheme == scheme}
+    return found.get(model) or found.get(ANY_MODEL)
 
 
 def summarize(

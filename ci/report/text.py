@@ -24,6 +24,11 @@ def name_some(names: Sequence[str], most: int) -> str:
     return f"{', '.join(names[:most])}{more}"
 
 
+def keep_end(text: str, most: int) -> str:
+    """Return at most ``most`` characters of a name, its end: paths differ there."""
+    return text if len(text) <= most else f"\N{HORIZONTAL ELLIPSIS}{text[1 - most :]}"
+
+
 def count(number: int, one: str, many: str = "") -> str:
     """Return ``1 case``, ``2 cases``."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"

@@ -9,7 +9,6 @@ import sys
 
 from ci.report import publishing
 from ci.report.annotation import make_annotations
-from ci.report.comparison import Comparison
 from ci.report.github import WORD_JOINER, append_summary, render_summary
 from ci.report.merge import merge_reports
 from ci.report.providers import describe_dropped, detect_provider
@@ -39,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--annotate", action="store_true", help="print annotations for the CI system instead"
     )
+    parser.add_argument(
+        "--trend",
+        type=user_path,
+        metavar="DIR",
+        help="how each case moved over all reports below DIR; writes DIR/trend.html, or into --to",
+    )
     publishing.add_arguments(parser)
     parser.add_argument("--schema", action="store_true", help="print the schema of report.json")
 
@@ -47,36 +52,49 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.schema:
         schema = make_json_schema()
         return Outcome(json.dumps(schema, indent=1) + "\n", schema)
+    if args.trend:
+        return show_trend(args, progress)
     if not args.path:
         raise UsageError("no report named", fix="name a report.json, or its directory")
     reports = [read_report(path) for path in args.path]
     report = merge_reports(reports) if len(reports) > 1 else reports[0]
-    base, note = publishing.read_base(args.base, report)
-    report = publishing.add_remarks(report, base)
+    report = publishing.compare_base(report, args.base)
     if args.to:
         write_report(report, args.to)
         progress.step(f"written to {shown_path(args.to)}")
     if args.sarif:
         publishing.write_sarif(report, args.sarif)
-    text = render_text(report, base, note, args, progress)
+    text = render_text(report, args, progress)
     return Outcome(text, report_data(report), report.exit_code, exact=True)
 
 
-def render_text(
-    report: Report,
-    base: Comparison | None,
-    note: str,
-    args: argparse.Namespace,
-    progress: Progress,
-) -> str:
+def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Write the page of a trend and return its text; no verdict depends on it."""
+    from ci.report.trend import (
+        describe_trend,
+        follow_cases,
+        read_reports,
+        trend_data,
+        write_trend,
+    )
+
+    if args.path:
+        raise UsageError("--trend takes no report", fix="leave out PATH, or --trend")
+    reports = read_reports(args.trend, progress)
+    rows = follow_cases(reports)
+    progress.step(f"written: {shown_path(write_trend(reports, rows, args.to or args.trend))}")
+    return Outcome(describe_trend(reports, rows), trend_data(reports, rows))
+
+
+def render_text(report: Report, args: argparse.Namespace, progress: Progress) -> str:
     """Return the table, or what was asked for instead. Raises StoreError if that cannot be
     written."""
     if args.annotate:
         if warning := describe_dropped():
             progress.step(warning)
         return detect_provider().annotate(make_annotations(report))
-    if args.summary and not append_summary(report, base=base, note=note):
-        text = render_summary(report, base=base, note=note)
+    if args.summary and not append_summary(report):
+        text = render_summary(report)
         return html.unescape(text).replace(WORD_JOINER, "") if sys.stdout.isatty() else text
     from ci.report.table import render_table, terminal_style
 

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from provisioning.elf.facts import Defect, ElfFacts, Proof
+from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
 
 HOST_KIND = "x86_64-linux-clang"
@@ -45,7 +46,8 @@ def parse_qnn_name(name: str) -> QnnName | None:
 @dataclass(frozen=True)
 class FileFacts:
     """One library or program of a tree: its ELF facts, or why it has none. ``sha256`` is that of an
-    unsigned DSP library, and ``proof`` what proves that it is genuine.
+    unsigned DSP library, and ``proof`` what proves that it is genuine. ``targets`` are what a
+    program was compiled for.
     """
 
     relative: str
@@ -57,6 +59,7 @@ class FileFacts:
     defect_why: str = ""
     sha256: str = ""
     proof: Proof | None = None
+    targets: tuple[Target, ...] = ()
 
     @property
     def name(self) -> str:

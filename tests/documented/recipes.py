@@ -181,6 +181,7 @@ SAMPLES = (
     "qnn-ci lock-skels WHEEL...",
     "qnn-ci matrix plan.json",
     "qnn-ci path NAME",
+    "qnn-ci report --trend DIR",
     "qnn-ci report PATH",
     "qnn-ci setup",
     "qnn-ci update ARTIFACT[@VERSION]",
@@ -206,6 +207,7 @@ FILL = {
     "IMAGE": "debian:bookworm",
     "--base BASE": "--base main",
     "report PATH": "report reports/test_emulator",
+    "--trend DIR": "--trend reports",
     "SESSION": "sign_skel",
     "TARGET": "android",
     "OWNER/REPOSITORY@COMMIT": setups.COMMIT,
@@ -331,6 +333,7 @@ RECIPES = (
     Recipe("verify-evidence", (setups.leave_evidence,), "mlp 8a8w SM8650 passed"),
     Recipe("qnn-ci judge", (setups.leave_outputs,), "1 passed"),
     Recipe("report shard-1", (setups.record_shards,), "3 passed"),
+    Recipe("report --trend", (setups.record_report,), "1 report, .*mlp +fp16"),
     Recipe("qnn-ci report", (setups.record_report,), r'mlp +fp16.*1 passed|"\$schema"'),
     # Small Hexagon libraries, signed by a stand-in for the SDK's signer.
     Recipe("SESSION|sign_skel$|qnn-ci sign$", (setups.give_signer,), code=2),

@@ -52,6 +52,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "provisioning/archives": ("tests/unit/provisioning/archives",),
     "provisioning/artifacts": (
         "tests/unit/provisioning/artifacts",
+        f"{ARTIFACTS}/test_compiled_library.py",
         f"{ARTIFACTS}/test_provision_archive.py",
         f"{ARTIFACTS}/test_provision_git.py",
         f"{ARTIFACTS}/test_provision_wheel.py",

@@ -55,7 +55,7 @@ READERS_FILES = {
     "net.py", "net.onnx", "qnn.toml", "model_ctx.onnx", "plan.json", "needs.json", "results",
     "model.pte", "evidence.intoto.json", "bundle.json",
     "kept", "before/report.json", "reports/test_emulator", "shard-1", "shard-2", "signed", "DIR",
-    "signed/libQnnLpaiSkel.so", "../sdk.zip", "../qnn.whl",
+    "reports", "signed/libQnnLpaiSkel.so", "../sdk.zip", "../qnn.whl",
     "~/executorch", "executorch", "$EXECUTORCH_ROOT",
 }  # fmt: skip
 WRITTEN = {"out", "to", "sarif", "reports", "report", "keep_artifacts"}

@@ -73,6 +73,7 @@ class StaticReader:
         self.lists = sorted({p for run in runs for p in run.state.read if p.endswith(".bzl")})
         return CMakeFacts(
             configuration=configuration,
+            roots=tuple(posixpath.join(run.root, LIST_FILE) for run in runs),
             targets=tuple(self._target(builder) for builder in builders),
             repeated=tuple(b.build() for run in runs for b in run.targets.repeated),
             mentioned=tuple(sorted({m for run in runs for m in run.targets.mentioned})),

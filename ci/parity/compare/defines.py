@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
-from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word
+from ci.parity.facts import BuckTarget, BuildTarget, CMakeTarget, Configuration, Word
 from ci.parity.policy import matches
 
 
@@ -35,16 +35,32 @@ def is_ignored(index: Index, word: Word) -> bool:
 
 
 def buck_names(index: Index, groups: Groups, labels: Iterable[str]) -> set[str]:
-    """The macros that some Buck targets get: their own, and those of what they reach."""
-    reached = groups.buck_reach(labels) & index.by_label.keys()
-    return {name_of(word) for label in reached for word in index.by_label[label].defines}
+    """The macros that some Buck targets get: their own, and those that they are passed on."""
+    found: set[str] = set()
+    for label in labels:
+        for reached in groups.passed_on(index.by_label[label]) & index.by_label.keys():
+            words = index.by_label[reached].defines
+            found.update(name_of(word) for word in words if word.exported or reached == label)
+    return found
 
 
 def cmake_names(groups: Groups, names: Iterable[str]) -> set[str]:
-    """The macros that some CMake targets get."""
-    reached = {linked for name in names for linked in groups.cmake_reach(name)}
-    owners = [owner for linked in reached for owner in groups.cmake.get(linked, ())]
-    return {name_of(w) for owner in owners for w in (*owner.defines, *owner.directory_defines)}
+    """The macros that some CMake targets get: their own, and those that others export."""
+    found: set[str] = set()
+    for name in names:
+        for linked in groups.cmake_reach(name):
+            for owner in groups.cmake.get(linked, ()):
+                words = owner.defines if linked == name else exported(owner)
+                found.update(map(name_of, words))
+        found.update(
+            name_of(w) for own in groups.cmake.get(name, ()) for w in own.directory_defines
+        )
+    return found
+
+
+def exported(target: BuildTarget) -> Iterator[Word]:
+    """The defines of a target that those which depend on it get."""
+    return (word for word in target.defines if word.exported)
 
 
 def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[Finding]:
@@ -94,6 +110,10 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
             if not lacking or groups.is_left_out(reader):
                 continue
             first = groups.cmake[min(lacking)][0]
+            giver = min(groups.cmake_of.get(target.label, ()), default="")
+            fix = f"target_compile_definitions({first.name} PRIVATE {word.text})"
+            if giver and reader is not target:
+                fix = f"target_compile_definitions({giver} PUBLIC {word.text})"
             yield Finding(
                 kind=Kind.DEFINE,
                 path=word.place.path,
@@ -101,7 +121,7 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
                 message=f"Buck defines {word.text} for {reader.label}, CMake does not for "
                 f"{first.name}",
                 detail=f"{target.label}: {name}",
-                fix=f"target_compile_definitions({first.name} PRIVATE {word.text})",
+                fix=fix,
                 **at(reader, word.place),
                 **at(first),
             )
@@ -135,14 +155,16 @@ def buck_readers(
 ) -> Iterator[BuckTarget]:
     """The mapped Buck targets with a file that reads a define of ``target``.
 
-    Where CMake's counterpart of the target has the define too, another that does not get it lacks
-    the dependency.
+    Where CMake's counterpart of the target exports the define too, another that does not get it
+    lacks the dependency.
     """
     files = index.files_that_read(name_of(word))
     names = groups.cmake_of.get(target.label, set())
     if names and not files.isdisjoint(index.files_of(target)):
         yield target
-    if not word.exported or name_of(word) in cmake_names(groups, names):
+    twins = (twin for name in names for twin in groups.cmake.get(name, ()))
+    known = {name_of(w) for twin in twins for w in (*exported(twin), *twin.directory_defines)}
+    if not word.exported or name_of(word) in known:
         return
     near = {u.target.label: u.target for path in files for u in index.buck_uses.get(path, ())}
     for label in sorted(near):

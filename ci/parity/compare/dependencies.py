@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from ci.parity.compare.findings import Finding, Kind, Level, at
+from ci.parity.compare.findings import Finding, Kind, Level, at, noted
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
 from ci.parity.facts import BuckTarget, CMakeTarget, Word, closure
@@ -35,16 +35,18 @@ def _cmake_only(
     reach = groups.buck_reach(labels)
     for word in groups.certain(target, "links") if labels else ():
         name = groups.cmake_name(word.text)
-        wanted = groups.buck_of.get(name, set())
+        wanted = groups.linked_labels(target, name)
         library = library_of(index, word.text, "cmake")
         if library is not None and not any(matches(text, library.buck) for text in reach):
-            yield _missing_in_buck(target, word, min(labels), library.name, Level.WARNING)
+            yield _missing_in_buck(target, word, groups.main_label(labels, target), library.name)
         elif any(f"{label} -> {each}" in told for label in labels for each in wanted):
             continue
         elif wanted and not wanted & reach and is_compared(index, groups, name):
             used = sorted(label for label in wanted if uses(index, target, label))
-            level = Level.WARNING if used else Level.NOTE
-            yield _missing_in_buck(target, word, min(labels), min(used or wanted), level)
+            label = groups.main_label(labels, target)
+            other = groups.main_label(used or wanted, groups.cmake[name][0])
+            found = _missing_in_buck(target, word, label, other)
+            yield found if used else replace(found, **noted(found.level))
 
 
 def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Finding]:
@@ -64,10 +66,12 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
         late = {name for name in lacking if groups.is_completed(name, wanted)}
         used = {name for name in lacking if is_used(index, groups, name, target, word)}
         if missing := used - late if lacking != names or late else lacking:
-            yield _missing_in_cmake(groups, target, word, min(missing), min(linkable))
+            best = groups.main_name(linkable, word.text)
+            yield _missing_in_cmake(groups, target, word, min(missing), best)
         elif used and lacking == names:
-            found = _missing_in_cmake(groups, target, word, min(used), min(linkable))
-            yield replace(found, level=Level.NOTE)
+            best = groups.main_name(linkable, word.text)
+            found = _missing_in_cmake(groups, target, word, min(used), best)
+            yield replace(found, **noted(found.level))
 
 
 def is_used(index: Index, groups: Groups, name: str, target: BuckTarget, word: Word) -> bool:
@@ -114,13 +118,11 @@ def is_implied(index: Index, name: str) -> bool:
     return matches(name, index.policy.implied)
 
 
-def _missing_in_buck(
-    target: CMakeTarget, word: Word, label: str, wanted: str, level: Level
-) -> Finding:
+def _missing_in_buck(target: CMakeTarget, word: Word, label: str, wanted: str) -> Finding:
     return Finding(
         kind=Kind.DEPENDENCY,
         path=word.place.path,
-        level=level,
+        level=Level.WARNING,
         message=f"{target.name} links {word.text}; {label} does not depend on {wanted}",
         detail=f"{target.name} -> {word.text}",
         buck_target=label,

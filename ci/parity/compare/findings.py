@@ -72,6 +72,11 @@ class Finding(msgspec.Struct, frozen=True):
         return self.buck_place or self.cmake_place or Place(self.path)
 
 
+def noted(when_new: Level) -> dict[str, Any]:
+    """The levels of a finding that a tree may live with, and that a change must not introduce."""
+    return {"level": Level.NOTE, "when_new": when_new}
+
+
 def at(target: BuildTarget | None, place: Place | None = None) -> dict[str, Any]:
     """The fields of a finding that name a target of either side: at ``place``, else its own."""
     if target is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import takewhile
 
 from ci.parity.compare.index import BUILT, Index, is_compiling
 from ci.parity.facts import (
@@ -15,6 +16,7 @@ from ci.parity.facts import (
     Place,
     Word,
     closure,
+    is_inside,
     is_source,
 )
 
@@ -91,6 +93,44 @@ class Groups:
         """Labels of the Buck targets that own the files of one of several targets of a name."""
         uses = (u for e in target.sources for u in self.index.buck_uses.get(e.path, ()))
         return self.buck_of.get(target.name, set()) & {use.target.label for use in uses}
+
+    def linked_labels(self, target: CMakeTarget, name: str) -> set[str]:
+        """Labels of the Buck targets that a CMake target's link stands for: of several targets of
+        a name, in directories that exclude each other, that of the nearest one counts."""
+        rows = self.cmake.get(name, ())
+
+        def rank(row: CMakeTarget) -> int:
+            both = zip(target.directory.split("/"), row.directory.split("/"), strict=False)
+            return sum(1 for _ in takewhile(lambda parts: parts[0] == parts[1], both))
+
+        near = max(map(rank, rows), default=0)
+        return {label for row in rows if rank(row) == near for label in self.labels_of(row)}
+
+    def main_label(self, labels: Iterable[str], target: CMakeTarget) -> str:
+        """The one of some Buck targets that a CMake target stands for most: of its own folder, and
+        with most of its sources."""
+        own = {entry.path for entry in target.sources}
+
+        def rank(label: str) -> tuple[bool, int, int, str]:
+            buck = self.index.by_label[label]
+            shared = sum(entry.path in own for entry in self.index.resolved(buck.srcs))
+            return (not is_inside(buck.package, [target.directory]), -shared, len(label), label)
+
+        return min(labels, key=rank)
+
+    def main_name(self, names: Iterable[str], label: str) -> str:
+        """The one of some CMake targets whose sources are most of all those of a dependency."""
+        wanted = {path for each in self.standing_for(label) for path in self._sources(each)}
+
+        def rank(name: str) -> tuple[float, str]:
+            own = {entry.path for target in self.cmake.get(name, ()) for entry in target.sources}
+            return (-len(own & wanted) / max(len(own), 1), name)
+
+        return min(names, key=rank)
+
+    def _sources(self, label: str) -> set[str]:
+        buck = self.index.by_label.get(label)
+        return {entry.path for entry in self.index.resolved(buck.srcs)} if buck else set()
 
     def cmake_name(self, text: str) -> str:
         """A linked name as the target that it stands for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -66,6 +66,17 @@ def forwarded(target: BuckTarget) -> tuple[ListEntry, ...]:
         return target.srcs
     path = f"{target.package}/{target.name}".lstrip("/")
     return (ListEntry(path, target.place),)
+
+
+def folders_above(path: str) -> list[str]:
+    """The folders that a path lies in, the outermost first."""
+    parts = path.split("/")[:-1]
+    return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def topmost_of(path: str, others: Container[str]) -> str:
+    """The outermost folder above a file that is none of some others."""
+    return next((f for f in folders_above(path) if f not in others), directory_of(path))
 
 
 class Index:
@@ -242,14 +253,19 @@ class Index:
 
     def folder_without_buck(self, path: str) -> str:
         """The topmost folder above a file below which no Buck target compiles C++."""
-        parts = path.split("/")[:-1]
-        folders = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
-        return next((f for f in folders if f not in self._folders_with_buck), directory_of(path))
+        return topmost_of(path, self._folders_with_buck)
+
+    def folder_without_package(self, path: str) -> str:
+        """The topmost folder above a file below which there is no BUCK file."""
+        return topmost_of(path, self._folders_with_package)
 
     @cached_property
     def _folders_with_buck(self) -> set[str]:
-        parts = [package.split("/") for package in self.native_packages]
-        return {"/".join(each[:end]) for each in parts for end in range(1, len(each) + 1)}
+        return {each for package in self.native_packages for each in folders_above(f"{package}/")}
+
+    @cached_property
+    def _folders_with_package(self) -> set[str]:
+        return {each for package in self.packages for each in folders_above(f"{package}/")}
 
     def files_of(self, target: BuckTarget) -> set[str]:
         return {entry.path for entry in self.resolved(target.entries)}

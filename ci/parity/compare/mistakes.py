@@ -3,13 +3,13 @@ pattern that matches nothing."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.index import BUILT, Index, is_compiling
 from ci.parity.compare.sources import is_compared
-from ci.parity.facts import BuckTarget, ListEntry, suffix_of
+from ci.parity.facts import BuckTarget, ListEntry, Place, suffix_of
 
 
 def find_repeated(index: Index) -> Iterator[Finding]:
@@ -50,15 +50,21 @@ def find_empty_globs(index: Index) -> Iterator[Finding]:
 
 
 def find_missing(index: Index) -> Iterator[Finding]:
+    """Listed files that are not in the tree, one for each line that lists them."""
     targets = (t for facts in index.facts.cmake for t in facts.targets)
+    told: dict[str, set[Place]] = defaultdict(set)
     for target in (*index.facts.buck.targets, *targets):
         for entry in target.entries:
-            if _is_missing(index, entry):
+            side = "buck" if isinstance(target, BuckTarget) else "cmake"
+            places = told[f"{side} {entry.path}"]
+            if entry.place not in places and _is_missing(index, entry):
+                again = f": {target.label}" if places else ""
+                places.add(entry.place)
                 yield Finding(
                     kind=Kind.MISSING,
                     path=entry.path,
                     message=f"{target.label} lists it, and it is not in the tree",
-                    detail="buck" if isinstance(target, BuckTarget) else "cmake",
+                    detail=side + again,
                     fix="take it out, or correct its name",
                     **at(target, entry.place),
                 )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import posixpath
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from typing import Any
 
-from ci.parity.compare.findings import Finding, Kind, Level, at
+from msgspec.structs import replace
+
+from ci.parity.compare.findings import Finding, Kind, Level, at, noted
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import (
     BUILT,
@@ -38,6 +41,11 @@ def level_of(index: Index, path: str) -> Level:
     return Level.NOTE if index.policy.is_test(path) else Level.ERROR
 
 
+def levels_of(index: Index, path: str, level: Level = Level.WARNING) -> dict[str, Any]:
+    """The levels of what breaks a build of Buck's: in an old test a note."""
+    return noted(level) if index.policy.is_test(path) else {"level": level}
+
+
 def is_compared(index: Index, path: str) -> bool:
     """Whether a source is compared: in the tree itself, and not excluded by the policy."""
     return is_source(path) and not index.is_vendored(path) and not index.policy.is_excluded(path)
@@ -62,15 +70,12 @@ def find_cmake_only(index: Index) -> Iterator[Finding]:
 
 def _cmake_only(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
     target = nearest_buck_target(index, path, use.target)
-    where = f" to {target.label} ({target.place})" if target else ""
-    package = index.package_of(path) or ""
-    line = f'"{posixpath.relpath(path, package or ".")}",'
     return Finding(
         kind=Kind.CMAKE_ONLY,
         path=path,
         level=level_of(index, path),
         message=f"CMake compiles it in {use.target.name}; no Buck target lists it",
-        fix=f"add {line}{where}",
+        fix=fix_in_buck(index, path, target),
         **at(target),
         **at(use.target, use.entry.place),
     )
@@ -123,6 +128,8 @@ def _without_tests(area: str, uses: list[Use[BuckTarget]]) -> Finding:
 def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
     target, entry = nearest_cmake_target(index, path, use.target)
     where = f" to {target.name} ({entry.place if entry else target.place})" if target else ""
+    if target and target.kind == "add_executable" and len(target.sources) == 1:
+        where = f" in a target of its own, as {target.name} ({target.place}) is"
     return Finding(
         kind=Kind.BUCK_ONLY,
         path=path,
@@ -143,12 +150,15 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
     for path in sorted(index.facts.files - listed):
         if index.is_vendored(path) or index.policy.is_excluded(path):
             continue
-        if path.endswith("/__init__.py"):
-            continue
         if is_source(path) and directory_of(path) in folders:
             yield _unlisted(index, path, "neither Buck nor CMake lists it")
-        elif path in needed and index.package_of(path) is not None:
-            yield _unlisted(index, path, "no Buck target lists it, though listed files import it")
+        elif path in needed and index.package_of(path) is None:
+            yield _without_package(index, path)
+        elif path in needed:
+            found = _unlisted(index, path, "no Buck target lists it, though listed files import it")
+            yield replace(found, **levels_of(index, path))
+        elif path.endswith("/__init__.py"):
+            continue
         elif path.endswith(".py") and directory_of(path) in python:
             yield _unlisted(index, path, "no Buck target lists it, though it lists its neighbours")
 
@@ -161,16 +171,26 @@ def find_needed(index: Index, listed: set[str]) -> set[str]:
 
 
 def _unlisted(index: Index, path: str, message: str) -> Finding:
-    package = index.package_of(path)
     target = nearest_buck_target(index, path, None)
-    line = f'"{posixpath.relpath(path, package or ".")}",'
     return Finding(
         kind=Kind.UNLISTED,
         path=path,
         level=Level.NOTE if is_idle(index, path) else Level.WARNING,
         message=message,
-        fix=f"add {line} to {target.label} ({target.place})" if target else "list it",
+        fix=fix_in_buck(index, path, target),
         **at(target),
+    )
+
+
+def _without_package(index: Index, path: str) -> Finding:
+    folder = index.folder_without_package(path)
+    return Finding(
+        kind=Kind.UNLISTED,
+        path=folder,
+        **noted(Level.WARNING),
+        message=f"listed files import {path} of it; no BUCK file describes it",
+        detail=WHOLE_FOLDER,
+        fix=f"describe the Python libraries of {folder} in a BUCK file",
     )
 
 
@@ -270,12 +290,13 @@ def nearest_buck_target(
 ) -> BuckTarget | None:
     """The Buck target that most likely should list ``path``.
 
-    No twin if there is another; best one with files of the same folder; among these the one that
-    shares most sources with ``cmake``.
+    No twin if there is another; best the one that lists its other half, a.h of a.cpp, or one with
+    files of the same folder; among these the one that shares most sources with ``cmake``.
     """
     votes: Counter[str] = Counter()
     homes: set[str] = set()
-    folder = directory_of(path)
+    halves: set[str] = set()
+    folder, stem = directory_of(path), path.removesuffix(suffix_of(path))
     for entry in cmake.sources if cmake else ():
         for use in index.buck_uses.get(entry.path, ()):
             same = directory_of(entry.path) == folder
@@ -285,10 +306,12 @@ def nearest_buck_target(
             near = sum(directory_of(e.path) == folder for e in target.srcs)
             votes[target.label] += near * 2 + 1
             homes.update({target.label} if near else ())
+            stems = (entry.path.removesuffix(suffix_of(entry.path)) for entry in target.entries)
+            halves.update({target.label} if stem in stems else ())
 
-    def rank(label: str) -> tuple[bool, bool, int, str]:
+    def rank(label: str) -> tuple[bool, bool, bool, int, str]:
         is_twin = index.policy.is_twin(label.rpartition(":")[2])
-        return (not is_twin, label in homes, votes[label], label)
+        return (not is_twin, label in halves, label in homes, votes[label], label)
 
     fitting = [
         label
@@ -298,6 +321,29 @@ def nearest_buck_target(
     ]
     best = max(fitting, key=rank, default=None)
     return index.by_label[best] if best else None
+
+
+def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = "") -> str:
+    """Where to add a file: to the nearest target, or, where most have one source, to another."""
+    line = f'"{posixpath.relpath(path, index.package_of(path) or ".")}",'
+    if target is None:
+        return f"list {line} in a target of its own"
+    stem = path.removesuffix(suffix_of(path))
+    has_half = any(
+        entry.path.removesuffix(suffix_of(entry.path)) == stem for entry in target.entries
+    )
+    if is_alone(index, path, target) and not (what or has_half):
+        return f"list {line} in a target of its own, as {target.label} ({target.place}) is one"
+    return f"add {line} to {what}{target.label} ({target.place})"
+
+
+def is_alone(index: Index, path: str, target: BuckTarget) -> bool:
+    """Whether, of several targets beside a file, most or the nearest have one source each."""
+    folder = directory_of(path)
+    rows = [row for row in index.by_package[target.package] if suffix_fits(row, path)]
+    near = [row for row in rows if any(directory_of(e.path) == folder for e in row.srcs)]
+    single = [row for row in near or rows if len({entry.path for entry in row.srcs}) == 1]
+    return len(rows) > 1 and (len(target.srcs) == 1 or len(single) * 2 > len(near or rows))
 
 
 def suffix_fits(target: BuckTarget, path: str) -> bool:
@@ -317,6 +363,8 @@ def nearest_cmake_target(
     for other, rows in uses.items():
         same = directory_of(other) == directory_of(path)
         if same or other in siblings:
+            if index.policy.is_test(other) != index.policy.is_test(path):
+                continue
             for use in rows:
                 votes[use.target.name] += 2 if same else 1
                 found.setdefault(use.target.name, (use.target, use.entry))

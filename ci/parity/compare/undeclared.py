@@ -14,10 +14,10 @@ from posixpath import commonpath
 from msgspec.structs import replace
 
 from ci.parity.compare.defines import name_of
-from ci.parity.compare.findings import Finding, Kind, Level, at
+from ci.parity.compare.findings import Finding, Kind, Level, at, noted
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index, is_compiling, is_native
-from ci.parity.compare.sources import level_of, nearest_buck_target
+from ci.parity.compare.sources import fix_in_buck, levels_of, nearest_buck_target
 from ci.parity.facts import BuckTarget, Include, closure, directory_of, is_header, is_source
 from ci.parity.policy import matches
 
@@ -40,17 +40,13 @@ def find_header_drift(index: Index) -> Iterator[Finding]:
 
 def _unexported(index: Index, path: str) -> Finding:
     target = nearest_buck_target(index, path, None)
-    package = index.package_of(path) or "."
-    line = f'"{posixpath.relpath(path, package)}",'
     is_used = path.rpartition("/")[2] in index.facts.header_names
     return Finding(
         kind=Kind.HEADER,
         path=path,
-        level=level_of(index, path) if is_used else Level.NOTE,
+        **(levels_of(index, path, Level.ERROR) if is_used else {"level": Level.NOTE}),
         message="no Buck target exports it" + ("" if is_used else ", and nothing includes it"),
-        fix=f"add {line} to the exported_headers of {target.label} ({target.place})"
-        if target
-        else "export it",
+        fix=fix_in_buck(index, path, target, "the exported_headers of "),
         **at(target),
     )
 
@@ -86,7 +82,7 @@ def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> F
     return Finding(
         kind=Kind.INCLUDE,
         path=row.place.path,
-        level=Level.NOTE if index.policy.is_test(row.place.path) else Level.WARNING,
+        **levels_of(index, row.place.path),
         message=f"it includes {row.text}, which CMake finds in {row.directory or 'the root'}; no "
         "Buck target offers a header of that name",
         detail=row.text,
@@ -126,8 +122,7 @@ def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
                     found = _undeclared(groups, target, path, header, best(wanted))
                     yield replace(
                         found,
-                        level=Level.NOTE,
-                        when_new=found.level,
+                        **noted(found.when_new or found.level),
                         message=f"{path} includes {header}; {label} does not export "
                         f"{best(wanted)}, so that each of its users has to depend on it",
                     )
@@ -221,7 +216,7 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
     return Finding(
         kind=Kind.DEPENDENCY,
         path=target.place.path,
-        level=Level.NOTE if groups.index.policy.is_test(path) else Level.WARNING,
+        **levels_of(groups.index, path),
         message=f"{path} includes {header}; {target.label} does not depend on {wanted}",
         detail=f"{target.label} -> {wanted}",
         fix=fix,
@@ -268,7 +263,7 @@ def _unreached(
             yield Finding(
                 kind=Kind.DEPENDENCY,
                 path=entry.path,
-                level=Level.NOTE if index.policy.is_test(entry.path) else Level.WARNING,
+                **levels_of(index, entry.path),
                 message=f"it imports {imported}; {target.label} does not depend on {label}, nor "
                 "does everything built from it",
                 detail=f"{target.label} -> {label}",

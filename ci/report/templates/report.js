@@ -1,24 +1,60 @@
 "use strict";
 const table = document.getElementById("case-table");
-const body = table.tBodies[0];
-const rows = [...body.rows];
+const rows = [...table.tBodies[0].rows];
+const marked = [...document.querySelectorAll("[data-i]")];
+const groups = [...document.querySelectorAll(".group")];
+const filter = document.getElementById("filter");
+const buttons = [...document.querySelectorAll("button[data-status]")];
+const texts = rows.map((row) =>
+  [row.cells[0].title, row.cells[1].textContent, row.cells[2].textContent, row.dataset.status].join(" ").toLowerCase(),
+);
 
 function valueOf(row, column) {
   const cell = row.cells[column];
   const text = cell.dataset.value ?? cell.textContent.trim();
   const number = Number.parseFloat(text);
-  return { text, number: Number.isNaN(number) ? -Infinity : number };
+  return { row, text, number: Number.isNaN(number) ? -Infinity : number };
 }
 
 function sortBy(column, ascending) {
   const numeric = table.tHead.rows[0].cells[column].classList.contains("n");
+  const order = new Intl.Collator("en", { numeric: true });
   const ordered = rows
-    .map((row) => ({ row, key: valueOf(row, column) }))
-    .sort((a, b) =>
-      numeric ? a.key.number - b.key.number : a.key.text.localeCompare(b.key.text, "en", { numeric: true }),
-    );
+    .map((row) => valueOf(row, column))
+    .sort((a, b) => (numeric ? a.number - b.number : order.compare(a.text, b.text)));
   if (!ascending) ordered.reverse();
-  body.append(...ordered.map(({ row }) => row));
+  table.tBodies[0].append(...ordered.map(({ row }) => row));
+}
+
+function applyFilter() {
+  const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const statuses = buttons.filter((one) => one.ariaPressed === "true").map((one) => one.dataset.status);
+  const found = new Set();
+  rows.forEach((row, i) => {
+    const wanted = !statuses.length || statuses.includes(row.dataset.status);
+    if (wanted && words.every((word) => texts[i].includes(word))) found.add(row.dataset.i);
+  });
+  for (const one of marked) one.classList.toggle("out", !found.has(one.dataset.i));
+  for (const one of groups) {
+    const own = [...one.querySelectorAll("[data-i]")];
+    one.hidden = own.length > 0 && own.every((item) => item.classList.contains("out"));
+  }
+  document.getElementById("shown").textContent = found.size < rows.length ? `${found.size} of ${rows.length} shown` : "";
+}
+
+// A browser that runs scripts reads <noscript> as text: a thousand cases cost nothing until one is opened.
+function fill(details) {
+  const content = details.querySelector(":scope > div > noscript");
+  if (content) content.parentElement.innerHTML = content.textContent;
+}
+
+function openTarget() {
+  const target = document.getElementById(location.hash.slice(1));
+  const details = target?.closest("details");
+  if (!details) return;
+  fill(details);
+  details.open = true;
+  details.scrollIntoView();
 }
 
 [...table.tHead.rows[0].cells].forEach((head, column) => {
@@ -33,15 +69,13 @@ function sortBy(column, ascending) {
     sortBy(column, ascending);
   });
 });
-
-const filter = document.getElementById("filter");
-filter.addEventListener("input", () => {
-  const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-  let shown = 0;
-  for (const row of rows) {
-    const text = [0, 1, 2, 3].map((i) => row.cells[i].textContent).join(" ").toLowerCase();
-    row.hidden = !words.every((word) => text.includes(word));
-    shown += row.hidden ? 0 : 1;
-  }
-  document.getElementById("shown").textContent = words.length ? `${shown} of ${rows.length} shown` : "";
-});
+for (const button of buttons)
+  button.addEventListener("click", () => {
+    button.ariaPressed = String(button.ariaPressed !== "true");
+    applyFilter();
+  });
+document.addEventListener("toggle", (event) => fill(event.target), true);
+document.querySelector(".tools").hidden = false;
+filter.addEventListener("input", applyFilter);
+addEventListener("hashchange", openTarget);
+openTarget();

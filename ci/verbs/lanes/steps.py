@@ -203,8 +203,7 @@ def publish(
     """Write the report, and say what it says."""
     from ci.report.table import render_table, terminal_style
 
-    base, note = publishing.read_base(args.base, report)
-    report = publishing.add_remarks(report, base)
+    report = publishing.compare_base(report, args.base)
     write_report(report, directory)
     keep_evidence(report, directory / "evidence", args.policy, progress)
     if args.keep_artifacts:
@@ -213,7 +212,7 @@ def publish(
         for path in record_baselines(report, users_folder(args.policy)):
             progress.step(f"recorded: {shown_path(path)}")
     progress.step(f"report: {shown_path(directory / 'index.html')}")
-    publishing.publish_run(report, base, note, args, progress)
+    publishing.publish_run(report, args, progress)
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)
     return Outcome(text, report_data(report), report.exit_code, exact=True)

@@ -16,7 +16,7 @@ from provisioning.doctor.checks.elf import FIRST_CHECKSUM
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import STAGING, FileFacts, QnnName
 from provisioning.elf.facts import EM_QDSP6, Genuine
-from provisioning.elf.qnn_build import QnnBuild
+from provisioning.elf.qnn_build import PARTIAL_NAMES, QnnBuild
 from provisioning.versions import is_older, is_same
 
 
@@ -112,10 +112,14 @@ def see_newer_system(family: Family) -> Iterator[Seen]:
 
 
 def _strays(family: Family) -> Iterator[tuple[FileFacts, QnnBuild, QnnBuild]]:
-    """Libraries of another build than most: the file, its build, that of most."""
+    """QNN's own libraries of another build than most: the file, its build, that of most. Libraries
+    of models and of users' operators name the QNN that they were compiled with, and newer ones run
+    them.
+    """
     usual = most_common_build(family.files)
     for file in family.files:
-        if usual and file.build and not file.build.agrees_with(usual):
+        is_own = PARTIAL_NAMES.match(file.name)
+        if usual and is_own and file.build and not file.build.agrees_with(usual):
             yield file, file.build, usual
 
 
@@ -263,8 +267,8 @@ def _is_reported(file: FileFacts) -> bool:
     QNN214, QNN305 and QNN306 from its Hexagon version.
     """
     elf, name, version = file.elf, file.qnn_name, file.build.version if file.build else None
-    if elf is None or (name and name.hexagon != f"{elf.hexagon_version:x}"):
-        return True
+    if elf is None or name is None or name.hexagon != f"{elf.hexagon_version:x}":
+        return True  # libCalculator_skel.so has the same name for each version
     if elf.checksum is None:
         return bool(version) and not is_older(version or "", FIRST_CHECKSUM)
     return elf.checksum.is_wrong

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from provisioning.doctor.checks.coherence import most_common_build, split_sets
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
-from provisioning.doctor.facts import STAGING, DeviceFacts, TreeFacts, parse_qnn_name
+from provisioning.doctor.facts import STAGING, DeviceFacts, FileFacts, TreeFacts, parse_qnn_name
 from provisioning.elf.facts import EM_AARCH64
+from provisioning.elf.programs import NO_SOC
 from provisioning.versions import is_older
 
 
@@ -200,15 +201,53 @@ def see_pointers(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check(
     "QNN322",
-    "{subject} is empty",
-    "nothing can be loaded from it: a copy or a download ended early, or a compiler failed",
-    "lower the model again, and copy the program again",
+    "{subject} {damage}",
+    "it cannot be loaded: a copy or a download ended early, or a compiler failed",
+    "copy the program again; if the original is no longer, lower the model again",
     after=("QNN308",),
 )
-def see_empty_program(staging: Staging) -> Iterator[Seen]:
+def see_damaged_program(staging: Staging) -> Iterator[Seen]:
     for file in staging.tree.lowered:
-        if not file.size_bytes:
-            yield seen(file.name, file.path)
+        if file.defect:
+            yield seen(file.name, file.path, damage=file.defect_why)
+
+
+@STAGINGS.check(
+    "QNN323",
+    "{subject} was compiled for {made}, not for {wanted}",
+    "on the device it ends with error 5005 or 14001, while the emulator may run it",
+    "lower the model for {wanted}, or stage the libraries for {made}",
+    after=("QNN308",),
+)
+def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
+    """The Hexagon version that counts is the SoC's, else those of the staged stubs and skels."""
+    soc, names = staging.case.soc, map(parse_qnn_name, staging.names)
+    staged = {one.hexagon for one in names if one and one.backend == "Htp" and one.hexagon}
+    versions = {str(soc[1])} if soc else staged
+    wanted = f"{soc[0]} (V{soc[1]})" if soc else ", ".join(f"V{one}" for one in sorted(staged))
+    for file in staging.tree.lowered:
+        if versions and file.targets and not versions & {str(one.hexagon) for one in file.targets}:
+            yield seen(file.name, file.path, made=_name_targets(file), wanted=wanted)
+
+
+@STAGINGS.check(
+    "QNN324",
+    "{subject} was compiled for {made}, not for {wanted}",
+    "their Hexagon version is the same, but not all memory (VTCM) is: then it ends with error 5005",
+    "lower the model for {wanted}",
+    after=("QNN323",),
+    severity=Severity.WARNING,
+)
+def see_program_for_another_soc(staging: Staging) -> Iterator[Seen]:
+    soc = staging.case.soc
+    for file in staging.tree.lowered:
+        names = {one.soc for one in file.targets}
+        if soc and names and not names & {soc[0], NO_SOC}:
+            yield seen(file.name, file.path, made=_name_targets(file), wanted=soc[0])
+
+
+def _name_targets(file: FileFacts) -> str:
+    return ", ".join(f"{one.soc} (V{one.hexagon})" for one in file.targets)
 
 
 @STAGINGS.check(

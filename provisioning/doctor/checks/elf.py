@@ -15,7 +15,7 @@ from typing import NamedTuple
 from provisioning.doctor.checks.registry import Finding, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import parse_qnn_name
 from provisioning.doctor.fitness import ElfPolicy
-from provisioning.elf.facts import MACHINE_NAMES, Defect, ElfError, ElfFacts, Proof
+from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES, Defect, ElfError, ElfFacts, Proof
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.versions import is_older, parse_version
 
@@ -403,5 +403,5 @@ def _version_without_checksum(file: Placed) -> str | None:
     severity=Severity.WARNING,
 )
 def see_symbols(file: Placed) -> Iterator[Seen]:
-    if not file.elf.stripped:
+    if not file.elf.stripped and file.elf.machine != EM_QDSP6:  # QNN236 says why not those
         yield file.seen()

@@ -7,6 +7,7 @@ stat a file. Large trees are read by several processes.
 from __future__ import annotations
 
 import importlib
+import mmap
 import os
 import re
 import stat
@@ -51,8 +52,7 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
             if not path.exists():
                 dangling.add(relative)
         elif path.suffix in {LOWERED, CONTEXT} and stat.S_ISREG(status.st_mode):
-            program = _read_lowered(relative, path, status.st_size)
-            if path.suffix == LOWERED or program.build:
+            if program := _read_lowered(relative, path, status.st_size):
                 lowered.append(program)
         elif _is_candidate(path, status):
             found[relative] = (path, status)
@@ -84,13 +84,30 @@ def find_min_sdk(root: Path) -> int | None:
     return None
 
 
-def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts:
-    """A program for ExecuTorch, or a context binary, which names the QNN that compiled it."""
-    from provisioning.elf.qnn_build import find_qnn_build
+def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | None:
+    """A program for ExecuTorch, or a context binary, which names the QNN that compiled it; None for
+    a .bin that is neither. An empty one may be either.
+    """
+    from provisioning.elf import programs
+    from provisioning.elf.qnn_build import search_build
 
-    with suppress(ElfError):
-        return FileFacts(relative, path, size_bytes, build=find_qnn_build(path))
-    return FileFacts(relative, path, size_bytes)
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            build, is_context = search_build(data), data[:8] == programs.MAGIC
+            if path.suffix == LOWERED:
+                damage = programs.find_program_damage(data)
+            elif is_context or build:
+                is_known = is_context or data[:4] == programs.ARCHIVE
+                damage = programs.find_context_damage(data) if is_known else ""
+            else:
+                return None
+            targets = programs.find_targets(data)
+    except (OSError, ValueError):  # an empty file cannot be mapped
+        build, damage, targets = None, "is empty" if not size_bytes else "", ()
+    defect = Defect.TRUNCATED if damage else None
+    return FileFacts(
+        relative, path, size_bytes, build=build, defect=defect, defect_why=damage, targets=targets
+    )
 
 
 def read_files(

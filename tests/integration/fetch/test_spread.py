@@ -1,11 +1,13 @@
-"""A large pinned file from a server that limits each connection: several, as many as it likes."""
+"""A large pinned file over several connections of which some go wrong; a server that wants a login.
+
+How many connections and parts there are is in tests/unit/provisioning/fetch.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,6 @@ import pytest
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError
 from provisioning.fetch.download import Pin, fetch_file
-from provisioning.fetch.ranges import CostlyError, open_remote
 from provisioning.fetch.transfer import TransferPolicy
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins.bad_server import BadServer, Fault
@@ -38,20 +39,6 @@ def fetch(server: BadServer, directory: Path, pin: Pin = PIN) -> None:
     fetch_file([server.url("a.zip")], target, pin, Progress(io.StringIO()), policy=QUICK)
     assert target.read_bytes() == DATA
     assert [path.name for path in directory.iterdir()] == ["a.zip"]
-
-
-def test_several_connections_bring_it_side_by_side(server: BadServer, tmp_path: Path) -> None:
-    fetch(server, tmp_path)
-    assert 4 <= server.peak <= 8
-    assert server.sent_bytes < 1.2 * len(DATA)
-
-
-def test_a_server_that_likes_fewer_gets_fewer(server: BadServer, tmp_path: Path) -> None:
-    server.usual = bad.limited(RATE, most=2)
-    fetch(server, tmp_path)
-    assert server.peak == 2
-    refused = [asked for asked in server.requests if not asked.sent]
-    assert len(refused) <= 12
 
 
 def reset_each_third(handler: bad.Handler, data: bytes) -> None:
@@ -109,34 +96,6 @@ def test_what_came_of_a_broken_one_is_resumed(server: BadServer, tmp_path: Path)
     sent = server.sent_bytes
     fetch(server, tmp_path)
     assert server.sent_bytes - sent < len(DATA)
-
-
-def late(handler: bad.Handler, data: bytes) -> None:
-    time.sleep(0.02)
-    bad.serve(handler, data)
-
-
-def test_a_thousand_parts_are_not_a_thousand_round_trips(server: BadServer, tmp_path: Path) -> None:
-    server.usual = late
-    spans = [(at, at + 500) for at in range(0, 10_000_000, 10_000)]
-    with open_remote(server.url("a.zip"), tmp_path / ".parts", Progress(), QUICK) as remote:
-        remote.open(70_000)
-        remote.fetch(spans)
-        assert len(server.requests) <= 10
-        assert all(remote.read_at(start, 500) == DATA[start : start + 500] for start, _ in spans)
-        assert len(server.requests) <= 10
-    with open_remote(server.url("a.zip"), tmp_path / ".parts", Progress(), QUICK) as remote:
-        remote.open(70_000)
-        with pytest.raises(CostlyError):
-            remote.fetch([(at, at + 80_000) for at in range(0, len(DATA) - 80_000, 100_000)])
-
-
-def test_a_large_part_comes_over_several_connections(server: BadServer, tmp_path: Path) -> None:
-    with open_remote(server.url("a.zip"), tmp_path / ".parts", Progress(), QUICK) as remote:
-        remote.open(70_000)
-        remote.fetch([(100, 22 << 20)])
-        assert server.peak >= 4
-        assert remote.read_at(100, 20 << 20) == DATA[100 : 100 + (20 << 20)]
 
 
 def test_a_mirror_that_wants_a_token_or_a_helper_gets_it(

@@ -1,45 +1,58 @@
-"""index.html in a real browser that resolves no name."""
+"""index.html and trend.html in a real browser that resolves no name, clicked through."""
 
 from __future__ import annotations
 
-import html
-import json
-import re
-import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from ci.report.comparison import compare_reports
 from ci.report.html import render_html
-from ci.report.schema import Case, Report, Status
-from provisioning.console.process import run_process
+from ci.report.schema import Case, Element, OutputFigures, Report, Source, Status
+from ci.report.trend import follow_cases, write_trend
+from tests.stand_ins.browser import Browser, open_browser
 from tests.stand_ins.reports import make_report
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-OPTIONS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
-    *("--virtual-time-budget=2000", "--dump-dom", "--enable-logging=stderr"),
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-)
-PROBE = """
-const heads = [...table.tHead.querySelectorAll("button")];
-const ratio = heads.findIndex((button) => button.textContent === "SQNR");
-const column = () => [...body.rows].map((row) => row.cells[ratio].textContent.trim());
-heads[ratio].click();
-const ascending = column();
-heads[ratio].click();
-const descending = column();
-filter.value = "BETA passed";
-filter.dispatchEvent(new Event("input"));
-document.title = JSON.stringify({
-  ascending,
-  descending,
-  sort: table.tHead.rows[0].cells[ratio].getAttribute("aria-sort"),
-  shown: [...body.rows].filter((row) => !row.hidden).map((row) => row.cells[0].textContent),
-  message: document.getElementById("shown").textContent,
-});
-"""
+HOSTILE = "<script>document.title='owned'</script></noscript><img src=x onerror=alert(1)>"
+SHOWN = """[...document.querySelectorAll("%s")].filter((one) => one.offsetParent)
+  .map((one) => one.textContent.trim())"""
+COLUMN = """(() => {
+  const heads = [...table.tHead.rows[0].cells].map((one) => one.textContent);
+  const place = heads.indexOf("SQNR");
+  return [...table.tBodies[0].rows].map((row) => row.cells[place].textContent.trim());
+})()"""
+WIDTHS = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def usual(browser: Browser) -> None:
+    """A wide and light page that may run scripts."""
+    browser.resize(1240)
+    browser.prefer("light")
+    browser.allow_scripts(allowed=True)
+    browser.console.clear()
+
+
+def make_case(model: str, sqnr_db: float | None, status: Status = Status.PASSED) -> Case:
+    worst = Element(input_set=1, index=(0, 3), value=0.75, expected=0.5)
+    output = OutputFigures(dtype="float32", shape=(1, 9), sqnr_db=(40.0, sqnr_db), worst=worst)
+    return Case(
+        model=model,
+        scheme="fp16",
+        soc="SM8650",
+        status=status,
+        sqnr_db=sqnr_db,
+        reason="" if status is Status.PASSED else f"{status.value} because {HOSTILE}",
+        outputs=(output,),
+    )
 
 
 @pytest.fixture
@@ -48,50 +61,165 @@ def report() -> Report:
         make_case("alpha", 9.5),
         make_case("beta", 120.0),
         make_case("gamma", -3.0, Status.FAILED),
-        make_case("<script>document.title='owned'</script>", None, Status.UNSUPPORTED),
+        make_case(HOSTILE, None, Status.UNSUPPORTED),
     ]
     return make_report(cases)
 
 
-def make_case(model: str, sqnr_db: float | None, status: Status = Status.PASSED) -> Case:
-    return Case(model=model, scheme="fp16", soc="SM8650", status=status, sqnr_db=sqnr_db)
-
-
-def open_page(text: str, directory: Path) -> tuple[str, str]:
-    """What the browser makes of a page: its document, and what its console said."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        pytest.skip(f"no browser on PATH: {', '.join(BROWSERS)}")
+def show(browser: Browser, report: Report, directory: Path, fragment: str = "") -> None:
     page = directory / "index.html"
-    page.write_text(text, encoding="utf-8")
-    profile = f"--user-data-dir={directory / 'profile'}"
-    ended = run_process([browser, *OPTIONS, profile, page.as_uri()], timeout_s=90)
-    console = [line for line in ended.output.splitlines() if "CONSOLE" in line]
-    return ended.output, "\n".join(console)
+    page.write_text(render_html(report), encoding="utf-8")
+    browser.open(page, fragment)
 
 
-def test_cases_are_sorted_and_filtered(report: Report, tmp_path: Path) -> None:
-    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", render_html(report))
-    document, console = open_page(
-        text.replace("</script>\n</body>", f"{PROBE}</script>\n</body>"), tmp_path
-    )
-    title = re.search(r"<title>(\{.*?\})</title>", document)
-    assert title, document[-2000:]
-    found = json.loads(html.unescape(title[1]))
-    assert found["ascending"] == ["-", "-3.0", "9.5", "120.0"]
-    assert found["descending"] == ["120.0", "9.5", "-3.0", "-"]
-    assert found["sort"] == "descending"
-    assert found["shown"] == ["beta"]
-    assert found["message"] == "1 of 4 shown"
-    assert console == ""
+def test_cases_are_sorted_by_a_click_on_a_head(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    show(browser, report, tmp_path)
+    head = "#case-table thead th:nth-child(5)"
+    browser.click(f"{head} button")
+    assert browser.ask(COLUMN) == ["-", "-3.0", "9.5", "120.0"]
+    browser.click(f"{head} button")
+    assert browser.ask(COLUMN) == ["120.0", "9.5", "-3.0", "-"]
+    assert browser.ask(f'document.querySelector("{head}").ariaSort') == "descending"
+    assert browser.console == []
 
 
-def test_its_policy_lets_its_own_script_run_and_no_other(report: Report, tmp_path: Path) -> None:
-    document, console = open_page(render_html(report), tmp_path)
-    assert '<button type="button">SQNR</button>' in document
-    assert "<title>FAILED: test_emulator" in document
-    assert console == ""
+def test_filter_and_statuses_act_on_cards_charts_and_tables(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    show(browser, report, tmp_path)
+    tables = {"#case-table tbody th": 4, ".figures:not(.phases) tbody th": 4, "details.case": 4}
+    assert {one: len(browser.ask(SHOWN % one)) for one in tables} == tables
+    assert browser.ask("filter.getBoundingClientRect().y < figures.getBoundingClientRect().y")
+    browser.click('button[data-status="failed"]')
+    for selector in (*tables, "article"):
+        (only,) = browser.ask(SHOWN % selector)
+        assert "gamma" in only
+    assert browser.ask("shown.textContent") == "1 of 4 shown"
+    browser.click('button[data-status="passed"]')
+    assert len(browser.ask(SHOWN % "#case-table tbody tr")) == 3
+    browser.click('button[data-status="failed"]')
+    browser.click("#filter")
+    browser.type("BETA fp16")
+    assert browser.ask(SHOWN % "#case-table tbody th") == ["beta"]
+    assert browser.ask(SHOWN % "article") == []
+    browser.ask('filter.value = ""; filter.dispatchEvent(new Event("input"))')
+    browser.click('button[data-status="passed"]')
+    assert len(browser.ask(SHOWN % "#case-table tbody tr")) == 4
+    assert browser.ask("shown.textContent") == ""
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_link_opens_a_case_with_scripts_and_without(
+    browser: Browser, report: Report, tmp_path: Path, scripts: bool
+) -> None:
+    browser.allow_scripts(allowed=scripts)
+    show(browser, report, tmp_path)
+    browser.click('#case-table a[href="#open-2"]')
+    (text,) = browser.ask(SHOWN % "details[open].case > div")
+    assert "because" in text
+    assert "0.75" in text
+    assert "0.5" in text
+    assert browser.ask("[...document.querySelectorAll('img, main script')].length") == 0
+    assert browser.ask("document.title").startswith("FAILED")
+
+
+def test_a_click_on_a_closed_case_shows_it_and_another_hides_it(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    show(browser, report, tmp_path)
+    browser.click("#details ~ details:nth-of-type(2) summary")
+    assert browser.ask("location.hash") == ""
+    (text,) = browser.ask(SHOWN % "details[open].case > div")
+    assert "input set 1" in text
+    browser.click("#details ~ details:nth-of-type(2) summary")
+    assert browser.ask(SHOWN % "details[open].case > div") == []
+
+
+def test_a_fragment_opens_a_case_of_a_page_that_is_sent_to_somebody(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    show(browser, report, tmp_path, "#open-1")
+    assert len(browser.ask(SHOWN % "details[open].case > div")) == 1
+
+
+def test_without_scripts_everything_is_there_but_the_tools(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    browser.allow_scripts(allowed=False)
+    show(browser, report, tmp_path)
+    assert browser.ask(SHOWN % ".tools") == []
+    assert len(browser.ask(SHOWN % "#case-table tbody tr")) == 4
+    assert browser.ask("document.querySelectorAll('details.case table').length") == 8
+
+
+def many(report: Report, models: int) -> Report:
+    """A run of models whose long names differ at their ends, in five schemes."""
+    cases = [
+        replace(case, model=f"team/{'directory/' * 12}net_{number:04d}.py:make", scheme=scheme)
+        for number in range(models)
+        for case in report.cases[:1]
+        for scheme in ("fp16", "8a8w", "16a8w", "16a16w", "16a4w")
+    ]
+    return make_report([*cases, *report.cases[2:]])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_at_400_pixels_only_tables_scroll_sideways(
+    browser: Browser, report: Report, tmp_path: Path, scheme: str
+) -> None:
+    browser.resize(400)
+    browser.prefer(scheme)
+    base = replace(many(report, 30), source=Source(commit="a" * 40, branch="b" * 90))
+    for now in (report, many(report, 25)):
+        compared = compare_reports(base, now)
+        command = f"qnn-ci test-emulator --policy {'deep/' * 30}qnn.toml"
+        show(browser, replace(now, comparison=compared, command=command), tmp_path, "#open-2")
+        wide, room = browser.ask(WIDTHS)
+        assert wide <= room
+    ground = browser.ask("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(17, 21, 26)")
+
+
+def test_of_a_thousand_cases_only_what_is_looked_at_is_laid_out(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    """The bulk of the page, what is known of each case, is text until it is opened."""
+    show(browser, many(report, 200), tmp_path)
+    assert browser.ask("rows.length") == 1002
+    assert browser.ask("document.querySelectorAll('details.case *').length") < 7 * 1002
+    assert browser.ask("document.querySelectorAll('.figures:not(.phases) tbody tr').length") == 20
+    browser.click("#filter")
+    browser.type("net_0123 8a8w")
+    (cell,) = browser.ask(SHOWN % ".map td[data-i]:not(.out)")
+    assert cell == "9.5"
+    assert browser.ask(SHOWN % ".map tbody tr") == [browser.ask(SHOWN % ".map tbody tr")[0]]
+    (name,) = browser.ask(SHOWN % "#case-table tbody th")
+    assert name.endswith("net_0123.py:make")
+    assert browser.console == []
+
+
+def test_its_policy_lets_its_own_script_run_and_no_other(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    page = tmp_path / "evil.html"
     evil = render_html(report).replace("<main>", "<main><script>document.title = 1</script>")
-    document, console = open_page(evil, tmp_path)
-    assert "<title>FAILED: test_emulator" in document
-    assert "Content Security Policy" in console
+    page.write_text(evil, encoding="utf-8")
+    browser.open(page)
+    assert browser.ask("document.title").startswith("FAILED: test_emulator")
+    assert browser.ask(SHOWN % "thead button")
+    assert "Content Security Policy" in "".join(browser.console)
+
+
+def test_a_trend_is_sorted_and_filtered_as_a_report_is(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    later = [replace(report, started=f"2026-11-{day}T08:00:00Z") for day in (21, 22)]
+    reports = [report, *later]
+    browser.open(write_trend(reports, follow_cases(reports), tmp_path))
+    assert browser.ask("document.querySelectorAll('.spark').length") == 4 * 5
+    browser.click("#filter")
+    browser.type("beta")
+    assert browser.ask(SHOWN % "#case-table tbody th") == ["beta"]
+    assert browser.console == []

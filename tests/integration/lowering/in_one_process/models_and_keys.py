@@ -253,6 +253,7 @@ def test_a_key_holds_all_that_decides_about_a_program(monkeypatch: pytest.Monkey
         key(replace(SPEC, scheme=Scheme.A16W8)),
         key(replace(SPEC, scheme=Scheme.FP16)),
         key(replace(SPEC, soc="SM8750")),
+        key(replace(SPEC, layers=True)),
         key(toolchain=("torch 2", "numpy 2")),
         key(toolchain=("torch 2n", "umpy 1")),
         key(digest="other"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ci.cases import packages
 from ci.cases.packages import digest_packages
 
 NAME = "imported_by_lowering"
@@ -34,6 +35,10 @@ def install(site: Path) -> None:
         write(site / name, text, INSTALLED_S)
         digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest())
         rows.append(f"{name},sha256={digest.decode().rstrip('=')},{len(text)}\n")
+    comma = f"{NAME}/a,b.py"  # as a shape in the name of a kernel's file
+    write(site / comma, "", INSTALLED_S)
+    digest = base64.urlsafe_b64encode(hashlib.sha256(b"").digest()).decode().rstrip("=")
+    rows += [f"{comma},sha256={digest},0\n", "a line of another form\n"]
     rows.append(f"{NAME}/__pycache__/__init__.pyc,,\n{NAME}-1.0.dist-info/RECORD,,\n")
     write(site / f"{NAME}-1.0.dist-info/RECORD", "".join(rows), INSTALLED_S + 1)
 
@@ -107,3 +112,24 @@ def test_a_directory_of_a_package_counts_alone(installed: Path) -> None:
 def test_what_is_not_installed_has_no_files(installed: Path) -> None:
     assert digest_packages(["not_installed"]) == digest_packages([f"{NAME}/none"])
     assert digest_packages([]) != digest_packages([NAME])
+
+
+def test_files_are_known_by_the_record_of_their_installation(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which spares reading torch whole."""
+    hashed: list[str] = []
+
+    def note(path: Path) -> str:
+        hashed.append(path.name)
+        return "0" * 64
+
+    monkeypatch.setattr(packages, "hash_file", note)
+    digest_packages([NAME])
+    assert hashed == []
+    write(installed / f"{NAME}/unrecorded.py", "", INSTALLED_S)
+    record = installed / f"{NAME}-1.0.dist-info/RECORD"
+    text = record.read_text() + f"{NAME}/unrecorded.py,,0\n"
+    write(record, text, INSTALLED_S + 1)
+    digest_packages([NAME])
+    assert hashed == ["unrecorded.py"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,19 +24,21 @@ from ci.cases.engine import (
     Delegation,
     Fallback,
     Program,
+    RunError,
     RunNotes,
     Sets,
     Staging,
 )
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
-from ci.cases.pipeline import CaseResult, SessionOptions
+from ci.cases.pipeline import CaseResult, SessionOptions, describe_departure
 from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
-from ci.cases.runners import INPUT_LIST
+from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
 from ci.judging.figures import Array
+from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, write_sets
-from ci.models.user_models import Metric, MetricJob, MetricResult, ModelEntry
+from ci.models.user_models import Metric, MetricJob, MetricResult, ModelEntry, Source
 from ci.report.schema import ControlKind, Digests, Question, Status
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
@@ -353,6 +357,7 @@ def test_what_this_project_finds_is_called_neither_a_refusal_nor_lowering(
         ({"models": (SPEC.model,), "schemes": (SPEC.scheme.value,)}, Status.FAILED),
         ({"strict": False}, Status.PASSED),
         ({"socs": ("SM9999",)}, Status.PASSED),
+        ({"choices": ("saver",)}, Status.PASSED),
         ({"backends": (Backend.GPU,)}, Status.PASSED),
     ],
 )
@@ -364,6 +369,15 @@ def test_a_case_that_passes_against_expectation_fails(
     case = judge(tmp_path, RIGHT, policy=policy.for_backend(Backend.HTP)).case
     assert case.status is status
     assert ("it was refused once" in case.reason) is (status is Status.FAILED)
+
+
+def test_an_expectation_of_a_choice_is_for_models_with_that_choice(tmp_path: Path) -> None:
+    rows = (Unsupported(pattern="no", reason="Saver was refused", choices=("saver",)),)
+    policy = msgspec.structs.replace(read_emulator_policy(), unsupported=rows)
+    spec = replace(SPEC, source=Source(choices=Choices(saver=True)))
+    case = judge(tmp_path, RIGHT, policy=policy.for_backend(Backend.HTP), spec=spec).case
+    assert (case.status, case.choices) == (Status.FAILED, "saver")
+    assert "Saver was refused" in case.reason
 
 
 def test_a_refusal_is_explained_by_its_engine(tmp_path: Path) -> None:
@@ -462,6 +476,9 @@ def test_a_prediction_that_is_not_finite_accepts_nothing(tmp_path: Path) -> None
     found = read_noise(file, COARSE, info)
     assert found is not None
     assert len(found.runs) == 3
+    np.save(file, np.array([None, None, None]), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle"):  # which would run code of the file's
+        read_noise(file, COARSE, info)
     np.save(file, runs[:1])
     with pytest.raises(ValueError, match="no prediction"):
         read_noise(file, COARSE, info)
@@ -554,9 +571,9 @@ def test_outputs_that_explain_themselves_need_no_layers(tmp_path: Path) -> None:
     assert (case.status, runner.calls) == (Status.FAILED, ["open", "run"])
 
 
-@pytest.mark.parametrize("has_metric", [True, False])
+@pytest.mark.parametrize(("has_metric", "value"), [(True, 0.9), (True, 0.5), (False, 0.9)])
 def test_where_rounding_hides_everything_a_metric_alone_proves_something(
-    tmp_path: Path, has_metric: bool
+    tmp_path: Path, has_metric: bool, value: float
 ) -> None:
     """The quantized model is far from float32, and zeros are within its noise."""
     coarse = FloatEngine(lambda x: [x], RAMP, lambda x: [x + 2 * np.sin(9 * x)], noise=3.0)
@@ -564,12 +581,14 @@ def test_where_rounding_hides_everything_a_metric_alone_proves_something(
     entry = ModelEntry("mlp", metric=Metric(function="/m.py:top1", labels="/l", max_drop=0.1))
     models = {"mlp": entry} if has_metric else {}
     policy = msgspec.structs.replace(read_emulator_policy(), models=models)
-    pool = MeasuringPool(Ended(MetricResult(0.9, 0.9, 0.1, 0.9), "", ""))
+    pool = MeasuringPool(Ended(MetricResult(value, 0.9, 0.1, 0.9), "", ""))
     result = run_case(tmp_path, coarse, runner, policy, pool=pool)
     said = "\n".join([result.case.reason, *result.case.warnings])
     assert "zeros" in said
-    assert (result.case.status is Status.PASSED) is has_metric
-    assert all(control.rejected for control in result.controls) is has_metric
+    is_proven = has_metric and value == 0.9
+    assert (result.case.status is Status.PASSED) is is_proven
+    assert ("zeros" in result.case.reason) is not is_proven
+    assert all(control.rejected for control in result.controls) is is_proven
 
 
 def give_options(**fields: Any) -> SessionOptions:
@@ -668,3 +687,72 @@ def test_a_run_that_is_refused_as_the_policy_knows_is_unsupported(tmp_path: Path
     case = run_case(tmp_path / "other", engine, echo(RIGHT), policy).case
     assert case.status is Status.UNSUPPORTED
     assert case.reason == "explained: was killed by SIGSEGV, too [QNN dies of it]"
+
+
+def test_a_departure_is_nowhere_where_no_layer_is_known() -> None:
+    wrong = SimpleNamespace(fails=lambda question: question is Question.FAITHFUL)
+    assert describe_departure(SimpleNamespace(outputs=[wrong]), ()) == ""
+    assert "right up to last, wrong" in describe_departure(
+        SimpleNamespace(outputs=[wrong, SimpleNamespace(fails=lambda _: False)]), ("last",)
+    )
+
+
+def test_a_run_that_failed_tells_why_and_whether_its_process_was_fresh() -> None:
+    error = RunError("was killed", used=True)
+    assert (str(error), error.used) == ("was killed", True)
+    assert not RunError("was killed").used
+
+
+@dataclass
+class AnsweringPool:
+    """Leases a worker that answers with these, one after the other."""
+
+    answers: list[Ended]
+    leased: list[tuple[Any, ...]] = field(default_factory=list)
+    used: bool = True
+
+    @contextmanager
+    def lease(self, kind: str, log: Path, timeout_s: float, *, fresh: bool) -> Iterator[Any]:
+        self.leased.append((kind, log, timeout_s, fresh))
+        yield self
+
+    def call(self, job: Any) -> Ended:
+        return self.answers.pop(0)
+
+
+@pytest.mark.parametrize(("alone", "fresh"), [(False, False), (False, True), (True, False)])
+def test_a_program_in_a_worker_gives_outputs_and_notes(
+    tmp_path: Path, alone: bool, fresh: bool
+) -> None:
+    pool = AnsweringPool([Ended(None, "", ""), Ended([["out"]], "", ""), Ended("told", "", "")])
+    noted = []
+
+    def note(program: PooledProgram, finished: Any) -> RunNotes:
+        noted.append((program.sets, program.outputs, finished))
+        return RunNotes(("a fault",))
+
+    runner = PooledRunner("python", pool, lambda program: lambda: None, note, alone)
+    program = Program(SPEC, tmp_path / "p", COMPILED, tmp_path, tmp_path / "log")
+    with runner.open(program, 3.0, fresh=fresh) as opened:
+        assert opened.used
+        assert opened.run([["in"]]) == [["out"]]
+        assert opened.finish() == RunNotes(("a fault",))
+    assert pool.leased == [("python", tmp_path / "log", 3.0, alone or fresh)]
+    assert noted == [([["in"]], [["out"]], "told")]
+
+
+@pytest.mark.parametrize("good", [0, 1, 2])
+def test_a_worker_that_fails_fails_the_run(tmp_path: Path, good: int) -> None:
+    dead = Ended(None, "was killed by SIGKILL", "", used=True)
+    pool = AnsweringPool([*[Ended([], "", "")] * good, dead])
+    runner = PooledRunner("python", pool, lambda program: lambda: None, lambda *_: RunNotes())
+    program = Program(SPEC, tmp_path / "p", COMPILED, tmp_path, tmp_path / "log")
+
+    def run() -> None:
+        with runner.open(program, 3.0) as opened:
+            opened.run([])
+            opened.finish()
+
+    with pytest.raises(RunError, match="was killed by SIGKILL") as caught:
+        run()
+    assert caught.value.used

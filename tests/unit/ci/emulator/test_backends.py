@@ -26,7 +26,7 @@ from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
 from ci.report.merge import find_faults
-from ci.report.publishing import read_base
+from ci.report.publishing import compare_base
 from ci.report.schema import Case, Report, Status, Tool
 from ci.report.table import render_table
 from ci.report.write import write_report
@@ -200,7 +200,6 @@ def test_reports_of_two_backends_are_not_put_together(tmp_path: Path) -> None:
     faults = find_faults([first, replace(second, backend="gpu")])
     assert faults == ["they have different backends"]
     write_report(report_of(make_case(), backend="htp"), tmp_path)
-    assert read_base(tmp_path, report_of(make_case())) == (
-        None,
-        "the base is of backend htp, this run of lpai",
-    )
+    now = compare_base(report_of(make_case()), tmp_path)
+    assert now.comparison is None
+    assert now.uncompared == "the base is of backend htp, this run of lpai"

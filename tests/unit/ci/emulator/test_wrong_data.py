@@ -32,7 +32,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez(tmp_path / "apart.npz", a=sets, b=sets[:5])
     np.savez(tmp_path / "nothing.npz")
     arrays = {"sets": sets, "three": sets[:3], "empty": sets[:0], "scalar": sets[0, 0, 0]}
-    arrays |= {"words": np.array(["a"] * 8), "holes": holes}
+    arrays |= {"words": np.array(["a"] * 8), "holes": holes, "swapped": sets.astype(">f4")}
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
     np.save(tmp_path / "pickled.npy", np.array([{}] * 8), allow_pickle=True)
@@ -49,6 +49,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ('inputs = "empty.npy"\n', "models.m.inputs: empty.npy does not hold sets"),
         ('inputs = "scalar.npy"\n', "models.m.inputs: scalar.npy does not hold sets"),
         ('inputs = "words.npy"\n', "models.m.inputs: words.npy holds no numbers"),
+        ('inputs = "swapped.npy"\n', "models.m.inputs: swapped.npy holds no numbers"),
         ('inputs = "holes.npy"\n', "models.m.inputs: holes.npy has NaN"),
         ('calibration = "apart.npz"\n', "models.m.calibration: apart.npz does not hold sets"),
         ('calibration = "nothing.npz"\n', "models.m.calibration: nothing.npz does not hold sets"),

@@ -10,12 +10,12 @@ import pytest
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
-from ci.report.comparison import compare_reports
+from ci.report.columns import find_margin
+from ci.report.comparison import compare_reports, list_remarks
 from ci.report.github import (
     LIMIT_BYTES,
     append_summary,
     escape_markdown,
-    find_margin,
     render_summary,
 )
 from ci.report.schema import Report, Status
@@ -93,10 +93,10 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
     before = (replace(rows[0], sqnr_db=9.0), *troubled.cases, *rows[1:-10])
     compared = compare_reports(replace(large, cases=before), large)
     for limit in (LIMIT_BYTES, 100_000, 300, 0):
-        text = render_summary(large, base=compared, limit_bytes=limit)
+        text = render_summary(replace(large, comparison=compared), limit_bytes=limit)
         assert len(text.encode()) <= max(limit, 200)
         assert text.endswith(REST)
-    text = render_summary(large, base=compared)
+    text = render_summary(replace(large, comparison=compared))
     assert len(text.encode()) > LIMIT_BYTES * 0.8, "there was room for more"
     assert "and 1800 more in report.json" in text, "the table stands though most failures do not"
 
@@ -110,6 +110,8 @@ def test_the_margin_is_that_of_the_figure_nearest_to_its_limit(report: Report) -
     assert (least, value) == (71.0 - 60.0, 71.0)
     assert figure != "SQNR"
     assert find_margin(replace(report, thresholds=()), case) is None
+    noisy = replace(case, above_noise_db=8.5)
+    assert find_margin(report, noisy) == (1.5, "above the predicted noise", 8.5)
 
 
 def test_of_many_refused_cases_twenty_are_named(report: Report) -> None:
@@ -129,15 +131,16 @@ def change(base: Report, **digests: str) -> Report:
 
 def test_a_case_made_from_something_else_is_named_though_it_passes(report: Report) -> None:
     base = change(report, weights="a" * 64, inputs="b" * 64, float_outputs="c" * 64)
-    assert compare_reports(base, base).remarks == ()
-    assert compare_reports(report, base).remarks == (), "what one of them does not know"
+    assert list_remarks(compare_reports(base, base)) == ()
+    assert list_remarks(compare_reports(report, base)) == (), "what one of them does not know"
     now = change(base, weights="d" * 64, float_outputs="e" * 64)
     compared = compare_reports(base, now)
     (changed,) = compared.changed
     assert changed.sources == ("weights", "float_outputs")
-    assert all("mlp fp16 SM8650" in remark for remark in compared.remarks)
-    assert [word in compared.remarks[0] for word in ("weights", "inputs")] == [True, False]
-    text = render_summary(now, base=compared)
+    remarks = list_remarks(compared)
+    assert all("mlp fp16 SM8650" in remark for remark in remarks)
+    assert [word in remarks[0] for word in ("weights", "inputs")] == [True, False]
+    text = render_summary(replace(now, comparison=compared))
     (row,) = [line for line in text.splitlines() if line.startswith("| mlp") and "weights" in line]
     assert "inputs" not in row
 

@@ -9,15 +9,36 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import replace
 
-from ci.report.html import TEMPLATES, Bar, Figure, count_controls, make_figures, render_html
-from ci.report.schema import ControlKind, Place, Report, Status
+from ci.report.bars import Bar, Figure
+from ci.report.comparison import compare_reports
+from ci.report.html import (
+    TEMPLATES,
+    choose_bars,
+    count_controls,
+    group_causes,
+    make_figures,
+    make_map,
+    place_bins,
+    render_html,
+)
+from ci.report.schema import (
+    Case,
+    ChannelFigures,
+    ControlKind,
+    Element,
+    OutputFigures,
+    Place,
+    Report,
+    Source,
+    Status,
+)
 
 VOID = {"meta", "input"}
 COLOURS = ("text", "dim", "bad", "good", "warn", "link")
 
 
 @dataclass
-class Element:
+class Tag:
     tag: str
     attributes: dict[str, str]
     text: str = ""
@@ -27,20 +48,20 @@ class Element:
 class Page(HTMLParser):
     """The elements of a page, in order, with the text directly in them."""
 
-    elements: list[Element] = field(default_factory=list)
-    open_elements: list[Element] = field(default_factory=list)
+    elements: list[Tag] = field(default_factory=list)
+    open_elements: list[Tag] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        element = Element(tag, {name: value or "" for name, value in attrs})
+        element = Tag(tag, {name: value or "" for name, value in attrs})
         self.elements.append(element)
         if tag not in VOID:
             self.open_elements.append(element)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append(Element(tag, {name: value or "" for name, value in attrs}))
+        self.elements.append(Tag(tag, {name: value or "" for name, value in attrs}))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open_elements.pop().tag == tag, f"</{tag}> closes another element"
@@ -49,7 +70,7 @@ class Page(HTMLParser):
         if self.open_elements:
             self.open_elements[-1].text += data
 
-    def find(self, tag: str, name: str = "") -> list[Element]:
+    def find(self, tag: str, name: str = "") -> list[Tag]:
         return [
             element
             for element in self.elements
@@ -102,10 +123,10 @@ def test_hostile_text_is_shown_and_never_markup(hostile: Report) -> None:
 
 def test_every_case_is_in_both_tables(report: Report) -> None:
     page = read_page(report)
-    ids = [element.attributes.get("id", "") for element in page.find("tr")]
-    assert [i for i in ids if i.startswith("case-")] == [f"case-{n}" for n in range(40)]
+    ids = [element.attributes.get("id", "") for element in page.find("div")]
+    assert [i for i in ids if i.startswith("open-")] == [f"open-{n}" for n in range(40)]
     links = [element.attributes["href"] for element in page.find("a")]
-    assert links[:40] == [f"#case-{n}" for n in range(40)]
+    assert links[:80] == [f"#open-{n}" for n in range(40)] * 2
     assert len(page.find("div", "figure")) == 40 * 5 + len(report.summary.phases)
     assert len(page.find("line", "limit")) == len(page.find("circle", "marker")) == 40 + 1
 
@@ -122,7 +143,10 @@ def test_bars_limits_and_markers_have_one_scale_with_zero() -> None:
 
 
 def test_a_bar_shows_what_is_wrong_with_a_case(troubled: Report) -> None:
-    figures = {figure.title: figure.bars for figure in make_figures(troubled)}
+    figures = {
+        figure.title: figure.bars
+        for figure in make_figures(troubled, list(enumerate(troubled.cases)))
+    }
     passed, failed, unsupported, crashed = figures["SQNR, dB"]
     assert (passed.limit, passed.marker) == (20.0, troubled.cases[0].sqnr_db_quantized)
     assert (failed.label, failed.segments) == ("3.4", ((3.4, "bad"),))
@@ -135,7 +159,7 @@ def test_a_bar_shows_what_is_wrong_with_a_case(troubled: Report) -> None:
 
 def test_tables_have_captions_and_scopes(report: Report) -> None:
     page = read_page(report)
-    assert len(page.find("caption")) == len(page.find("table")) == 7
+    assert len(page.find("caption")) == len(page.find("table")) == 7 + len(report.cases)
     assert all(e.attributes.get("scope") in {"col", "row"} for e in page.find("th"))
 
 
@@ -165,7 +189,7 @@ def test_colours_can_be_told_apart(mode: str) -> None:
 def test_the_page_is_always_alike(report: Report) -> None:
     first = render_html(report)
     assert render_html(report) == first
-    assert len(first) < 300_000
+    assert len(first) < 400_000
 
 
 @pytest.mark.parametrize("field_name", ["cases", "controls", "thresholds", "toolchain"])
@@ -187,9 +211,8 @@ def test_what_failed_comes_first_with_its_reason_log_line_and_command(troubled: 
     troubled = replace(troubled, cases=cases, command="qnn-ci <run>")
     page, text = read_page(troubled), render_html(troubled)
     assert text.index('id="why"') < text.index('id="figures"') < text.index('id="cases"')
-    control, *reasons = [element.text for element in page.find("p", "reason")]
-    assert "zeros" in control
-    assert reasons[:2] == [case.reason for case in (failed, cases[3])]
+    assert "zeros" in page.find("p", "reason")[0].text
+    assert [one.text.strip() for one in page.find("h3")[1:]] == [failed.reason, cases[3].reason]
     assert page.find("pre")[0].text == cases[3].log_tail
     assert cases[2].reason in text
     codes = [element.text for element in page.find("code")]
@@ -212,7 +235,7 @@ def test_a_run_in_which_nothing_passed_or_no_control_ran_says_so(report: Report)
     case = replace(report.cases[0], status=Status.UNSUPPORTED, reason="no")
     summary = replace(report.summary, passed=0, unsupported=1)
     page = read_page(replace(report, cases=(case,), summary=summary, controls=()))
-    assert len(page.find("p", "reason")) == 2
+    assert len(page.find("p", "reason")) == 2 + 1  # and that of the case
 
 
 def test_controls_are_counted_and_the_closest_is_named(troubled: Report) -> None:
@@ -222,3 +245,126 @@ def test_controls_are_counted_and_the_closest_is_named(troubled: Report) -> None
     assert (zeros.total, zeros.rejected, zeros.closest) == (1, 0, 0.0)
     assert (noise.total, noise.rejected, noise.closest) == (1, 1, -1.0)
     assert count_controls((), ControlKind.NOISE).closest is None
+
+
+# -- causes, charts of many, a base, a case more closely -------------------------------------------
+
+
+def fail(case: Case, reason: str) -> Case:
+    return replace(case, status=Status.FAILED, reason=reason)
+
+
+def test_failures_of_one_cause_are_one_card(report: Report) -> None:
+    """A scheme, a model or a figure makes no other cause; another text or fix does."""
+    reasons = [
+        f"not faithful: {case.model} in {case.scheme} is {index}.5 dB off\n  fix: a"
+        for index, case in enumerate(report.cases[:5])
+    ]
+    reasons += ["lowering: killed by SIGSEGV", "lowering: killed by SIGSEGV\n  fix: b", ""]
+    cases = [fail(*pair) for pair in zip(report.cases[:8], reasons, strict=True)]
+    red = replace(report, cases=(*cases, *report.cases[8:])).recounted
+    causes = group_causes(red)
+    assert [[index for index, _ in one.cases] for one in causes] == [[0, 1, 2, 3, 4], [5], [6], [7]]
+    assert causes[0].reason == reasons[0].partition("\n")[0]
+    page = read_page(replace(red, command="run"))
+    assert len(page.find("article", "problem")) == 4
+    places = [one.attributes.get("data-i") for one in page.find("li")]
+    assert [one for one in places if one] == [str(n) for n in range(8)]
+
+
+def many(report: Report, models: int) -> Report:
+    """A report of so many models in five schemes, of which one case failed."""
+    cases = [
+        replace(case, model=f"team/{'deep/' * 20}net_{number:03d}.py:make_{number:03d}")
+        for number in range(models)
+        for case in report.cases[:5]
+    ]
+    cases[333] = fail(cases[333], "no")
+    return replace(report, cases=tuple(cases))
+
+
+def test_of_many_cases_the_worst_have_bars_and_all_are_in_a_map(report: Report) -> None:
+    large = many(report, 100)
+    page = read_page(large)
+    shown = choose_bars(large)
+    assert (len(shown), shown[0][0]) == (20, 333)
+    assert len(page.find("div", "figure")) == 20 * 5 + len(report.summary.phases)
+    cells = page.find("td", "heat")
+    assert [one.attributes["data-i"] for one in cells] == [str(n) for n in range(500)]
+    assert [n for n, one in enumerate(cells) if "failed" in one.attributes["class"]] == [333]
+    assert [len(row) for row in make_map(large).values()] == [5] * 100
+    names = {one.text for one in page.find("a") if "make_066" in one.text}
+    assert all(name.strip().endswith("net_066.py:make_066") for name in names)
+    assert "team/deep" not in "".join(one.text for one in page.find("a"))
+
+
+def test_cells_of_the_map_say_how_near_a_case_is_to_its_limit(report: Report) -> None:
+    near, fair, wide = (replace(report.cases[0], sqnr_db=45.0 + room) for room in (1, 5, 7))
+    noisy = replace(wide, above_noise_db=9.5)
+    free = replace(wide, scheme="other")
+    cases = [replace(one, model=str(n)) for n, one in enumerate((near, fair, wide, noisy, free))]
+    found = make_map(replace(report, cases=tuple(cases)))
+    tones = [cell.tone for row in found.values() for cell in row.values()]
+    assert tones == ["near", "fair", "wide", "near", "free"]
+
+
+def test_a_base_comes_first_with_better_worse_new_missing_and_skipped(report: Report) -> None:
+    worse = fail(report.cases[0], "no")
+    better = replace(report.cases[1], sqnr_db=99.0)
+    skipped = replace(report.cases[2], status=Status.UNSUPPORTED, reason="refused")
+    new = replace(report.cases[3], model="new")
+    other = replace(report.cases[4], pte_bytes=5)
+    now = replace(report, cases=(worse, better, skipped, new, other, *report.cases[5:]))
+    source = Source(commit="c0ffee" * 6, branch="main")
+    now = now.recounted
+    found = compare_reports(replace(report, source=source), now)
+    assert [[str(one.case) for one in found.moved(way)] for way in (-1, 1, 0)] == [
+        ["mlp fp16 SM8650"],
+        ["mlp 8a8w SM8650"],
+        ["mlp 16a4w SM8650"],
+    ]
+    assert [str(one) for one in found.skipped] == ["mlp 16a8w SM8650"]
+    assert [str(one) for one in (*found.new, *found.missing)] == [
+        "new 16a16w SM8650",
+        "mlp 16a16w SM8650",
+    ]
+    request = Source(commit="beef" * 10, branch="topic", pull_request="42")
+    text = render_html(replace(now, comparison=found, source=request))
+    assert "pull request 42, topic, commit beefbeefbe" in text
+    assert "main, commit c0ffeec0ff" in text
+    assert text.index('id="base"') < text.index('id="why"')
+    assert "Nothing to compare with: gone" in render_html(replace(now, uncompared="gone"))
+
+
+def test_a_case_opens_to_its_outputs_limits_delegation_log_and_command(troubled: Report) -> None:
+    worst = Element(input_set=2, index=(0, 7), value=0.125, expected=None)
+    output = OutputFigures(
+        dtype="float32",
+        shape=(1, 10),
+        sqnr_db=(41.25, None),
+        sqnr_db_quantized=(51.5, 52.5),
+        channels=(ChannelFigures(axis=1, index=7, sqnr_db=12.5),),
+        errors=(0, 4, 16, 0),
+        max_error=0.25,
+        worst=worst,
+    )
+    ids = OutputFigures(dtype="int64", shape=(1,), equal=(1.0, 0.5))
+    case = replace(troubled.cases[1], outputs=(output, ids), log_tail="its log")
+    text = render_html(replace(troubled, cases=(troubled.cases[0], case), command="run"))
+    opened = text[text.index('id="open-1"') :]
+    opened = opened[: opened.index("</noscript>")]
+    for word in (
+        *("41.2", "51.5", "52.5", "12.5", "[0, 7]", "input set 2", "0.125", "not finite"),
+        *("-0.25", "float32 [1, 10]", "int64 [1]", "50.00 %", "aten.cdist.default", "its log"),
+        *("run --model resnet --scheme 8a8w --soc SM8650", "nets/a b.py:7"),
+    ):
+        assert word in opened, word
+    assert re.search("SQNR</th><td>3.4</td><td>20.0</td>", opened)
+    assert list(place_bins(output.errors)) == [(25, 50, 25), (50, 100, 25)]
+
+
+def test_a_file_of_onnx_has_a_context_size(report: Report) -> None:
+    cases = [replace(case, runner="onnxruntime 1.31.1") for case in report.cases]
+    heads = [one.text for one in read_page(replace(report, cases=tuple(cases))).find("th", "n")]
+    assert "context size" in heads
+    assert ".pte" not in heads

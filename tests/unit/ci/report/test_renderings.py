@@ -44,7 +44,7 @@ def make_summary(troubled: Report) -> str:
     tools = (replace(troubled.toolchain[0], version="2.4.0"), *troubled.toolchain[1:])
     base = replace(troubled, cases=before, toolchain=tools)
     now = replace(troubled, cases=(*troubled.cases, replace(passed, model="new")))
-    return render_summary(now, base=compare_reports(base, now))
+    return render_summary(replace(now, comparison=compare_reports(base, now)))
 
 
 FORMS: dict[str, Callable[[Report], str]] = {
@@ -220,7 +220,7 @@ def test_hostile_text_is_data_in_junit(hostile: Report) -> None:
 
 
 def test_hostile_text_is_neither_markup_nor_a_link_in_a_summary(hostile: Report) -> None:
-    text = render_summary(hostile, note="no base.json: <b>@x")
+    text = render_summary(replace(hostile, uncompared="no base.json: <b>@x"))
     allowed = {"h2", "p", "strong", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "br"}
     raw = [tag for tag in list_tags(text) if tag not in allowed]
     assert all(tag.startswith(("<details><summary>log", "<pre>", "</details>")) for tag in raw)

@@ -19,8 +19,9 @@ import pytest
 from provisioning.console import command, interrupts, process, terminal
 from provisioning.console.caller import Caller
 from provisioning.console.command import Verb, describe_verbs, make_parser
-from provisioning.console.git import list_submodules
+from provisioning.console.git import ask_git, list_submodules, run_git
 from provisioning.console.interrupts import Interrupt, interrupts_held
+from provisioning.console.terminal import fit_lines
 from provisioning.console.user_files import read_user_file
 from provisioning.errors import DefectError, StoreError, ToolError, UnfitError, UsageError
 
@@ -253,6 +254,21 @@ def test_a_process_that_asks_for_bytes_gets_them_or_why_not(tmp_path: Path) -> N
         process.run_bytes(["sleep", "60"], timeout_s=0.1)
 
 
+def test_no_more_tasks_run_at_a_time_than_allowed() -> None:
+    running, most = [], []
+
+    def task() -> int:
+        running.append(1)
+        most.append(len(running))
+        threading.Event().wait(0.02)
+        running.pop()
+        return len(most)
+
+    done: list[int] = []
+    assert process.run_tasks([task] * 4, 1, on_done=done.append) == [1, 2, 3, 4]
+    assert (max(most), sorted(done)) == (1, [1, 2, 3, 4])
+
+
 def test_a_group_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "GRACE_S", 0.2)
     code = "trap '' TERM; echo up; while :; do sleep 0.05; done"
@@ -266,24 +282,51 @@ def test_a_group_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch)
     process.end_group(one)  # which has ended
 
 
-CHILD = """
-import os, sys, time
-from provisioning.console.process import end_with_parent
-parent = os.getpid()
-if os.fork():
-    time.sleep(0.3)
-    os._exit(0)
-end_with_parent(parent)
-print("up", flush=True)
-time.sleep(60)
-"""
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("is_parent", [True, False])
+def test_a_child_ends_with_its_parent_or_at_once_without_one(is_parent: bool) -> None:
+    """It holds the end of a pipe for as long as it lives."""
+    reading, writing = os.pipe()
+    middle = os.fork()
+    if not middle:
+        parent = os.getpid()
+        if not os.fork():
+            process.end_with_parent(parent if is_parent else parent + 1)
+            os.write(writing, b"up")
+            signal.pause()
+            os._exit(0)
+        signal.pause()
+        os._exit(0)
+    os.close(writing)
+    if is_parent:
+        assert os.read(reading, 2) == b"up"
+    os.kill(middle, signal.SIGKILL)
+    os.waitpid(middle, 0)
+    assert os.read(reading, 1) == b""
+    os.close(reading)
 
 
-def test_a_child_ends_with_its_parent() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", CHILD], cwd=ROOT, capture_output=True, text=True, check=False
-    )  # returns once nobody holds the pipe
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "up\n", "")
+def test_git_asks_nothing_speaks_english_and_fetches_no_large_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nif [ "$3" = fail ]; then exit 3; fi\nenv\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("GIT_DIR", "/elsewhere")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    place = tmp_path / "place"
+    place.mkdir()
+    rows = ask_git(place, "env", variables={"EXTRA": "1"}).decode().splitlines()
+    wanted = {"GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_SMUDGE=1", "LC_ALL=C", "EXTRA=1"}
+    assert wanted | {f"GIT_CEILING_DIRECTORIES={tmp_path.resolve()}"} <= {*rows}
+    assert not [row for row in rows if row.startswith("GIT_DIR=")]
+    assert run_git(place, "env").output.count("GIT_TERMINAL_PROMPT=0") == 1
+    assert run_git(place, "fail", check=False).returncode == 3
+    for call in (run_git, ask_git):
+        with pytest.raises(ToolError, match="exited with 3"):
+            call(place, "fail")
 
 
 # -- streams -------------------------------------------------------------------------------------
@@ -349,3 +392,20 @@ def test_a_path_in_any_bytes_is_written_as_it_is(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     terminal.write_output("\N{GREEK SMALL LETTER ALPHA}")
     assert raw.getvalue() == rb"\u03b1"
+
+
+def test_every_line_of_a_narrow_terminal_is_broken_by_itself() -> None:
+    text = f"one\n  {'two ' * 15}\n\nlast"
+    lines = fit_lines(text, 40).splitlines()
+    assert [lines[0], *lines[-2:]] == ["one", "", "last"]
+    assert max(map(len, lines)) <= 40
+    assert all(line.startswith("      two") for line in lines[2:-2])
+    assert fit_lines(text, None) == text
+    assert fit_lines("a\tb", 40) == "a\tb"
+
+
+def test_an_error_is_a_record_for_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = command.run_command("qnn-ci", VERBS, ["gone", "--json"])
+    assert code == 2
+    assert text.startswith('{\n "error": "UsageError",\n "what": "there is no verb')
+    assert text.endswith('"exit_code": 2\n}\n')

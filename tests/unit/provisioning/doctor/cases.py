@@ -68,6 +68,7 @@ from provisioning.elf.facts import (
     Proof,
     VersionNeed,
 )
+from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.manifest.pairs import (
     ExecutorchPairs,
@@ -206,8 +207,8 @@ SDK_FILES = tuple(
 POINTERS = tuple(replace(file(name), elf=None, defect=Defect.LFS_POINTER) for name in PAIR)
 
 
-def lowered(build: QnnBuild | None) -> tuple[FileFacts, ...]:
-    return (FileFacts("m.pte", Path("/sdk/m.pte"), 1, build=build),)
+def lowered(build: QnnBuild | None, **change: Any) -> tuple[FileFacts, ...]:
+    return (FileFacts("m.pte", Path("/sdk/m.pte"), 1, build=build, **change),)
 
 
 def variables(root: str = "/sdk", *path: PathEntry, runs: bool = True, **values: str) -> Variables:
@@ -517,8 +518,8 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         Placed(elf(checksum=Checksum(1, 2)), DSP),
     ),
     "QNN301": (
-        Family((file("a.so"), file("b.so"), file("c.so", LATER))),
-        Family((file("a.so"), file("b.so", QnnBuild("2.49.40", None, "2.49.40")))),
+        Family((file("a.so"), file("b.so"), file("libQnnC.so", LATER))),
+        Family((file("a.so"), file("b.so"), file("libmodel.so", LATER))),
     ),
     "QNN302": (
         Family((file("a.so"),), "2.49.40", "260810104045"),
@@ -568,8 +569,16 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN320": (staging(*BOTH, files=SDK_FILES), staging(*BOTH, files=SDK_FILES[1:])),
     "QNN321": (staging(files=POINTERS), staging(files=(*POINTERS, file("libQnnHtp.so")))),
     "QNN322": (
-        staging(*BOTH, lowered=(FileFacts("m.pte", Path("/sdk/m.pte"), 0),)),
+        staging(*BOTH, lowered=lowered(None, defect=Defect.TRUNCATED, defect_why="is empty")),
         staging(*BOTH, lowered=lowered(None)),
+    ),
+    "QNN323": (
+        staging(PAIR[0], lowered=lowered(None, targets=(Target("SM8650", 75, 8),))),
+        staging(PAIR[0], lowered=lowered(None, targets=(Target("SM8750", 79, 8),))),
+    ),
+    "QNN324": (
+        staging(soc=True, lowered=lowered(None, targets=(Target("SM8735", 79, 8),))),
+        staging(soc=True, lowered=lowered(None, targets=(Target("UNKNOWN_SDM", 79, 8),))),
     ),
     "QNN401": (variables(""), variables("/sdk")),
     "QNN402": (variables("/sdk2"), variables("/sdk")),

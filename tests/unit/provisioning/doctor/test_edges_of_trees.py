@@ -23,6 +23,7 @@ from provisioning.elf.facts import (
     ElfError,
     ProgramHeader,
 )
+from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
 from tests.unit.provisioning.doctor.cases import (
     BARE_STAMP,
@@ -192,9 +193,12 @@ ELVES = [
 ]
 
 FAMILIES = [
-    ("QNN301", family(file("a"), file("b", None), file("c", HALF_BUILD))),
-    ("QNN301", family(file("a", LATER), file("b"), file("c"), file("d", OTHER_HALF))),
-    ("QNN301", family(file("a", HALF_BUILD), file("b", OTHER_HALF))),
+    ("QNN301", family(file("a"), file("b", None), file("libQnnC.so", HALF_BUILD))),
+    (
+        "QNN301",
+        family(file("libQnnA.so", LATER), file("b"), file("c"), file("libGenie.so", OTHER_HALF)),
+    ),
+    ("QNN301", family(file("a", HALF_BUILD), file("libQnnB.so", OTHER_HALF))),
     ("QNN302", family(file("a"), version="2.48.40")),
     ("QNN302", family(file("a"), version="2.49.40")),
     ("QNN302", family(file("a"))),
@@ -271,6 +275,15 @@ STAGED = [
     ("QNN315", staging(*BOTH, lowered=lowered(BUILD), runtime="2.37.1")),
     ("QNN315", staging(lowered=lowered(None), runtime="2.37.1")),
     ("QNN315", staging(lowered=(*lowered(None), *lowered(BUILD)), runtime="2.37.1")),
+]
+
+OLDER = lowered(None, targets=(Target("SM8650", 75, 8),))
+STAGED += [
+    ("QNN323", staging(*BOTH, lowered=OLDER)),
+    ("QNN323", staging(*BOTH, soc=True, lowered=OLDER)),
+    ("QNN323", staging(*BOTH, soc=True, lowered=lowered(None))),
+    ("QNN324", staging(*BOTH, soc=True, lowered=lowered(None))),
+    ("QNN324", staging(*BOTH, lowered=OLDER)),
 ]
 
 ROWS = [*SDKS, *ELVES, *FAMILIES, *STAGED]

@@ -1,0 +1,89 @@
+"""An output more closely, for a report: figures by input set and channel, the spread of its errors
+and its worst element. Nothing is judged by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ci.judging.figures import Array, decibels, is_floating, measure, share_equal
+from ci.judging.gate import Expected, References
+from ci.judging.noise import channel_axes
+from ci.report.schema import ChannelFigures, Element, OutputFigures
+
+SETS, CHANNELS, BINS = 64, 6, 31
+
+
+def describe_outputs(references: References, outputs: Sequence[Array]) -> tuple[OutputFigures, ...]:
+    """Return what a report shows of each output, [input set, *shape]; of the first SETS sets."""
+    return tuple(describe_output(references, *pair) for pair in enumerate(outputs))
+
+
+def describe_output(references: References, index: int, output: Array) -> OutputFigures:
+    """Return what a report shows of one output."""
+    eager, best = references.float32[index], references.best(index)[0]
+    magnitudes = is_floating(output)
+    error = output.astype(np.float64) - best.values
+    finite = np.nan_to_num(np.abs(error), nan=np.inf)
+    most = float(finite[np.isfinite(finite)].max(initial=0.0))
+    return OutputFigures(
+        dtype=str(output.dtype),
+        shape=output.shape[1:],
+        sqnr_db=_measure_sets(eager, output) if magnitudes else (),
+        sqnr_db_quantized=(
+            _measure_sets(best, output) if magnitudes and references.quantized else ()
+        ),
+        equal=() if magnitudes else _share_sets(best, output),
+        channels=_find_channels(best.values, output) if magnitudes else (),
+        errors=_count_errors(error, most) if magnitudes and most else (),
+        max_error=most if magnitudes else None,
+        worst=_find_worst(finite, output, best.values),
+    )
+
+
+def _measure_sets(expected: Expected, output: Array) -> tuple[float | None, ...]:
+    pairs = zip(expected.values[:SETS, None], output[:SETS, None], strict=True)
+    return tuple(_plain(measure(*pair).sqnr_db) for pair in pairs)
+
+
+def _share_sets(expected: Expected, output: Array) -> tuple[float, ...]:
+    rows = (one[:SETS, None] for one in (expected.low, expected.values, expected.high, output))
+    return tuple(share_equal(*row) for row in zip(*rows, strict=True))
+
+
+def _find_channels(expected: Array, output: Array) -> tuple[ChannelFigures, ...]:
+    """Return the channels that are least right, the worst first."""
+    found = [*_measure_channels(expected, output)]
+    return tuple(sorted(found, key=lambda one: (one.sqnr_db is None, one.sqnr_db))[:CHANNELS])
+
+
+def _measure_channels(expected: Array, output: Array) -> Iterator[ChannelFigures]:
+    wanted = expected.astype(np.float64)
+    error = output - wanted
+    for axis in channel_axes(wanted.ndim):
+        others = tuple(one for one in range(wanted.ndim) if one != axis)
+        signals, noises = (np.sum(one**2, axis=others) for one in (wanted, error))
+        for index in np.argsort(signals / np.maximum(noises, 1e-300))[:CHANNELS]:
+            sqnr_db = _plain(decibels(float(signals[index]), float(noises[index])))
+            yield ChannelFigures(axis=axis - 1, index=int(index), sqnr_db=sqnr_db)
+
+
+def _count_errors(error: Array, most: float) -> tuple[int, ...]:
+    finite = error[np.isfinite(error)]
+    counts, _ = np.histogram(finite, bins=BINS, range=(-most, most))
+    return tuple(map(int, counts))
+
+
+def _find_worst(off: Array, output: Array, expected: Array) -> Element | None:
+    """Return the element that is furthest off; None if none is."""
+    if not off.any():
+        return None
+    place = tuple(map(int, np.unravel_index(int(off.argmax()), off.shape)))
+    value, wanted = (_plain(float(one[place])) for one in (output, expected))
+    return Element(input_set=place[0], index=place[1:], value=value, expected=wanted)
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None

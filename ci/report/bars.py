@@ -1,0 +1,110 @@
+"""Figures of a case as bars, and a chart of them on one scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ci.report.schema import Case, Status, Threshold
+from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One figure: a ``label``, and ``segments`` end to end, each with its class.
+
+    ``limit`` is a line that the bar has to reach, ``marker`` a second figure. ``note`` is shown
+    after the label, ``hint`` when a pointer is on it.
+    """
+
+    label: str = "-"
+    segments: tuple[tuple[float, str], ...] = ()
+    limit: float | None = None
+    marker: float | None = None
+    note: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A column of bars on one scale."""
+
+    title: str
+    bars: tuple[Bar, ...]
+
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the scale, which has zero, every bar, limit and marker on it."""
+        values = [0.0]
+        for bar in self.bars:
+            values.append(sum(length for length, _ in bar.segments))
+            values += [mark for mark in (bar.limit, bar.marker) if mark is not None]
+        return min(values), max(values)
+
+    @cached_property
+    def has_notes(self) -> bool:
+        return any(bar.note for bar in self.bars)
+
+    def place(self, value: float) -> float:
+        """Return where a value is on the scale, in percent of its width."""
+        low, high = self.ends
+        return round(100 * (value - low) / ((high - low) or 1), 2)
+
+    def place_segments(self, bar: Bar) -> list[tuple[float, float, str]]:
+        """Return each segment's start and width in percent, and its class."""
+        found, reached = [], 0.0
+        for length, tone in bar.segments:
+            start, end = sorted((self.place(reached), self.place(reached + length)))
+            found.append((start, round(end - start, 2), tone))
+            reached += length
+        return found
+
+
+def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
+    """Return the SQNR against the float32 model, with its limit."""
+    quantized, limit = case.sqnr_db_quantized, rule.min_sqnr_db if rule else None
+    label = show_decibels(case.sqnr_db, case.max_abs)
+    if label == "-":
+        return Bar("-" if case.status is Status.PASSED else case.status.value)
+    tone = "bad" if case.status is Status.FAILED else "value"
+    return Bar(
+        label,
+        () if case.sqnr_db is None else ((case.sqnr_db, tone),),  # none for equal outputs
+        limit,
+        quantized,
+        "" if limit is None else f"\N{GREATER-THAN OR EQUAL TO} {limit:g}",
+        "" if quantized is None else f"{quantized:.1f} dB against the quantized model",
+    )
+
+
+def draw_delegation(case: Case, _rule: Threshold | None) -> Bar:
+    """Return the nodes on the NPU, and those left to the CPU."""
+    delegated, fallback = case.delegated_nodes or 0, case.fallback_nodes or 0
+    label = show_share(case.delegated_nodes, case.fallback_nodes)
+    return Bar(label, ((delegated, "value"), (fallback, "fallback")))
+
+
+def draw_size(case: Case, _rule: Threshold | None) -> Bar:
+    """Return the size of the program."""
+    size = case.pte_bytes
+    if size is None:
+        return Bar()
+    return Bar(show_bytes(size), ((size, "value"),), hint=f"{size:,} bytes")
+
+
+def draw_lowering(case: Case, _rule: Threshold | None) -> Bar:
+    """Return the seconds of lowering."""
+    return draw_time(case.lower_s, cached=case.cached)
+
+
+def draw_run(case: Case, _rule: Threshold | None) -> Bar:
+    """Return the seconds of running."""
+    return draw_time(case.run_s)
+
+
+def draw_time(seconds: float | None, *, cached: bool = False, whole_s: float = 0.0) -> Bar:
+    """Return seconds, as a share of ``whole_s`` if that is given."""
+    if seconds is None:
+        return Bar()
+    note = "cached" if cached else f"{seconds / whole_s:.0%}" if whole_s else ""
+    return Bar(show_seconds(seconds), ((seconds, "cached" if cached else "value"),), note=note)

@@ -1,0 +1,169 @@
+"""How the figures of each case moved over the reports of a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ci.report.bars import Bar
+from ci.report.columns import COLUMNS, NOTHING
+from ci.report.html import render_page
+from ci.report.schema import Case, CaseName, Report, Status
+from ci.report.text import count, keep_end
+from ci.report.write import REPORTS_FIX, read_report
+from provisioning.console.progress import Progress
+from provisioning.console.terminal import clean
+from provisioning.errors import UsageError
+from provisioning.files import explain_writes, write_whole
+
+PAGE = "trend.html"
+NAME_CHARS = 46
+
+
+@dataclass(frozen=True)
+class Line:
+    """A figure of a case over the runs: a bar per run, None in one without the case."""
+
+    title: str
+    bars: tuple[Bar | None, ...]
+
+    @property
+    def values(self) -> tuple[float | None, ...]:
+        """Return the figure in each run, None in one that lacks it."""
+        return tuple(bar.segments[0][0] if bar and bar.segments else None for bar in self.bars)
+
+    @property
+    def label(self) -> str:
+        """Return the figure of the last run that has it, as it is shown."""
+        labels = (bar.label for bar in reversed(self.bars) if bar)
+        return next((one for one in labels if one != NOTHING), NOTHING)
+
+    @property
+    def points(self) -> list[tuple[int, float, float]]:
+        """Return runs that have the figure, with their points in a field of 100 by 24: later ones
+        to the right, larger ones up."""
+        known = [(run, value) for run, value in enumerate(self.values) if value is not None]
+        low = min((value for _, value in known), default=0.0)
+        span = max((value for _, value in known), default=0.0) - low
+        step = 100 / max(len(self.bars) - 1, 1)
+        return [
+            (run, round(run * step, 2), round(22 - 20 * (value - low) / span if span else 12, 2))
+            for run, value in known
+        ]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case of a session over the runs, its status in each, None where a run lacks it."""
+
+    session: str
+    name: CaseName
+    statuses: tuple[Status | None, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def last(self) -> Status | None:
+        """Return the status in the last run that has the case."""
+        return next((one for one in reversed(self.statuses) if one), None)
+
+    @property
+    def flips(self) -> int:
+        """Return how often the status changed between runs that have the case."""
+        known = [one for one in self.statuses if one]
+        return sum(one is not other for one, other in pairwise(known))
+
+
+def read_reports(directory: Path, progress: Progress) -> list[Report]:
+    """Return the reports below a directory, the oldest first; one that cannot be read is told.
+
+    Raises UsageError if there is none.
+    """
+    paths = sorted(directory.rglob("report.json"))
+    found = list(filter(None, (_read_readable(path, progress) for path in paths)))
+    if not found:
+        raise UsageError(
+            f"no report.json below {directory}",
+            fix="keep the report.json of each run in a directory there",
+        )
+    return sorted(found, key=lambda one: one.started)
+
+
+def _read_readable(path: Path, progress: Progress) -> Report | None:
+    try:
+        return read_report(path)
+    except UsageError as error:
+        progress.step(f"note: left out: {error.what}: {error.why}")
+        return None
+
+
+def follow_cases(reports: Sequence[Report]) -> list[Row]:
+    """Return each case over the reports: those that fail now first, then those whose status
+    changed most often."""
+    runs = [{(one.title, case.name): case for case in one.cases} for one in reports]
+    keys = dict.fromkeys(key for run in reversed(runs) for key in run)
+    rows = (Row(*key, *_follow(reports, [run.get(key) for run in runs])) for key in keys)
+    return sorted(rows, key=lambda row: (row.last is not Status.FAILED, -row.flips))
+
+
+def _follow(
+    reports: Sequence[Report], cases: Sequence[Case | None]
+) -> tuple[tuple[Status | None, ...], tuple[Line, ...]]:
+    pairs = list(zip(reports, cases, strict=True))
+    lines = (
+        Line(
+            column.chart,
+            tuple(
+                draw(case, report.threshold_for(case)) if case else None for report, case in pairs
+            ),
+        )
+        for column in COLUMNS
+        if (draw := column.draw)
+    )
+    return tuple(case.status if case else None for case in cases), tuple(lines)
+
+
+def write_trend(reports: Sequence[Report], rows: Sequence[Row], directory: Path) -> Path:
+    """Write trend.html into ``directory``. Raises StoreError."""
+    path = directory / PAGE
+    charts = [column.chart for column in COLUMNS if column.draw]
+    sessions = list(dict.fromkeys(one.title for one in reports))
+    page = render_page(
+        "trend.html.j2", reports=reports, rows=rows, charts=charts, sessions=sessions
+    )
+    with explain_writes(directory, REPORTS_FIX):
+        write_whole(path, page.encode())
+    return path
+
+
+def describe_trend(reports: Sequence[Report], rows: Sequence[Row]) -> str:
+    """Return the trend as text: a mark per run, and the first and last figure of the SQNR."""
+    head = f"{count(len(reports), 'report')}, {reports[0].started} to {reports[-1].started}"
+    lines = [f"{head}; . passed, F failed, - not run", *map(_describe_row, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _describe_row(row: Row) -> str:
+    marks = {Status.PASSED: ".", Status.FAILED: "F", Status.UNSUPPORTED: "-", None: " "}
+    strip = "".join(marks[one] for one in row.statuses)
+    values = [value for value in row.lines[0].values if value is not None]
+    moved = f"  {values[0]:.1f} to {values[-1]:.1f} dB" if values else ""
+    return f"  {keep_end(clean(str(row.name)), NAME_CHARS):<{NAME_CHARS}}  {strip}{moved}".rstrip()
+
+
+def trend_data(reports: Sequence[Report], rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the runs, and per case its status and figures in each, as plain values."""
+    return {
+        "runs": [{"started": one.started, "commit": one.source.commit} for one in reports],
+        "cases": [
+            {
+                "session": row.session,
+                "case": str(row.name),
+                "status": [one.value if one else None for one in row.statuses],
+                "figures": {line.title: list(line.values) for line in row.lines},
+            }
+            for row in rows
+        ],
+    }

@@ -1,0 +1,78 @@
+"""What a lowered program or a context binary of QNN says of itself: the SoCs that it was compiled
+for, and how long it is.
+
+Seen of a context binary (QNN 2.29 to 2.51): two big-endian u32 2 and 3, at 24 and 32 little-endian
+u64, where the graphs begin and their size, which together are the size of the file. That for
+several SoCs is a DLC, a zip archive. From 2.36 on each graph has the options that it was compiled
+with as text, ``soc_type=SM8750;arch=79;...;vtcm_size=8388608;``. A program of ExecuTorch has an
+extended header at 8 (executorch/exir/_serialize/_program.py): ``eh00``, its length (u32), the size
+of the flatbuffer, the offset of the segments and, in 32 bytes, their size (u64).
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import re
+import struct
+import zipfile
+from typing import NamedTuple
+
+# The end of one that has no vtcm_size is where the next begins, so that no file takes long.
+COMPILED = re.compile(
+    rb"soc_type=([^;]{1,40});arch=(\d{1,3});(?:(?!soc_type=).){1,4000}?;vtcm_size=(\d{1,12});",
+    re.DOTALL,
+)
+NO_SOC = "UNKNOWN_SDM"  # compiled without a soc_model
+MAGIC, ARCHIVE = b"\0\0\0\2\0\0\0\3", b"PK\x03\x04"
+CONTEXT = struct.Struct("<24xQQ")
+PROGRAM = struct.Struct("<4x4s4sIQQ")
+EXTENDED, SEGMENTS_AT, SIZE = b"eh00", 32, struct.Struct("<Q")
+Blob = bytes | mmap.mmap
+
+
+class Target(NamedTuple):
+    """What a graph was compiled for, by its own bytes."""
+
+    soc: str
+    hexagon: int
+    vtcm_mb: int
+
+
+def find_targets(blob: Blob) -> tuple[Target, ...]:
+    """What the graphs in a binary were compiled for, by SoC; empty if it does not say."""
+    found = {
+        Target(name.decode("ascii", "replace"), int(arch), int(size) >> 20)
+        for name, arch, size in COMPILED.findall(blob)
+    }
+    return tuple(sorted(found, key=lambda one: one.soc))
+
+
+def find_context_damage(blob: Blob) -> str:
+    """Why a context binary is not a whole one; empty if it may be."""
+    if blob[:4] == ARCHIVE:
+        try:
+            zipfile.ZipFile(io.BytesIO(blob)).close()
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            return f"is cut short: {error}"
+        return ""
+    begin, size = CONTEXT.unpack_from(blob) if len(blob) >= CONTEXT.size else (0, 0)
+    if len(blob) >= CONTEXT.size and begin + size == len(blob):
+        return ""
+    told = begin + size if begin + size < 1 << 40 else "no size that can be"
+    return (
+        f"has {len(blob)} bytes and its header says {told}: it was cut short, or is not one of"
+        " QNN's"
+    )
+
+
+def find_program_damage(blob: Blob) -> str:
+    """Why a program of ExecuTorch is not a whole one; empty if it may be."""
+    if len(blob) < PROGRAM.size:
+        return f"is cut short: it has {len(blob)} bytes"
+    _, magic, length, size, segments = PROGRAM.unpack_from(blob)
+    if magic != EXTENDED:
+        return ""
+    if length >= SEGMENTS_AT and segments and len(blob) >= PROGRAM.size + SIZE.size:
+        size = segments + SIZE.unpack_from(blob, PROGRAM.size)[0]
+    return f"is cut short: it has {len(blob)} of {size} bytes" if len(blob) < size else ""

@@ -1,0 +1,68 @@
+"""The commit, branch and request that a report names, as CI systems and git give them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ci.cases.session import read_source
+from ci.report.schema import Source
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that is in no repository, as the caller's."""
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_pull_request_is_named_with_the_commit_that_its_author_made(outside: Path) -> None:
+    event = outside / "event.json"
+    event.write_text(json.dumps({"pull_request": {"head": {"sha": "b" * 40}}}))
+    environ = {
+        "GITHUB_SHA": "a" * 40,
+        "GITHUB_REF": "refs/pull/42/merge",
+        "GITHUB_REF_NAME": "42/merge",
+        "GITHUB_HEAD_REF": "topic",
+        "GITHUB_EVENT_PATH": str(event),
+    }
+    wanted = Source(commit="b" * 40, branch="topic", pull_request="42")
+    assert read_source(environ) == wanted
+    assert str(wanted) == f"pull request 42, topic, commit {'b' * 10}"
+    event.write_text("[]")
+    assert read_source(environ).commit == "a" * 40
+
+
+@pytest.mark.usefixtures("outside")
+@pytest.mark.parametrize(
+    ("environ", "wanted"),
+    [
+        (
+            {"GITHUB_SHA": "a", "GITHUB_REF": "refs/heads/main", "GITHUB_REF_NAME": "main"},
+            Source(commit="a", branch="main"),
+        ),
+        (
+            {"CI_COMMIT_SHA": "a", "CI_COMMIT_REF_NAME": "b", "CI_MERGE_REQUEST_IID": "3"},
+            Source(commit="a", branch="b", pull_request="3"),
+        ),
+        (
+            {"GIT_COMMIT": "a", "BRANCH_NAME": "PR-4", "CHANGE_ID": "4"},
+            Source(commit="a", branch="PR-4", pull_request="4"),
+        ),
+        ({}, Source()),
+    ],
+)
+def test_each_ci_system_names_them_its_way(environ: dict[str, str], wanted: Source) -> None:
+    assert read_source(environ) == wanted
+
+
+def test_elsewhere_git_is_asked_about_the_callers_directory(outside: Path) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.invalid"]
+    for words in (["init", "-qb", "topic"], [*who, "commit", "-q", "--allow-empty", "-m", "a"]):
+        subprocess.run(["git", *words], cwd=outside, check=True)
+    found = read_source({})
+    assert (len(found.commit), found.branch) == (40, "topic")

@@ -1,0 +1,88 @@
+"""What a report shows of an output more closely."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ci.judging.details import BINS, CHANNELS, SETS, describe_outputs
+from ci.judging.figures import Array
+from ci.judging.gate import Expected, References
+
+
+def expect(*outputs: Array) -> list[Expected]:
+    return [Expected(one, one, one) for one in outputs]
+
+
+@pytest.fixture
+def right() -> Array:
+    """Four input sets of [1, 10, 8]."""
+    found: Array = np.random.default_rng(0).normal(size=(4, 1, 10, 8)).astype(np.float32)
+    return found
+
+
+def test_figures_by_set_and_channel_and_the_worst_element(right: Array) -> None:
+    output = right.copy()
+    output[2, 0, 7, 5] += 3.0
+    output[1] += 0.01
+    quantized = right + np.float32(0.001)
+    (found,) = describe_outputs(References(expect(right), expect(quantized)), [output])
+    assert (found.dtype, found.shape) == ("float32", (1, 10, 8))
+    assert found.sqnr_db[0] is None, "equal"
+    assert [one for one in found.sqnr_db if one is not None] == pytest.approx([40, 9.5], abs=1.0)
+    assert len(found.sqnr_db_quantized) == 4
+    assert {(one.axis, one.index) for one in found.channels[:2]} <= {(1, 7), (2, 5)}
+    assert len(found.channels) == CHANNELS
+    assert found.worst
+    assert (found.worst.input_set, found.worst.index) == (2, (0, 7, 5))
+    assert found.worst.value == pytest.approx(float(output[2, 0, 7, 5]))
+    assert found.worst.expected == pytest.approx(float(quantized[2, 0, 7, 5]))
+
+
+def test_errors_are_counted_around_zero(right: Array) -> None:
+    output = right.copy()
+    output[0, 0, 0, 0] += 1.0
+    output[3] -= 0.5
+    (found,) = describe_outputs(References(expect(right)), [output])
+    assert found.max_error == pytest.approx(1.0)
+    assert (len(found.errors), sum(found.errors)) == (BINS, right.size)
+    assert found.errors[BINS // 2] == right.size - 81
+    assert found.errors[-1] == 1
+    assert found.errors[BINS // 4] == 80
+    assert found.sqnr_db_quantized == ()
+
+
+def test_equal_outputs_have_no_worst_element(right: Array) -> None:
+    (found,) = describe_outputs(References(expect(right)), [right])
+    assert (found.worst, found.max_error, found.errors) == (None, 0.0, ())
+
+
+def test_values_that_are_not_finite_are_none(right: Array) -> None:
+    output = right.copy()
+    output[1, 0, 2, 3] = np.nan
+    (found,) = describe_outputs(References(expect(right)), [output])
+    assert found.worst
+    assert (found.worst.input_set, found.worst.index) == (1, (0, 2, 3))
+    assert found.worst.value is None
+    assert sum(found.errors) in {0, right.size - 1}
+
+
+def test_indices_have_shares_and_the_element_that_is_furthest_off() -> None:
+    right = np.arange(8, dtype=np.int64).reshape(4, 2)
+    output = right.copy()
+    output[3] = [0, 7]
+    (found,) = describe_outputs(References(expect(right)), [output])
+    assert found.equal[:3] == (1.0, 1.0, 1.0)
+    assert found.equal[3] < 1
+    assert found.sqnr_db == found.channels == found.errors == ()
+    assert found.worst
+    assert (found.worst.index, found.worst.value, found.worst.expected) == ((0,), 0.0, 6.0)
+
+
+def test_of_many_sets_the_first_are_shown_and_one_number_has_a_figure() -> None:
+    right = np.linspace(1, 2, 3 * SETS, dtype=np.float32)
+    (found,) = describe_outputs(References(expect(right)), [right * np.float32(1.01)])
+    assert len(found.sqnr_db) == SETS
+    assert found.shape == ()
+    assert found.worst
+    assert found.worst.index == ()

@@ -1,0 +1,109 @@
+"""The trend over a directory of reports: what is read, in which order, and what is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from ci.__main__ import main
+from ci.report.schema import Report, Source, Status
+from ci.report.trend import follow_cases
+from ci.report.write import write_report
+from provisioning.errors import ExitCode
+
+
+@pytest.fixture
+def runs(report: Report, tmp_path: Path) -> Path:
+    """Three runs, written in another order than they were made: the second case fails in the
+    second run, the third one in the last, and the fourth is new there."""
+    first, second, third, fourth = report.cases[:4]
+    failed = replace(second, status=Status.FAILED, sqnr_db=4.0)
+    cases = (
+        (first, second, third),
+        (first, failed, third),
+        (replace(first, sqnr_db=50.0), second, replace(third, status=Status.FAILED), fourth),
+    )
+    for day in (2, 0, 1):
+        started, source = f"2026-11-{day + 1:02d}T08:00:00Z", Source(commit=str(day) * 40)
+        made = replace(report, cases=cases[day], started=started, source=source)
+        write_report(made, tmp_path / "runs" / f"x{5 - day}")
+    return tmp_path / "runs"
+
+
+def test_a_trend_shows_each_case_over_the_runs_those_that_fail_first(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--trend", str(runs)]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("3 reports, 2026-11-01T08:00:00Z to 2026-11-03T08:00:00Z")
+    rows = [line.split("  ")[1] + line[-24:].partition("dB")[0] for line in lines[1:]]
+    assert [one.split()[:3] for one in rows] == [
+        ["mlp", "16a8w", "SM8650"],
+        ["mlp", "8a8w", "SM8650"],
+        ["mlp", "fp16", "SM8650"],
+        ["mlp", "16a16w", "SM8650"],
+    ]
+    assert "..F" in lines[1]
+    assert ".F." in lines[2]
+    assert lines[3].endswith("...  62.0 to 50.0 dB")
+    page = (runs / "trend.html").read_text("utf-8")
+    assert page.count('class="spark"') == 4 * 5
+    assert page.count('class="failed"') == 2 * 5
+    assert f"commit {'2' * 10}" in page
+
+
+def test_its_data_are_the_figures_of_each_run(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["report", "--trend", str(runs), "--to", str(tmp_path), "--json"]
+    assert main(words) == ExitCode.OK
+    found = json.loads(capsys.readouterr().out)
+    assert [one["commit"][0] for one in found["runs"]] == ["0", "1", "2"]
+    rows = {one["case"]: one for one in found["cases"]}
+    assert rows["mlp fp16 SM8650"]["figures"]["SQNR, dB"] == [62.0, 62.0, 50.0]
+    assert rows["mlp 8a8w SM8650"]["status"] == ["passed", "failed", "passed"]
+    assert rows["mlp 16a16w SM8650"]["status"] == [None, None, "passed"]
+    assert (tmp_path / "trend.html").is_file()
+    assert not (runs / "trend.html").exists()
+
+
+def test_what_cannot_be_read_is_named_and_left_out(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs / "x3" / "report.json").write_text("{")
+    assert main(["report", "--trend", str(runs)]) == ExitCode.OK
+    out, err = capsys.readouterr()
+    assert out.startswith("2 reports")
+    assert "x3" in err
+    (tmp_path / "none").mkdir()
+    assert main(["report", "--trend", str(tmp_path / "none")]) == ExitCode.USAGE
+    assert main(["report", str(runs), "--trend", str(runs)]) == ExitCode.USAGE
+
+
+def test_cases_of_two_sessions_are_two(report: Report) -> None:
+    one = replace(report, cases=report.cases[:1])
+    rows = follow_cases([one, replace(one, session="test_onnx"), one])
+    passed = Status.PASSED
+    assert {row.session: row.statuses for row in rows} == {
+        "test_emulator": (passed, None, passed),
+        "test_onnx": (None, passed, None),
+    }
+
+
+def test_a_line_has_its_own_scale_and_later_runs_to_the_right(report: Report) -> None:
+    cases = [replace(report.cases[0], sqnr_db=value) for value in (10.0, None, 30.0)]
+    (row,) = follow_cases([replace(report, cases=(case,)) for case in cases])
+    (sqnr, *_, run_s) = (line for line in row.lines if line.title in {"SQNR, dB", "run, s"})
+    assert sqnr.points == [(0, 0, 22), (2, 100, 2)]
+    assert [y for *_, y in run_s.points] == [12, 12, 12]
+    assert (sqnr.values, sqnr.label) == ((10.0, None, 30.0), "30.0")
+
+
+def test_equal_outputs_are_no_dip(report: Report) -> None:
+    first = replace(report.cases[0], sqnr_db=60.0)
+    cases = [first, replace(first, sqnr_db=None, max_abs=0.0)]
+    (row,) = follow_cases([replace(report, cases=(case,)) for case in cases])
+    assert (row.lines[0].values, row.lines[0].label) == ((60.0, None), "exact")

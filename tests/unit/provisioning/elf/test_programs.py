@@ -1,0 +1,69 @@
+"""Lowered programs and context binaries: what they were compiled for, and cut ones."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from provisioning.doctor.survey.tree import FactsCache, survey_tree
+from provisioning.elf.programs import Target, find_context_damage, find_program_damage, find_targets
+
+TEXT = b"soc_type=SM8650;arch=75;unroll=1;vtcm_size=8388608;\0v2.49.40.260810104044\0"
+
+
+def make_context(text: bytes = TEXT) -> bytes:
+    head = struct.pack(">IIII", 2, 3, 0, 1) + bytes(8) + struct.pack("<QQ", 64, len(text))
+    return head.ljust(64, b"\0") + text
+
+
+def make_program(segment: bytes = TEXT, *, is_short: bool = False) -> bytes:
+    """With the extended header, or the shorter one of old programs, which has no segments' size."""
+    length, base = (24, 0) if is_short else (32, 64)
+    size = 64 + len(segment) if is_short else 60
+    head = b"\x3c\0\0\0ET12eh00" + struct.pack("<IQQ", length, size, base)
+    return (head + struct.pack("<Q", 0 if is_short else len(segment))).ljust(64, b"\0") + segment
+
+
+PROGRAMS = {"now": make_program(), "before": make_program(is_short=True)}
+
+
+def test_a_context_tells_what_it_was_compiled_for() -> None:
+    assert find_targets(make_context()) == (Target("SM8650", 75, 8),)
+    assert find_targets(b"soc_type=SM8650;arch=75;") == ()
+
+
+def test_a_whole_context_is_as_long_as_it_says() -> None:
+    data = make_context()
+    assert not find_context_damage(data)
+    for size in range(len(data)):
+        assert find_context_damage(data[:size])
+    assert find_context_damage(data + b"\0")
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_a_whole_program_is_as_long_as_it_says(kind: str) -> None:
+    data = PROGRAMS[kind]
+    assert not find_program_damage(data)
+    for size in range(len(data)):
+        assert find_program_damage(data[:size])
+    assert not find_program_damage(b"\x3c\0\0\0ET12".ljust(64, b"\0"))
+
+
+def test_a_tree_has_its_programs_with_their_damage(tmp_path: Path) -> None:
+    files = {
+        "whole.pte": make_program(),
+        "cut.pte": make_program()[:-1],
+        "whole.bin": make_context(),
+        "cut.bin": make_context()[:70],
+        "empty.bin": b"",
+        "weights.bin": b"weights",
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    found = {one.name: one for one in survey_tree(tmp_path, FactsCache(tmp_path / "c")).lowered}
+    assert found.keys() == files.keys() - {"weights.bin"}
+    damaged = {name for name, one in found.items() if one.defect}
+    assert damaged == {"cut.pte", "cut.bin", "empty.bin"}
+    assert found["whole.bin"].targets == found["whole.pte"].targets == (Target("SM8650", 75, 8),)
