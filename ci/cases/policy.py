@@ -189,6 +189,12 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
     """A lane's default policy, or a user's, its paths made whole. Raises ManifestError."""
     if path is None:
         return read_policy(lane, EmulatorPolicy)
+    if not path.is_file():
+        raise ManifestError(
+            f"there is no policy {path}",
+            why="it is not a file",
+            fix="name the file with --policy; `qnn-ci init --policy-only` writes one",
+        )
     policy = read_toml(
         path.name, EmulatorPolicy, path.parent, prepare=partial(extend_default, lane=lane)
     )

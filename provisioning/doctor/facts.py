@@ -185,10 +185,11 @@ class PythonFacts:
     ``.cpython-311-x86_64-linux-gnu.so``. ``adaptors`` are the files of PyQnnManagerAdaptor.
     ``lacking`` are libraries that the adaptor needs and the loader would not find;
     ``unmet`` are (distribution, installed version, what executorch asks for); ``error`` is set
-    when the interpreter could not be asked. ``headers`` is the QNN release whose headers the
-    adaptor was compiled with; ``checkout`` and ``built_with`` the ExecuTorch and the SDK that an
-    overlay was built from; ``no_device`` why the adaptor creates no device, None where it was not
-    tried.
+    when the interpreter could not be asked. ``installed`` is where the installed executorch has its
+    package, ``pth`` the .pth files that name the directory above ``executorch``.
+    ``headers`` is the QNN release whose headers the adaptor was compiled with; ``checkout`` and
+    ``built_with`` the ExecuTorch and the SDK that an overlay was built from; ``no_device`` why the
+    adaptor creates no device, None where it was not tried.
     """
 
     executable: str
@@ -207,6 +208,8 @@ class PythonFacts:
     checkout: str = ""
     built_with: str = ""
     no_device: str | None = None
+    installed: str = ""
+    pth: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

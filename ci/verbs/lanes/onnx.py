@@ -9,7 +9,6 @@ import platform
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from ci.cases.spec import CaseSpec
 from ci.models.schemes import ONNX, Scheme
 from ci.onnx.options import check_options, parse_options
 from ci.onnx.target import SAVER_LIBRARY, choose_options, profile_options
+from ci.report.annotation import choose_case
 from ci.report.schema import Report, Tool
 from ci.report.text import count
 from ci.report.write import read_report
@@ -159,17 +159,25 @@ def fit_files(
 
 
 def fit_schemes(
-    specs: Sequence[CaseSpec], policy: EmulatorPolicy, asked: Sequence[str]
+    specs: Sequence[CaseSpec], policy: EmulatorPolicy, asked: Sequence[str], command: str = ""
 ) -> list[CaseSpec]:
-    """The cases, those of a file that is quantized already in the scheme that it has. Raises
-    UsageError if only others are asked for."""
-    from ci.onnx.models import parse_model
+    """The cases, those of a file that is quantized already in the scheme that it has. ``command``
+    is what runs the session, without its choice of cases.
+
+    Raises UsageError for a file that QNN cannot take, and if only other schemes are asked for.
+    """
+    from ci.onnx.models import read_model
     from ci.onnx.preparation import find_scheme
 
     own: dict[str, Scheme | None] = {}
-    for reference in dict.fromkeys(spec.reference for spec in specs if spec.is_file):
-        with suppress(UsageError):  # the case says what is wrong with its model
-            own[reference] = find_scheme(parse_model(Path(reference)))
+    for spec in {spec.reference: spec for spec in reversed(specs) if spec.is_file}.values():
+        again = choose_case(command, spec.model, spec.scheme.value, spec.soc) if command else ""
+        try:
+            model = read_model(Path(spec.reference), spec.source.shapes, again)
+        except UsageError as error:
+            key = f"models.{spec.model}.path: " if spec.model in policy.models else ""
+            raise UsageError(f"{key}{error.what}", why=error.why, fix=error.fix) from error
+        own[spec.reference] = find_scheme(model)
     fitted = []
     for spec in specs:
         scheme = own.get(spec.reference) or spec.scheme
@@ -242,7 +250,7 @@ def run(
         command=repeat(args),
         beside=args.reports / SESSION / "qnn",
     )
-    specs = fit_schemes(specs, policy, args.scheme)
+    specs = fit_schemes(specs, policy, args.scheme, options.command)
     engine = OnnxEngine(
         toolchain=(),
         sdk=Path(),

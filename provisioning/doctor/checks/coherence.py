@@ -289,14 +289,19 @@ def see_misplaced_skel(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN306",
-    "{subject} holds code for Hexagon V{flags}",
+    "{subject} holds code for {machine}",
     "the DSP refuses it, or runs without what the name promises: error 4000",
     "take it from the SDK's lib/hexagon-v{version}/unsigned again",
 )
 def see_misnamed_skel(family: Family) -> Iterator[Seen]:
     for file, version, flags, directory in _skels(family):
         if not directory and flags != version:
-            yield seen(file.name, file.path, flags=flags, version=version)
+            yield seen(file.name, file.path, machine=f"Hexagon V{flags}", version=version)
+    for file in family.files if family.is_staged else ():
+        name, elf = file.qnn_name, file.elf
+        is_skel = name and (name.backend, name.part) == ("Htp", "Skel")
+        if name and is_skel and elf and elf.machine != EM_QDSP6:
+            yield seen(file.name, file.path, machine=elf.machine_name, version=name.hexagon)
 
 
 def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:

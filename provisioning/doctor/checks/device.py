@@ -161,6 +161,19 @@ def see_no_directory(staging: Staging) -> Iterator[Seen]:
 
 
 @STAGINGS.check(
+    "QNN300",
+    "{subject} is a link to {target}, which is not there",
+    "'library \"{subject}\" not found' on the device; a copy onto the link fails, too",
+    "remove {where}, then copy {subject} itself there from the SDK",
+    after=("QNN308",),
+)
+def see_dangling_link(staging: Staging) -> Iterator[Seen]:
+    for path in sorted(staging.tree.dangling):
+        if (name := path.rpartition("/")[2]).startswith("lib"):
+            yield seen(name, staging.tree.root / path, target=staging.tree.links[path])
+
+
+@STAGINGS.check(
     "QNN309",
     "the staging directory holds no library",
     "nothing on the device could load QNN: '{first} not found'",
@@ -258,22 +271,28 @@ def _name_targets(file: FileFacts) -> str:
     after=("QNN309", "QNN320", "QNN321"),
 )
 def see_not_staged(staging: Staging) -> Iterator[Seen]:
+    dangling = {path.rpartition("/")[2] for path in staging.tree.dangling}  # QNN300 reports them
     for name in staging.wanted:
-        if name not in staging.names:
+        if name not in staging.names | dangling:
             yield seen(name, staging.tree.root)
 
 
 @STAGINGS.check(
     "QNN311",
-    "no stub is staged: libQnnHtpVNNStub.so of the device's Hexagon version",
+    "no stub is staged: {subject}",
     "libQnnHtp.so talks to the DSP through it: error 4000 or 14001 on the device",
-    "copy stub and skel for the device's SoC; --soc NAME tells which (SM8750 has V79)",
+    "copy {subject} of the same SDK into {where}{more}",
     after=("QNN309", "QNN320", "QNN321"),
 )
 def see_no_stub(staging: Staging) -> Iterator[Seen]:
-    stubs = [one for one in map(parse_qnn_name, staging.names) if one and one.part == "Stub"]
-    if "libQnnHtp.so" in staging.names and not staging.case.soc and not stubs:
-        yield seen("libQnnHtpVNNStub.so", staging.tree.root)
+    parts = [one for one in map(parse_qnn_name, staging.names) if one]
+    if "libQnnHtp.so" not in staging.names or staging.case.soc:
+        return
+    if not any(one.part == "Stub" for one in parts):
+        skels = {one.hexagon for one in parts if (one.backend, one.part) == ("Htp", "Skel")}
+        stubs = ", ".join(f"libQnnHtpV{one}Stub.so" for one in sorted(skels))
+        more = "" if stubs else ", and its skel; NN is the Hexagon version, 79 for SM8750"
+        yield seen(stubs or "libQnnHtpVNNStub.so", staging.tree.root, more=more)
 
 
 @STAGINGS.check(

@@ -167,7 +167,8 @@ def see_android_on_linux(file: Placed) -> Iterator[Seen]:
     "QNN214",
     "{subject} is for Hexagon V{version:x}, its directory is for V{wanted:x}",
     "the DSP refuses code for a newer Hexagon; on a device that is error 4000 or 14001",
-    REBUILD,
+    "put there what an unchanged SDK has there: copy {subject} from a fresh one, or provision it "
+    "again",
     after=("QNN213",),
 )
 def see_other_hexagon(file: Placed) -> Iterator[Seen]:
@@ -187,6 +188,8 @@ def see_other_soname(file: Placed) -> Iterator[Seen]:
     wanted = file.policy.sonames.get(name, name)
     # libc++.so.1.0 is libc++.so.1, of which there is a link.
     if soname is None or soname == wanted or name.startswith(f"{soname}."):
+        return
+    if _is_skel(name) and file.elf.machine != EM_QDSP6:  # QNN306 reports it
         return
     if file.wanted is None or soname in file.wanted or _is_another_of_qnn(name, soname):
         yield file.seen(soname=soname)
@@ -388,11 +391,15 @@ def see_maybe_no_checksum(file: Placed) -> Iterator[Seen]:
 def _version_without_checksum(file: Placed) -> str | None:
     """The QNN version of an unsigned HTP skel without a checksum."""
     signed = any(head.is_hashes for head in file.elf.program_headers)
-    name = parse_qnn_name(file.elf.path.name)
-    is_skel = name and name.backend == "Htp" and name.part == "Skel"
+    is_skel = _is_skel(file.elf.path.name) and file.elf.machine == EM_QDSP6
     if not is_skel or signed or file.elf.checksum or not file.build:
         return None
     return file.build.version
+
+
+def _is_skel(name: str) -> bool:
+    found = parse_qnn_name(name)
+    return found is not None and (found.backend, found.part) == ("Htp", "Skel")
 
 
 @CONTENT.check(

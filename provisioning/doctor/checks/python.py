@@ -134,11 +134,28 @@ def see_no_executorch(python: Interpreter) -> Iterator[Seen]:
 
 
 @PYTHON.check(
+    "QNN516",
+    "{place} hides the installed executorch, {python.installed}",
+    "Python imports the first that it finds, and this one has no QNN adaptor",
+    "take {parent} off Python's path{pth}",
+    after=("QNN506",),
+)
+def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
+    facts = python.facts
+    if not facts.installed or facts.adaptors or python.is_hidden or not facts.executorch:
+        return
+    if Path(facts.installed) != Path(facts.executorch):
+        parent = Path(facts.executorch).parent
+        pth = f": it is in {', '.join(facts.pth)}" if facts.pth else ""
+        yield python.seen("executorch", place=facts.executorch, parent=parent, pth=pth)
+
+
+@PYTHON.check(
     "QNN507",
     "executorch is here without its QNN adaptor",
     "'No module named PyQnnManagerAdaptor' when a model is lowered",
     f"{REINSTALL} (only the x86_64 Linux wheels have it)",
-    after=("QNN506",),
+    after=("QNN506", "QNN516"),
 )
 def see_no_adaptor(python: Interpreter) -> Iterator[Seen]:
     if not python.facts.adaptors and not python.is_hidden:  # else QNN408 tells the cause
@@ -230,7 +247,8 @@ def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
     "QNN510",
     "{subject} is not installed",
     "'No module named {module}': ExecuTorch imports it, some wheels forget to ask for it",
-    "install {subject}",
+    "run `pip uninstall {subject}`, then `pip install {subject}`: if only its folder is gone, pip "
+    "takes it for installed until then",
     after=("QNN506",),
 )
 def see_no_module(python: Interpreter) -> Iterator[Seen]:

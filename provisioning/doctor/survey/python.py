@@ -68,6 +68,8 @@ def _describe(said: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFa
         distributions=said["distributions"],
         modules=said["modules"],
         executorch=said["executorch"],
+        installed=said["installed"],
+        pth=tuple(said["pth"]),
         adaptors=adaptors,
         adaptor=adaptor,
         lacking=tuple(_lacking(adaptor, variables)) if adaptor else (),

@@ -29,6 +29,8 @@ def probe(distributions: list[str], modules: list[str]) -> dict[str, Any]:
         "distributions": {name: _version(name) for name in distributions},
         "modules": {name: _locate(name) is not None for name in modules},
         "executorch": executorch,
+        "installed": _installed("executorch"),
+        "pth": _path_files(executorch),
         "adaptors": find_adaptors(executorch),
         "flatc": shutil.which("flatc"),
         "asked": _asked("executorch"),
@@ -42,6 +44,22 @@ def _version(name: str) -> str | None:
         return None
 
 
+def _installed(name: str) -> str:
+    """The directory that a distribution has its package of the same name in, "" without one."""
+    try:
+        place = Path(str(importlib.metadata.distribution(name).locate_file(name)))
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    return str(place) if place.is_dir() else ""
+
+
+def _path_files(place: str | None) -> list[str]:
+    """The .pth files that name the directory above ``place``."""
+    files = [one for entry in sys.path for one in sorted(Path(entry).glob("*.pth"))]
+    parent = str(Path(place).parent) if place else "\0"
+    return [str(one) for one in files if parent in one.read_text(errors="replace")]
+
+
 def _asked(name: str) -> list[list[str]]:
     """What a distribution asks for, with the version of it that is installed."""
     try:
@@ -53,7 +71,9 @@ def _asked(name: str) -> list[list[str]]:
 
 
 def _locate(name: str) -> str | None:
-    """The directory of a top-level package, or the file of a module."""
+    """The directory of a top-level package, or the file of a module. Of one without __init__.py, as
+    executorch is, Python searches every directory: the first with backends counts.
+    """
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -61,7 +81,8 @@ def _locate(name: str) -> str | None:
     if spec is None:
         return None
     places = list(spec.submodule_search_locations or [])
-    return places[0] if places else spec.origin
+    full = [place for place in places if (Path(place) / "backends").is_dir()]
+    return (full or places)[0] if places else spec.origin
 
 
 def find_adaptors(executorch: str | None) -> list[str]:

@@ -263,7 +263,7 @@ def fake_python(world: World) -> None:
     said = (
         '{\\"executable\\": \\"/opt/python3.9\\", \\"version\\": [3, 9, 18], \\"tag\\": \\".so\\", '
         '\\"distributions\\": {}, \\"modules\\": {}, \\"executorch\\": null, \\"adaptors\\": [], '
-        '\\"flatc\\": null, \\"asked\\": []}'
+        '\\"flatc\\": null, \\"asked\\": [], \\"installed\\": \\"\\", \\"pth\\": []}'
     )
     write_program(world.base / "broken" / "python", said)
     world.undo.append(lambda: shutil.rmtree(world.base / "broken"))
@@ -342,6 +342,29 @@ def give_mode(world: World) -> None:
     (world.ndk / CLANG).chmod(0o755)
 
 
+def dangle_staged(world: World) -> None:
+    path = world.staging / "libQnnSystem.so"
+    world.remove(path)
+    path.symlink_to("../gone/libQnnSystem.so")
+
+
+def copy_over_link(world: World) -> None:
+    (world.staging / "libQnnSystem.so").unlink()
+    shutil.copyfile(world.sdk / LINUX / "libQnnSystem.so", world.staging / "libQnnSystem.so")
+
+
+def hide_by_path_file(world: World) -> None:
+    """A folder named executorch, of a package that has nothing of it, comes first."""
+    folder = world.base / "first" / "executorch"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    world.undo.append(lambda: shutil.rmtree(folder.parent))
+    line = f"import sys; sys.path.insert(0, {str(folder.parent)!r})\n"
+    path = world.site / "first.pth"
+    path.write_text(line)
+    world.undo.append(lambda: path.unlink(missing_ok=True))
+
+
 STAGING = [
     Row(
         "staged nowhere",
@@ -380,6 +403,36 @@ STAGING = [
         removed(f"staging/{STUB}"),
         for_soc,
         copied((f"{LINUX}/{STUB}", f"staging/{STUB}")),
+    ),
+    Row(
+        "a stub under the skel's name",
+        "staging",
+        "QNN306",
+        lambda world: world.replace(world.staging / SKEL, (world.sdk / LINUX / STUB).read_bytes()),
+        repair=copied((SKEL_PLACE, f"staging/{SKEL}")),
+    ),
+    Row(
+        "code for V75 under V79's name",
+        "staging",
+        "QNN306",
+        lambda world: world.replace(
+            world.staging / SKEL, (world.sdk / SKEL_PLACE.replace("79", "75")).read_bytes()
+        ),
+        repair=copied((SKEL_PLACE, f"staging/{SKEL}")),
+    ),
+    Row(
+        "a staged link that leads nowhere",
+        "staging",
+        "QNN300",
+        dangle_staged,
+        repair=copy_over_link,
+    ),
+    Row(
+        "a skel without a stub, for any SoC",
+        "staging",
+        "QNN311",
+        removed(f"staging/{STUB}"),
+        repair=copied((f"{LINUX}/{STUB}", f"staging/{STUB}")),
     ),
     Row("a program of a newer QNN", "staging", "QNN313", lowered(NEWER), repair=lower_again(BUILD)),
     Row(
@@ -423,6 +476,20 @@ IMPORT = [
         lambda world: world.replace(
             adaptor_path(world), (LIBRARIES / "libaarch64.so").read_bytes()
         ),
+        repair=restore,
+    ),
+    Row(
+        "an executorch that is first in a .pth file",
+        "emulator",
+        "QNN516",
+        hide_by_path_file,
+        repair=lambda world: (world.site / "first.pth").unlink(),
+    ),
+    Row(
+        "numpy without its folder",
+        "emulator",
+        "QNN510",
+        removed("site/numpy.py"),
         repair=restore,
     ),
     Row(
@@ -573,6 +640,13 @@ def test_a_fault_is_found_and_its_fix_mends_it(world: World, row: Row) -> None:
 def test_a_program_of_the_same_or_an_older_qnn_is_no_fault(world: World, build: str) -> None:
     lowered(build)(world)
     assert findings_of(staged(world)) == {}
+
+
+def test_a_folder_with_the_name_of_a_package_without_init_hides_nothing(world: World) -> None:
+    hide_by_path_file(world)
+    (world.base / "first" / "executorch" / "__init__.py").unlink()
+    world.remove(world.site / "executorch" / "__init__.py")
+    assert findings_of(request_of(world, "emulator")) == {}
 
 
 def test_a_libstdcxx_of_this_machine_is_no_fault(world: World) -> None:

@@ -88,6 +88,17 @@ def test_nodes_are_counted_but_for_those_that_quantize() -> None:
     assert second.reason.startswith("not offered to QNN")
 
 
+def test_a_node_of_any_other_provider_is_left() -> None:
+    parts = [
+        (QNN, [("a", "Relu")]),
+        ("DmlExecutionProvider", [("b", "Erf")]),
+        (CPU, [("c", "Erf")]),
+    ]
+    found = count_nodes(parts, {})
+    assert (found.delegated_nodes, found.fallback_nodes, found.partitions) == (1, 2, 1)
+    assert [one.op for one in found.fallback_ops] == ["Erf b", "Erf c"]
+
+
 def test_a_profile_names_the_provider_of_each_kernel(tmp_path: Path) -> None:
     def event(name: str, provider: str, category: str = "Node") -> dict[str, object]:
         return {"cat": category, "name": name, "args": {"provider": provider}}
@@ -99,6 +110,7 @@ def test_a_profile_names_the_provider_of_each_kernel(tmp_path: Path) -> None:
         event("fused_kernel_time", QNN),
         event("a_fence_before", CPU),
         event("model_run", QNN, "Session"),
+        event("planned_kernel_time", CPU, "Session"),
     ]
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(events))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
@@ -14,7 +16,7 @@ from onnx import helper
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
-from ci.models.user_models import Source
+from ci.models.user_models import ModelEntry, Source
 from ci.report.schema import Tool
 from ci.verbs.lanes.onnx import fit_files, fit_schemes, name_toolchain
 from provisioning.errors import ManifestError, UsageError
@@ -51,8 +53,33 @@ def test_a_quantized_model_is_one_case_of_its_own_scheme(tmp_path: Path, quantiz
     assert own[0] in caught.value.fix
     plain = write_relu(tmp_path / "plain.onnx")
     assert fit(plain, Scheme.FP16, Scheme.U8) == ["fp16", "u8"]
+
+
+def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(
+    tmp_path: Path,
+) -> None:
+    """With sizes that work, in a command that can be run."""
+    free = write_model(
+        tmp_path / "free.onnx",
+        [helper.make_node("Relu", ["x"], ["y"])],
+        [tensor("x", ("batch", 3, "h", "w"))],
+        [tensor("y", ("batch", 3, "h", "w"))],
+    )
+    source = Source(str(free))
+    spec = CaseSpec("net", Scheme.U8, "SM8650", source)
+    entry = ModelEntry(str(free))
+    policy = replace(POLICY, models={"net": entry})
+    with pytest.raises(UsageError, match=r"models\.net\.path: free\.onnx cannot be used") as caught:
+        fit_schemes([spec], policy, [], "qnn-ci test-onnx")
+    found = re.search(r"--shape '?x=(\d+),3,(\d+),(\d+)", caught.value.fix)
+    assert found
+    assert min(map(int, found.groups()[1:])) > 1
+    sizes = (int(found[1]), 3, int(found[2]), int(found[3]))
+    given = [*fit_files([spec], {"x": sizes})]
+    assert fit_schemes(given, policy, []) == given
     (tmp_path / "bad.onnx").write_bytes(b"no")
-    assert fit(tmp_path / "bad.onnx", Scheme.FP16) == ["fp16"]
+    with pytest.raises(UsageError, match="is not an ONNX model"):
+        fit(tmp_path / "bad.onnx", Scheme.FP16)
 
 
 def test_shapes_of_the_command_line_go_before_those_of_an_entry(tmp_path: Path) -> None:
@@ -108,3 +135,9 @@ def test_the_content_of_packages_is_in_the_keys_next_to_their_versions(
     edited.write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     assert name_toolchain(parts) != before
+
+
+def test_a_missing_policy_is_named_with_how_to_write_one(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"no policy .*none\.toml") as caught:
+        read_emulator_policy(tmp_path / "none.toml")
+    assert "--policy" in caught.value.fix

@@ -23,7 +23,14 @@ from provisioning.console.git import ask_git, list_submodules, run_git
 from provisioning.console.interrupts import Interrupt, interrupts_held
 from provisioning.console.terminal import fit_lines
 from provisioning.console.user_files import read_user_file
-from provisioning.errors import DefectError, StoreError, ToolError, UnfitError, UsageError
+from provisioning.errors import (
+    DefectError,
+    MissingToolError,
+    StoreError,
+    ToolError,
+    UnfitError,
+    UsageError,
+)
 
 ROOT = Path(__file__).parents[4]
 VERBS = {"verify": Verb("provisioning.verbs.verify", "look again"), "gc": Verb("x", "remove")}
@@ -250,6 +257,9 @@ def test_a_process_that_asks_for_bytes_gets_them_or_why_not(tmp_path: Path) -> N
     with pytest.raises(ToolError) as caught:
         process.run_bytes(["sh", "-c", "printf 'a\\377b' >&2; exit 1"])
     assert caught.value.why == "a\N{REPLACEMENT CHARACTER}b"
+    with pytest.raises(MissingToolError, match="cannot start no-such-program") as caught:
+        process.run_bytes(["no-such-program"])
+    assert caught.value.fix == "install no-such-program, or put it on PATH"
     with pytest.raises(ToolError, match="did not end within"):
         process.run_bytes(["sleep", "60"], timeout_s=0.1)
 

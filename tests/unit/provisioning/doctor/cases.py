@@ -389,7 +389,7 @@ def proven_family(outcome: Genuine, checksum: Checksum | None = None) -> Family:
 
 def bare_skel(build: QnnBuild | None, name: str = "libQnnHtpV75Skel.so") -> Placed:
     """A skel without a checksum."""
-    return Placed(elf(path=Path("/s") / name), DSP, build=build)
+    return Placed(elf(path=Path("/s") / name, machine=EM_QDSP6), DSP, build=build)
 
 
 def error(defect: Defect) -> ElfError:
@@ -537,6 +537,10 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         Family((skel(PAIR[1], 0x79),), soc=("SM8750", 79)),
     ),
     "QNN308": (staging(is_directory=False), staging()),
+    "QNN300": (
+        staging(*BOTH, links={"libA.so": "../libA.so"}, dangling=frozenset({"libA.so"})),
+        staging(*BOTH, links={"libA.so": "libB.so"}),
+    ),
     "QNN309": (staging(), staging("libQnnHtp.so")),
     "QNN310": (staging("libQnnHtp.so", "libQnnSystem2.so"), staging(*BOTH)),
     "QNN311": (staging(*BOTH, "libQnnHtpStub.txt"), staging(*BOTH, PAIR[0])),
@@ -618,6 +622,10 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN505": (having(executorch="1.4.0"), having(executorch="1.4.1")),
     "QNN506": (python(executorch=None), python()),
     "QNN507": (python(adaptors=()), python(adaptors=(), hidden=True)),
+    "QNN516": (
+        python(adaptors=(), installed="/elsewhere/executorch"),
+        python(installed="/elsewhere/executorch"),
+    ),
     "QNN508": (python(adaptor=None), python()),
     "QNN509": (
         adaptor(elf=elf(version_needs=(VersionNeed("l", ("GLIBC_2.37",)),))),

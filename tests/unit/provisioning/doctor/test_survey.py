@@ -342,6 +342,8 @@ def answer(tmp_path: Path, **change: object) -> Path:
         "adaptors": [],
         "flatc": None,
         "asked": [],
+        "installed": "",
+        "pth": [],
         **change,
     }
     return program(tmp_path / "py", f"echo hello\ncat <<'END'\n{json.dumps(said)}\nEND")
