@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -168,6 +168,32 @@ def plan_update(
             after, _ = rewrite_release(before, request, new)
     figures = plan_baselines(request.name, old.version, new.version, carry=carry)
     return [Change(path, before, after), *locks, *figures]
+
+
+def list_by_hand(plan: Collection[Change], old: str) -> list[str]:
+    """Return the lines of manifests/, pyproject.toml, workflows and docs that name the version
+    ``old`` after the changes of ``plan``, as ``file:line: text``: an update does not decide whether
+    they follow."""
+    root = manifests_root().parent
+    changed = {change.path for change in plan} | {change.old for change in plan}
+    places = (
+        "pyproject.toml",
+        "manifests/*.toml",
+        "manifests/policies/*.toml",
+        "manifests/toolchains/*.toml",
+        ".github/workflows/*.yml",
+        "docs/*.md",
+        "README.md",
+    )
+    whole = re.compile(rf"(?<![\d.]){re.escape(old)}(?![\d]|\.\d)")
+    return [
+        f"{path.relative_to(root)}:{number}: {line.strip()}"
+        for place in places
+        for path in sorted(root.glob(place))
+        if path not in changed
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if whole.search(line)
+    ]
 
 
 def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[str, Release]:

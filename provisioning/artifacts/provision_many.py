@@ -103,7 +103,7 @@ def describe_fetch(requests: Sequence[ArtifactRequest], store: Store) -> list[st
     releases = [each.release for each in requests if isinstance(each.release, FileRelease)]
     most = sum(release.unpacked_bytes for release in releases)
     room = f"{mib(free_bytes(store.home))} are free in {store.home}"
-    unpacked = f"at most {mib(most)} unpacked; " if most else ""
+    unpacked = f"refused above {mib(most)} unpacked; " if most else ""
     lines = [f"to fetch: {len(requests)} artifacts; {unpacked}{room}"]
     for request in requests:
         licence, place = request.toolchain.licence, request.release.place

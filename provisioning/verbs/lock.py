@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from provisioning.artifacts.pins import Change, plan_lock, take_archive
@@ -47,8 +47,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return conclude(plans, write=args.write)
 
 
-def conclude(plans: Mapping[str, list[Change]], *, write: bool) -> Outcome:
-    """Show the changes of each artifact, and write them when told to."""
+def conclude(
+    plans: Mapping[str, list[Change]], *, write: bool, by_hand: Sequence[str] = ()
+) -> Outcome:
+    """Show the changes of each artifact, and write them when told to. ``by_hand`` are lines of
+    other files that name the old version."""
     changes = [change for plan in plans.values() for change in plan]
     for change in reversed(
         changes if write else []
@@ -57,5 +60,8 @@ def conclude(plans: Mapping[str, list[Change]], *, write: bool) -> Outcome:
     changed = [label for label, plan in plans.items() if plan]
     diff = "".join(change.diff() for change in changes)
     hint = "" if write or not changed else "nothing was written; add --write\n"
-    text = diff + (hint or ("" if changed else "nothing changed\n"))
-    return Outcome(text, {"changed": changed, "written": write, "diff": diff})
+    left = "".join(f"  {line}\n" for line in by_hand)
+    left = f"left to you, if they are to follow:\n{left}" if left else ""
+    text = diff + left + (hint or ("" if changed else "nothing changed\n"))
+    data = {"changed": changed, "written": write, "diff": diff, "by_hand": list(by_hand)}
+    return Outcome(text, data)

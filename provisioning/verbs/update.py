@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from provisioning.artifacts.pins import plan_update
+from provisioning.artifacts.pins import list_by_hand, plan_update
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    store, plans = Store(), {}
+    store, plans, by_hand = Store(), {}, []
     options = replace(read_options(args), cooldown_days=args.cooldown)
     for word in args.names:
         name, _, version = word.partition("@")
@@ -52,5 +52,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             raise UsageError(f"{name} has no cooldown", why=why, fix="leave --cooldown out")
         request = ArtifactRequest(toolchain, release, options=options)
         carry = args.baselines == "carry"
-        plans[request.label] = plan_update(request, version, store, progress, carry=carry)
-    return conclude(plans, write=args.write)
+        plan = plan_update(request, version, store, progress, carry=carry)
+        plans[request.label] = plan
+        by_hand += list_by_hand(plan, release.version) if plan else []
+    return conclude(plans, write=args.write, by_hand=by_hand)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -134,6 +135,7 @@ def test_a_bump_of_a_wheel_takes_one_command_and_nothing_by_hand(
     assert run("update", "qnn-runtime@2.5.0", "--write").returncode == 0
     assert run("fetch", "emulator").returncode == 0
     before = manifest_of(world)
+    (world.manifests.parent / "pyproject.toml").write_text('a = "2.49.40"\nb = "12.49.40.1"\n')
     shown = run("update", "qnn-runtime")
     assert shown.returncode == 0, shown.stderr
     assert manifest_of(world) == before
@@ -149,6 +151,7 @@ def test_a_bump_of_a_wheel_takes_one_command_and_nothing_by_hand(
         assert any(old in line for line in shown.stdout.splitlines() if line[:1] == "-"), old
         assert any(new in line for line in shown.stdout.splitlines() if line[:1] == "+"), new
     assert "+++ b/manifests/locks/qnn-runtime-2.50.40.json" in shown.stdout
+    assert re.findall(r"^  (\S+:\d+): ", shown.stdout, re.MULTILINE) == ["pyproject.toml:1"]
     assert run("update", "qnn-runtime", "--write").stdout == shown.stdout.replace(
         "nothing was written; add --write\n", ""
     )

@@ -196,7 +196,7 @@ def test_direct_mode_for_lpai_names_the_profile_that_has_its_libraries(
     code = main(["build", "direct", "--json", "--soc", "SM8850", "--dsp-type", "0"])
     said = json.loads(capfd.readouterr().out)
     assert (code, "fetch direct-lpai`" in said["fix"]) == (ExitCode.ENVIRONMENT, True)
-    assert "qnn-sdk 2.39.0.250926" in said["what"]
+    assert "qnn-sdk 2.43.0.260128" in said["what"]
 
 
 def test_env_aot_exports_the_overlay_that_was_built_for_it(

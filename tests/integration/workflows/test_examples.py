@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"(?ms)^```(yaml|groovy)\n(.*?)^```", PAGE)
 YAML = [text for kind, text in BLOCKS if kind == "yaml"]
 (JENKINS,) = (text for kind, text in BLOCKS if kind == "groovy")
-CALL, SCAN, ACTION, GITLAB = YAML
+CALL, SCAN, FORK, ACTION, GITLAB = YAML
 # qnn-ci and pip, as far as an example needs them.
 PROGRAM = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$LOG"
@@ -29,7 +29,7 @@ case "$1" in test-emulator) echo "with $QNN_SDK_ROOT" >> "$LOG"; exit "${QUICK_C
 
 
 @pytest.mark.parametrize(
-    ("kind", "texts"), [("github-workflows", (CALL, SCAN, ACTION)), ("gitlab-ci", (GITLAB,))]
+    ("kind", "texts"), [("github-workflows", (CALL, SCAN, FORK, ACTION)), ("gitlab-ci", (GITLAB,))]
 )
 def test_the_examples_fit_their_schema(tmp_path: Path, kind: str, texts: tuple[str, ...]) -> None:
     paths = [tmp_path / f"example-{number}.yml" for number in range(len(texts))]
@@ -38,15 +38,20 @@ def test_the_examples_fit_their_schema(tmp_path: Path, kind: str, texts: tuple[s
     assert check_schema(f"vendor.{kind}", paths) == []
 
 
+def call_own(text: str, commit: str) -> str:
+    """An example that calls the workflows of this tree."""
+    text = text.replace("OWNER", "somebody").replace("COMMIT # VERSION", commit)
+    text = text.replace("somebody/executorch-qnn-ci/.github/workflows", "./.github/workflows")
+    return text.replace(f".yml@{commit}", ".yml")
+
+
 @pytest.mark.parametrize("text", [CALL, SCAN, ACTION], ids=["workflow", "scan", "action"])
 def test_an_example_of_github_runs(caller: GitHub, text: str) -> None:
     repository = caller.services.repository
     (repository / "requirements.txt").write_text("")
     commit(repository, "what the models import")
     head = caller.job["workflow_sha"]
-    text = text.replace("OWNER", "somebody").replace("COMMIT # VERSION", head)
-    text = text.replace("somebody/executorch-qnn-ci/.github/workflows", "./.github/workflows")
-    results = caller.run(text.replace(f".yml@{head}", ".yml"))
+    results = caller.run(call_own(text, head))
     assert set(list_results(results).values()) == {"success"}, collect_log(results)
 
 

@@ -1,0 +1,155 @@
+"""qnn-build.yml and qnn-parity.yml, called by a fork of ExecuTorch: each run block in a shell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from provisioning.manifest.reader import read_toolchain
+from tests.integration.workflows.project import GitHub, collect_log, commit, list_results
+from tests.integration.workflows.test_examples import FORK, call_own
+from tests.stand_ins.actions import git
+from tests.workflows.document import ROOT
+
+BUILD = """
+    on: pull_request
+    permissions: {}
+    jobs:
+      runner:
+        permissions: { contents: read }
+        uses: ./.github/workflows/qnn-build.yml
+        with: { target: android, accept-licence: qnn-sdk, parity: strict }
+"""
+PARITY = """
+    on: pull_request
+    permissions: {}
+    jobs:
+      parity:
+        permissions: { contents: read }
+        uses: ./.github/workflows/qnn-parity.yml
+"""
+# Instead of setup-qnn, whose own tests provision: what it leaves on PATH.
+ACTION = """\
+name: Set up QNN
+description: A stand-in
+inputs:
+  profile: { description: a }
+  extras: { description: a }
+  cache: { description: a }
+  mirror: { description: a }
+  accept-licence: { description: a }
+runs:
+  using: composite
+  steps:
+    - shell: bash
+      env:
+        PROFILE: ${{ inputs.profile }} ${{ inputs.accept-licence }}
+      run: |
+        python3 -m venv "$RUNNER_TEMP/quick"
+        echo "$RUNNER_TEMP/quick/bin" >> "$GITHUB_PATH"
+        echo "$PROFILE" > executorch/profile
+"""
+TARGETS = """\
+load("@fbsource//xplat/executorch/build:runtime_wrapper.bzl", "runtime")
+
+def define():
+    runtime.cxx_library(name = "backend", srcs = ["runtime/Backend.cpp"])
+"""
+CMAKE = "project(executorch)\nadd_subdirectory(backends/qualcomm)\n"
+KNOWN = read_toolchain("executorch").components
+SUBMODULES = {*KNOWN["adaptor"], *KNOWN["runner"]}
+FILES = {
+    "CMakeLists.txt": CMAKE,
+    "NOTES.md": "a fork\n",
+    "backends/qualcomm/BUCK": 'load(":targets.bzl", "define")\n\ndefine()\n',
+    "backends/qualcomm/targets.bzl": TARGETS,
+    "backends/qualcomm/CMakeLists.txt": "add_library(backend runtime/Backend.cpp)\n",
+    "backends/qualcomm/runtime/Backend.cpp": "int backend() { return 1; }\n",
+    **{f"{path}/README": "stands in for a submodule\n" for path in SUBMODULES},
+}
+
+
+@pytest.fixture
+def fork(caller: GitHub, tmp_path: Path) -> GitHub:
+    """A fork of a small ExecuTorch, whose pull request has yet to change something."""
+    own = tmp_path / "own"
+    (own / "manifests").symlink_to(ROOT / "manifests")
+    (own / ".github/actions").unlink()
+    action = own / ".github/actions/setup-qnn/action.yml"
+    action.parent.mkdir(parents=True)
+    action.write_text(ACTION)
+    caller.job["workflow_sha"] = commit(own, "with a stand-in")
+    change(caller, FILES)
+    return caller
+
+
+def change(github: GitHub, files: dict[str, str]) -> None:
+    folder = github.services.repository
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    commit(folder, "a change")
+
+
+def list_words(fork: GitHub) -> list[list[str]]:
+    kept = fork.services.artifacts.get("qnn-build")
+    return [json.loads(path.read_text()) for path in kept.rglob("words.json")] if kept else []
+
+
+def test_a_change_of_the_backend_builds_the_runner_with_parity(fork: GitHub) -> None:
+    change(fork, {"backends/qualcomm/runtime/Backend.cpp": "int backend() { return 2; }\n"})
+    results = fork.run(BUILD)
+    assert list_results(results) == {"runner": "success"}, collect_log(results)
+    assert list_words(fork) == [["android", "--parity", "strict"]]
+    names = {path.name for path in fork.services.artifacts["qnn-build"].rglob("*")}
+    assert {"runner", "runner.debug"} <= names
+
+
+def test_a_change_of_prose_builds_nothing_unless_it_is_asked_to(fork: GitHub) -> None:
+    change(fork, {"NOTES.md": "still a fork\n"})
+    results = fork.run(BUILD)
+    assert list_results(results) == {"runner": "success"}, collect_log(results)
+    assert list_words(fork) == []
+    results = fork.run(BUILD.replace("parity: strict", "only-needed: false"))
+    assert list_results(results) == {"runner": "success"}, collect_log(results)
+    assert list_words(fork) == [["android", "--parity", "on"]]
+
+
+def test_the_example_of_the_page_gives_a_fork_a_runner(fork: GitHub) -> None:
+    change(fork, {"backends/qualcomm/runtime/Backend.cpp": "int backend() { return 2; }\n"})
+    results = fork.run(call_own(FORK, fork.job["workflow_sha"]))
+    assert list_results(results) == {"runner": "success", "parity": "success"}, collect_log(results)
+    assert list_words(fork) == [["android", "--parity", "on"]]
+
+
+def test_an_adaptor_of_a_fork_is_laid_over_no_wheel(fork: GitHub) -> None:
+    fork.github = {"event_name": "push", "ref": "refs/heads/main"}
+    results = fork.run(BUILD.replace("android", "aot"))
+    assert list_results(results) == {"runner": "success"}, collect_log(results)
+    assert list_words(fork) == [["aot", "--parity", "strict", "--install", "none"]]
+
+
+def test_a_build_that_fails_is_red_and_an_unknown_target_is_refused(fork: GitHub) -> None:
+    fork.github = {"event_name": "push", "ref": "refs/heads/main"}
+    fork.variables["QUICK_CODE"] = "1"
+    assert list_results(fork.run(BUILD)) == {"runner": "failure"}
+    results = fork.run(BUILD.replace("target: android", "target: ios"))
+    assert list_results(results) == {"runner": "failure"}
+    assert "android, linux or aot" in collect_log(results)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_only_what_a_pull_request_brings_fails_parity(fork: GitHub, listed: bool) -> None:
+    other = {"backends/qualcomm/runtime/Old.cpp": "int old() { return 1; }\n"}
+    cmake = "add_library(backend runtime/Backend.cpp runtime/Old.cpp)\n"
+    change(fork, {**other, "backends/qualcomm/CMakeLists.txt": cmake})
+    if listed:  # what was apart before does not count
+        change(fork, {"NOTES.md": "more\n"})
+    results = fork.run(PARITY)
+    expected = "success" if listed else "failure"
+    assert list_results(results) == {"parity": expected}, collect_log(results)
+    sarif = next(fork.services.artifacts["qnn-parity"].rglob("parity.sarif")).read_text()
+    assert ("Old.cpp" in sarif) is not listed
+    assert git(fork.services.repository, "status", "--porcelain") == ""
