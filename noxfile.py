@@ -435,8 +435,8 @@ def run_build(session: nox.Session, target: str) -> None:
     if not is_made(find_environment(session, "lowering"), "lowering"):
         run_module(session, "core", "ci", "build", target, "--check", *session.posargs)
     executorch = choose_executorch(session) if target == "aot" else ""
-    words = ("ci", "build", target, *session.posargs)
-    run_module(session, "lowering", *words, executorch=executorch)
+    posargs = session.posargs
+    run_module(session, "lowering", "ci", "build", target, *posargs, executorch=executorch)
 
 
 @nox.session(default=False)

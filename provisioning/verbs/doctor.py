@@ -140,8 +140,8 @@ def compose_request(
     roots = {**found, **given}
     wanted = read_profile(profile)
     variables = dict(base)
-    optional = {artifact.name for artifact in wanted.artifacts if artifact.unless_library}
-    needed = {request.name for request in requests} - optional
+    needed = {artifact.name for artifact in wanted.artifacts if not artifact.unless_library}
+    needed &= {request.name for request in requests}
     if not keep_variables and needed <= roots.keys():
         variables = compose_environment(profile, wanted, tuple(located)).apply(base)
     return make_request(profile, roots, variables)

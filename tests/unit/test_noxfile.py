@@ -158,7 +158,7 @@ def test_a_library_that_is_missing_is_made_before_torch_is_installed(
     noxfile: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ran: list[tuple[str, ...]] = []
-    monkeypatch.setattr(noxfile, "run_module", lambda session, *words: ran.append(words))
+    monkeypatch.setattr(noxfile, "run_module", lambda session, *words, **_: ran.append(words))
     monkeypatch.setattr(noxfile.ctypes, "CDLL", lambda name: None)
     noxfile.test_emulator.func(Start(tmp_path))
     lane = ("lowering", "ci", "test-emulator", "--offline")

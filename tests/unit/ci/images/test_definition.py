@@ -50,7 +50,7 @@ def checkout(tmp_path: Path) -> Path:
         *((f"docker/{name}", "", "# more\n") for name in SCRIPTS),
         ("pyproject.toml", '"rich==', '"richer=='),
         ("nox", "NOX_VERSION=2", "NOX_VERSION=3"),
-        ("noxfile.py", "stamp.write_text(digest_group(group))", 'stamp.write_text("x")'),
+        ("noxfile.py", "stamp.write_text(digest_group(", "stamp.write_text(str("),
     ],
 )
 def test_what_is_installed_and_how_changes_the_tag(

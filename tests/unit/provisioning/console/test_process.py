@@ -80,7 +80,7 @@ CHATTER = "while :; do echo chatter; done"
 def test_a_child_that_holds_the_output_is_not_waited_for(child: str, start: str) -> None:
     code = f"{start}sh -c '{child}' & echo $!; exec sleep 0.5"
     ended = run_process(["sh", "-c", code], timeout_s=20)
-    pid = int(ended.output.split()[0])
+    pid = next(int(word) for word in ended.output.split() if word.isdigit())
     try:
         os.kill(pid, 0)
         left = True
