@@ -76,7 +76,7 @@ def list_starts(
 ) -> Iterator[str]:
     """The files that a session runs: modules of its verbs, or tests with their conftest.py."""
     for words in facts.programs:
-        package, verb = words[0], words[1] if len(words) > 1 else ""
+        package, verb = ((*words, "") if words else ("ci", ""))[:2]  # words not known: any verb
         modules = [verbs[verb]] if verb in verbs else []
         if not verb and package in {"ci", "provisioning"}:
             modules = list(verbs.values())
