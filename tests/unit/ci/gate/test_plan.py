@@ -254,3 +254,10 @@ def test_a_session_of_which_nothing_is_known_runs_for_any_change() -> None:
     for difference, runs in ((found, False), (replace(found, head=head), True)):
         (bench,) = [one for one in make_plan(difference, RULES).sessions if one.name == "bench"]
         assert bench.run is runs
+
+
+def test_a_session_whose_verb_is_not_written_out_may_run_any() -> None:
+    files = FILES | {"noxfile.py": FILES["noxfile.py"].replace('"ci", "sign", ', "")}
+    edited = edit(files, {"ci/images/build.py": "x = 1\n"})
+    plan = make_plan(compare(edited, RULES), RULES)
+    assert "sign_skel" in {one.name for one in plan.sessions if one.run}
