@@ -34,7 +34,7 @@ LIMIT_BYTES = 4 << 30  # of a case
 DTYPES = {"bool", *(f"float{bits}" for bits in (16, 32, 64))} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
-# What files that were made to do harm raise where they are read and judged.
+# What files that were made to do harm raise when they are read and judged.
 HARM = (OSError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError, RecursionError)
 FIGURES = ("sqnr_db", "sqnr_db_quantized", "cosine", "cosine_quantized", "equal", "max_abs")
 UNMEASURED = "the metric was not measured: it is code of the run's, and only bytes are judged here"

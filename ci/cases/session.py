@@ -70,7 +70,7 @@ def started_now(environ: Mapping[str, str] = os.environ) -> str:
 def read_source(environ: Mapping[str, str] = os.environ) -> Source:
     """Return what a CI system says that it runs, else what git says of the caller's directory.
 
-    GITHUB_SHA of a pull request is a merge that nobody made: its event names the commit.
+    GITHUB_SHA of a pull request is a merge that GitHub makes: its event names the commit.
     """
     place = user_path(".")
     commit, branch, request = (

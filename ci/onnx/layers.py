@@ -126,7 +126,7 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def list_values(model: onnx.ModelProto) -> dict[str, int]:
-    """Return how many elements each floating value that a node gives has, 0 where it is unknown."""
+    """Return how many elements each floating value that a node gives has, 0 if that is unknown."""
     inferred = infer(model).graph
     made = {name for node in model.graph.node for name in node.output}
     return {

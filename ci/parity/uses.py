@@ -194,7 +194,7 @@ def is_module(tree: SourceTree, folder: str) -> bool:
 
 
 def has_code(tree: SourceTree, path: str) -> bool:
-    """Whether a Python file is there. Nobody misses an empty __init__.py: Buck makes one."""
+    """Whether a Python file is there. An empty __init__.py is not missed: Buck makes one."""
     is_there = path in tree.files
     return is_there and not (
         path.endswith("/__init__.py") and not COMMENT.sub("", tree.read(path) or "").strip()

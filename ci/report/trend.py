@@ -77,7 +77,7 @@ class Row:
 
 
 def read_reports(directory: Path, progress: Progress) -> list[Report]:
-    """Return the reports below a directory, the oldest first; one that cannot be read is told.
+    """Return the reports below a directory, the oldest first; one that cannot be read is logged.
 
     Raises UsageError if there is none.
     """
