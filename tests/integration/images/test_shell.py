@@ -130,9 +130,12 @@ def test_the_store_is_there_and_can_be_kept_from_changes(shell: Shell) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_container_outlives_its_caller(shell: Shell, number: signal.Signals) -> None:
+    argv = shell.argv("sh", "-c", "echo it runs; exec sleep 300")
     with subprocess.Popen(
-        shell.argv("sleep", "300"), env=shell.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        argv, env=shell.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"it runs\n"
         shell.wait_for(1)
         time.sleep(0.5)
         process.send_signal(number)
