@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, field, structs
 from ci.models.lowering_options import NO_CHOICES, Choices
 from ci.models.schemes import ONNX, Scheme
 from ci.models.suite import SUITE
-from provisioning.errors import UsageError
+from provisioning.errors import UsageError, at_key
 
 FileOrFunction = Annotated[str, Meta(min_length=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -187,13 +187,8 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
     def resolve(key: str, word: str, kind: str = "") -> str:
         if is_suite(word) and kind:
             return word
-        try:
+        with at_key(f"models.{name}.{key}"):
             return resolve_file(str(folder / word), kind) if word else ""
-        except UsageError as error:
-            fix = error.fix or "paths are relative to the policy"
-            raise UsageError(
-                f"models.{name}.{key}: {error.what}", why=error.why, fix=fix
-            ) from error
 
     metric = entry.metric and structs.replace(
         entry.metric,
@@ -233,7 +228,8 @@ def resolve_file(word: str, kind: str = "") -> str:
         raise UsageError(f"{word!r} names no function", fix=f"write {word}:{kind or FUNCTION}")
     path = Path(os.path.abspath(file if is_function or (kind and file) else word))  # noqa: PTH100
     if not path.is_file():
-        raise UsageError(what, why=f"{path} is not a file")
+        fix = "in a policy, paths are relative to it"
+        raise UsageError(what, why=f"{path} is not a file", fix=fix)
     if kind and not is_function and not is_model:
         raise UsageError(what, why=f"{path} is not a Python file", fix=f"file.py:{kind}")
     if not str(path).isprintable():  # it stands in reports, which are UTF-8 text

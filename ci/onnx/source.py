@@ -24,7 +24,7 @@ from ci.models.model import DERIVED_SETS, RANDOM, SHUFFLED, Model
 from ci.models.tensors import digest_sets
 from ci.models.user_data import read_judged, read_sets
 from ci.onnx.models import Shapes, is_quantized, read_constants, read_model
-from provisioning.errors import UsageError
+from provisioning.errors import UsageError, at_key
 from provisioning.files import hash_file
 
 SEED = 20250724
@@ -89,10 +89,12 @@ def from_file(
     beside = () if data.calibration and data.inputs else tuple(read_beside(path, inputs))
     judged = beside[:MIN_SETS]
     if data.inputs:
-        judged = fit_sets(data.inputs, read_judged(data.inputs, [*inputs]), inputs)
+        with at_key("inputs"):
+            judged = fit_sets(data.inputs, read_judged(data.inputs, [*inputs]), inputs)
     calibration = tuple(one for one in beside if not any(is_same(one, other) for other in judged))
     if data.calibration:
-        calibration = fit_sets(data.calibration, read_sets(data.calibration, [*inputs]), inputs)
+        with at_key("calibration"):
+            calibration = fit_sets(data.calibration, read_sets(data.calibration, [*inputs]), inputs)
     examples = judged or calibration
     kind = SHUFFLED if examples else RANDOM
     made = kind if len(judged) < MIN_SETS else ""

@@ -42,7 +42,7 @@ from ci.verbs.lanes.steps import (
 from provisioning.artifacts.environment import Environment
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.errors import UnfitError, UsageError
+from provisioning.errors import UnfitError, UsageError, at_key
 from provisioning.files import write_whole
 from provisioning.versions import is_older
 
@@ -173,23 +173,20 @@ def fit_schemes(
     quantized: set[str] = set()
     for spec in {spec.reference: spec for spec in reversed(specs) if spec.is_file}.values():
         again = choose_case(command, spec.model, spec.scheme.value, spec.soc) if command else ""
-        key = "path"
-        try:
+        entry = f"models.{spec.model}" if spec.model in policy.models else ""
+        with at_key(entry and f"{entry}.path"):
             model = read_model(Path(spec.reference), spec.source.shapes, again)
-            key = "float_model"
+        with at_key(f"{entry}.float_model"):
             if spec.source.float_model:
                 read_float(Path(spec.source.float_model), model, spec.source.shapes)
-        except UsageError as error:
-            place = f"models.{spec.model}.{key}: " if spec.model in policy.models else ""
-            raise UsageError(f"{place}{error.what}", why=error.why, fix=error.fix) from error
         if is_quantized(model):
             quantized.add(spec.reference)
     fitted = []
     for spec in specs:
         given = spec.reference in quantized
-        entry = policy.models.get(spec.model)
+        own = policy.models.get(spec.model)
         others = [one.scheme for one in specs if one.model == spec.model]
-        chosen = asked or (entry and entry.schemes)
+        chosen = asked or (own and own.schemes)
         if chosen and all((scheme is Scheme.ASIS) != given for scheme in others):
             place = "--scheme" if asked else f"models.{spec.model}.schemes"
             raise UsageError(
