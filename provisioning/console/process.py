@@ -343,7 +343,7 @@ def _find_marked(mark: str) -> dict[int, str]:
                 if not variables:
                     blank.append(process)
                 elif mark.encode() in variables.split(b"\0"):
-                    name = (process / "comm").read_text(errors="replace").strip()
+                    name = (process / "comm").read_text("utf-8", "replace").strip()
                     found[int(process.name)] = name
         if not (looked_at := blank):
             break
