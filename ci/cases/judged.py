@@ -185,9 +185,9 @@ class CaseJudge:
         task = self.measure_metric(references, outputs)
         failing, forgiven = forgive([*verdict.reasons, *task], self.metric)
         self.evidence.question = failing[0].question if failing else None
-        self.evidence.warnings = (*forgiven, *verdict.warnings)
-        if self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf:
-            self.evidence.warnings += (NO_FLOAT,)
+        unjudged = self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf
+        own = [NO_FLOAT] * unjudged  # the file is its own reference
+        self.evidence.warnings = (*forgiven, *verdict.warnings, *own)
         proofless = verdict.proofless
         if proofless and self.evidence.metric and not task:
             self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
