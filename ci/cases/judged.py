@@ -31,6 +31,7 @@ from ci.judging.figures import Array
 from ci.judging.gate import Reason, References
 from ci.judging.verdict import (
     MODEL,
+    SCHEME,
     CaseFigures,
     ControlResult,
     forgive,
@@ -127,7 +128,7 @@ class JudgeSetup:
 
 class CaseJudge:
     """Judges one case, step by step; every step may end it with a reason. ``directory`` is a
-    scratch directory of its own."""
+    scratch directory."""
 
     def __init__(self, spec: CaseSpec, setup: JudgeSetup, directory: Path) -> None:
         self.spec, self.judged_by, self.options = spec, setup, setup.options
@@ -201,6 +202,8 @@ class CaseJudge:
         if self.evidence.question is Question.FAITHFUL and not (seen or run.used):
             where += filter(None, [self.locate()])
         advice = MODEL if failing and failing[0].is_model else verdict.advice
+        if self.evidence.question is Question.QUANTIZED:
+            advice = advice or SCHEME
         explained = "\n".join(["; ".join(reasons), *advice, *where])
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
 

@@ -98,11 +98,12 @@ def run_metric(job: MetricJob) -> MetricResult:
     metric = job.metric
     labels = read_labels(metric.labels, len(job.float32[0]))
     shifted = [np.roll(column, 1, axis=0) for column in job.float32]
+    sets = [job.outputs, job.float32, shifted, *([job.quantized] if job.quantized else [])]
     with users_code(metric.function):
         function = load_function(metric.function)
         made = [
             function([torch.from_numpy(column.copy()) for column in columns], labels.clone())
-            for columns in (job.outputs, job.float32, shifted)
+            for columns in sets
         ]
     return MetricResult(*(read_value(metric.function, one) for one in made))
 

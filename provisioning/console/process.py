@@ -316,7 +316,7 @@ def end_marked(mark: str) -> list[str]:
     """Kill every process with ``mark``, as NAME=VALUE, among the variables that it started with,
     and return their names.
 
-    This includes those that started a group or session of their own, and whose parents have ended.
+    This includes those that started another group or session, and those whose parents have ended.
     """
     names: list[str] = []
     deadline = time.monotonic() + GRACE_S

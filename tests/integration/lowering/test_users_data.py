@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import json, sys
+import msgspec
 import numpy as np
 from ci.models.model import digest_model, load_model
 from ci.models.user_data import read_sets
@@ -33,8 +34,10 @@ def note(name, work):
 
 def measure(function, labels="labels.npy"):
     metric = Metric(f"{folder}/users.py:{function}", f"{folder}/{labels}", 0.1)
-    made = run_metric(MetricJob(metric, [ONES * 2], [ONES]))
-    return [made.value, made.float32, made.shifted]
+    made = run_metric(MetricJob(metric, [ONES * 2], [ONES], [ONES * 3]))
+    without = run_metric(MetricJob(metric, [ONES * 2], [ONES]))
+    assert without == msgspec.structs.replace(made, quantized=None)
+    return [made.value, made.float32, made.shifted, made.quantized]
 
 def load(inputs="", calibration="", name="make"):
     sources = [f"{folder}/{one}" if one else "" for one in (calibration, inputs)]
@@ -147,12 +150,12 @@ def fails():
 constant = 3
 """
 GOOD: dict[str, object] = {
-    "metric mean": [11.0, 5.5, 5.5],
-    "metric shapes": [0.5, 0.5, 0.5],
-    "metric writes": [10.0, 10.0, 10.0],
-    "metric first": [0.0, 0.0, 9.0],
-    "metric integer": [1.0, 1.0, 1.0],
-    "labels users.py:four": [11.0, 5.5, 5.5],
+    "metric mean": [11.0, 5.5, 5.5, 16.5],
+    "metric shapes": [0.5, 0.5, 0.5, 0.5],
+    "metric writes": [10.0, 10.0, 10.0, 10.0],
+    "metric first": [0.0, 0.0, 9.0, 0.0],
+    "metric integer": [1.0, 1.0, 1.0, 1.0],
+    "labels users.py:four": [11.0, 5.5, 5.5, 16.5],
     "sets five.npy": [5],
     "sets pair.npz": [5],
     "sets users.py:sets": [5],
