@@ -279,6 +279,31 @@ def test_a_quantizer_without_a_zero_point_is_of_unsigned_bytes(tmp_path: Path) -
     assert {*np.unique(steps)} == {-1.0, 0.0, 1.0}
 
 
+def test_what_a_quantized_model_computes_in_float_is_rounded(tmp_path: Path) -> None:
+    """A layer between quantizers is not, nor is a scale; weights that are dequantized are."""
+    layer, weights = quantized("uint16", UNIT.astype("int8"), zero=30_000)
+    plain, _ = predict(tmp_path, layer, weights=weights, float16=False)
+    same, _ = predict(tmp_path, layer, weights=weights)
+    assert (np.abs(same) > 0).mean() == pytest.approx((np.abs(plain) > 0).mean(), rel=0.05)
+    assert {*np.unique(np.round(same / SCALE))} == {*np.unique(np.round(plain / SCALE))}
+    tail = [*layer[:-1], (layer[-1][0], layer[-1][1], ["b1"]), ("Sqrt", ["b2"], ["y"])]
+    tail.insert(-1, ("Abs", ["b1"], ["b2"]))
+    found, right = predict(tmp_path, tail, EXACT + 20, weights)
+    without, _ = predict(tmp_path, tail, EXACT + 20, weights, float16=False)
+    assert np.abs(found / right).max() > np.abs(without / right).max() + RELATIVE / 2
+    alone = [
+        ("DequantizeLinear", ["w", "s", "z"], ["d"]),
+        ("MatMul", ["x", "d"], ["y"]),
+    ]
+    whole = [
+        numpy_helper.from_array(UNIT.astype("int8"), "w"),
+        constant("s", 1.0),
+        numpy_helper.from_array(np.int8(0), "z"),
+    ]
+    found, right = predict(tmp_path, alone, weights=whole)
+    assert np.abs(found[:, :, EXACT != 0] / EXACT[EXACT != 0]).max() > 1.5 * RELATIVE
+
+
 # -- grids and constants --------------------------------------------------------------------------
 
 
