@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field, structs
 
-from ci.models.lowering_options import NO_CHOICES, Choices
+from ci.models.lowering_options import NO_CHOICES, ONE_RUN, Choices, RunOptions
 from ci.models.schemes import ONNX, Scheme
 from ci.models.suite import SUITE
 from provisioning.errors import UsageError
@@ -76,13 +76,14 @@ class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
 class Source(Struct, frozen=True):
     """A user's model: ``/whole/path/file.py:factory``, and files or functions of the same form
     that give the inputs to calibrate on and to judge on, in place of the factory's; or
-    ``reference`` is a model of the suite. ``choices`` say how it is lowered, ``shapes`` are those
-    of an ONNX file's inputs by name."""
+    ``reference`` is a model of the suite. ``choices`` say how it is lowered, ``run`` how its
+    program runs, ``shapes`` are those of an ONNX file's inputs by name."""
 
     reference: str = ""
     calibration: str = ""
     inputs: str = ""
     choices: Choices = NO_CHOICES
+    run: RunOptions = ONE_RUN
     shapes: tuple[tuple[str, Shape], ...] = ()
 
     @property
@@ -142,7 +143,8 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """A model of the user's, ``path`` being ``file.py:factory``, an .onnx file or a model of the
     suite; paths are relative to the policy.
 
-    ``lowering`` is what it is lowered with, ``limits`` are its own, by scheme. ``shapes`` are those
+    ``lowering`` is what it is lowered with, ``run`` what its program is run with, ``limits`` are
+    its own, by scheme. ``shapes`` are those
     of the inputs of an .onnx file, by name.
     """
 
@@ -152,6 +154,7 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     calibration: str = ""
     inputs: str = ""
     lowering: Choices = NO_CHOICES
+    run: RunOptions = ONE_RUN
     limits: dict[Scheme, Limits] = field(default_factory=dict)
     metric: Metric | None = None
     shapes: dict[str, Shape] = field(default_factory=dict)
@@ -160,7 +163,7 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     def source(self) -> Source:
         """What is lowered."""
         shapes = tuple(self.shapes.items())
-        return Source(self.path, self.calibration, self.inputs, self.lowering, shapes)
+        return Source(self.path, self.calibration, self.inputs, self.lowering, self.run, shapes)
 
 
 def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:

@@ -400,6 +400,30 @@ def test_a_part_has_its_scheme_and_one_without_a_node_is_an_error() -> None:
             quantize(part)
 
 
+def test_a_node_is_left_out_of_quantization_or_said_not_to_be_there() -> None:
+    sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
+    model = Model("net", make_net(), sets, sets)
+    made = quantize_model(model, Scheme.A8W8, "SM8650", Choices(discard_nodes=("linear_1",)))
+    (output,) = (node for node in made.graph.nodes if node.op == "output")
+    assert [node.name for node in output.all_input_nodes] == ["linear_1"]  # and no dequantize
+    with pytest.raises(UsageError, match=r"there is no relu_9\n  fix: one of: linear, relu, "):
+        quantize_model(model, Scheme.A8W8, "SM8650", Choices(discard_nodes=("relu_9",)))
+
+
+@pytest.mark.parametrize("block", [0, 16, 48])
+def test_blocks_have_the_size_that_an_entry_asks_for(block: int) -> None:
+    """One size for all layers: of two in its map ExecuTorch takes the last for both."""
+    sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
+    model = Model("net", make_net(), sets, sets)
+    if block == 48:
+        with pytest.raises(UsageError, match="blocks of 48 fit no layer"):
+            quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
+        return
+    made = quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
+    shapes = {node.args[1] for node in made.graph.nodes if "dequantize_affine" in node.name}
+    assert {shape[1] for shape in shapes} == {block or 32}
+
+
 def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
     relu = SimpleNamespace(
         name="relu_1", op="call_function", target=SimpleNamespace(__name__="aten.relu.default")
