@@ -3,6 +3,7 @@ It needs no engine and no runner, so that outputs from elsewhere are judged just
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -31,12 +32,14 @@ from ci.judging.figures import Array
 from ci.judging.gate import Reason, References
 from ci.judging.verdict import (
     MODEL,
+    SCHEME,
     CaseFigures,
     ControlResult,
     forgive,
     judge_outputs,
     name_reasons,
 )
+from ci.models.schemes import Scheme
 from ci.models.source_lines import find_factory, find_places, find_suite_model
 from ci.models.tensors import Loss, write_sets
 from ci.models.user_models import MetricResult
@@ -56,6 +59,10 @@ from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.manifest.targets import Backend
 
 SHOWN_OPS = 4
+NO_FLOAT = (
+    "whether the model is quantized well is not judged: `float_model` of its entry in a policy"
+    " names the file that it was made of"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +134,7 @@ class JudgeSetup:
 
 class CaseJudge:
     """Judges one case, step by step; every step may end it with a reason. ``directory`` is a
-    scratch directory of its own."""
+    scratch directory."""
 
     def __init__(self, spec: CaseSpec, setup: JudgeSetup, directory: Path) -> None:
         self.spec, self.judged_by, self.options = spec, setup, setup.options
@@ -178,7 +185,9 @@ class CaseJudge:
         task = self.measure_metric(references, outputs)
         failing, forgiven = forgive([*verdict.reasons, *task], self.metric)
         self.evidence.question = failing[0].question if failing else None
-        self.evidence.warnings = (*forgiven, *verdict.warnings)
+        unjudged = self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf
+        own = [NO_FLOAT] * unjudged  # the file is its own reference
+        self.evidence.warnings = (*forgiven, *verdict.warnings, *own)
         proofless = verdict.proofless
         if proofless and self.evidence.metric and not task:
             self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
@@ -201,6 +210,8 @@ class CaseJudge:
         if self.evidence.question is Question.FAITHFUL and not (seen or run.used):
             where += filter(None, [self.locate()])
         advice = MODEL if failing and failing[0].is_model else verdict.advice
+        if self.evidence.question is Question.QUANTIZED:
+            advice = advice or SCHEME
         explained = "\n".join(["; ".join(reasons), *advice, *where])
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
 

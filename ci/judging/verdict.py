@@ -24,6 +24,10 @@ FLOAT16 = "float16 has 11 bits: keep values small, or take a quantized scheme of
 OTHER_FORM = "in another scheme, or write that part of the model differently"
 BATCH = "lower the model with batch 1: QNN is known to compute other rows wrongly"
 UINT8 = "QNN reads each uint8 of an input as 0 or 1: give int32 or float32"
+SCHEME = (
+    "  why: the quantized model has lost what the float32 model is good for",
+    f"  fix: {CALIBRATE}",
+)
 MODEL = (
     "  why: the float32 model itself is not good for its task, whatever QNN makes of it",
     "  fix: compare inputs, labels and the order of outputs with what the metric expects",
@@ -231,10 +235,15 @@ def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[
 
 def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
     """Yield why a program is not good for its task; a metric that accepts outputs of other inputs
-    proves nothing."""
+    proves nothing. Where the quantized model fails as its program does, and the float32 model does
+    not, the quantization is what failed."""
     value, float32, shifted = result.value, result.float32, result.shifted
+    quantized = result.quantized
+    both = quantized is not None and all(_fails(metric, one, float32) for one in (value, quantized))
+    if both and not _fails(metric, float32, float32):
+        text = f"{metric.name} of the quantized model {quantized:.4g}, of float32 {float32:.4g}"
+        yield Reason(Question.QUANTIZED, text)
     if not float32 - value <= metric.max_drop:
-        quantized = result.quantized
         own = "" if quantized is None else f"the quantized model {quantized:.4g}, "
         text = (
             f"{metric.name} {value:.4g}, {own}the float32 model"
@@ -252,6 +261,12 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
             " inputs have to vary, and max_drop to be less than chance"
         )
         yield Reason(Question.TASK, text, is_model=True)
+
+
+def _fails(metric: Metric, value: float, float32: float) -> bool:
+    """Return whether a model with this ``value`` of the metric is not good for its task."""
+    enough = metric.min is None or value >= metric.min
+    return not (float32 - value <= metric.max_drop and enough)
 
 
 def forgive(

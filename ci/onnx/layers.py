@@ -78,7 +78,7 @@ def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
     chosen = layers[every - 1 :: every]
     for source, name in chosen:
         output = name
-        if source != name:  # by a node of its own: QNN wants one behind each quantizer and reader
+        if source != name:  # by another node: QNN wants one behind each quantizer and reader
             output = EXPOSED.format(name)
             node = helper.make_node("DequantizeLinear", [*makers[name].input], [output])
             node.attribute.extend(makers[name].attribute)

@@ -153,7 +153,10 @@ COLUMNS = (
         terminal="metric",
         summary="metric",
         told="metric {}",
-        hint=lambda case: f"{case.metric_name}, float32 {_format(case.metric_float, '.4g')}",
+        hint=lambda case: (
+            f"{case.metric_name}, float32 {_format(case.metric_float, '.4g')}, quantized"
+            f" {_format(case.metric_quantized, '.4g')}"
+        ),
     ),
     Column("gain", lambda case: _format(case.gain, ".4f"), told="gain {}"),
     Column("offset", lambda case: _format(case.offset, ".4f"), told="offset {}"),

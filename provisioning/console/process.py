@@ -316,7 +316,7 @@ def end_marked(mark: str) -> list[str]:
     """Kill every process with ``mark``, as NAME=VALUE, among the variables that it started with,
     and return their names.
 
-    This includes those that started a group or session of their own, and whose parents have ended.
+    This includes those that started another group or session, and those whose parents have ended.
     """
     names: list[str] = []
     deadline = time.monotonic() + GRACE_S
@@ -343,7 +343,7 @@ def _find_marked(mark: str) -> dict[int, str]:
                 if not variables:
                     blank.append(process)
                 elif mark.encode() in variables.split(b"\0"):
-                    name = (process / "comm").read_text(errors="replace").strip()
+                    name = (process / "comm").read_text("utf-8", "replace").strip()
                     found[int(process.name)] = name
         if not (looked_at := blank):
             break

@@ -123,6 +123,15 @@ class Equivalent:
         return here == (path, function, removed, added)
 
 
+def explain_equivalent(
+    path: str, function: str, removed: str, added: str, rows: Iterable[Equivalent]
+) -> str:
+    """Why no test can notice a mutant; empty if one can."""
+    if '"utf-8"' in removed and added == removed.replace('"utf-8"', '"UTF-8"'):
+        return "another name of the same encoding"
+    return next((one.reason for one in rows if one.is_of(path, function, removed, added)), "")
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     equivalent: list[Equivalent] = []
 

@@ -14,7 +14,7 @@ from mutmut.utils.file_utils import change_cwd
 from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 
 from provisioning.files import write_whole
-from tests.mutants.packages import Equivalent, Sample, list_modules
+from tests.mutants.packages import Equivalent, Sample, explain_equivalent, list_modules
 
 # A mutant that never ends, crashes, or lets no test be collected has been noticed.
 NOTICED = {"killed", "timeout", "segfault", "check was interrupted by user"}
@@ -156,8 +156,7 @@ def _describe(name: str, path: str, status: str, equivalents: Sequence[Equivalen
     function = f"{owner}.{function}" if owner else function
     diff = get_diff_for_mutant(name, path=path)
     removed, added = _changed(diff, "-"), _changed(diff, "+")
-    reasons = [one.reason for one in equivalents if one.is_of(path, function, removed, added)]
-    reason = reasons[0] if reasons else ""
+    reason = explain_equivalent(path, function, removed, added, equivalents)
     return Survivor(name, path, function, status, diff, removed, added, reason)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import configparser
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -109,6 +110,7 @@ def run_own(
     run_process(
         [sys.executable, "-m", f"tests.mutants.{module}", *words],
         cwd=place,
+        env={**os.environ, "PYTHONWARNDEFAULTENCODING": "1"},
         log=place / f"{module}.log",
         keep_lines=200,
         on_line=on_line,

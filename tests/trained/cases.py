@@ -53,7 +53,7 @@ ONNX = {
     "text_read": Entry("text_read", "edit_distance", 0.75, 0.05, "", 8),
     "page_turned": Entry("page_turned", "accuracy", 0.9, 0.09, "u8"),
     "centerface": Entry("centerface", "centre_overlap", 0.7, 0.05, "", 8),
-    "nudenet": Entry("nudenet", "yolo_overlap", 0.65, 0.05, "", 4),
+    "nudenet": Entry("nudenet", "yolo_overlap", 0.65, 0.05, "u8", 4),
     "files": Entry("kinds_of_files", "accuracy", 0.9, 0.09, ""),
     "notes": Entry("music", "notes", 0.7, 0.05, "", 4),
 }

@@ -57,7 +57,7 @@ def _path_files(place: str | None) -> list[str]:
     """The .pth files that name the directory above ``place``."""
     files = [one for entry in sys.path for one in sorted(Path(entry).glob("*.pth"))]
     parent = str(Path(place).parent) if place else "\0"
-    return [str(one) for one in files if parent in one.read_text(errors="replace")]
+    return [str(one) for one in files if parent in one.read_text("utf-8", "replace")]
 
 
 def _asked(name: str) -> list[list[str]]:

@@ -150,6 +150,7 @@ def test_a_green_run_and_then_a_red_one_with_file_and_line(repository: Repositor
     (case,) = report["cases"]
     assert (case["model"], case["inputs"], case["metric_name"]) == ("net", 6, "top1")
     assert (case["metric_float"], case["metric"]) == (1.0, pytest.approx(1.0, abs=0.2))
+    assert case["metric_quantized"] == pytest.approx(case["metric"], abs=0.2)
     assert report["thresholds"][0]["max_metric_drop"] == 0.2
     assert report["command"] == "qnn-ci test-emulator --policy qnn.toml"
     for name in ("report.json", "junit.xml", "index.html"):

@@ -544,23 +544,24 @@ class MeasuringPool(InlinePool):
 
 
 @pytest.mark.parametrize(
-    ("measured", "words"),
+    ("measured", "question", "words"),
     [
-        (Ended(MetricResult(0.9, 0.9, 0.1, 0.9), "", ""), ""),
-        (Ended(MetricResult(0.5, 0.9, 0.1, 0.9), "", ""), "top1 0.5"),
-        (Ended(None, "its process was killed by SIGSEGV", ""), "metric: its process was killed"),
-        (Ended(None, "did not end within 9 s", ""), "metric: did not end"),
+        (Ended(MetricResult(0.9, 0.9, 0.1, 0.9), "", ""), None, ""),
+        (Ended(MetricResult(0.5, 0.9, 0.1, 0.9), "", ""), Question.TASK, "top1 0.5"),
+        (Ended(MetricResult(0.5, 0.9, 0.1, 0.5), "", ""), Question.QUANTIZED, "fix: calibrate"),
+        (Ended(None, "its process was killed by SIGSEGV", ""), Question.TASK, "killed by SIGSEGV"),
+        (Ended(None, "did not end within 9 s", ""), Question.TASK, "metric: did not end"),
     ],
 )
 def test_a_metric_that_is_short_or_dies_fails_the_case(
-    tmp_path: Path, measured: Ended, words: str
+    tmp_path: Path, measured: Ended, question: Question | None, words: str
 ) -> None:
     metric = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.1)
     entry = ModelEntry("mlp", metric=metric)
     policy = msgspec.structs.replace(read_emulator_policy(), models={"mlp": entry})
     case = judge(tmp_path, RIGHT, policy=policy, pool=MeasuringPool(measured)).case
-    assert (case.status is Status.FAILED) == bool(words)
-    assert case.question is (Question.TASK if words else None)
+    assert (case.status is Status.FAILED) == bool(question)
+    assert case.question is question
     assert words in case.reason
 
 

@@ -40,6 +40,30 @@ def test_a_metric_is_held_to_its_budget_and_has_to_tell_inputs_apart(
         assert reason.question is Question.TASK
 
 
+@pytest.mark.parametrize(
+    ("value", "quantized", "float32", "question"),
+    [
+        (0.5, 0.5, 1.0, Question.QUANTIZED),
+        (0.5, 0.9, 1.0, Question.TASK),
+        (0.9, 0.5, 1.0, None),
+        (0.5, None, 1.0, Question.TASK),
+        (0.74, 0.74, 0.8, Question.QUANTIZED),  # below min alone
+        (0.74, 0.76, 0.8, Question.TASK),
+        (0.5, 0.5, 0.7, Question.TASK),  # the float32 model is below min
+        (0.5, math.nan, 1.0, Question.QUANTIZED),
+    ],
+)
+def test_a_quantized_model_that_lost_the_task_leads_before_its_program(
+    value: float, quantized: float | None, float32: float, question: Question | None
+) -> None:
+    found = judge_metric(METRIC, MetricResult(value, float32, 0.1, quantized))
+    failing, warnings = forgive(list(found), METRIC)
+    assert (failing[0].question if failing else None) is question
+    assert not warnings
+    if question:
+        assert failing[-1].question is Question.TASK
+
+
 @pytest.mark.parametrize(("float32", "is_model"), [(0.74, True), (0.76, False), (math.nan, True)])
 def test_a_float32_model_that_lacks_the_metric_is_to_blame(float32: float, is_model: bool) -> None:
     reasons = list(judge_metric(METRIC, MetricResult(0.7, float32, 0.1, 0.7)))

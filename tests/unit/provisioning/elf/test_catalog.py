@@ -65,50 +65,96 @@ OTHER_CA = issue("Test CA", OTHER_ROOT, key="another authority")
 LOOK_ALIKE = issue(PUBLISHER, OTHER_CA, WHQL, key="look-alike")
 NO_CA = issue("Test CA 2", AUTHORITY, WHQL)
 members = list_members(FILES)
-REFUSED: dict[str, Callable[[], bytes]] = {
-    "no bytes": lambda: b"",
-    "text": lambda: b"<html>",
-    "too many bytes": lambda: bytes(MAX_BYTES + 1),
-    "cut": lambda: PLAIN[:-1],
-    "more bytes": lambda: PLAIN + b"\0",
-    "a name like the publisher's": lambda: make_catalog(FILES, LOOK_ALIKE),
-    "a whole chain with the same names": lambda: sign(
-        LIST, members, LOOK_ALIKE, OTHER_CA, OTHER_ROOT
+# Why, and what.
+REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "no bytes": ("cannot be read: .* 1 bytes requested", lambda: b""),
+    "text": ("cannot be read: .* 104 bytes requested", lambda: b"<html>"),
+    "too many bytes": ("more than 1048576 bytes", lambda: bytes(MAX_BYTES + 1)),
+    "cut": ("cannot be read: .* only 2436 available", lambda: PLAIN[:-1]),
+    "more bytes": ("cannot be read: .* 1 bytes of trailing data", lambda: PLAIN + b"\0"),
+    "a name like the publisher's": (
+        "chain does not end at the trusted root",
+        lambda: make_catalog(FILES, LOOK_ALIKE),
     ),
-    "signed by itself": lambda: make_catalog(FILES, issue(PUBLISHER, None, WHQL, key="alone")),
-    "another publisher": lambda: make_catalog(FILES, issue("Test Publisher", AUTHORITY, WHQL)),
-    "another usage": lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, "1.3.6.1.5.5.7.3.3")),
-    "an authority as the signer": lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY)),
-    "below what is no authority": lambda: sign(
-        LIST, members, issue(PUBLISHER, NO_CA, WHQL), NO_CA, AUTHORITY
+    "a whole chain with the same names": (
+        "chain does not end at the trusted root",
+        lambda: sign(LIST, members, LOOK_ALIKE, OTHER_CA, OTHER_ROOT),
     ),
-    "without the authority": lambda: sign(LIST, members, SIGNER),
-    "expired": lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, WHQL, end=NOW - YEAR / 12)),
-    "not valid yet": lambda: make_catalog(
-        FILES, issue(PUBLISHER, AUTHORITY, WHQL, start=NOW + YEAR / 12)
+    "signed by itself": (
+        "chain does not end at the trusted root",
+        lambda: make_catalog(FILES, issue(PUBLISHER, None, WHQL, key="alone")),
     ),
-    "stamped after its end": lambda: make_catalog(FILES, stamped=LATER),
-    "stamped by another chain": lambda: make_catalog(
-        FILES, stamped=NOW, stamper=issue("Test Time", OTHER_CA, TIME_STAMPING, key="clock")
+    "another publisher": (
+        "signer is Test Publisher$",
+        lambda: make_catalog(FILES, issue("Test Publisher", AUTHORITY, WHQL)),
     ),
-    "stamped by a publisher": lambda: make_catalog(FILES, stamped=NOW, stamper=SIGNER),
-    "stamped when the clock was not valid": lambda: make_catalog(
-        FILES,
-        stamped=NOW,
-        stamper=issue("Test Time", AUTHORITY, TIME_STAMPING, end=NOW - YEAR / 12),
+    "another usage": (
+        "certificate is for another use",
+        lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, "1.3.6.1.5.5.7.3.3")),
     ),
-    "the digest of other content": lambda: sign(
-        LIST, members, SIGNER, AUTHORITY, attributed=b"other"
+    "an authority as the signer": (
+        "cannot be read: .*ExtendedKeyUsage",
+        lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY)),
     ),
-    "other content under the signature": lambda: PLAIN.replace(
-        hashlib.sha256(BYTES).digest(), hashlib.sha256(b"evil").digest()
+    "below what is no authority": (
+        "may not sign others",
+        lambda: sign(LIST, members, issue(PUBLISHER, NO_CA, WHQL), NO_CA, AUTHORITY),
     ),
-    "content of another type": lambda: sign("1.2.840.113549.1.7.1", members, SIGNER, AUTHORITY),
-    "a timestamp instead of a catalog": lambda: sign(
-        "1.2.840.113549.1.9.16.1.4", members, SIGNER, AUTHORITY
+    "without the authority": (
+        "chain does not end at the trusted root",
+        lambda: sign(LIST, members, SIGNER),
     ),
-    "a timestamp of another signature": lambda: STAMPED.replace(
-        *(_signature(data) for data in (STAMPED, make_catalog({**FILES, "x": b""})))
+    "expired": (
+        "not valid on 2026-06-01: the certificate of CN=Test Hardware Publisher$",
+        lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, WHQL, end=NOW - YEAR / 12)),
+    ),
+    "not valid yet": (
+        "not valid on 2026-06-01: the certificate of CN=Test Hardware Publisher$",
+        lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, WHQL, start=NOW + YEAR / 12)),
+    ),
+    "stamped after its end": (
+        "not valid on 2031-05-31: the certificate of CN=Test Hardware Publisher$",
+        lambda: make_catalog(FILES, stamped=LATER),
+    ),
+    "stamped by another chain": (
+        "chain does not end at the trusted root",
+        lambda: make_catalog(
+            FILES, stamped=NOW, stamper=issue("Test Time", OTHER_CA, TIME_STAMPING, key="clock")
+        ),
+    ),
+    "stamped by a publisher": (
+        "certificate is for another use",
+        lambda: make_catalog(FILES, stamped=NOW, stamper=SIGNER),
+    ),
+    "stamped when the clock was not valid": (
+        "not valid on 2026-06-01: the certificate of CN=Test Time$",
+        lambda: make_catalog(
+            FILES,
+            stamped=NOW,
+            stamper=issue("Test Time", AUTHORITY, TIME_STAMPING, end=NOW - YEAR / 12),
+        ),
+    ),
+    "the digest of other content": (
+        "not what was signed",
+        lambda: sign(LIST, members, SIGNER, AUTHORITY, attributed=b"other"),
+    ),
+    "other content under the signature": (
+        "not what was signed",
+        lambda: PLAIN.replace(hashlib.sha256(BYTES).digest(), hashlib.sha256(b"evil").digest()),
+    ),
+    "content of another type": (
+        "content is of another type",
+        lambda: sign("1.2.840.113549.1.7.1", members, SIGNER, AUTHORITY),
+    ),
+    "a timestamp instead of a catalog": (
+        "content is of another type",
+        lambda: sign("1.2.840.113549.1.9.16.1.4", members, SIGNER, AUTHORITY),
+    ),
+    "a timestamp of another signature": (
+        "timestamp is of another signature",
+        lambda: STAMPED.replace(
+            *(_signature(data) for data in (STAMPED, make_catalog({**FILES, "x": b""})))
+        ),
     ),
 }
 
@@ -119,13 +165,14 @@ def _signature(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_no_other_catalog_proves_anything(kind: str) -> None:
-    with pytest.raises(CatalogError):
-        parse_catalog(REFUSED[kind](), TRUST, NOW)
+    why, make = REFUSED[kind]
+    with pytest.raises(CatalogError, match=why):
+        parse_catalog(make(), TRUST, NOW)
 
 
 def test_another_root_is_not_trusted() -> None:
     for root in (OTHER_ROOT, STAMPER):
-        with pytest.raises(CatalogError):
+        with pytest.raises(CatalogError, match="does not end at the trusted root"):
             parse_catalog(PLAIN, TRUST._replace(root=root.certificate), NOW)
 
 
@@ -155,12 +202,12 @@ def test_what_no_signature_covers_cannot_hide_the_timestamp() -> None:
     signer = outer_signer(STAMPED)
     unsigned = signer["unsigned_attrs"].dump()
     kind = signer["unsigned_attrs"][0]["type"].dump()
-    for old, new in (
-        (unsigned, b"\xa2" + unsigned[1:]),
-        (unsigned, b"\x21" + unsigned[1:]),
-        (kind, kind[:-1] + b"\x7f"),
+    for old, new, why in (
+        (unsigned, b"\xa2" + unsigned[1:], "not encoded as catalogs are"),
+        (unsigned, b"\x21" + unsigned[1:], "not encoded as catalogs are"),
+        (kind, kind[:-1] + b"\x7f", "unsigned attributes other than one timestamp"),
     ):
-        with pytest.raises(CatalogError):
+        with pytest.raises(CatalogError, match=why):
             parse_catalog(replace_once(STAMPED, old, new), TRUST, NOW)
     algorithm = signer["signature_algorithm"].dump() + signer["signature"].dump()
     end = len(signer["signature_algorithm"].dump())
@@ -195,6 +242,7 @@ def test_a_file_is_proven_by_a_catalog_next_to_it(tmp_path: Path) -> None:
     found = prove_file(skel, hash_file(skel), TRUST, NOW)
     assert found
     assert found.listed == DIGEST
+    assert found.why == f"it names {NAME} with SHA-256 {DIGEST}, this one has {hash_file(skel)}"
     own.write_bytes(make_catalog({"libqnnhtpv73.inf": b"i"}))
     assert prove(tmp_path) == (Genuine.NOT_COVERED, own.name)
     own.write_bytes(STAMPED[:-1])

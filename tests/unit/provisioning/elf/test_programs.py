@@ -18,6 +18,8 @@ from provisioning.elf.programs import (
 
 TEXT = b"soc_type=SM8650;arch=75;unroll=1;vtcm_size=8388608;\0v2.49.40.260810104044\0"
 
+SOCS = [(b"SM8750", 79), (b"QCM6490", 68), (b"SM8650", 75), (b"QCS9100", 73), (b"SA8295", 68)]
+
 
 def make_context(text: bytes = TEXT) -> bytes:
     head = struct.pack(">IIII", 2, 3, 0, 1) + bytes(8) + struct.pack("<QQ", 64, len(text))
@@ -51,6 +53,10 @@ PROGRAMS = {"now": make_program(), "before": make_program(is_short=True)}
 def test_a_context_tells_what_it_was_compiled_for() -> None:
     assert find_targets(make_context()) == (Target("SM8650", 75, 8),)
     assert find_targets(b"soc_type=SM8650;arch=75;") == ()
+    several = [b"soc_type=%s;arch=%d;x=1;vtcm_size=8388608;" % one for one in SOCS]
+    assert [one.soc for one in find_targets(b"".join(several))] == sorted(
+        soc.decode() for soc, _ in SOCS
+    )
 
 
 def test_a_whole_context_is_as_long_as_it_says() -> None:

@@ -1,0 +1,203 @@
+"""What the console tells a user, word by word: of every exception, and of what it refuses."""
+
+from __future__ import annotations
+
+import errno
+import io
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provisioning.console import clock, command, git, process, user_files
+from provisioning.console.caller import Caller
+from provisioning.console.command import Verb
+from provisioning.console.interrupts import CLEANUP_S, Interrupt
+from provisioning.console.terminal import count_columns, write_output
+from provisioning.errors import ExitCode, QnnCiError, ToolError
+from tests.stand_ins.snapshots import check_snapshot
+
+SNAPSHOT = Path(__file__).with_name("snapshots") / "messages.txt"
+VERBS = {"verify": Verb("provisioning.verbs.verify", "look again"), "gc": Verb("x", "remove")}
+EXCEPTIONS = (
+    RuntimeError("Symlink loop from 'x'"),
+    RuntimeError("other"),
+    MemoryError(),
+    OSError(errno.ENOENT, "No usable directory"),
+    OSError(errno.ENAMETOOLONG, "File name too long", "/there"),
+    OSError(errno.ENOSPC, "No space left", "/there"),
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.ENFILE, "Too many open files", "/there"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    OSError(errno.EPERM, "Operation not permitted"),
+    OSError(errno.EBADF, "Bad file descriptor", "/there"),
+    ModuleNotFoundError("no", name="torch"),
+    ModuleNotFoundError("no", name="onnx"),
+    ImportError("it does not load", name="torch.lib"),
+    ImportError("it does not load"),
+    ModuleNotFoundError("no", name="ci.gone"),
+)
+
+
+def raise_wide() -> None:
+    raise OverflowError("timestamp out of range")
+
+
+def write_to_full_disk() -> None:
+    with pytest.MonkeyPatch.context() as patch, open("/dev/full", "w") as full:  # noqa: PTH123
+        patch.setattr(sys, "stdout", full)
+        write_output("text")
+
+
+def refuse(place: Path) -> dict[str, Callable[[], object]]:
+    (place / "file").write_bytes(b"12345")
+    (place / "file").chmod(0o755)
+    caller = Caller("qnn-ci")
+    run, parser = process.run_process, command.make_parser(caller, VERBS, "verify")
+    return {
+        "epoch": lambda: clock.read_clock({"SOURCE_DATE_EPOCH": "yesterday"}),
+        "option": lambda: parser.parse_args(["--jso"]),
+        "empty option": lambda: command.user_path(""),
+        "unknown home": lambda: command.user_path("~no-such-user-at-all/x"),
+        "no verb": lambda: command._run_verb(caller, VERBS, "", []),
+        "near verb": lambda: command._run_verb(caller, VERBS, "", ["verifi"]),
+        "far verb": lambda: command._run_verb(caller, VERBS, "", ["zzzz"]),
+        "exit": lambda: run(["sh", "-c", "exit 3"], fix="do this"),
+        "lines": lambda: run(["sh", "-c", "echo a; echo b; exit 3"]),
+        "signal": lambda: run(["sh", "-c", "kill -9 $$"]),
+        "time": lambda: run(["sleep", "60"], timeout_s=0.01),
+        "no program": lambda: run(["no-such-program"]),
+        "no program, with a fix": lambda: run(["no-such-program"], fix="do this"),
+        "no directory": lambda: run(["true"], cwd=place / "gone"),
+        "bytes exit": lambda: process.run_bytes(["sh", "-c", "exit 3"]),
+        "bytes stderr": lambda: process.run_bytes(["sh", "-c", "echo a >&2; exit 3"]),
+        "bytes time": lambda: process.run_bytes(["sleep", "60"], timeout_s=0.01),
+        "bytes no program": lambda: process.run_bytes(["no-such-program"]),
+        "submodules": lambda: git.parse_submodules("[submodule"),
+        "directory": lambda: user_files.read_user_file(place, "the file"),
+        "device": lambda: user_files.read_user_file(Path("/dev/null"), "the file"),
+        "gone": lambda: user_files.read_user_file(place / "gone", "the file"),
+        "large": lambda: user_files.read_user_file(place / "file", "the file", 4),
+        "full": write_to_full_disk,
+    }
+
+
+def show(error: QnnCiError) -> str:
+    return f"{type(error).__name__} {error.exit_code:d} {error}"
+
+
+def test_every_message_says_what_why_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command.tempfile, "tempdir", str(tmp_path))
+    shown = {
+        f"{error!r} {getattr(error, 'name', None) or ''}".strip(): show(
+            command.explain_exception(error)
+        )
+        for error in EXCEPTIONS
+    }
+    for name, call in refuse(tmp_path).items():
+        with pytest.raises(QnnCiError) as caught:
+            call()
+        shown[name] = show(caught.value)
+    text = "".join(f"{name}\n  {message}\n" for name, message in shown.items())
+    for left in tmp_path.glob("qnn-ci-error-*"):
+        assert left.suffix == ".txt"
+        text = text.replace(left.name, "qnn-ci-error-X.txt")
+    text = text.replace(str(tmp_path), "TMP").replace(sys.executable, "PYTHON")
+    text = re.sub(r"\d+ (?=MiB are free)", "N ", text)
+    text = re.sub(r"(?<=did not end within )\d+ s", "N s", text)
+    text = re.sub(r"(?<=fatal: ).*config.*", "what git says", text)
+    text = re.sub(r"(?<=why: ).*determine home directory.*", "what Python says", text)
+    check_snapshot(SNAPSHOT, text)
+
+
+def test_a_traceback_is_kept_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command.tempfile, "tempdir", str(tmp_path))
+    try:
+        raise_wide()
+    except OverflowError as error:
+        kept = Path(command.keep_traceback(error))
+    assert "in raise_wide\n" in kept.read_text("utf-8")
+    monkeypatch.setattr(command.tempfile, "tempdir", str(tmp_path / "gone"))
+    assert "TMPDIR" in command.keep_traceback(ValueError())
+
+
+def test_the_day_is_that_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    assert clock.read_date() == "1970-01-02"
+
+
+def test_help_shows_where_options_go() -> None:
+    sessions = {"verify": "validate", "gc": ""}
+    parser = command.make_parser(Caller("qnn-ci", sessions, ("verify",), "./nox"), VERBS, "verify")
+    assert parser.prog == "./nox -s validate --"
+    assert "print the result as JSON, nothing else" in parser.format_help()
+
+
+def test_a_first_signal_interrupts_soon_after_the_machine_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("provisioning.console.interrupts.time.monotonic", lambda: CLEANUP_S / 2)
+    with pytest.raises(KeyboardInterrupt):
+        Interrupt()()
+
+
+def test_a_stream_without_a_terminal_has_no_width() -> None:
+    class Gone(io.StringIO):
+        def isatty(self) -> bool:
+            raise OSError(errno.EIO, "Input/output error")
+
+    closed = io.StringIO()
+    closed.close()
+    assert count_columns(Gone()) is None
+    assert count_columns(closed) is None
+    assert count_columns(io.StringIO()) is None
+
+
+def test_a_program_gets_the_variables_and_the_directory_that_it_is_given(tmp_path: Path) -> None:
+    lines: list[str] = []
+    done = process.run_process(
+        ["/bin/sh", "-c", "pwd; echo $QNN_CI_X; echo err >&2; printf '\\377'; cat"],
+        env={"QNN_CI_X": "y"},
+        cwd=tmp_path,
+        on_line=lines.append,
+        keep_lines=2,
+    )
+    assert lines == [str(tmp_path), "y", "err", "\N{REPLACEMENT CHARACTER}"]
+    assert done.output == "err\n\N{REPLACEMENT CHARACTER}"
+    assert done.argv[0] == "/bin/sh"
+    assert process.run_bytes(["/bin/sh", "-c", "echo $QNN_CI_X$HOME"], env={"QNN_CI_X": "y"}) == (
+        b"y\n"
+    )
+
+
+def test_what_ends_an_interrupted_program_cannot_be_changed_by_another_signal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codes = [ExitCode.INTERRUPTED, ExitCode.FAILED, ExitCode.INTERRUPTED]
+    ignored: list[bool] = []
+
+    def write(text: str) -> None:
+        if not codes:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "catch_signals", lambda: None)
+    monkeypatch.setattr(command, "ignore_signals", lambda: ignored.append(True))
+    monkeypatch.setattr(command, "run_command", lambda *_: (codes.pop(0), ""))
+    monkeypatch.setattr(command, "write_output", write)
+    assert command.run_program("p", VERBS, []) == ExitCode.INTERRUPTED
+    assert ignored == [True]
+    assert command.run_program("p", VERBS, []) == ExitCode.FAILED
+    assert ignored == [True]
+    assert command.run_program("p", VERBS, []) == ExitCode.INTERRUPTED
+
+
+def test_what_ends_well_after_its_time_has_failed() -> None:
+    words = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done"]
+    with pytest.raises(ToolError, match="did not end within"):
+        process.run_process(words, timeout_s=0.4)
