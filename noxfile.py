@@ -77,6 +77,8 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
     """
     started.append(session.name)
     python = make_environment(session, group, executorch)
+    # ExecuTorch 1.2 looks for its flatc there.
+    path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="qnn-ci-") as folder:
         cause = Path(folder) / "cause"
@@ -87,6 +89,7 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
                 "-m",
                 *words,
                 env={
+                    **({"PATH": path} if executorch else {}),
                     "QNN_CI_CAUSE_FILE": str(cause),
                     "QNN_CI_COMMAND": command,
                     "QNN_CI_SESSIONS": list_sessions(session),
