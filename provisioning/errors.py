@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 _CREDENTIALS = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s]+@")
@@ -57,6 +59,17 @@ class UsageError(QnnCiError):
     """The command, a selection or a file given by the user is wrong."""
 
     exit_code = ExitCode.USAGE
+
+
+@contextmanager
+def at_key(key: str) -> Iterator[None]:
+    """Put the key of a user's file before what a UsageError says of its value; nothing if it is
+    empty."""
+    try:
+        yield
+    except UsageError as error:
+        what = f"{key}: {error.what}" if key else error.what
+        raise UsageError(what, why=error.why, fix=error.fix) from error
 
 
 class UnfitError(QnnCiError):

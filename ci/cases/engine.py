@@ -145,6 +145,10 @@ class Engine(Protocol):
     def key(self, spec: CaseSpec) -> str:
         """Return the SHA-256 of everything that determines the program and its references."""
 
+    def read_data(self, spec: CaseSpec) -> int:
+        """Return how many input sets a model of the user's is judged on. Raises UsageError for data
+        of its source that does not fit it."""
+
     def warm_up(self, spec: CaseSpec) -> None:
         """Load the compiler, before the first compilation of a worker."""
 

@@ -3,6 +3,7 @@ It needs no engine and no runner, so that outputs from elsewhere are judged just
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ from ci.judging.verdict import (
     judge_outputs,
     name_reasons,
 )
+from ci.models.schemes import Scheme
 from ci.models.source_lines import find_factory, find_places, find_suite_model
 from ci.models.tensors import Loss, write_sets
 from ci.models.user_models import MetricResult
@@ -57,6 +59,10 @@ from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.manifest.targets import Backend
 
 SHOWN_OPS = 4
+NO_FLOAT = (
+    "whether the model is quantized well is not judged: `float_model` of its entry in a policy"
+    " names the file that it was made of"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +185,9 @@ class CaseJudge:
         task = self.measure_metric(references, outputs)
         failing, forgiven = forgive([*verdict.reasons, *task], self.metric)
         self.evidence.question = failing[0].question if failing else None
-        self.evidence.warnings = (*forgiven, *verdict.warnings)
+        unjudged = self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf
+        own = [NO_FLOAT] * unjudged  # the file is its own reference
+        self.evidence.warnings = (*forgiven, *verdict.warnings, *own)
         proofless = verdict.proofless
         if proofless and self.evidence.metric and not task:
             self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)

@@ -24,6 +24,7 @@ from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
 from ci.models.numerics import NUMERICS
 from ci.models.suite import SUITE, expect_s
+from ci.models.user_models import Metric
 from ci.report.schema import Host, Phase, Report, Source, Status, Tool, summarize
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
@@ -32,7 +33,7 @@ from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
-from provisioning.errors import MissingToolError, ToolError
+from provisioning.errors import MissingToolError, ToolError, UsageError
 
 UNRECORDED = (
     "no figures are recorded for this toolchain: cases were compared with limits alone (--record"
@@ -114,6 +115,27 @@ class Phases:
         return round(time.monotonic() - self.started, 3)
 
 
+@dataclass(frozen=True)
+class DataJob:
+    """Tries in a worker whether the data that a policy gives a model fits it."""
+
+    engine: Engine
+    spec: CaseSpec
+    metric: Metric | None = None
+
+    def __call__(self) -> str:
+        """Return what does not; empty if all does."""
+        try:
+            sets = self.engine.read_data(self.spec)
+            if self.metric:
+                from ci.models.user_data import check_metric
+
+                check_metric(self.metric, sets)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Session:
     """A run of a lane: its name, what it compiles and runs with, and what the user asked for.
@@ -147,10 +169,22 @@ class Session:
             baselines=baselines,
             device=self.device,
         )
+        self.check_data(pool, work)
         runs = [CaseRun(spec, setup) for spec in self.specs]
         with phases.measure("cases"):
             results = run_cases(runs, pool, self.options.jobs, phases.progress)
         return self.make_report(results, phases, () if compared else (UNRECORDED,))
+
+    def check_data(self, pool: Pool, work: Path) -> None:
+        """Raises UsageError, with the key, for data of a policy that does not fit its model, before
+        anything is lowered. What the model's own code raises is the failure of its cases."""
+        models = self.options.policy.models
+        metrics = {name: entry.metric for name, entry in models.items()}
+        for spec in {one.source: one for one in self.specs if one.source.has_data}.values():
+            job = DataJob(self.engine, spec, metrics.get(spec.model))
+            ended = pool.run(job, work / "data.log", self.options.timeout_s, fresh=True)
+            if ended.result:
+                raise UsageError(f"models.{spec.model}.{ended.result}")
 
     def find_baselines(self) -> tuple[Mapping[str, Baseline], bool]:
         """Return what the run is compared with, nothing if it is to be recorded, and whether there

@@ -65,6 +65,11 @@ class ExecutorchEngine:
             secrets.token_hex() if choices.functions else "",
         )
 
+    def read_data(self, spec: CaseSpec) -> int:
+        from ci.models.model import count_judged
+
+        return count_judged(spec.reference, spec.source)
+
     def warm_up(self, spec: CaseSpec) -> None:
         from ci.executorch.patches import warm_up
 

@@ -26,9 +26,10 @@ from ci.models.methods import (
     split_module,
 )
 from ci.models.numerics import fix_numerics
-from ci.models.user_code import Inputs, call_function, find_line, unpack
+from ci.models.user_code import Inputs, call_function, find_line, fit_sets, unpack
 from ci.models.user_data import read_judged, read_sets
 from ci.models.user_models import NO_SOURCE, Source, is_suite
+from provisioning.errors import at_key
 
 DERIVED_SETS = 7
 RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # what inputs are that the model lacked
@@ -63,9 +64,7 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     Raises UsageError when the reference or what it returns is not of the form, FailedError when
     its own code fails.
     """
-    module, example, calibration = make_model(reference, source.choices)
-    if source.calibration:
-        *_, calibration = unpack(reference, (module, example, read_sets(source.calibration)))
+    module, example, calibration, given = read_source(reference, source)
     # Seen with ExecuTorch 1.5.1: what a convolution with channels-last weights gives is declared
     # channels-last, and QNN writes it row-major (SQNR -3 dB).
     module.eval().to(memory_format=torch.contiguous_format)
@@ -74,13 +73,35 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     calibration_made = "" if is_suite(reference) or calibration else SHUFFLED
     if len(sets) < MIN_SETS:
         sets = (*sets, *derive_inputs(example)[1:])
-    judged = sets[:MIN_SETS]
-    if source.inputs:
-        *_, judged = unpack(reference, (module, example, read_judged(source.inputs)))
-        made = ""
+    judged = given or sets[:MIN_SETS]
+    made = "" if given else made
     fix_numerics()
     outputs = compute_reference(Path(reference).name, module, judged)
     return Model(reference, module, judged, sets, outputs, made, calibration_made)
+
+
+def read_source(
+    reference: str, source: Source
+) -> tuple[nn.Module, Inputs, tuple[Inputs, ...], tuple[Inputs, ...]]:
+    """Module, example, calibration, and what its source gives to judge on. Raises as load_model
+    does, for data with its key."""
+    module, example, calibration = make_model(reference, source.choices)
+    judged: tuple[Inputs, ...] = ()
+    with at_key("calibration"):
+        if file := source.calibration:
+            _, *found = fit_sets(Path(file).name, example, read_sets(file))
+            calibration = tuple(found)
+    with at_key("inputs"):
+        if file := source.inputs:
+            _, *found = fit_sets(Path(file).name, example, read_judged(file), "set")
+            judged = tuple(found)
+    return module, example, calibration, judged
+
+
+def count_judged(reference: str, source: Source) -> int:
+    """How many input sets a model is judged on. Raises as load_model does, without a run of it."""
+    *_, judged = read_source(reference, source)
+    return len(judged) or MIN_SETS
 
 
 def make_model(reference: str, choices: Choices) -> Made:

@@ -69,6 +69,8 @@ class Scheme(str, Enum):
     )
     U16A16W = "u16a16w", Recipe("", 16, activations="QUInt16", weights="QInt16")
     U16A4W = "u16a4w", Recipe("", 16, activations="QUInt16", weights="QInt4", per_channel=True)
+    # An ONNX file that is quantized already; its types are its own.
+    ASIS = "asis", Recipe("", 0, activations="given", weights="given")
 
     def __new__(cls, name: str, recipe: Recipe = FLOAT16) -> Scheme:  # noqa: PYI034 - Python 3.10
         member = str.__new__(cls, name)

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -169,21 +169,31 @@ def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, 
         raise _unwanted(name, f"the first is a {type(module).__name__}, not a torch.nn.Module")
     calibration = () if not rest or rest[0] is None else rest[0]
     try:
-        sets = [example, *calibration]
+        sets = [*calibration]
     except TypeError:
         raise _unwanted(
             name, f"the calibration is a {type(calibration).__name__}, not a list of inputs"
         ) from None
-    as_tuples = [_read_inputs(name, number, inputs) for number, inputs in enumerate(sets)]
+    example, *calibration = fit_sets(name, example, sets)
+    return module, example, tuple(calibration)
+
+
+def fit_sets(
+    name: str, example: Any, sets: Sequence[Any], kind: str = "calibration"
+) -> list[Inputs]:
+    """The example and the input sets as tuples of tensors; ``name`` gives them. Raises UsageError
+    for a set that is not of the example's shapes and dtypes."""
+    as_tuples = [_read_inputs(name, "example", example)]
+    as_tuples += [_read_inputs(name, f"{kind} {n}", inputs) for n, inputs in enumerate(sets)]
     for number, inputs in enumerate(as_tuples):
         if _describe(inputs) != _describe(as_tuples[0]):
             raise UsageError(
                 f"{name} gives inputs of different shapes or dtypes",
-                why=f"the example is {_describe(as_tuples[0])}, calibration {number - 1} is"
+                why=f"the example is {_describe(as_tuples[0])}, {kind} {number - 1} is"
                 f" {_describe(inputs)}",
                 fix="pad or cut them to one shape: a program for QNN has one",
             )
-    return module, as_tuples[0], tuple(as_tuples[1:])
+    return as_tuples
 
 
 def _describe(inputs: Inputs) -> str:
@@ -195,9 +205,8 @@ def _unwanted(name: str, why: str, fix: str = CONTRACT) -> UsageError:
     return UsageError(f"{name} did not return what is wanted", why=why, fix=fix)
 
 
-def _read_inputs(name: str, number: int, inputs: Any) -> Inputs:
+def _read_inputs(name: str, place: str, inputs: Any) -> Inputs:
     """One set of inputs as a tuple of dense tensors, each in row-major order."""
-    place = "example" if number == 0 else f"calibration {number - 1}"
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, (tuple, list)):

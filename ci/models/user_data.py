@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ from torch import Tensor
 
 from ci.models.data_files import MIN_SETS, count_sets, is_function, read_arrays
 from ci.models.user_code import call_function, load_function, users_code
-from ci.models.user_models import MetricJob, MetricResult
-from provisioning.errors import FailedError, UsageError
+from ci.models.user_models import Metric, MetricJob, MetricResult
+from provisioning.errors import FailedError, UsageError, at_key
 
 FORM = (
     "an .npy of one input's sets, [sets, *shape], an .npz of one array an input in their order, or"
@@ -90,6 +92,21 @@ def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> 
 
 
 CONTRACT = "a metric takes (outputs, labels) and returns a number, of which more is better"
+
+
+def check_metric(metric: Metric, sets: int) -> None:
+    """Raises UsageError, with the key, for labels that are not of ``sets`` input sets, and for a
+    function that does not take what a metric takes; FailedError for what the user's code raises."""
+    with at_key("metric.labels"):
+        read_labels(metric.labels, sets)
+    with users_code(metric.function):
+        function = load_function(metric.function)
+    with suppress(ValueError):  # what is written in C may have no signature
+        try:
+            inspect.signature(function).bind([], [])
+        except TypeError as error:
+            name = Path(metric.function).name
+            raise UsageError(f"metric.function: {name}: {error}", fix=CONTRACT) from error
 
 
 def run_metric(job: MetricJob) -> MetricResult:

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, field, structs
 from ci.models.lowering_options import NO_CHOICES, Choices
 from ci.models.schemes import ONNX, Scheme
 from ci.models.suite import SUITE
-from provisioning.errors import UsageError
+from provisioning.errors import UsageError, at_key
 
 FileOrFunction = Annotated[str, Meta(min_length=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -77,13 +77,15 @@ class Source(Struct, frozen=True):
     """A user's model: ``/whole/path/file.py:factory``, and files or functions of the same form
     that give the inputs to calibrate on and to judge on, in place of the factory's; or
     ``reference`` is a model of the suite. ``choices`` say how it is lowered, ``shapes`` are those
-    of an ONNX file's inputs by name."""
+    of an ONNX file's inputs by name, ``float_model`` is the file that a quantized one was made
+    of."""
 
     reference: str = ""
     calibration: str = ""
     inputs: str = ""
     choices: Choices = NO_CHOICES
     shapes: tuple[tuple[str, Shape], ...] = ()
+    float_model: str = ""
 
     @property
     def has_data(self) -> bool:
@@ -143,7 +145,7 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     suite; paths are relative to the policy.
 
     ``lowering`` is what it is lowered with, ``limits`` are its own, by scheme. ``shapes`` are those
-    of the inputs of an .onnx file, by name.
+    of the inputs of an .onnx file, by name, ``float_model`` is what a quantized one was made of.
     """
 
     path: FileOrFunction
@@ -155,12 +157,15 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     limits: dict[Scheme, Limits] = field(default_factory=dict)
     metric: Metric | None = None
     shapes: dict[str, Shape] = field(default_factory=dict)
+    float_model: str = ""
 
     @property
     def source(self) -> Source:
         """What is lowered."""
         shapes = tuple(self.shapes.items())
-        return Source(self.path, self.calibration, self.inputs, self.lowering, shapes)
+        return Source(
+            self.path, self.calibration, self.inputs, self.lowering, shapes, self.float_model
+        )
 
 
 def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
@@ -175,17 +180,15 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
     if entry.shapes and not entry.path.endswith(ONNX.suffix):
         fix = "a factory's inputs have the shapes that it gives them"
         raise UsageError(f"models.{name}.shapes are for an .onnx file", fix=fix)
+    if entry.float_model and not entry.path.endswith(ONNX.suffix):
+        fix = "what a factory returns is the float model: leave the key out"
+        raise UsageError(f"models.{name}.float_model is for an .onnx file", fix=fix)
 
     def resolve(key: str, word: str, kind: str = "") -> str:
         if is_suite(word) and kind:
             return word
-        try:
+        with at_key(f"models.{name}.{key}"):
             return resolve_file(str(folder / word), kind) if word else ""
-        except UsageError as error:
-            fix = error.fix or "paths are relative to the policy"
-            raise UsageError(
-                f"models.{name}.{key}: {error.what}", why=error.why, fix=fix
-            ) from error
 
     metric = entry.metric and structs.replace(
         entry.metric,
@@ -197,6 +200,7 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
         path=resolve("path", entry.path, FACTORY),
         calibration=resolve("calibration", entry.calibration),
         inputs=resolve("inputs", entry.inputs),
+        float_model=resolve("float_model", entry.float_model),
         lowering=structs.replace(
             entry.lowering,
             annotation=resolve("lowering.annotation", entry.lowering.annotation, "annotation"),
@@ -224,7 +228,8 @@ def resolve_file(word: str, kind: str = "") -> str:
         raise UsageError(f"{word!r} names no function", fix=f"write {word}:{kind or FUNCTION}")
     path = Path(os.path.abspath(file if is_function or (kind and file) else word))  # noqa: PTH100
     if not path.is_file():
-        raise UsageError(what, why=f"{path} is not a file")
+        fix = "in a policy, paths are relative to it"
+        raise UsageError(what, why=f"{path} is not a file", fix=fix)
     if kind and not is_function and not is_model:
         raise UsageError(what, why=f"{path} is not a Python file", fix=f"file.py:{kind}")
     if not str(path).isprintable():  # it stands in reports, which are UTF-8 text

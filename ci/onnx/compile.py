@@ -27,17 +27,23 @@ from ci.cases.spec import CaseSpec
 from ci.judging.figures import decibels
 from ci.models.eager import keep_state
 from ci.models.model import digest_weights, load_digested, name_made
+from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import Inputs, working_directory
 from ci.onnx.contexts import check_context, seal_context
 from ci.onnx.fallback import count_nodes, name_operator, read_reasons
 from ci.onnx.layers import expose_layers, find_loss
-from ci.onnx.models import Shapes, external_files, list_graphs, read_constants, read_model
+from ci.onnx.models import (
+    Shapes,
+    external_files,
+    list_graphs,
+    read_constants,
+    read_model,
+)
 from ci.onnx.noise import find_grids, predict_noise
 from ci.onnx.preparation import (
     copy_file,
     find_joined,
-    is_quantized,
     quantize_file,
     write_normal_form,
 )
@@ -65,6 +71,9 @@ def load_source(spec: CaseSpec, command: str = "") -> Source:
         path = Path(spec.reference)
         shapes = spec.source.shapes
         model, external = read_model(path, shapes, command), external_files(path, shapes)
+        if spec.source.float_model:
+            plain = Path(spec.source.float_model)
+            external += [plain, *external_files(plain, shapes)]
         return from_file(path, model, external, spec.source)
     return from_torch(*load_digested(spec.reference, spec.source))
 
@@ -87,10 +96,15 @@ def compile_source(
     model = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
     reference = run_reference(model, source.evaluation)
     float32 = reference[0]
-    staging.write_float(reference, source.made)
+    if spec.source.float_model:
+        plain = staging.directory.with_name("plain.onnx")
+        plain = write_normal_form(Path(spec.source.float_model), plain, spec.source.shapes)
+        staging.write_float(run_reference(plain, source.evaluation), source.made)
+    else:
+        staging.write_float(reference, source.made)
     require_export(source, reference)
     infos = describe_outputs(model, reference[0])
-    given = is_quantized(onnx.load(model, load_external_data=False))
+    given = spec.scheme is Scheme.ASIS
     if given:
         model = copy_file(model, staging.directory / QUANTIZED_MODEL)
         staging.write_quantized(reference)
@@ -100,8 +114,8 @@ def compile_source(
         model = quantized
         reference = run_reference(model, source.evaluation)
         staging.write_quantized(reference)
-    is_float = not given and not spec.scheme.quantized
-    calibrated = not given and spec.scheme.quantized
+    is_float = not spec.scheme.quantized
+    calibrated = not given and not is_float
     layers: tuple[str, ...] = ()
     if spec.layers:
         exposed = staging.directory.with_name("exposed.onnx")
@@ -114,7 +128,8 @@ def compile_source(
     infos = infos if is_float else add_grids(infos, find_grids(model))
     disturbed = staging.directory.with_name("disturbed.onnx")
     staging.write_noise(
-        predict_noise(model, disturbed, source.evaluation, reference, float16=is_float)
+        # What is not quantized of a model that is given so is computed in float16.
+        predict_noise(model, disturbed, source.evaluation, reference, float16=is_float or given)
     )
     is_whole = calibrated and not spec.layers
     loss = find_loss(model, disturbed, source.evaluation[0], float32) if is_whole else None

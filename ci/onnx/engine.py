@@ -76,6 +76,14 @@ class OnnxEngine:
             f"embed {self.embed} saver {self.saver} layers {spec.layers}",
         )
 
+    def read_data(self, spec: CaseSpec) -> int:
+        from ci.models.model import count_judged
+        from ci.onnx.compile import load_source
+
+        if spec.is_file:
+            return len(load_source(spec).evaluation)
+        return count_judged(spec.reference, spec.source)
+
     def warm_up(self, spec: CaseSpec) -> None:
         if not spec.is_file:
             from ci.onnx.compile import warm_exporter

@@ -32,6 +32,16 @@ MEMORY_FACTOR, MEMORY_BASE = 3, 512 << 20
 MOST_SHOWN = 8
 MISSING = "is missing"
 DOMAINS = ("", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc")
+# Of models that are quantized already; those after the first two QNN's provider does not have.
+QUANTIZED = (
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "DynamicQuantizeLinear",
+    "ConvInteger",
+    "MatMulInteger",
+    "QLinearConv",
+    "QLinearMatMul",
+)
 CONTROL_FLOW = ("Loop", "Scan")
 REFUSED = {8: "string", 11: "float64", 14: "complex64", 15: "complex128"}  # by TensorProto.DataType
 AGAIN = "export or copy it again; `python -m onnx.checker` says more"
@@ -71,6 +81,11 @@ def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
     fix_shapes(model, shapes)
     check_model(model, path, command)
     return model
+
+
+def is_quantized(model: Any) -> bool:
+    """Whether a model has quantized values already."""
+    return any(node.op_type in QUANTIZED for node in model.graph.node)
 
 
 def external_files(path: Path, shapes: Shapes = ()) -> list[Path]:

@@ -71,8 +71,8 @@ def predict_noise(
 
 
 def disturb(model: onnx.ModelProto, *, float16: bool) -> onnx.ModelProto:
-    """Return the model with an error behind each operator that computes, as float16 rounds, or
-    behind each quantizer of such an operator's result."""
+    """Return the model with an error behind each quantizer of what an operator computes, and with
+    ``float16`` as that rounds behind each other operator that computes."""
     graph = model.graph
     inferred = onnx.shape_inference.infer_shapes(model).graph
     known = {
@@ -82,14 +82,14 @@ def disturb(model: onnx.ModelProto, *, float16: bool) -> onnx.ModelProto:
     made_by = {name: node for node in graph.node for name in node.output}
     writer = _Writer(made_by, {one.name: one for one in graph.initializer})
     nodes: list[Any] = _round_given(graph, writer) if float16 else []
+    rounded = find_float16(graph.node) if float16 else frozenset()
     for node in graph.node:
         nodes.append(node)
-        if float16:
-            for place, name in enumerate(node.output):
-                if not MOVES.fullmatch(node.op_type) and known.get(name) == TensorProto.FLOAT:
-                    node.output[place] = ROUNDED.format(name)
-                    nodes += writer.round(node, ROUNDED.format(name), name, place)
-        elif node.op_type == "QuantizeLinear":
+        for place, name in enumerate(node.output):
+            if name in rounded and known.get(name) == TensorProto.FLOAT:
+                node.output[place] = ROUNDED.format(name)
+                nodes += writer.round(node, ROUNDED.format(name), name, place)
+        if node.op_type == "QuantizeLinear":
             source = made_by.get(node.input[0])
             if source is not None and not MOVES.fullmatch(source.op_type):
                 name = node.output[0]
@@ -99,6 +99,28 @@ def disturb(model: onnx.ModelProto, *, float16: bool) -> onnx.ModelProto:
     graph.node.extend(nodes)
     graph.initializer.extend(writer.constants)
     return model
+
+
+def find_float16(nodes: Sequence[Any]) -> frozenset[str]:
+    """Return the values that are computed in float16, by name: what operators compute that is not
+    quantized next, and the dequantized values that they read. ``nodes`` are in order."""
+    found: set[str] = set()
+    quantized: set[str] = set()
+    read: set[str] = set()
+    for node in reversed(nodes):
+        moves = MOVES.fullmatch(node.op_type)
+        if not moves and quantized.isdisjoint(node.output):
+            found.update(node.output)
+            read.update(node.input)
+        elif node.op_type == "QuantizeLinear":
+            quantized.update(node.input)
+        elif node.op_type == "DequantizeLinear":
+            found.update(read.intersection(node.output))
+        elif moves:
+            for names in (quantized, read):
+                if not names.isdisjoint(node.output):
+                    names.update(node.input)
+    return frozenset(found)
 
 
 def _round_given(graph: Any, writer: _Writer) -> list[Any]:
@@ -117,7 +139,7 @@ def _round_given(graph: Any, writer: _Writer) -> list[Any]:
     known = set(floats)
     for node in graph.node:
         for place, name in enumerate(node.input):
-            if name in known:
+            if name in known and node.op_type not in {"QuantizeLinear", "DequantizeLinear"}:
                 node.input[place] = f"{name}/rounded"
     return [new for name in floats for new in writer.round(None, name, f"{name}/rounded")]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import digits
@@ -20,8 +19,7 @@ from onnxruntime.quantization.execution_providers.qnn import (
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxruntime.tools.remove_initializer_from_input import remove_initializer_from_input
 
-from ci.models.schemes import ONNX, Recipe, Scheme
-from ci.onnx.fallback import QUANTIZING
+from ci.models.schemes import Recipe, Scheme
 from ci.onnx.models import Shapes, fix_shapes, list_graphs, read_constants
 from ci.onnx.source import Arrays, list_inputs
 from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
@@ -40,11 +38,8 @@ WEIGHTS = {
     "GRU": (1, 2),
 }
 OVERRIDDEN = ("MatMul", "LSTM", "GRU")
-# Of models that are quantized otherwise than with QuantizeLinear; QNN's provider has none of them.
-INTEGER = ("DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
 LARGEST = (-65504.0, 65504.0)  # of float16, which stand for infinity
 MOST_NAMED = 3
-WIDE = (onnx.TensorProto.UINT16, onnx.TensorProto.INT16)
 
 
 @stage(ONNXRUNTIME)
@@ -74,30 +69,6 @@ def copy_file(path: Path, target: Path) -> Path:
     """A copy of a model, with all its weights in one file."""
     onnx.save(onnx.load(path), target)
     return target
-
-
-def is_quantized(model: Any) -> bool:
-    """Whether a model has quantized values already."""
-    return any(node.op_type in {*QUANTIZING, *INTEGER} for node in model.graph.node)
-
-
-def find_scheme(model: Any) -> Scheme | None:
-    """The scheme of a model that is quantized already, by the types that most of its activations
-    and weights have: one of as many bits if there is none of just these; None for a float model."""
-    if not is_quantized(model):
-        return None
-    types = {name: one.data_type for name, one in read_constants(model.graph).items()}
-    points = Counter(
-        types.get(node.input[2] if len(node.input) > 2 else "", onnx.TensorProto.UINT8)
-        for node in model.graph.node
-        if node.op_type == "QuantizeLinear"
-    )
-    if not points:
-        return Scheme.FP16  # nothing between nodes is quantized for good
-    bits = 16 if points.most_common(1)[0][0] in WIDE else 8
-    alike = [one for one in ONNX.schemes if one.quantized and one.recipe.activation_bits == bits]
-    weights = Counter(kind for _, kind in find_weights(model))
-    return max(alike, key=lambda one: weights[QuantType[one.recipe.weights].tensor_type])
 
 
 class SetReader(CalibrationDataReader):

@@ -23,8 +23,8 @@ from ci.models.data_files import MIN_SETS
 from ci.models.model import DERIVED_SETS, RANDOM, SHUFFLED, Model
 from ci.models.tensors import digest_sets
 from ci.models.user_data import read_judged, read_sets
-from ci.onnx.models import read_constants
-from provisioning.errors import UsageError
+from ci.onnx.models import Shapes, is_quantized, read_constants, read_model
+from provisioning.errors import UsageError, at_key
 from provisioning.files import hash_file
 
 SEED = 20250724
@@ -89,10 +89,12 @@ def from_file(
     beside = () if data.calibration and data.inputs else tuple(read_beside(path, inputs))
     judged = beside[:MIN_SETS]
     if data.inputs:
-        judged = fit_sets(data.inputs, read_judged(data.inputs, [*inputs]), inputs)
+        with at_key("inputs"):
+            judged = fit_sets(data.inputs, read_judged(data.inputs, [*inputs]), inputs)
     calibration = tuple(one for one in beside if not any(is_same(one, other) for other in judged))
     if data.calibration:
-        calibration = fit_sets(data.calibration, read_sets(data.calibration, [*inputs]), inputs)
+        with at_key("calibration"):
+            calibration = fit_sets(data.calibration, read_sets(data.calibration, [*inputs]), inputs)
     examples = judged or calibration
     kind = SHUFFLED if examples else RANDOM
     made = kind if len(judged) < MIN_SETS else ""
@@ -109,6 +111,35 @@ def from_file(
     for sets in (judged, calibration):
         digest.update(digest_sets(sets).encode())
     return Source(path, digest.hexdigest(), judged, calibration, (), made, calibration_made)
+
+
+def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> None:
+    """Judge the float model that a quantized one was made of, its inputs in the ``shapes`` given.
+
+    Raises UsageError as read_model does, and unless both have the same inputs and outputs.
+    """
+    model = read_model(path, shapes)
+    if not is_quantized(quantized):
+        raise UsageError(
+            "it is for a model that is quantized already",
+            why="that of `path` is a float model itself",
+            fix="leave the key out",
+        )
+    if is_quantized(model):
+        raise UsageError(f"{path.name} is quantized itself", fix="name the float model")
+    if list_ports(model) != list_ports(quantized):
+        own, others = (_describe_ports(list_inputs(one)) for one in (model, quantized))
+        raise UsageError(
+            f"{path.name} does not fit the quantized model",
+            why=f"it takes {own} and the quantized model {others}, or their outputs differ",
+            fix="name the file that it was made of",
+        )
+
+
+def list_ports(model: onnx.ModelProto) -> tuple[list[Any], list[int]]:
+    """The inputs of a model, and the element types of its outputs, both in its order."""
+    outputs = [one.type.tensor_type.elem_type for one in model.graph.output]
+    return [*list_inputs(model).items()], outputs
 
 
 def list_inputs(model: onnx.ModelProto) -> Ports:

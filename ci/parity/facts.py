@@ -274,8 +274,7 @@ def closure(start: Iterable[str], edges: Callable[[str], Iterable[str]]) -> set[
     seen = set(start)
     pending = list(seen)
     while pending:
-        for following in edges(pending.pop()):
-            if following not in seen:
-                seen.add(following)
-                pending.append(following)
+        fresh = {*edges(pending.pop())} - seen
+        seen |= fresh
+        pending += fresh
     return seen

@@ -120,7 +120,7 @@ RULES: dict[Kind, str] = {
     Kind.VARIANT: "A variant for one platform that uses the other platform's file.",
     Kind.HEADER: "A public header that no Buck target exports.",
     Kind.INCLUDE: "An include that only a directory of CMake's resolves.",
-    Kind.UNLISTED: "A source that neither side lists, beside sources that are listed.",
+    Kind.UNLISTED: "A source that neither side lists, next to sources that are listed.",
     Kind.UNREAD: "A build file that could not be read.",
     Kind.STALE: "An entry of the allow-list that has no effect.",
 }

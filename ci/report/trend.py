@@ -154,8 +154,10 @@ def _describe_row(row: Row) -> str:
 
 
 def trend_data(reports: Sequence[Report], rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the runs, and per case its status and figures in each, as plain values."""
+    """Return the runs, and per case its status and figures in each, as plain values:
+    docs/schemas/trend.schema.json describes them."""
     return {
+        "schema_version": 1,
         "runs": [{"started": one.started, "commit": one.source.commit} for one in reports],
         "cases": [
             {

@@ -171,7 +171,7 @@ class Interpreter:
             self.path = before
 
     def add_directory(self, directory: str, line: int) -> None:
-        """Run the CMakeLists.txt of a sub-directory in a scope of its own."""
+        """Run the CMakeLists.txt of a sub-directory in its own scope."""
         outer = (self.scope, self.directory, self.entered)
         self.scope = self.scope.new_child()
         self.directory, self.entered = directory, self.branch

@@ -24,12 +24,12 @@ ESCAPED = {"n": "\n", "t": "\t", "r": "\r", ";": "\\;", "\n": ""}
 
 
 def unknown(name: str) -> Value:
-    """A value that cannot be told, named after where it came from."""
+    """A value that cannot be known, named after where it came from."""
     return (f"{UNKNOWN}{name}{UNKNOWN}",)
 
 
 def is_unknown(text: str) -> bool:
-    """Whether a string contains something that could not be told."""
+    """Whether a string contains something that could not be known."""
     return UNKNOWN in text
 
 
@@ -114,7 +114,7 @@ SYSTEMS = {Configuration.HOST: "Linux", Configuration.ANDROID: "Android"}
 
 
 def resolve_genex(text: str, configuration: Configuration) -> Iterator[str]:
-    """The words that ``text`` may come to; a condition that cannot be told counts as true."""
+    """The words that ``text`` may result in; a condition that cannot be known counts as true."""
     start = text.find("$<")
     if start < 0:
         if text:

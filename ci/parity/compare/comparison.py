@@ -19,6 +19,7 @@ from ci.parity.compare.mistakes import (
     find_empty_globs,
     find_missing,
     find_repeated,
+    find_unknown_labels,
 )
 from ci.parity.compare.sources import (
     WHOLE_FOLDER,
@@ -129,6 +130,7 @@ def compare_tree(
         *find_missing(index),
         *find_duplicates(index),
         *find_repeated(index),
+        *find_unknown_labels(index, groups),
         *find_empty_globs(index),
         *find_header_drift(index),
         *find_include_drift(index),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
-from ci.parity.compare.index import Index
+from ci.parity.compare.index import Index, name_of
 from ci.parity.facts import BuckTarget, BuildTarget, CMakeTarget, Configuration, Word
 from ci.parity.policy import matches
 
@@ -25,10 +25,6 @@ def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
             yield from _buck_only(index, groups, buck)
 
 
-def name_of(word: Word) -> str:
-    return word.text.partition("=")[0]
-
-
 def is_ignored(index: Index, word: Word) -> bool:
     """Whether a define is not compared: under a condition, or named by the policy."""
     return bool(word.condition) or matches(name_of(word), index.policy.ignored_defines)
@@ -38,9 +34,10 @@ def buck_names(index: Index, groups: Groups, labels: Iterable[str]) -> set[str]:
     """The macros that some Buck targets get: their own, and those that they are passed on."""
     found: set[str] = set()
     for label in labels:
-        for reached in groups.passed_on(index.by_label[label]) & index.by_label.keys():
-            words = index.by_label[reached].defines
-            found.update(name_of(word) for word in words if word.exported or reached == label)
+        target = index.by_label[label]
+        found.update(map(name_of, target.defines))
+        for giver in groups.passed_on(target) & index.exporting.keys():
+            found |= index.exporting[giver]
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -18,10 +19,14 @@ def find_dependency_drift(index: Index, groups: Groups, told: set[str]) -> Itera
 
     ``told``: the pairs of Buck labels that another finding has, as details.
     """
+    lacking: dict[str, set[str]] = defaultdict(set)
+    for detail in told:
+        label, _, wanted = detail.partition(" -> ")
+        lacking[label].add(wanted)
     for name in sorted(groups.buck_of):
         for target in groups.cmake.get(name, ()):
             if not groups.is_left_out(target):
-                yield from _cmake_only(index, groups, target, told)
+                yield from _cmake_only(index, groups, target, lacking)
     for label in sorted(groups.cmake_of):
         buck = index.by_label[label]
         if not index.policy.is_twin(buck.name) and not groups.is_left_out(buck):
@@ -29,7 +34,7 @@ def find_dependency_drift(index: Index, groups: Groups, told: set[str]) -> Itera
 
 
 def _cmake_only(
-    index: Index, groups: Groups, target: CMakeTarget, told: set[str]
+    index: Index, groups: Groups, target: CMakeTarget, lacking: dict[str, set[str]]
 ) -> Iterator[Finding]:
     labels = groups.labels_of(target)
     reach = groups.buck_reach(labels)
@@ -39,14 +44,21 @@ def _cmake_only(
         library = library_of(index, word.text, "cmake")
         if library is not None and not any(matches(text, library.buck) for text in reach):
             yield _missing_in_buck(target, word, groups.main_label(labels, target), library.name)
-        elif any(f"{label} -> {each}" in told for label in labels for each in wanted):
+        elif any(wanted & lacking.get(label, set()) for label in labels):
             continue
         elif wanted and not wanted & reach and is_compared(index, groups, name):
             used = sorted(label for label in wanted if uses(index, target, label))
             label = groups.main_label(labels, target)
             other = groups.main_label(used or wanted, groups.cmake[name][0])
             found = _missing_in_buck(target, word, label, other)
-            yield found if used else replace(found, **noted(found.level))
+            if not used:
+                # If a target in between lacks a dependency, that is the finding.
+                mended = closure(
+                    labels, lambda each: {*groups.buck_edges(each), *lacking.get(each, ())}
+                )
+                levels = {"level": Level.NOTE} if wanted & mended else noted(found.level)
+                found = replace(found, **levels)
+            yield found
 
 
 def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Finding]:

@@ -83,7 +83,7 @@ class Groups:
         return {name for each in self.standing_for(label) for name in self.cmake_of.get(each, ())}
 
     def standing_for(self, label: str) -> set[str]:
-        """A Buck target, and what it depends on if it has no files of its own."""
+        """A Buck target, and what it depends on if it has no files itself."""
         return closure([label], lambda each: () if self.has_files(each) else self.buck_edges(each))
 
     def has_files(self, label: str) -> bool:
@@ -257,7 +257,7 @@ class Groups:
         return found
 
     def sources_of(self, name: str) -> set[str]:
-        """What the CMake targets of a name compile, but for those that are not compared."""
+        """What the CMake targets of a name compile, except those that are not compared."""
         targets = (target for target in self.cmake[name] if not self.is_left_out(target))
         return {entry.path for target in targets for entry in target.sources}
 

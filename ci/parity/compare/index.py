@@ -15,6 +15,7 @@ from ci.parity.facts import (
     Configuration,
     ListEntry,
     ParityFacts,
+    Word,
     closure,
     directory_of,
     is_inside,
@@ -53,6 +54,11 @@ def is_native(target: BuckTarget) -> bool:
     return any(word in target.kind for word in words) or (
         is_compiling(target) and any(is_source(entry.path) for entry in target.srcs)
     )
+
+
+def name_of(word: Word) -> str:
+    """The macro that a define defines."""
+    return word.text.partition("=")[0]
 
 
 def area_of(path: str) -> str:
@@ -126,6 +132,16 @@ class Index:
                 found[header].append(path)
         return found
 
+    @cached_property
+    def exporting(self) -> dict[str, set[str]]:
+        """The macros that Buck targets export, by the labels of those that export any."""
+        words = ((t.label, word) for t in self.by_label.values() for word in t.defines)
+        found: dict[str, set[str]] = defaultdict(set)
+        for label, word in words:
+            if word.exported:
+                found[label].add(name_of(word))
+        return found
+
     def files_that_read(self, macro: str) -> set[str]:
         """The files that mention a macro, and those that include them."""
         if macro not in self._reading:
@@ -195,7 +211,7 @@ class Index:
         return {area_of(path) for path in (*places, *self.everywhere) if self.policy.is_test(path)}
 
     def resolved(self, entries: Iterable[ListEntry], depth: int = 3) -> Iterator[ListEntry]:
-        """Entries with the files of filegroups and exported files in place of their labels."""
+        """Entries with the files of filegroups and exported files instead of their labels."""
         for entry in entries:
             if not entry.path.startswith("//"):
                 yield entry
@@ -271,7 +287,7 @@ class Index:
         return {entry.path for entry in self.resolved(target.entries)}
 
     def is_vendored(self, path: str) -> bool:
-        """Whether a file lies in a submodule."""
+        """Whether a file is in a submodule."""
         return is_inside(path, self.facts.submodules)
 
     def exists(self, path: str) -> bool:

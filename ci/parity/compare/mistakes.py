@@ -1,12 +1,14 @@
 """Mistakes of one side: what is listed twice or not in the tree, a target's name given twice, a
-pattern that matches nothing."""
+pattern that matches nothing, a dependency on a target that does not exist."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from ci.parity.compare.findings import Finding, Kind, Level, at
+from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import BUILT, Index, is_compiling
 from ci.parity.compare.sources import is_compared
 from ci.parity.facts import BuckTarget, ListEntry, Place, suffix_of
@@ -78,6 +80,25 @@ def _is_missing(index: Index, entry: ListEntry) -> bool:
         return False
     # A folder, or a file that an excluded or generated tree provides.
     return not index.policy.is_excluded(path)
+
+
+def find_unknown_labels(index: Index, groups: Groups) -> Iterator[Finding]:
+    """Dependencies on a target that its package does not have: Buck loads nothing of either."""
+    for target in index.facts.buck.targets:
+        for word in (*target.deps, *target.exported_deps):
+            label = groups.plain(word.text)
+            package, _, name = label.removeprefix("//").partition(":")
+            if label in index.by_label or not (label[:2] == "//" and package in index.packages):
+                continue
+            near = get_close_matches(name, [one.name for one in index.by_package[package]], 1)
+            yield Finding(
+                kind=Kind.DEPENDENCY,
+                path=word.place.path,
+                message=f"{target.label} depends on {label}; that package has no such target",
+                detail=f"{target.label} -> {label}",
+                fix=f"name //{package}:{near[0]}" if near else f"define it in {package}/BUCK",
+                **at(target, word.place),
+            )
 
 
 def find_duplicates(index: Index) -> Iterator[Finding]:

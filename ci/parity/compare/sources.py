@@ -129,7 +129,7 @@ def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
     target, entry = nearest_cmake_target(index, path, use.target)
     where = f" to {target.name} ({entry.place if entry else target.place})" if target else ""
     if target and target.kind == "add_executable" and len(target.sources) == 1:
-        where = f" in a target of its own, as {target.name} ({target.place}) is"
+        where = f" to its own target, like {target.name} ({target.place})"
     return Finding(
         kind=Kind.BUCK_ONLY,
         path=path,
@@ -324,21 +324,21 @@ def nearest_buck_target(
 
 
 def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = "") -> str:
-    """Where to add a file: to the nearest target, or, where most have one source, to another."""
+    """Where to add a file: to the nearest target, or, if most have one source, to another."""
     line = f'"{posixpath.relpath(path, index.package_of(path) or ".")}",'
     if target is None:
-        return f"list {line} in a target of its own"
+        return f"list {line} in its own target"
     stem = path.removesuffix(suffix_of(path))
     has_half = any(
         entry.path.removesuffix(suffix_of(entry.path)) == stem for entry in target.entries
     )
     if is_alone(index, path, target) and not (what or has_half):
-        return f"list {line} in a target of its own, as {target.label} ({target.place}) is one"
+        return f"list {line} in its own target, like {target.label} ({target.place})"
     return f"add {line} to {what}{target.label} ({target.place})"
 
 
 def is_alone(index: Index, path: str, target: BuckTarget) -> bool:
-    """Whether, of several targets beside a file, most or the nearest have one source each."""
+    """Whether, of several targets next to a file, most or the nearest have one source."""
     folder = directory_of(path)
     rows = [row for row in index.by_package[target.package] if suffix_fits(row, path)]
     near = [row for row in rows if any(directory_of(e.path) == folder for e in row.srcs)]

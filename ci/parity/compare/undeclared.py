@@ -13,7 +13,7 @@ from posixpath import commonpath
 
 from msgspec.structs import replace
 
-from ci.parity.compare.defines import name_of
+from ci.parity.compare.defines import buck_names
 from ci.parity.compare.findings import Finding, Kind, Level, at, noted
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index, is_compiling, is_native
@@ -184,15 +184,14 @@ def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
 def find_needs(index: Index, groups: Groups, target: BuckTarget) -> Callable[[str], Iterable[str]]:
     """What a file includes where a target compiles it: also if only a macro is defined that the
     target gets in some build."""
-    reached = groups.passed_on(target) & index.by_label.keys()
-    words = (word for label in reached for word in index.by_label[label].defines if word.exported)
-    macros = {name_of(word) for word in (*target.defines, *words)}
+    macros = buck_names(index, groups, [target.label])
     needed, guarded = index.facts.needed, index.facts.guarded
 
     def needs(path: str) -> Iterable[str]:
-        yield from needed.get(path, ())
+        found = needed.get(path, ())
         for macro, headers in guarded.get(path, {}).items():
-            yield from headers if macro in macros else ()
+            found += headers if macro in macros else ()
+        return found
 
     return needs
 

@@ -32,7 +32,8 @@ def find_pairs(executorch: Report, onnx: Report) -> Iterator[tuple[Case, Case]]:
     """Cases of one model and SoC in schemes of the same bits, in the order of ``onnx``."""
     known = {(case.model, case.scheme, case.soc): case for case in executorch.cases}
     for case in onnx.cases:
-        twin = known.get((case.model, TWINS[Scheme(case.scheme)].value, case.soc))
+        scheme = TWINS.get(Scheme(case.scheme))
+        twin = scheme and known.get((case.model, scheme.value, case.soc))
         if twin:
             yield twin, case
 

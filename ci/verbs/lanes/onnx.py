@@ -42,7 +42,7 @@ from ci.verbs.lanes.steps import (
 from provisioning.artifacts.environment import Environment
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.errors import UnfitError, UsageError
+from provisioning.errors import UnfitError, UsageError, at_key
 from provisioning.files import write_whole
 from provisioning.versions import is_older
 
@@ -161,35 +161,45 @@ def fit_files(
 def fit_schemes(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, asked: Sequence[str], command: str = ""
 ) -> list[CaseSpec]:
-    """The cases, those of a file that is quantized already in the scheme that it has. ``command``
+    """The cases, those of a file that is quantized already as it is, and no others so. ``command``
     is what runs the session, without its choice of cases.
 
-    Raises UsageError for a file that QNN cannot take, and if only other schemes are asked for.
+    Raises UsageError for a file that QNN cannot take, for a float model of another form than the
+    quantized one, and if only schemes are asked for that a model does not have.
     """
-    from ci.onnx.models import read_model
-    from ci.onnx.preparation import find_scheme
+    from ci.onnx.models import is_quantized, read_model
+    from ci.onnx.source import read_float
 
-    own: dict[str, Scheme | None] = {}
+    quantized: set[str] = set()
     for spec in {spec.reference: spec for spec in reversed(specs) if spec.is_file}.values():
         again = choose_case(command, spec.model, spec.scheme.value, spec.soc) if command else ""
-        try:
+        entry = f"models.{spec.model}" if spec.model in policy.models else ""
+        with at_key(entry and f"{entry}.path"):
             model = read_model(Path(spec.reference), spec.source.shapes, again)
-        except UsageError as error:
-            key = f"models.{spec.model}.path: " if spec.model in policy.models else ""
-            raise UsageError(f"{key}{error.what}", why=error.why, fix=error.fix) from error
-        own[spec.reference] = find_scheme(model)
+        with at_key(f"{entry}.float_model"):
+            if spec.source.float_model:
+                read_float(Path(spec.source.float_model), model, spec.source.shapes)
+        if is_quantized(model):
+            quantized.add(spec.reference)
     fitted = []
     for spec in specs:
-        scheme = own.get(spec.reference) or spec.scheme
-        entry = policy.models.get(spec.model)
-        chosen = asked or (entry and entry.schemes)
-        if chosen and scheme not in {one.scheme for one in specs if one.model == spec.model}:
+        given = spec.reference in quantized
+        own = policy.models.get(spec.model)
+        others = [one.scheme for one in specs if one.model == spec.model]
+        chosen = asked or (own and own.schemes)
+        if chosen and all((scheme is Scheme.ASIS) != given for scheme in others):
+            place = "--scheme" if asked else f"models.{spec.model}.schemes"
             raise UsageError(
-                f"{Path(spec.reference).name} is quantized already, as {scheme.value}",
-                why=f"it runs as it is, and a case named {spec.scheme.value} would be another",
-                fix=f"--scheme {scheme.value}",
+                f"{place}: {Path(spec.reference).name} is"
+                f" {'quantized already' if given else 'not quantized'}, and {spec.scheme.value} is"
+                f" for models that are{' not' * given}",
+                fix="leave it out: a quantized file runs as it is, and is judged by the limits of"
+                " scheme asis",
             )
-        fitted.append(replace(spec, scheme=scheme))
+        if given:
+            fitted.append(replace(spec, scheme=Scheme.ASIS))
+        elif spec.scheme is not Scheme.ASIS:
+            fitted.append(spec)
     return list(dict.fromkeys(fitted))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from ci.models.model import digest_model, load_model
 from ci.models.user_data import read_sets
 from ci.models.user_models import Metric, MetricJob, Source
-from ci.models.user_data import run_metric
+from ci.models.user_data import check_metric, run_metric
 from provisioning.errors import QnnCiError
 folder = sys.argv[1]
 ONES = np.arange(12, dtype="float32").reshape(4, 1, 3)
@@ -39,6 +39,9 @@ def measure(function, labels="labels.npy"):
     assert without == msgspec.structs.replace(made, quantized=None)
     return [made.value, made.float32, made.shifted, made.quantized]
 
+def check(function, labels="labels.npy"):
+    check_metric(Metric(f"{folder}/users.py:{function}", f"{folder}/{labels}", 0.1), 4)
+
 def load(inputs="", calibration="", name="make"):
     sources = [f"{folder}/{one}" if one else "" for one in (calibration, inputs)]
     model = load_model(f"{folder}/users.py:{name}", Source("", *sources))
@@ -49,6 +52,8 @@ for name in json.loads(sys.argv[2]):
     kind, _, word = name.partition(" ")
     if kind == "metric":
         note(name, lambda: measure(word))
+    if kind == "check":
+        note(name, lambda: check(*word.split()))
     if kind == "labels":
         note(name, lambda: measure("mean", word))
     if kind == "sets":
@@ -155,6 +160,7 @@ GOOD: dict[str, object] = {
     "metric writes": [10.0, 10.0, 10.0, 10.0],
     "metric first": [0.0, 0.0, 9.0, 0.0],
     "metric integer": [1.0, 1.0, 1.0, 1.0],
+    "check mean": None,
     "labels users.py:four": [11.0, 5.5, 5.5, 16.5],
     "sets five.npy": [5],
     "sets pair.npz": [5],
@@ -171,6 +177,8 @@ WRONG = {
     "metric text": ("UsageError", "it returned a str", ""),
     "metric complex_number": ("UsageError", "it returned a complex", ""),
     "metric one_argument": ("FailedError", "takes 1 positional argument", ""),
+    "check one_argument": ("UsageError", "metric.function: users.py:one_argument: too many", ""),
+    "check mean three.npy": ("UsageError", "metric.labels: three.npy has labels of shape", ""),
     "metric missing": ("UsageError", "has no function 'missing'", ""),
     "metric constant": ("UsageError", "has no function 'constant'", ""),
     "labels three.npy": ("UsageError", "labels of shape [3]", ""),
@@ -187,10 +195,12 @@ WRONG = {
     "sets scalar.npy": ("UsageError", "the first axis counts the sets", ""),
     "sets users.py:no_list": ("UsageError", "it returned a int", ""),
     "sets users.py:fails": ("FailedError", "users.py, line {}, in fails", "nowhere.npy"),
-    "inputs users.py:two": ("UsageError", "too few inputs to judge on", ""),
-    "inputs users.py:three_wide": ("UsageError", "inputs of different shapes", ""),
+    "inputs users.py:two": ("UsageError", "inputs: too few inputs to judge on", ""),
+    "inputs users.py:three_wide": ("UsageError", "inputs: users.py:three_wide gives inputs of", ""),
     "inputs double.npy": ("UsageError", "is float64", ""),
     "inputs pair.npz": ("UsageError", "inputs of different shapes", ""),
+    "calibration users.py:three_wide": ("UsageError", "calibration: users.py:three_wide gives", ""),
+    "calibration pair.npz": ("UsageError", "calibration: pair.npz gives inputs of different", ""),
     "calibration users.py:of_strings": ("UsageError", "is a str, not a tensor", ""),
 }
 MODELS = ["inputs five.npy", "inputs other.npy", "calibration five.npy", "inputs users.py:sets"]

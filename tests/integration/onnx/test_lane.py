@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from ci.models.user_models import Source
 from ci.onnx.contexts import read_context
 from ci.onnx.engine import OnnxEngine
 from ci.onnx.runner import make_runner
-from ci.report.schema import Status
+from ci.report.schema import Question, Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from tests.stand_ins.lying_sessions import LIE
@@ -60,6 +61,7 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
         timeout_s: float = 200,
         saver: bool = False,
         profile: str = "",
+        float_model: str = "",
         **given: str,
     ) -> CaseResult:
         (place / "lie").write_text(lie)
@@ -78,7 +80,7 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
             cache=place / "lowered",
             work=tmp_path / "work",
         )
-        own = Source(model) if os.sep in model else Source()
+        own = Source(model, float_model=float_model) if os.sep in model else Source()
         return CaseRun(CaseSpec(Path(model).name, scheme, "SM8650", own), setup).run()
 
     yield run
@@ -199,9 +201,12 @@ def test_a_quantized_file_runs_as_it_is(run_case: RunCase, tmp_path: Path) -> No
     assert first.case.made_inputs == "random inputs"
     (kept,) = (tmp_path / "kept").iterdir()
     quantized = (kept / "artifact" / "quantized.onnx").rename(tmp_path / "quantized.onnx")
-    second = run_case(str(quantized), Scheme.U8)
+    second = run_case(str(quantized), Scheme.ASIS)
     assert second.case.status is Status.PASSED, describe(second)
     assert second.case.sqnr_db == second.case.sqnr_db_quantized
+    assert second.case.sqnr_db_scheme is None
+    (warning,) = second.case.warnings
+    assert "quantized well is not judged" in warning
     (again,) = (tmp_path / "kept").glob("quantized*")
     nodes = [
         [one.op_type for one in onnx.load(path).graph.node]
@@ -210,6 +215,47 @@ def test_a_quantized_file_runs_as_it_is(run_case: RunCase, tmp_path: Path) -> No
     assert nodes[0] == nodes[1]
     record = json.loads((again / "artifact" / "artifact.json").read_text())
     assert record["files"]["quantized.onnx"]
+
+
+def dequantize(name: str, values: Any, scale: float, after: str) -> list[onnx.NodeProto]:
+    """Nodes that give ``values`` in int8."""
+    made = {
+        "q": np.clip(np.round(values / scale), -128, 127).astype("int8"),
+        "s": np.float32(scale),
+        "z": np.int8(0),
+    }
+    nodes = [
+        NODE("Constant", [], [f"{name}_{key}"], value=onnx.numpy_helper.from_array(np.array(one)))
+        for key, one in made.items()
+    ]
+    return [*nodes, NODE("DequantizeLinear", [f"{name}_{key}" for key in made], [after])]
+
+
+@pytest.mark.parametrize(
+    ("scale", "question"), [(0.02, None), (0.5, Question.QUANTIZED)], ids=["fine", "coarse"]
+)
+def test_a_quantized_file_is_judged_against_the_float_one_it_was_made_of(
+    run_case: RunCase, tmp_path: Path, scale: float, question: Question | None
+) -> None:
+    """It has quantized weights alone: the rest of it is computed in float16."""
+    matrix = np.random.default_rng(3).uniform(-0.5, 0.5, (4, 4)).astype("float32")
+    last = [NODE("MatMul", ["x", "m"], ["a"]), NODE("Add", ["a", "bias"], ["y"])]
+    value = onnx.numpy_helper.from_array(matrix)
+    plain = save(tmp_path / "plain.onnx", NODE("Constant", [], ["m"], value=value), *last)
+    given = save(tmp_path / "given.onnx", *dequantize("m", matrix, scale, "m"), *last)
+    case = run_case(given, Scheme.ASIS, float_model=plain).case
+    assert case.question is question, case.reason
+    assert not case.warnings
+    assert case.sqnr_db_scheme is not None
+    assert case.sqnr_db_quantized is not None
+    assert case.sqnr_db_scheme < 55 < case.sqnr_db_quantized
+    assert (case.sqnr_db_scheme > 15) is (question is None)
+    if question:
+        return
+    wrong = save(tmp_path / "wrong.onnx", *dequantize("m", 2 * matrix, scale, "m"), *last)
+    (tmp_path / "kept").rename(tmp_path / "before")
+    lie = run_case(given, Scheme.ASIS, lie=f"cpu {wrong}").case
+    assert lie.status is Status.FAILED
 
 
 @pytest.mark.parametrize(

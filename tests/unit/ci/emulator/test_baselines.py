@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -16,13 +18,17 @@ from ci.cases.baselines import (
 )
 from ci.cases.pipeline import SessionOptions
 from ci.cases.policy import read_emulator_policy
-from ci.cases.session import Session
+from ci.cases.pool import Pool
+from ci.cases.session import Phases, Session
 from ci.cases.spec import CaseSpec
 from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
+from ci.models.user_models import Source
 from ci.report.schema import Case, Status, Tool
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
-from tests.stand_ins.lanes import EchoRunner, FloatEngine
+from tests.stand_ins.lanes import EchoRunner, FloatEngine, InlinePool
 from tests.stand_ins.reports import make_report
 
 TOOLS = (
@@ -112,6 +118,24 @@ def make_session(folder: Path, *models: str, record: bool = False) -> Session:
         parts=TOOLS,
         options=options,
     )
+
+
+def test_data_that_does_not_fit_its_model_ends_a_session_before_any_case(tmp_path: Path) -> None:
+    class Refusing(FloatEngine):
+        def read_data(self, spec: CaseSpec) -> int:
+            raise UsageError(f"inputs: {spec.source.inputs} is too short", fix="a longer one")
+
+    session = make_session(tmp_path, "net")
+    own = [replace(spec, source=Source("net.py:f", inputs="x.npy")) for spec in session.specs]
+    engine = Refusing(lambda x: x, [])
+    refused = replace(session, specs=own, engine=engine)
+    pool, phases = cast(Pool, InlinePool()), Phases(Progress())
+    with pytest.raises(UsageError, match=r"^models\.net\.inputs: x\.npy is too short") as caught:
+        refused.run(pool, tmp_path, phases)
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert "a longer one" in str(caught.value)
+    assert not engine.compiled
+    replace(refused, specs=session.specs).check_data(pool, tmp_path)  # the policy gives none
 
 
 def test_a_run_is_compared_with_the_figures_of_its_own_models(

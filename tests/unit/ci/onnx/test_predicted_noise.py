@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, printer
 
 from ci.models.noise import (
     ACTIVATIONS,
@@ -28,8 +28,10 @@ from ci.onnx import noise
 from ci.onnx.noise import CELL, find_grids, predict_noise, read_constant
 from ci.onnx.session import open_reference
 from provisioning.errors import FailedError
-from tests.qnn_provider.models import constant, tensor, write_model
+from tests.qnn_provider.models import build_model, constant, tensor, write_model
+from tests.stand_ins.snapshots import check_snapshot
 
+SNAPSHOTS = Path(__file__).with_name("snapshots")
 RANDOM = np.random.default_rng(4)
 SHAPE = (40, 64)
 EXACT = RANDOM.integers(-64, 64, SHAPE).astype(np.float32) / 16  # what float16 holds
@@ -277,6 +279,31 @@ def test_a_quantizer_without_a_zero_point_is_of_unsigned_bytes(tmp_path: Path) -
     assert {*np.unique(steps)} == {-1.0, 0.0, 1.0}
 
 
+def test_what_a_quantized_model_computes_in_float_is_rounded(tmp_path: Path) -> None:
+    """A layer between quantizers is not, nor is a scale; weights that are dequantized are."""
+    layer, weights = quantized("uint16", UNIT.astype("int8"), zero=30_000)
+    plain, _ = predict(tmp_path, layer, weights=weights, float16=False)
+    same, _ = predict(tmp_path, layer, weights=weights)
+    assert (np.abs(same) > 0).mean() == pytest.approx((np.abs(plain) > 0).mean(), rel=0.05)
+    assert {*np.unique(np.round(same / SCALE))} == {*np.unique(np.round(plain / SCALE))}
+    tail = [*layer[:-1], (layer[-1][0], layer[-1][1], ["b1"]), ("Sqrt", ["b2"], ["y"])]
+    tail.insert(-1, ("Abs", ["b1"], ["b2"]))
+    found, right = predict(tmp_path, tail, EXACT + 20, weights)
+    without, _ = predict(tmp_path, tail, EXACT + 20, weights, float16=False)
+    assert np.abs(found / right).max() > np.abs(without / right).max() + RELATIVE / 2
+    alone = [
+        ("DequantizeLinear", ["w", "s", "z"], ["d"]),
+        ("MatMul", ["x", "d"], ["y"]),
+    ]
+    whole = [
+        numpy_helper.from_array(UNIT.astype("int8"), "w"),
+        constant("s", 1.0),
+        numpy_helper.from_array(np.int8(0), "z"),
+    ]
+    found, right = predict(tmp_path, alone, weights=whole)
+    assert np.abs(found[:, :, EXACT != 0] / EXACT[EXACT != 0]).max() > 1.5 * RELATIVE
+
+
 # -- grids and constants --------------------------------------------------------------------------
 
 
@@ -318,3 +345,46 @@ def test_a_constant_is_an_initializer_or_a_node(tmp_path: Path) -> None:
     for name in ("y", "gone"):
         with pytest.raises(FailedError, match=f"{name}, a scale"):
             read_constant(name, made_by, {})
+
+
+# -- whole graphs ---------------------------------------------------------------------------------
+
+LAYER = [
+    ("MatMul", ["x", "w"], ["a"]),
+    ("Add", ["a", "bias"], ["b"]),
+    ("Reshape", ["b", "shape"], ["c"]),
+    ("Sigmoid", ["c"], ["d"]),
+    ("Softmax", ["d"], ["e"]),
+    ("Tanh", ["e"], ["y"]),
+]
+WEIGHTS = [constant("w", UNIT), constant("bias", ANY[0]), constant("shape", SHAPE, np.int64)]
+CELLS = [("LSTM", ["x", "w", "r"], ["h", "y", "c"], {"hidden_size": 3})]
+STATES = [constant(name, np.ones((1, 12, size)) / 3) for name, size in (("w", 64), ("r", 3))]
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "weights", "float16"),
+    [
+        ("float16", LAYER, WEIGHTS, True),
+        ("recurrent", CELLS, STATES, True),
+        ("u8", *quantized("uint8", zero=100), False),
+        ("u16 by int16", *quantized("uint16", UNIT.astype("int16")), False),
+        ("u16 by uint8", *quantized("uint16", UNIT.astype("uint8")), False),
+    ],
+)
+def test_a_disturbed_graph_draws_where_it_did(
+    name: str, nodes: Nodes, weights: list[Any], float16: bool
+) -> None:
+    made = [
+        helper.make_node(op, list(before), list(after), **(more[0] if more else {}))
+        for op, before, after, *more in nodes
+    ]
+    model = build_model(made, [tensor("x", SHAPE)], [tensor("y", SHAPE)], weights)
+    graph = noise.disturb(model, float16=float16).graph
+    drawn = (
+        f"{one.name} = {numpy_helper.to_array(one).dtype} {numpy_helper.to_array(one)}"
+        for one in graph.initializer
+        if one.name.startswith("noise/")
+    )
+    lines = [printer.to_text(one).strip() for one in graph.node] + sorted(drawn)
+    check_snapshot(SNAPSHOTS / f"disturbed {name}.txt", "".join(f"{one}\n" for one in lines))

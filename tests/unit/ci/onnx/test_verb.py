@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -33,8 +34,11 @@ def quantized(tmp_path: Path) -> Path:
         helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
     ]
-    ends = [tensor("x", (1, 3))], [tensor("y", (1, 3))]
-    return write_model(tmp_path / "quantized.onnx", nodes, *ends, [scale, zero])
+    return write_model(tmp_path / "quantized.onnx", nodes, *ends((1, 3)), [scale, zero])
+
+
+def ends(shape: Sequence[int]) -> tuple[list[Any], list[Any]]:
+    return [tensor("x", shape)], [tensor("y", shape)]
 
 
 def fit(path: Path, *schemes: Scheme, asked: bool = False) -> list[str]:
@@ -43,16 +47,45 @@ def fit(path: Path, *schemes: Scheme, asked: bool = False) -> list[str]:
     return [spec.scheme.value for spec in fit_schemes(specs, POLICY, words)]
 
 
-def test_a_quantized_model_is_one_case_of_its_own_scheme(tmp_path: Path, quantized: Path) -> None:
-    own = fit(quantized, Scheme.FP16, Scheme.U8, Scheme.U16A8W)
-    assert len(own) == 1
-    assert own[0].startswith("u16")
-    assert fit(quantized, Scheme(own[0]), Scheme.FP16, asked=True) == own
-    with pytest.raises(UsageError, match="is quantized already") as caught:
+def test_a_quantized_model_is_one_case_as_it_is(tmp_path: Path, quantized: Path) -> None:
+    assert fit(quantized, Scheme.FP16, Scheme.U8, Scheme.U16A8W) == ["asis"]
+    assert fit(quantized, Scheme.ASIS, Scheme.FP16, asked=True) == ["asis"]
+    with pytest.raises(UsageError, match=r"--scheme: .* is quantized already") as caught:
         fit(quantized, Scheme.FP16, asked=True)
-    assert own[0] in caught.value.fix
+    assert "asis" in caught.value.fix
     plain = write_relu(tmp_path / "plain.onnx")
     assert fit(plain, Scheme.FP16, Scheme.U8) == ["fp16", "u8"]
+    assert fit(plain, Scheme.ASIS, Scheme.U8, asked=True) == ["u8"]
+    with pytest.raises(UsageError, match="is not quantized"):
+        fit(plain, Scheme.ASIS, asked=True)
+
+
+def test_a_float_model_has_the_form_of_the_quantized_one(tmp_path: Path, quantized: Path) -> None:
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    files = {
+        "plain": write_model(tmp_path / "p.onnx", [relu], *ends((1, 3))),
+        "wide": write_model(tmp_path / "w.onnx", [relu], *ends((1, 4))),
+        "short": write_model(
+            tmp_path / "s.onnx", [relu], ends((1, 3))[0], [tensor("y", (1, 3), 10)]
+        ),
+    }
+
+    def fit_pair(path: Path, float_model: Path) -> list[CaseSpec]:
+        entry = ModelEntry(str(path), float_model=str(float_model))
+        policy = replace(POLICY, models={"net": entry})
+        return fit_schemes([CaseSpec("net", Scheme.U8, "SM8650", entry.source)], policy, [])
+
+    assert fit_pair(quantized, files["plain"])[0].source.float_model == str(files["plain"])
+    wrong = [
+        (quantized, files["wide"], "does not fit"),
+        (quantized, files["short"], "does not fit"),
+        (quantized, quantized, "is quantized itself"),
+        (files["plain"], files["plain"], "is for a model that is quantized"),
+        (quantized, tmp_path / "none.onnx", "cannot read"),
+    ]
+    for path, float_model, why in wrong:
+        with pytest.raises(UsageError, match=rf"^models\.net\.float_model: .*{why}"):
+            fit_pair(path, float_model)
 
 
 def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(
@@ -94,17 +127,19 @@ def test_shapes_of_the_command_line_go_before_those_of_an_entry(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("path", "shapes", "why"),
+    ("path", "line", "why"),
     [
-        ("net.onnx", "{x = [1, 3]}", ""),
-        ("net.onnx", "{x = [1, 0]}", "shapes"),
-        ("net.py:make", "{x = [1, 3]}", r"are for an \.onnx file"),
+        ("net.onnx", "shapes = {x = [1, 3]}", ""),
+        ("net.onnx", "shapes = {x = [1, 0]}", "shapes"),
+        ("net.py:make", "shapes = {x = [1, 3]}", r"are for an \.onnx file"),
+        ("net.py:make", 'float_model = "net.py"', r"net\.float_model is for an \.onnx file"),
+        ("net.onnx", 'float_model = "none.onnx"', r"net\.float_model: no file"),
     ],
 )
-def test_shapes_of_an_entry_are_judged(tmp_path: Path, path: str, shapes: str, why: str) -> None:
+def test_keys_for_onnx_files_are_judged(tmp_path: Path, path: str, line: str, why: str) -> None:
     (tmp_path / path.partition(":")[0]).write_bytes(b"")
     policy = tmp_path / "qnn.toml"
-    policy.write_text(f'extends = "default"\n[models.net]\npath = "{path}"\nshapes = {shapes}\n')
+    policy.write_text(f'extends = "default"\n[models.net]\npath = "{path}"\n{line}\n')
     if not why:
         entry = read_emulator_policy(policy, "onnx").models["net"]
         assert entry.source.shapes == (("x", (1, 3)),)
@@ -113,14 +148,13 @@ def test_shapes_of_an_entry_are_judged(tmp_path: Path, path: str, shapes: str, w
         read_emulator_policy(policy, "onnx")
 
 
-def test_a_model_that_is_quantized_dynamically_is_one_of_fp16(tmp_path: Path) -> None:
+def test_a_model_that_is_quantized_dynamically_runs_as_it_is(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
         helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
     ]
-    ends = [tensor("x", (1, 3))], [tensor("y", (1, 3))]
-    path = write_model(tmp_path / "dynamic.onnx", nodes, *ends)
-    assert fit(path, Scheme.FP16, Scheme.U8, Scheme.U16A8W) == ["fp16"]
+    path = write_model(tmp_path / "dynamic.onnx", nodes, *ends((1, 3)))
+    assert fit(path, Scheme.FP16, Scheme.U8, Scheme.U16A8W) == ["asis"]
 
 
 def test_the_content_of_packages_is_in_the_keys_next_to_their_versions(

@@ -83,7 +83,8 @@ def test_relations_with_what_was_not_read_are_not_judged(
 ) -> None:
     cmake = "add_subdirectory(q)\nadd_library(p p/a.cpp)\ntarget_link_libraries(p way)\n"
     flag = 'deps = ["//executorch/q:way"], preprocessor_flags = ["-DFAST"]'
-    files = {"p/BUCK": library("p", "a.cpp", flag), "CMakeLists.txt": cmake}
+    way = f'{TREE["q/BUCK"]}runtime.cxx_library(name = "way")\n'
+    files = {"p/BUCK": library("p", "a.cpp", flag), "CMakeLists.txt": cmake, "q/BUCK": way}
 
     assert pairs({**CLEAN, **files, **side}) == {("unread-file", path)}
 

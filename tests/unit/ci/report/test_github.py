@@ -150,3 +150,6 @@ def test_float_outputs_of_another_processor_are_not_compared(report: Report) -> 
     other = replace(base.host, processor="Another processor")
     now = replace(change(base, float_outputs="b" * 64), host=other)
     assert compare_reports(base, now).changed == ()
+    base, now = change(base, weights="c" * 64), change(now, weights="d" * 64)
+    (changed,) = compare_reports(base, now).changed
+    assert changed.sources == ("weights",)

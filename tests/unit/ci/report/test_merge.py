@@ -96,6 +96,7 @@ TOOL = (Tool(name="torch", version="1"),)
         ([ONE, TWO], "shard 3/3 is missing"),
         ([THREE], "shard 1/3 is missing; shard 2/3 is missing"),
         ([ONE, TWO, TWO, THREE], "shard 2/3 is given 2 times"),
+        ([ONE, replace(TWO, unjudged=1), THREE], "shard 2/3 was cut short"),
         ([ONE, TWO, make_report(CASES)], "one of them is not a shard"),
         ([make_report(CASES)], "one of them is not a shard"),
         ([ONE, TWO, replace(THREE, toolchain=TOOL)], "they have different toolchains"),

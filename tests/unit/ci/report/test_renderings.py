@@ -180,6 +180,14 @@ def test_a_reader_of_junit_finds_each_result(troubled: Report, tmp_path: Path) -
     assert [bool(one.result) for one in controls] == [True] + [False] * 7
 
 
+def test_a_case_that_could_not_run_here_is_an_error_for_a_reader_of_junit(report: Report) -> None:
+    first, *rest = report.cases
+    lacking = replace(first, status=Status.UNSUPPORTED, lacks="a phone", reason="no phone")
+    text = render_junit(replace(report, cases=(lacking, *rest))).decode()
+    assert 'errors="1"' in text
+    assert '<error message="no phone"' in text
+
+
 def test_junit_names_are_unique_and_counts_add_up(report: Report) -> None:
     dotted = replace(report.cases[0], model="my.py:mlp")
     root = ET.fromstring(render_junit(replace(report, cases=(dotted, *report.cases[1:]))))  # noqa: S314

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 from msgspec.structs import replace
 
@@ -13,6 +14,10 @@ from ci.report.schema import Report, Source, Status
 from ci.report.trend import follow_cases
 from ci.report.write import write_report
 from provisioning.errors import ExitCode
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[4] / "docs" / "schemas" / "trend.schema.json").read_text("utf-8")
+)
 
 
 @pytest.fixture
@@ -62,6 +67,8 @@ def test_its_data_are_the_figures_of_each_run(
     assert main(words) == ExitCode.OK
     found = json.loads(capsys.readouterr().out)
     assert [one["commit"][0] for one in found["runs"]] == ["0", "1", "2"]
+    jsonschema.validate(found, SCHEMA)
+    assert {*SCHEMA["$defs"]["case"]["properties"]["status"]["items"]["enum"]} == {*Status, None}
     rows = {one["case"]: one for one in found["cases"]}
     assert rows["mlp fp16 SM8650"]["figures"]["SQNR, dB"] == [62.0, 62.0, 50.0]
     assert rows["mlp 8a8w SM8650"]["status"] == ["passed", "failed", "passed"]

@@ -16,7 +16,7 @@ from provisioning.console.caller import Caller
 from provisioning.console.command import Verb
 from provisioning.console.interrupts import CLEANUP_S, Interrupt
 from provisioning.console.terminal import count_columns, write_output
-from provisioning.errors import QnnCiError
+from provisioning.errors import ExitCode, QnnCiError, ToolError
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "messages.txt"
@@ -108,6 +108,7 @@ def test_every_message_says_what_why_and_what_to_do(
         text = text.replace(left.name, "qnn-ci-error-X.txt")
     text = text.replace(str(tmp_path), "TMP").replace(sys.executable, "PYTHON")
     text = re.sub(r"\d+ (?=MiB are free)", "N ", text)
+    text = re.sub(r"(?<=did not end within )\d+ s", "N s", text)
     text = re.sub(r"(?<=fatal: ).*config.*", "what git says", text)
     text = re.sub(r"(?<=why: ).*determine home directory.*", "what Python says", text)
     check_snapshot(SNAPSHOT, text)
@@ -173,3 +174,30 @@ def test_a_program_gets_the_variables_and_the_directory_that_it_is_given(tmp_pat
     assert process.run_bytes(["/bin/sh", "-c", "echo $QNN_CI_X$HOME"], env={"QNN_CI_X": "y"}) == (
         b"y\n"
     )
+
+
+def test_what_ends_an_interrupted_program_cannot_be_changed_by_another_signal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codes = [ExitCode.INTERRUPTED, ExitCode.FAILED, ExitCode.INTERRUPTED]
+    ignored: list[bool] = []
+
+    def write(text: str) -> None:
+        if not codes:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "catch_signals", lambda: None)
+    monkeypatch.setattr(command, "ignore_signals", lambda: ignored.append(True))
+    monkeypatch.setattr(command, "run_command", lambda *_: (codes.pop(0), ""))
+    monkeypatch.setattr(command, "write_output", write)
+    assert command.run_program("p", VERBS, []) == ExitCode.INTERRUPTED
+    assert ignored == [True]
+    assert command.run_program("p", VERBS, []) == ExitCode.FAILED
+    assert ignored == [True]
+    assert command.run_program("p", VERBS, []) == ExitCode.INTERRUPTED
+
+
+def test_what_ends_well_after_its_time_has_failed() -> None:
+    words = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done"]
+    with pytest.raises(ToolError, match="did not end within"):
+        process.run_process(words, timeout_s=0.4)

@@ -1,0 +1,460 @@
+"""What provisioning tells a user, word by word, and what pip is asked for, on a made artifact."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from provisioning.artifacts import choice, consent, pins
+from provisioning.artifacts.environment import Environment, compose_environment, locate_profile
+from provisioning.artifacts.lockfile import (
+    Lock,
+    damaged_locks,
+    find_lock,
+    machine_lock_path,
+    project_lock_path,
+    read_lock,
+)
+from provisioning.artifacts.provision import Provisioned, check_adopted, check_lock
+from provisioning.artifacts.selection import parse_selection
+from provisioning.artifacts.sources import (
+    ArtifactRequest,
+    FillJob,
+    Options,
+    cannot_fetch,
+    find_mismatch,
+    pin_of,
+    require_version,
+    substitute,
+    wheel,
+)
+from provisioning.artifacts.sources.local import check_minimum, find_installation, read_sdk_yaml
+from provisioning.console.progress import Progress
+from provisioning.errors import QnnCiError, ToolError
+from provisioning.manifest.reader import Profile, read_toolchain
+from provisioning.manifest.releases import ArchiveRelease, WheelRelease
+from provisioning.store.store import Store
+from provisioning.store.tree import TreeEntry, encode_record
+from tests.stand_ins import toolchains as made
+from tests.stand_ins.snapshots import check_snapshot
+from tests.unit.provisioning.artifacts.test_provision import FILES, ask, describe, pack
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+WHEEL = "tiny_qnn-1.0-cp311-cp311-manylinux_2_35_x86_64.whl"
+SHA256 = "5" * 64
+LOCK = Lock("sdk", "1.2.3", "u", 1, "0" * 64, "today")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store next to the manifests of an archive and a wheel."""
+    manifests = tmp_path / "manifests"
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(manifests))
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    for name in ("CI", "TINY_ROOT", "QNN_CI_MIRROR", "QNN_CI_ACCEPT_LICENCE", "QNN_CI_SDK"):
+        monkeypatch.delenv(name, raising=False)
+    describe(manifests, pack(tmp_path / "vendor.zip", FILES))
+    made.describe(
+        manifests,
+        "tiny",
+        f'''
+source = "wheel"
+package = "tiny-qnn"
+package_version = "1.0"
+filename = "{WHEEL}"
+platform = "manylinux_2_35_x86_64"
+python = "3.11"
+size_bytes = 5
+sha256 = "{SHA256}"
+unpacked_bytes = 10
+layout = [{{ take = "tiny_qnn/**", put = "" }}]
+''',
+        version="1.0",
+    )
+    (manifests / "profiles.toml").write_text(
+        '[emulator]\nsummary = "s"\n[[emulator.artifacts]]\nname = "sdk"\n[emulator.variables]\n'
+        'TINY_ROOT = "{sdk}"\nLD_LIBRARY_PATH = "{sdk}/lib"\n'
+    )
+    return Store(tmp_path / "home")
+
+
+def unpinned() -> ArtifactRequest:
+    request = ask()
+    return replace(request, release=msgspec.structs.replace(request.release, sha256=""))
+
+
+def tiny(**options: Any) -> ArtifactRequest:
+    toolchain = read_toolchain("tiny")
+    return ArtifactRequest(toolchain, toolchain.release(), options=Options(**options))
+
+
+def job_of(request: ArtifactRequest, store: Store) -> FillJob:
+    return FillJob(request, store.home / "root", store, Progress(io.StringIO()))
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def raise_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("CI", "1")
+        consent.require_trust(unpinned())
+
+
+def list_refusals(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Callable[[], object]]:
+    request, home = ask(), tmp_path / "sdk"
+    place = project_lock_path("sdk", "1.2.3")
+    write(home / "sdk.yaml", b"version: 1.2.2\n")
+    entry = TreeEntry("a", 1, 0o644, "1")
+    variables = {"TINY_ROOT": str(home)}
+    old = replace(request, minimum="1.3")
+    return {
+        "an unknown word": lambda: parse_selection(["gone"], Options()),
+        "an unknown component": lambda: ask("base", "gone").patterns,
+        "no hash": lambda: consent.require_trust(unpinned()),
+        "no hash, in CI": lambda: raise_in_ci(monkeypatch),
+        "a licence": lambda: consent._ask(tiny(), Progress(io.StringIO())),
+        "a contradiction": lambda: consent.check_version(request, home),
+        "a library": lambda: consent.check_machines(tmp_path / "libraries"),
+        "a lock that lacks a file": lambda: check_lock(
+            replace(request, lock=msgspec.structs.replace(LOCK, files=(entry,))), []
+        ),
+        "another lock": lambda: find_other_lock(request, store),
+        "a damaged lock": lambda: read_lock(write(place.with_name("x-1.json"), b"{")),
+        "a lock of another name": lambda: read_lock(
+            write(place.with_name("x-1.json"), encode_record(LOCK))
+        ),
+        "an installation": lambda: check_adopted(
+            replace(request, lock=msgspec.structs.replace(LOCK, files=(entry, entry))),
+            Provisioned("sdk", "1.2.3", home, adopted=True),
+        ),
+        "an unfit installation": lambda: find_installation(ask("libraries"), variables),
+        "an old installation": lambda: find_installation(old, variables),
+        "an old one with a reason": lambda: check_minimum(
+            replace(old, minimum_reason="for a reason"), "TINY_ROOT", "1.2"
+        ),
+        "an sdk.yaml": lambda: read_sdk_yaml(write(tmp_path / "y/sdk.yaml", b"a: [").parent),
+        "which version": lambda: require_version(job_of(request, store), ""),
+        "offline": lambda: wheel.obtain_wheel(tiny(offline=True), store, Progress(io.StringIO())),
+        "offline update": lambda: wheel.find_release(job_of(tiny(offline=True), store), "2.0"),
+        "not fetched": lambda: raise_error(cannot_fetch(request, store, "it is gone", "wait")),
+        "not fetched, without a hash": lambda: raise_error(
+            cannot_fetch(unpinned(), store, "it is gone", "wait")
+        ),
+        "links": lambda: wheel.follow_links({"lib/a.so": "b-1a.so"}, ["lib/c.so", "b-2b.so"]),
+        "several links": lambda: wheel.follow_links(
+            {"lib/a.so": "b-1a.so"}, ["lib/b-2b.so", "lib/b-3c.so"]
+        ),
+        "no directory": lambda: choice.read_choice(str(tmp_path / "gone")),
+        "no adaptor": lambda: choice.read_choice(adaptor=str(tmp_path / "gone")),
+        "a device": lambda: list(choice.list_device_runtimes(["gone"])),
+        "a profile": lambda: locate_profile("emulator", Progress(io.StringIO())),
+        "not a file": lambda: pins.take_archive(request, tmp_path / "gone", store),
+        "another archive": lambda: pins.take_archive(request, tmp_path / "other.zip", store),
+        "a row": lambda: pins.rewrite_release("", request, request.release),
+        "a default": lambda: pins.rewrite_default("", request, "1.3"),
+    }
+
+
+def find_other_lock(request: ArtifactRequest, store: Store) -> None:
+    lock = write(machine_lock_path(store, "sdk", "1.2.3"), encode_record(LOCK))
+    try:
+        find_lock("sdk", request.release, store)
+    finally:
+        lock.unlink()
+
+
+def raise_error(error: QnnCiError) -> None:
+    raise error
+
+
+def test_every_message_says_what_why_and_what_to_do(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "other.zip", b"other")
+    write(tmp_path / "libraries/lib/x86_64-linux/a.so", b"no library")
+    shown = {}
+    for name, call in list_refusals(store, tmp_path, monkeypatch).items():
+        with pytest.raises(QnnCiError) as caught:
+            call()
+        shown[name] = f"{type(caught.value).__name__} {caught.value.exit_code:d} {caught.value}"
+    text = "".join(f"{name}\n  {message}\n" for name, message in shown.items())
+    text = text.replace(str(tmp_path), "TMP").replace(sys.executable, "PYTHON")
+    text = re.sub(r"[0-9a-f]{64}", "HASH", text)
+    text = re.sub(r"while parsing.*", "what YAML says", text)
+    check_snapshot(SNAPSHOTS / "messages.txt", text)
+    (damaged,) = damaged_locks(store)
+    assert "x-1.json" in str(damaged)
+
+
+# -- what is recorded, and what pip is asked for -------------------------------------------------
+
+
+def test_a_licence_is_asked_for_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    toolchain = read_toolchain("tiny")
+    licence = msgspec.structs.replace(toolchain.licence, accept=True)
+    request = replace(tiny(), toolchain=msgspec.structs.replace(toolchain, licence=licence))
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with pytest.raises(QnnCiError):
+        consent.require_acceptance(request, store, Progress(said))
+    for named, how in (("a,tiny", "a tiny"), ("all", "all"), ("tiny", "tiny")):
+        monkeypatch.setenv("QNN_CI_ACCEPT_LICENCE", named)
+        assert consent._ask(request, Progress(said)) == f"QNN_CI_ACCEPT_LICENCE={how}"
+    consent.require_acceptance(request, store, Progress(said))
+    monkeypatch.delenv("QNN_CI_ACCEPT_LICENCE")
+    consent.require_acceptance(request, store, Progress(said))
+    record = msgspec.json.decode((store.home / "licences.json").read_bytes())
+    assert record == {
+        f"tiny 1.0: {licence.name}": {
+            "licence": licence.name,
+            "text": licence.text,
+            "how": "QNN_CI_ACCEPT_LICENCE=tiny",
+            "accepted": "1970-01-02",
+        }
+    }
+    assert said.getvalue() == ""
+
+
+@pytest.mark.parametrize(("answer", "accepts"), [("y", True), (" YES ", True), ("n", False)])
+def test_a_terminal_is_asked(
+    store: Store, answer: str, accepts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
+    if accepts:
+        assert consent._ask(tiny(), Progress(said)) == "answered yes"
+    else:
+        with pytest.raises(QnnCiError):
+            consent._ask(tiny(), Progress(said))
+    licence = read_toolchain("tiny").licence
+    assert f"tiny 1.0 comes under: {licence.name}\n  text: {licence.text}" in said.getvalue()
+    assert "Do you accept it? [y/N]" in said.getvalue()
+
+
+def test_pip_is_asked_for_one_wheel_by_its_hash(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def run(argv: list[str], **more: Any) -> None:
+        asked.append((argv[3:], more))
+        place = Path(argv[argv.index("--dest") + 1])
+        if "--requirement" in argv:
+            asked.append(Path(argv[argv.index("--requirement") + 1]).read_text())
+        write(place / WHEEL, b"bytes")
+
+    monkeypatch.setattr(wheel, "run_process", run)
+    said = io.StringIO()
+    with pytest.raises(QnnCiError, match="is not the pinned wheel") as caught:
+        wheel.obtain_wheel(tiny(), store, Progress(said))
+    assert "SHA-256" in caught.value.why
+    (words, more), pin = asked
+    assert more == {"timeout_s": 3600, "keep_lines": 60}
+    assert pin == f"tiny-qnn==1.0 --hash=sha256:{SHA256}\n"
+    folder = words[words.index("--dest") + 1]
+    assert [word.replace(folder, "D") for word in words] == [
+        *("pip", "download", "--no-deps", "--only-binary", ":all:"),
+        *("--platform", "manylinux_2_35_x86_64", "--python-version", "3.11"),
+        *("--implementation", "cp", "--disable-pip-version-check", "--progress-bar", "off"),
+        *("--no-input", "--require-hashes", "--dest", "D"),
+        *("--requirement", "D/requirements.txt"),
+    ]
+    assert f"tiny 1.0: fetching {WHEEL} (" in said.getvalue()
+    assert not list(store.downloads.iterdir())
+
+
+@pytest.mark.parametrize(("version", "days"), [("2.0", 0), ("", 7)])
+def test_pip_is_asked_for_another_version_on_any_glibc(
+    store: Store, version: str, days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def run(argv: list[str], **_: Any) -> None:
+        asked.append(argv)
+        write(Path(argv[argv.index("--dest") + 1]) / WHEEL, b"bytes")
+
+    monkeypatch.setattr(wheel, "run_process", run)
+    job = job_of(tiny(cooldown_days=days), store)
+    release = job.request.release_as(WheelRelease)
+    assert wheel._download_version(job, release, version) == job.root / WHEEL
+    (words,) = asked
+    platforms = [word for word in words if word.startswith("manylinux")]
+    assert platforms == [f"manylinux_2_{minor}_x86_64" for minor in range(5, 46)]
+    end = words[words.index("--no-input") + 1 :]
+    wanted = "tiny-qnn==2.0" if version else "tiny-qnn"
+    limit = ["--uploaded-prior-to=P7D"] if days else []
+    assert end == ["--dest", str(job.root), wanted, *limit]
+    plain = msgspec.structs.replace(release, platform="macosx_11_0_arm64")
+    wheel._download_version(job, plain, version)
+    assert [word for word in asked[1] if "_0_" in word] == ["macosx_11_0_arm64"]
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        ("a\nERROR: one\nb\nERROR: two \nc", "one; two"),
+        ("a\nlast line", "last line"),
+        ("", ""),
+        (
+            "connection broken by 'ProxyError(x)'\nERROR: No matching",
+            "the package index cannot be reached (ProxyError); No matching",
+        ),
+    ],
+)
+def test_why_pip_failed_is_said_shortly(
+    output: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(argv: list[str], **_: Any) -> None:
+        raise ToolError("pip exited with 1", why=output)
+
+    monkeypatch.setattr(wheel, "run_process", run)
+    with pytest.raises(QnnCiError) as caught:
+        wheel.download_with_pip("x", [], "3.11", [])
+    assert (caught.value.what, caught.value.why) == ("x could not be fetched", why)
+    assert caught.value.fix == "check the version, and pip's index and proxy (pip config list)"
+    monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(QnnCiError) as caught:
+        wheel.download_with_pip("x", [], "3.11", [])
+    assert caught.value.what == "this Python has no pip, which fetches wheels"
+    assert caught.value.why == f"{sys.executable} cannot import it"
+    assert caught.value.fix == f"run `{sys.executable} -m ensurepip`"
+
+
+def test_what_pip_brings_under_another_name_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for brought in ("b.whl", ""):
+
+        def run(argv: list[str], brought: str = brought, **_: Any) -> None:
+            if brought:
+                write(Path(argv[argv.index("--dest") + 1]) / brought, b"bytes")
+
+        monkeypatch.setattr(wheel, "run_process", run)
+        with pytest.raises(QnnCiError) as caught:
+            wheel.obtain_wheel(tiny(), store, Progress(io.StringIO()))
+        assert caught.value.why == f"pip brought {brought or 'nothing'}"
+
+
+def test_links_follow_the_hash_in_a_librarys_name() -> None:
+    links = {"lib/a.so": "b-1a2b.so.1", "c.so": "d.so"}
+    paths = ["lib/b-9f.so.1", "other/b-77.so.1", "d.so", "e.so"]
+    assert wheel.follow_links(links, paths) == {"lib/a.so": "b-9f.so.1", "c.so": "d.so"}
+
+
+# -- words, pins, environments -------------------------------------------------------------------
+
+
+def test_a_word_names_a_release_and_its_components(store: Store) -> None:
+    (request,) = parse_selection(["sdk@1.2.3:headers,,libraries"], Options(offline=True))
+    assert (request.name, request.release.version) == ("sdk", "1.2.3")
+    assert (request.components, request.options.offline) == (("headers", "libraries"), True)
+    assert request.patterns == ("include/**", "lib/**")
+    assert [one.components for one in parse_selection(["sdk", "sdk", "sdk:base"], Options())] == [
+        (),
+        ("base",),
+    ]
+    assert [one.name for one in parse_selection([], Options())] == ["sdk"]
+
+
+def test_a_version_is_replaced_unless_it_is_part_of_a_longer_number() -> None:
+    words = {"1.2": "3.4", "1.2.3": "9"}
+    assert substitute("v1.2 1.2.3 11.2 1.25 1.2.4 a1.2b 1.2.", words) == (
+        "v3.4 9 11.2 1.25 1.2.4 a3.4b 3.4."
+    )
+    assert substitute("1.2", {}) == "1.2"
+
+
+def test_a_file_is_the_pinned_one_by_size_and_hash(store: Store, tmp_path: Path) -> None:
+    archive = tmp_path / "vendor.zip"
+    pin = pin_of(ask().release_as(ArchiveRelease))
+    assert find_mismatch(archive, pin) == ""
+    longer = write(tmp_path / "longer.zip", archive.read_bytes() + b"x")
+    assert f"{archive.stat().st_size + 1} bytes" in find_mismatch(longer, pin)
+    other = write(tmp_path / "other.zip", bytes(archive.stat().st_size))
+    assert "SHA-256" in find_mismatch(other, pin)
+
+
+def test_a_choice_is_kept_for_what_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
+        monkeypatch.setenv(name, "")
+    usual = choice.read_choice()
+    assert (usual.sdk, usual.adaptor, usual.profile, usual.is_usual) == (
+        *("wheel", "", "emulator"),
+        True,
+    )
+    assert usual.options == {"sdk": "", "adaptor": ""}
+    own = choice.read_choice(str(tmp_path), "overlay")
+    assert choice.read_choice() == own
+    assert (own.profile, own.is_usual) == ("emulator-sdk", False)
+    assert own.options == {"sdk": str(tmp_path), "adaptor": "overlay"}
+    assert not choice.QnnChoice("wheel", "overlay").is_usual
+    assert choice.QnnChoice("wheel", "wheel").is_usual
+
+
+def test_an_overlay_is_found_first_and_records_what_it_is(tmp_path: Path) -> None:
+    environment = Environment("emulator", (), {"LD_LIBRARY_PATH": "/lib"})
+    assert choice.find_laid(environment) is None
+    backend = write(tmp_path / choice.BACKENDS[1], b"")
+    laid = choice.lay_over(environment, tmp_path, {"PYTHONPATH": "/own"})
+    assert choice.find_laid(laid) == tmp_path
+    assert laid.variables == {
+        "PYTHONPATH": f"{tmp_path}:/own",
+        "LD_LIBRARY_PATH": f"{backend.parent}:/lib",
+    }
+    assert choice.lay_over(environment, tmp_path, {}).variables["PYTHONPATH"] == str(tmp_path)
+    assert choice.read_overlay(tmp_path) is None
+    record = choice.OverlayRecord("1.5.1", "2.49", "cpython-311")
+    choice.write_overlay(tmp_path, record)
+    assert choice.read_overlay(tmp_path) == record
+    assert msgspec.json.decode((tmp_path / "overlay.json").read_bytes()) == {
+        "executorch": "1.5.1",
+        "sdk": "2.49",
+        "python": "cpython-311",
+    }
+
+
+def test_what_the_caller_names_goes_before_a_profiles_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    monkeypatch.setenv("MINE", "own")
+    monkeypatch.setenv("NONE", "")
+    profile = msgspec.convert(
+        {
+            "summary": "s",
+            "artifacts": [{"name": "a"}, {"name": "b", "unless_library": "b.so"}],
+            "variables": {
+                "ROOT": "{a}/x",
+                "LD_LIBRARY_PATH": "{a}/lib",
+                "MINE": "{a}",
+                "NONE": "n",
+            },
+            "from_caller": ["MINE", "NONE"],
+        },
+        Profile,
+    )
+    artifacts = tuple(Provisioned(name, "1", Path(f"/{name}")) for name in "ab")
+    found = compose_environment("p", profile, artifacts)
+    assert (found.profile, found.artifacts) == ("p", artifacts)
+    assert found.variables["MINE"] == str(tmp_path / "own")
+    assert (found.variables["NONE"], found.variables["ROOT"]) == ("n", "/a/x")
+    assert found.root("b") == Path("/b")
