@@ -16,6 +16,7 @@ from ci.images.build import Built, build_image
 from ci.images.definition import chain, plan_image
 from ci.images.normalize import open_layers
 from ci.images.wheels import resolve_lock
+from ci.report.text import count
 from provisioning.console.progress import Progress
 from provisioning.files import hash_stream, write_whole
 
@@ -52,9 +53,9 @@ def compare_builds(
     """Build ``name`` twice without any cache; what differs is named path by path."""
     first = build_image(client, name, progress, base=base, fresh=True)
     second = build_image(client, name, progress, base=base, fresh=True)
-    count = len(_digests(client, first.image_id))
     found = find_differences(client, first.image_id, second.image_id)
-    return Comparison(name, (first.image_id, second.image_id), count, found)
+    ids = (first.image_id, second.image_id)
+    return Comparison(name, ids, len(_digests(client, first.image_id)), found)
 
 
 def find_differences(client: DockerClient, first: str, second: str) -> dict[int, tuple[str, ...]]:
@@ -92,7 +93,7 @@ def describe_comparison(compared: Comparison) -> list[str]:
     lines = [f"{compared.name}: two clean builds are {verdict}, {compared.layers} layers"]
     lines += [f"  id {one}" for one in compared.ids]
     for index, paths in compared.differences.items():
-        lines.append(f"  layer {index}: {len(paths)} paths differ")
+        lines.append(f"  layer {index}: {count(len(paths), 'path')} with differences")
         lines += [f"    {path}" for path in paths[:SHOWN]]
     return lines
 

@@ -1,0 +1,553 @@
+"""What is decided about images, to the letter: differences, locks, configurations, what may go.
+
+Each test states whole values, so that a small fault anywhere in the deciding modules shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.images import build as building
+from ci.images import definition, digest
+from ci.images.build import TOOLCHAINS_LABEL, Built
+from ci.images.definition import (
+    LABEL,
+    Base,
+    ImagePlan,
+    chain,
+    describe_environments,
+    find_checkout,
+    find_image,
+    plan_image,
+    read_images,
+    recall_base,
+    remember_base,
+    wanted_requirements,
+)
+from ci.images.digest import (
+    SHOWN,
+    Comparison,
+    compare_builds,
+    describe_comparison,
+    describe_digest,
+    find_differences,
+    write_locks,
+)
+from ci.images.normalize import normalize_image, open_layers
+from ci.images.prune import Stale, find_bases, find_stale, remove_stale
+from ci.images.push import find_forbidden, push_image
+from provisioning.console.progress import Progress
+from provisioning.errors import ToolError, UnfitError, UsageError
+from provisioning.files import hash_file
+from tests.stand_ins.docker_engine import FakeEngine, FakeImage, pack, unpack
+
+ROOT = find_checkout()
+IMAGES = read_images()
+ROW = IMAGES.bases[IMAGES.default_base]
+OWN = "team/debian:12"
+LOW = pack({"low": b"l"})
+
+
+def name_layer(layer: bytes) -> str:
+    return f"sha256:{hashlib.sha256(layer).hexdigest()}"
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An engine with a base of the user's own and the default one."""
+    made = FakeEngine()
+    made.add(FakeImage([LOW]), OWN)
+    made.add(FakeImage([pack({"base": b"ubuntu"})]), ROW.image)
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+    return made
+
+
+@pytest.fixture
+def built(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An engine that builds; no wheel is fetched."""
+    monkeypatch.setattr(building, "fetch_wheels", lambda *_: [])
+    return engine
+
+
+@pytest.fixture
+def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of locks of manifests that may be written."""
+    shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path / "manifests"))
+    return tmp_path / "manifests" / "locks" / "images"
+
+
+# -- differences -----------------------------------------------------------------------------------
+
+
+def write_layer(*members: Mapping[str, Any]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for fields in members:
+            body = fields.get("body", b"")
+            info = tarfile.TarInfo(fields["name"])
+            info.size = len(body)
+            for key in fields.keys() - {"name", "body"}:
+                setattr(info, key, fields[key])
+            archive.addfile(info, io.BytesIO(body))
+    return out.getvalue()
+
+
+PLAIN = {"name": "f", "body": b"1", "mode": 0o644, "uid": 1, "gid": 2}
+LINK = {"name": "f", "type": tarfile.SYMTYPE, "linkname": "a"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (PLAIN, {**PLAIN, "body": b"2"}),
+        (PLAIN, {**PLAIN, "mode": 0o755}),
+        (PLAIN, {**PLAIN, "uid": 2}),
+        (PLAIN, {**PLAIN, "gid": 1}),
+        (PLAIN, LINK),
+        (LINK, {**LINK, "linkname": "b"}),
+        (LINK, {**LINK, "type": tarfile.LNKTYPE}),
+    ],
+)
+def test_a_path_differs_by_what_it_is_and_whose(
+    engine: Any, one: Mapping[str, Any], other: Mapping[str, Any]
+) -> None:
+    for name, member in (("a", one), ("b", other)):
+        same = {"name": "same", "body": b"s"}
+        top = write_layer(member, same, {"name": f"only-{name}"})
+        engine.add(FakeImage([LOW, LOW, top], id=name))
+    assert find_differences(engine, "a", "b") == {2: ("f", "only-a", "only-b")}
+
+
+def test_times_alone_are_a_difference_of_a_layer_without_paths(engine: Any) -> None:
+    for name, mtime in (("a", 1), ("b", 2)):
+        engine.add(FakeImage([write_layer({**PLAIN, "mtime": mtime})], id=name))
+    assert find_differences(engine, "a", "b") == {0: ()}
+
+
+def test_images_of_unlike_numbers_of_layers_are_not_paired(engine: Any) -> None:
+    engine.add(FakeImage([LOW], id="a"))
+    engine.add(FakeImage([LOW, LOW], id="b"))
+    with pytest.raises(ValueError, match="shorter"):
+        find_differences(engine, "b", "a")
+
+
+def test_a_comparison_is_told_with_ids_and_the_first_paths() -> None:
+    paths = tuple(f"p{n:02}" for n in range(SHOWN + 5))
+    unequal = Comparison("tiny", ("a", "b"), 3, {1: ("one",), 2: paths})
+    assert describe_comparison(unequal) == [
+        "tiny: two clean builds are NOT equal, 3 layers",
+        "  id a",
+        "  id b",
+        "  layer 1: 1 path with differences",
+        "    one",
+        "  layer 2: 25 paths with differences",
+        *(f"    {path}" for path in paths[:20]),
+    ]
+    equal = describe_comparison(Comparison("tiny", ("a", "a"), 1, {}))
+    assert equal == ["tiny: two clean builds are equal, 1 layers", "  id a", "  id a"]
+
+
+def test_two_builds_are_both_clean_and_on_the_base_that_was_named(built: Any) -> None:
+    compared = compare_builds(built, "emulator", Progress(), base=OWN)
+    builds = built.called("build")
+    assert [one["nocache"] for one in builds] == [True, True]
+    assert {one["buildargs"]["BASE"] for one in builds} == {built.get(OWN).id}
+    image = built.called("tag")[-1]["id"]
+    assert compared == Comparison("emulator", (image, image), 2, {})
+
+
+def test_the_digest_names_reference_id_and_layers(engine: Any) -> None:
+    image = engine.add(FakeImage([LOW, pack({"x": b"1"})]))
+    made = Built("executorch-qnn-ci/tiny:1", image.id, 1, fresh=True)
+    assert describe_digest(engine, made) == {
+        "reference": "executorch-qnn-ci/tiny:1",
+        "id": image.id,
+        "diff_ids": [name_layer(one) for one in image.layers],
+    }
+
+
+# -- locks -----------------------------------------------------------------------------------------
+
+
+def test_locks_are_shown_and_written_only_when_told_to(
+    built: Any, locks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[ImagePlan] = []
+
+    def resolve(plan: ImagePlan, progress: Progress) -> str:
+        assert isinstance(progress, Progress)
+        plans.append(plan)
+        return "a==1\nb==2\n"
+
+    monkeypatch.setattr(digest, "resolve_lock", resolve)
+    plan = plan_image(built, "emulator", OWN)
+    python, apt = plan.python_lock, plan.apt_lock
+    assert (python.parent, apt.parent) == (locks, locks)
+    python.write_text("a==1\nb==1\n")
+    change = f"--- {python.name}\n+++ {python.name}\n@@ -2 +2 @@\n-b==1\n+b==2\n"
+    packages = f"--- {apt.name}\n+++ {apt.name}\n@@ -0,0 +1,2 @@\n+dash=1\n+sed=2\n"
+    shown = write_locks(built, "emulator", Progress(), base=OWN)
+    assert shown == change + packages
+    assert python.read_text() == "a==1\nb==1\n"
+    assert not apt.exists()
+    python.unlink()
+    shown = write_locks(built, "emulator", Progress(), base=OWN)
+    assert shown.count("\n") == 5, "without a lock of wheels there is no build to ask"
+    assert len(built.called("run")) == 1
+    both = write_locks(built, "aot", Progress(), base=OWN, write=True)
+    aot = plan_image(built, "aot", OWN).apt_lock
+    assert (python.read_text(), apt.read_text(), aot.read_text()) == (
+        "a==1\nb==2\n",
+        "dash=1\nsed=2\n",
+        "dash=1\nsed=2\n",
+    )
+    assert [line[4:] for line in both.splitlines() if line.startswith("+++")] == [
+        python.name,
+        apt.name,
+        aot.name,
+    ]
+    asked = built.called("run")[1:]
+    assert [one["words"] for one in asked] == [
+        ["cat", "/opt/qnn-ci/packages/emulator.txt"],
+        ["cat", "/opt/qnn-ci/packages/aot.txt"],
+    ]
+    assert all((one["entrypoint"], one["remove"]) == ("", True) for one in asked)
+    assert {one["image"] for one in asked} <= built.store.keys()
+    assert {(one.name, one.base) for one in plans} == {("emulator", plan.base)}
+    assert write_locks(built, "aot", Progress(), base=OWN, write=True) == ""
+
+
+def test_a_base_with_a_snapshot_has_no_lock_of_packages(
+    built: Any, locks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest, "resolve_lock", lambda *_: "a==1\n")
+    assert write_locks(built, "emulator", Progress(), write=True).endswith("+a==1\n")
+    assert not built.called("build")
+    assert (locks / f"python-{ROW.python}.txt").read_text() == "a==1\n"
+
+
+# -- what an image is made of ----------------------------------------------------------------------
+
+
+def test_a_plan_names_every_input_and_its_tag_is_their_digest(locks: Path) -> None:
+    plan = ImagePlan("aot", find_image("aot"), "own", Base("i", "3.12", "S"), "sha256:9", ROOT)
+    plan.apt_lock.write_text("x\n")
+    docker = ROOT / "docker"
+    files = [docker / name for name in ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")]
+    files += [docker / "packages" / f"{name}.txt" for name in ("emulator", "aot")]
+    files += [locks / "own-aot.apt.txt", locks / "python-3.12.txt"]
+    assert plan.inputs() == {
+        "base": "sha256:9",
+        "snapshot": "S",
+        "environments": describe_environments(ROOT),
+        **{path.name: hash_file(path) for path in files},
+    }
+    rows = "\n".join(f"{key} {value}" for key, value in sorted(plan.inputs().items()))
+    tag = hashlib.sha256(rows.encode()).hexdigest()[:16]
+    assert plan.reference() == f"executorch-qnn-ci/aot:{tag}"
+    labels = plan.labels()
+    assert list(labels) == [
+        "executorch-qnn-ci.image",
+        "executorch-qnn-ci.base",
+        "executorch-qnn-ci.pins",
+        "org.opencontainers.image.revision",
+    ]
+    assert (labels[f"{LABEL}.image"], labels[f"{LABEL}.base"]) == ("aot", "i")
+    assert labels[f"{LABEL}.pins"] == json.dumps(plan.inputs(), sort_keys=True)
+
+
+def test_what_is_installed_is_read_from_nox_and_the_groups(tmp_path: Path) -> None:
+    (tmp_path / "nox").write_text("x\nNOX_VERSION=7.1\n")
+    (tmp_path / "pyproject.toml").write_text(
+        '[dependency-groups]\ncore = ["b==1", {include-group = "more"}]\nmore = ["a==2"]\n'
+        'lowering = [{include-group = "core"}, "c==3"]\nother = ["d==4"]\n'
+    )
+    assert wanted_requirements(tmp_path) == ["a==2", "b==1", "c==3", "nox==7.1"]
+    (tmp_path / "nox").write_text("NOX=7.1\n")
+    with pytest.raises(UnfitError) as caught:
+        wanted_requirements(tmp_path)
+    assert caught.value.what == f"{tmp_path / 'nox'} names no version of nox"
+
+
+def test_an_unknown_image_and_a_place_without_docker_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_image("gone")
+    assert (caught.value.what, caught.value.fix) == (
+        "no image 'gone'",
+        "one of: " + ", ".join(IMAGES.images),
+    )
+    assert chain("full")[-1] == "full"
+    assert chain("full")[:-1] == chain(IMAGES.images["full"].parent)
+    monkeypatch.setattr(definition, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    with pytest.raises(UnfitError) as lost:
+        find_checkout()
+    assert lost.value.what == "images are built from a checkout"
+    assert lost.value.why == f"{tmp_path} has no docker/Dockerfile"
+    assert "docker_build" in lost.value.fix
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker" / "Dockerfile").write_text("")
+    assert find_checkout() == tmp_path
+
+
+def test_a_base_is_remembered_per_checkout(tmp_path: Path) -> None:
+    assert recall_base(tmp_path) == ""
+    for base in ("one", "one", "two"):
+        remember_base(tmp_path, base)
+        assert recall_base(tmp_path) == base
+    file = tmp_path / ".nox" / "image-base"
+    assert file.read_text() == "two\n"
+    before = file.stat().st_ino
+    remember_base(tmp_path, "two")
+    assert file.stat().st_ino == before, "it is not written again"
+
+
+def test_a_row_of_the_manifest_and_a_base_of_ones_own_are_planned(engine: Any) -> None:
+    row = IMAGES.default_base
+    assert plan_image(engine, "emulator") == ImagePlan(
+        "emulator", find_image("emulator"), row, ROW, ROW.image, ROOT
+    )
+    assert engine.calls == [], "a row needs no engine"
+    own = Base(image=OWN, python="3.11")
+    assert plan_image(engine, "aot", OWN) == ImagePlan(
+        "aot", find_image("aot"), "team-debian-12", own, engine.get(OWN).id, ROOT
+    )
+    probe = {"image": engine.get(OWN).id, "words": ["true"]}
+    assert engine.calls == [("probe", probe), ("probe removed", {})]
+    with pytest.raises(UsageError) as caught:
+        plan_image(engine, "aot", "gone:1")
+    assert caught.value.what == "no base 'gone:1'"
+    assert caught.value.fix.endswith(", ".join(IMAGES.bases))
+
+
+@pytest.mark.parametrize(
+    ("release", "python"),
+    [
+        (b'ID=ubuntu\nVERSION_ID="22.04"\n', "3.10"),
+        (b"NAME=x\nVERSION_ID=24.04\nID=ubuntu\n", "3.12"),
+        (b'ID=debian\nVERSION_ID="13"\n', "3.13"),
+        (b"ID=fedora\nVERSION_ID=44\n", ""),
+        (b"#ID=debian\n", ""),
+    ],
+)
+def test_the_python_of_a_base_is_its_distributions(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, release: bytes, python: str
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def read(client: Any, container: str, path: str) -> str:
+        assert client is engine
+        asked.append((container, path))
+        return release.decode()
+
+    monkeypatch.setattr(definition, "read_file", read)
+    if python:
+        assert plan_image(engine, "aot", OWN).base.python == python
+    else:
+        with pytest.raises(UsageError) as caught:
+            plan_image(engine, "aot", OWN)
+        name = "fedora-44" if b"fedora" in release else "None-None"
+        assert caught.value.what == f"{OWN} is {name}, whose Python is not known here"
+        assert caught.value.fix == "use a base of " + ", ".join(definition.PYTHONS)
+    assert asked == [("probe", "/usr/lib/os-release")]
+    assert engine.calls[-1] == ("probe removed", {})
+
+
+# -- bytes of an image -----------------------------------------------------------------------------
+
+
+def save(folder: Path, layers: list[bytes], config: Mapping[str, Any]) -> Path:
+    names = [f"{index}/layer.tar" for index in range(len(layers))]
+    rows = [{"Config": "c.json", "Layers": names, "RepoTags": None}]
+    files = {"manifest.json": json.dumps(rows), "c.json": json.dumps(config)}
+    texts = {name: text.encode() for name, text in files.items()}
+    saved = folder / "saved.tar"
+    saved.write_bytes(pack({**texts, **dict(zip(names, layers, strict=True))}))
+    return saved
+
+
+def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(tmp_path: Path) -> None:
+    top = write_layer(
+        {**PLAIN, "mtime": 9, "uname": "me", "gname": "us"},
+        {**LINK, "name": "link"},
+        {"name": "folder", "type": tarfile.DIRTYPE, "mode": 0o750},
+    )
+    own = {"Cmd": [], "Env": ["A=1"], "User": "u", "WorkingDir": "/w", "Entrypoint": ["e"]}
+    config = {"architecture": "arm64", "os": "linux", "config": {**own, "Hostname": "h"}, "x": 1}
+    target = tmp_path / "image.tar"
+    digests = normalize_image(
+        save(tmp_path, [LOW, top], config), target, keep_layers=1, time_s=3600, labels={"l": "1"}
+    )
+    files = unpack(target.read_bytes())
+    (row,) = json.loads(files["manifest.json"])
+    assert digests == tuple(name_layer(files[name]) for name in row["Layers"])
+    assert [f"sha256:{name.removesuffix('.tar')}" for name in row["Layers"]] == [*digests]
+    assert files[row["Layers"][0]] == LOW
+    text = files[row["Config"]]
+    assert row == {**row, "Config": f"{hashlib.sha256(text).hexdigest()}.json", "RepoTags": None}
+    when = "1970-01-01T01:00:00Z"
+    wanted = {
+        "architecture": "arm64",
+        "os": "linux",
+        "created": when,
+        "config": {
+            "Env": ["A=1"],
+            "User": "u",
+            "WorkingDir": "/w",
+            "Entrypoint": ["e"],
+            "Labels": {"l": "1"},
+        },
+        "history": [{"created": when, "created_by": "docker/Dockerfile"}] * 2,
+        "rootfs": {"type": "layers", "diff_ids": [*digests]},
+    }
+    assert text.decode() == json.dumps(wanted, sort_keys=True)
+    assert list(files) == [*row["Layers"], row["Config"], "manifest.json"]
+    assert not (tmp_path / "layer.tar").exists()
+    with tarfile.open(fileobj=io.BytesIO(files[row["Layers"][1]])) as layer:
+        members = {one.name: one for one in layer}
+        assert layer.extractfile("f").read() == b"1"  # type: ignore[union-attr]
+    assert {one.mtime for one in members.values()} == {3600}
+    assert (members["f"].mode, members["f"].uid, members["f"].uname) == (0o644, 1, "")
+    assert (members["link"].linkname, members["folder"].mode) == ("a", 0o750)
+
+
+def test_a_saved_image_whose_member_is_no_file_is_an_error_of_the_engine(
+    tmp_path: Path, engine: Any
+) -> None:
+    folder = write_layer({"name": "manifest.json", "type": tarfile.DIRTYPE})
+    (tmp_path / "saved.tar").write_bytes(folder)
+    with pytest.raises(ToolError) as caught:
+        normalize_image(
+            tmp_path / "saved.tar", tmp_path / "t.tar", keep_layers=0, time_s=0, labels={}
+        )
+    assert caught.value.what == "the engine saved an image that cannot be read"
+    assert caught.value.why == "manifest.json is not a file"
+    image = engine.add(FakeImage([LOW, pack({"a": b"", "b": b""})]))
+    with open_layers(engine, image.id) as layers:
+        assert [[member.name for member in layer] for layer in layers] == [["low"], ["a", "b"]]
+
+
+# -- what may be published, and what may go --------------------------------------------------------
+
+TINY = Built("executorch-qnn-ci/tiny:1", "sha256:tiny", 0, fresh=True)
+
+
+class Registry(FakeEngine):
+    """An engine with a registry that answers with ``answers``."""
+
+    answers: tuple[dict[str, Any], ...] = ({"status": "x"}, {"aux": {"Digest": "sha256:d"}}, {})
+
+    def __init__(self, *layers: bytes, **labels: str) -> None:
+        super().__init__()
+        self.add(FakeImage([*layers], labels, id=TINY.image_id))
+        self.images.push = self.push
+        self.steps: list[str] = []
+
+    def push(self, repository: str, **words: Any) -> list[dict[str, Any]]:
+        self.note("push", repository=repository, **words)
+        return [*self.answers]
+
+    def publish(self, reference: str) -> str:
+        progress = Progress()
+        progress.step = self.steps.append  # type: ignore[method-assign]
+        return push_image(self, TINY, reference, progress)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("reference", "repository", "tag"),
+    [
+        ("host/tiny:2", "host/tiny", "2"),
+        ("host/tiny", "host/tiny", "1"),
+        ("host:5000/tiny", "host:5000/tiny", "1"),
+        ("host:5000/a/tiny:x", "host:5000/a/tiny", "x"),
+        ("tiny:3", "tiny", "3"),
+    ],
+)
+def test_an_image_is_pushed_under_the_name_that_was_given(
+    reference: str, repository: str, tag: str
+) -> None:
+    registry = Registry(LOW)
+    assert registry.publish(reference) == "sha256:d"
+    assert registry.calls == [
+        ("tag", {"id": TINY.image_id, "name": f"{repository}:{tag}"}),
+        ("push", {"repository": repository, "tag": tag, "stream": True, "decode": True}),
+    ]
+    assert registry.steps == [f"pushing {repository}:{tag}"]
+    registry.answers = ({"status": "x"}, {"aux": None})
+    assert registry.publish(reference) == ""
+    registry.answers = ({"error": "denied"}, {"aux": {"Digest": "sha256:d"}})
+    with pytest.raises(ToolError) as caught:
+        registry.publish(reference)
+    assert caught.value.what == f"{repository}:{tag} was not pushed"
+    assert caught.value.why == "denied"
+
+
+def test_what_is_not_pushed_says_why_and_what_to_do() -> None:
+    with pytest.raises(UsageError) as caught:
+        Registry(LOW, **{TOOLCHAINS_LABEL: "ndk-1"}).publish("host/tiny")
+    assert caught.value.what == f"{TINY.reference} is not pushed"
+    assert caught.value.why == "it holds ndk-1, whose licence forbids it"
+    assert "--with-toolchains" in caught.value.fix
+    for reference in ("-x", "X/y", "a", "a-", "host/tiny:2 "):
+        with pytest.raises(UsageError) as wrong:
+            Registry(LOW).publish(reference)
+        assert wrong.value.what == f"{reference!r} is not an image reference"
+        assert wrong.value.fix == "REGISTRY/NAME:TAG"
+    files = {f"lib/libQnn{number:02}.so": b"" for number in range(12)}
+    registry = Registry(LOW, pack(files))
+    with pytest.raises(UsageError) as held:
+        registry.publish("host/tiny")
+    rows = [f"layer 1: {path} is a vendor's toolchain" for path in files]
+    assert find_forbidden(registry, TINY.image_id) == rows  # type: ignore[arg-type]
+    assert held.value.what == f"{TINY.reference} is not pushed"
+    assert held.value.why == "\n".join(rows[:10])
+    assert re.search("its base holds them", held.value.fix)
+    assert not registry.calls
+
+
+def test_a_folder_of_a_forbidden_name_is_no_file() -> None:
+    folder = write_layer({"name": "opt/android-ndk-r27", "type": tarfile.DIRTYPE})
+    assert find_forbidden(Registry(folder), TINY.image_id) == []  # type: ignore[arg-type]
+
+
+def test_what_is_stale_has_its_kind_and_size_and_goes_in_order(engine: Any) -> None:
+    old = engine.add(FakeImage([LOW], {f"{LABEL}.image": "aot", f"{LABEL}.base": "b"}), "x:1")
+    named = engine.add(FakeImage([LOW, LOW]), "executorch-qnn-ci/aot:0")
+    engine.add(FakeImage([b"1"], {f"{LABEL}.base": "not ours"}))
+    engine.made["c"] = SimpleNamespace(id="c", remove=lambda: engine.note("gone", id="c"))
+    engine.names = {"v": {f"{LABEL}.shell": "aot"}}
+    stale = find_stale(engine, set())
+    sizes = [len(LOW), 2 * len(LOW)]
+    assert stale == [
+        Stale("image", old.id, sizes[0]),
+        Stale("image", named.id, sizes[1]),
+        Stale("container", "c"),
+        Stale("volume", "v"),
+    ]
+    assert Stale("volume", "v").size_bytes == 0
+    assert engine.called("list containers") == [
+        {
+            "all": True,
+            "filters": {"label": f"{LABEL}.shell", "status": ["created", "exited"]},
+            "ignore_removed": True,
+        }
+    ]
+    assert find_bases(engine) == {"b"}
+    engine.calls.clear()
+    gone = remove_stale(engine, stale)
+    assert [one.kind for one in gone] == ["container", "image", "image", "volume"]
+    assert [name for name, _ in engine.calls] == ["gone", "remove", "remove"]
+    assert remove_stale(engine, []) == []
