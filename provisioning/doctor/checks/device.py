@@ -297,7 +297,7 @@ def see_no_stub(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check(
     "QNN312",
-    "{soc} has Hexagon V{hexagon}; {subject} is not staged",
+    "{soc} has Hexagon V{hexagon}; not staged: {subject}",
     "nothing can be run on that SoC: error 14001 or 4000",
     "copy {subject} of the same SDK into {where}: the skel is in lib/hexagon-v{hexagon}/unsigned",
     after=("QNN309", "QNN320", "QNN321"),
