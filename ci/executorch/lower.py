@@ -72,6 +72,8 @@ def compiler_spec(
     """ExecuTorch's compile specification. GPU's graph is always composed on the device, as upstream
     does it."""
     generate = getattr(utils, f"generate_{backend.kind}_compiler_spec")
+    level = choices.profile_level
+    traced = {"profile_level": PROFILE_LEVELS[level]} if level else {}  # 1.2.0 has no such key
     spec: list[Any] = utils.generate_qnn_executorch_compiler_spec(
         soc_model=qc_schema.QcomChipset[soc],
         backend_options=generate(**_options(scheme, choices, backend)),
@@ -79,7 +81,7 @@ def compiler_spec(
         online_prepare=choices.online_prepare or backend is Backend.GPU,
         shared_buffer=choices.shared_buffer,
         dump_intermediate_outputs=choices.dump_intermediate_outputs,
-        profile_level=PROFILE_LEVELS[choices.profile_level],
+        **traced,
     )
     if choices.log_level:
         change_options(spec, log_level=LOG_LEVELS.index(choices.log_level))

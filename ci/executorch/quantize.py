@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +170,16 @@ def configure(scheme: Scheme) -> dict[str, Any]:
     """What QnnQuantizer and ModuleQConfig take for a scheme.
 
     The moving average of ExecuTorch's default observer clips what few calibration sets hold;
-    minimum and maximum do not. Training has its own observers.
+    minimum and maximum do not. Training has its own observers. Raises FailedError for a scheme that
+    the installed ExecuTorch does not have.
     """
+    if scheme.recipe.dtype not in QuantDtype.__members__:
+        installed = version("executorch")
+        raise FailedError(
+            f"executorch {installed} has no scheme {scheme.value}",
+            why=f"its QuantDtype has no {scheme.recipe.dtype}",
+            fix="take another scheme, or lower with a later ExecuTorch",
+        )
     training = bool(scheme.recipe.training_steps)
     return {
         "quant_dtype": QuantDtype[scheme.recipe.dtype],

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
 
     from ci.executorch import delegation as audit
-    from ci.executorch import lower, patches
+    from ci.executorch import lower, patches, quantize
     from ci.executorch.delegation import (
         BROKEN,
         BUILDER,
@@ -298,6 +299,15 @@ class Counting(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         self.total.add_(x.sum(0))
         return x + self.total, x.argmax(1)
+
+
+def test_a_scheme_that_an_older_executorch_lacks_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quantize, "QuantDtype", Enum("QuantDtype", ["use_8a8w"]))
+    with pytest.raises(FailedError, match="has no scheme 16a8w"):
+        quantize.configure(Scheme.A16W8)
+    assert quantize.configure(Scheme.A8W8)["quant_dtype"].name == "use_8a8w"
 
 
 def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
