@@ -54,9 +54,9 @@ def is_worth_it(left_bytes: int, came_bytes: int, seconds: float) -> bool:
 
 
 class Spread:
-    """Brings pieces of ``url``, a file of ``size_bytes`` that ``validator`` names; connections follow
-    what they give. ``take`` gets each piece with its offset, in their order, and ``taken`` is how
-    many it got.
+    """Brings pieces of ``url``, a file of ``size_bytes`` that ``validator`` names; the number of
+    connections follows what they give. ``take`` gets each piece with its offset, in their order,
+    and ``taken`` is how many it got.
     """
 
     def __init__(

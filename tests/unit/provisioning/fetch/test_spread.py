@@ -23,7 +23,6 @@ from provisioning.fetch.ranges import (
     split_spans,
 )
 from provisioning.fetch.transfer import (
-    ChangedError,
     PermanentError,
     TransferPolicy,
     TransientError,
@@ -141,22 +140,6 @@ def test_when_every_connection_fails_it_ends(
     assert part.size == 700
     assert sum(asked.sent for asked in server.requests) == 0
     assert 4 <= len(server.requests) <= 12
-
-
-def test_another_file_ends_all_at_once(spread: Spread, part: PartFile, server: BadServer) -> None:
-    """Nobody waits for those whose answers are held."""
-    ended, released = threading.Event(), []
-
-    def held(handler: bad.Handler, data: bytes) -> None:
-        ended.wait(60)
-        released.append(True)
-
-    server.faults["a"] = [bad.part(ETag='"other"'), *[held] * 50]
-    spread.run()
-    assert isinstance(spread.failure, ChangedError)
-    assert not released
-    ended.set()
-    assert (part.size, len(server.requests) <= 8) == (700, True)
 
 
 def test_an_error_of_the_disk_ends_all(spread: Spread) -> None:
