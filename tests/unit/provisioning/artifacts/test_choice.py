@@ -275,12 +275,3 @@ def test_words_name_profiles_and_artifacts_once() -> None:
     everything = {request.name for request in all_requests(options)}
     assert {request.name for request in parse_selection(["emulator"], options)} <= everything
     assert unique_requests([one, two, one]) in ([one, two], [two, one])
-
-
-def test_a_word_that_names_nothing_is_refused_with_what_there_is() -> None:
-    with pytest.raises(UsageError, match="no profile or artifact 'gone'") as caught:
-        parse_selection(["gone@1"], Options())
-    assert caught.value.fix.startswith("profiles: ")
-    assert "emulator" in caught.value.fix
-    assert "; artifacts: " in caught.value.fix
-    assert "qnn-sdk" in caught.value.fix
