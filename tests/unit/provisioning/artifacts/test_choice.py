@@ -268,7 +268,7 @@ def test_words_name_profiles_and_artifacts_once() -> None:
     (one,) = parse_selection(["qnn-sdk"], options)
     toolchain = read_toolchain("qnn-sdk")
     assert (one.release, one.components, one.options) == (toolchain.release(), (), options)
-    other = toolchain.releases[0].version
+    other = next(one.version for one in toolchain.releases if one.version != toolchain.default)
     component = next(iter(toolchain.components))
     (two,) = parse_selection([f"qnn-sdk@{other}:{component},"], options)
     assert (two.release.version, two.components) == (other, (component,))
