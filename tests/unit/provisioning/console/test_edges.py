@@ -356,10 +356,3 @@ def test_every_line_of_a_narrow_terminal_is_broken_by_itself() -> None:
     assert all(line.startswith("      two") for line in lines[2:-2])
     assert fit_lines(text, None) == text
     assert fit_lines("a\tb", 40) == "a\tb"
-
-
-def test_an_error_is_a_record_for_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = command.run_command("qnn-ci", VERBS, ["gone", "--json"])
-    assert code == 2
-    assert text.startswith('{\n "error": "UsageError",\n "what": "there is no verb')
-    assert text.endswith('"exit_code": 2\n}\n')
