@@ -18,7 +18,7 @@ from ci.models.schemes import Scheme
 from ci.report.junit import render_junit
 from ci.report.merge import name_of
 from ci.report.schema import HTP, Case, Report, Status, Summary, Threshold
-from ci.report.text import name_some, show_counts
+from ci.report.text import count, name_some, show_counts
 
 SHOWN = 5
 BAD_TAGS = ("failure", "error")
@@ -216,8 +216,17 @@ def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
         ("cosine", case.cosine_quantized, rule.min_cosine_quantized),
         ("equal", case.equal, rule.min_equal),
         ("equal", case.equal_quantized, rule.min_equal_quantized),
+        ("the metric", case.metric, rule.min_metric),
     ):
         if figure is not None and least is not None and figure < least:
             yield f"{name} {figure:.4g}, below {least:g}"
-    if case.max_abs is not None and rule.max_abs is not None and case.max_abs > rule.max_abs:
-        yield f"a difference of {case.max_abs:.3g}, above {rule.max_abs:g}"
+    had, has = case.metric_float, case.metric
+    drop = None if had is None or has is None else had - has
+    for name, figure, most in (
+        ("a difference of", case.max_abs, rule.max_abs),
+        ("a metric that dropped by", drop, rule.max_metric_drop),
+    ):
+        if figure is not None and most is not None and figure > most:
+            yield f"{name} {figure:.3g}, above {most:g}"
+    if case.fallback_nodes and rule.full_delegation and not case.choices:
+        yield f"{count(case.fallback_nodes, 'node')} on the CPU"

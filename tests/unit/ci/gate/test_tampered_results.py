@@ -251,6 +251,7 @@ TAMPERED: dict[str, Tamper] = {
     "a passed case without inputs": in_case(inputs=0),
     "a passed case without figures": in_case(max_abs=None, equal=None),
     "a passed case below its share": in_case(equal=0.5),
+    "a passed case with a node on the CPU": in_case(fallback_nodes=1),
     "summary with fewer cases": in_summary(passed=1),
     "summary with more cases": in_summary(passed=290),
     "summary with a failed case": in_summary(failed=1),
