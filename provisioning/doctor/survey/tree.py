@@ -101,11 +101,13 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
     from provisioning.elf import programs
     from provisioning.elf.qnn_build import search_build
 
+    misplaced = ""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             build, is_context = search_build(data), data[:8] == programs.MAGIC
             if path.suffix == LOWERED:
                 damage = programs.find_program_damage(data)
+                misplaced = "" if damage else programs.find_misplaced(data)
             elif is_context or build:
                 is_known = is_context or data[:4] == programs.ARCHIVE
                 damage = programs.find_context_damage(data) if is_known else ""
@@ -116,7 +118,14 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
         build, damage, targets = None, "is empty" if not size_bytes else "", ()
     defect = Defect.TRUNCATED if damage else None
     return FileFacts(
-        relative, path, size_bytes, build=build, defect=defect, defect_why=damage, targets=targets
+        relative,
+        path,
+        size_bytes,
+        build=build,
+        defect=defect,
+        defect_why=damage,
+        targets=targets,
+        misplaced=misplaced,
     )
 
 
