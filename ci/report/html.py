@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from ci.report.annotation import repeat_command
 from ci.report.bars import Figure, draw_time
-from ci.report.columns import COLUMNS, LIMITS, columns_of, find_margin, name_models
+from ci.report.columns import COLUMNS, LIMITS, columns_of, find_margin, name_models, show_limit
 from ci.report.comparison import SOURCES
 from ci.report.schema import Case, Control, ControlKind, Report, Status
 from ci.report.text import (
@@ -56,6 +56,7 @@ def render_html(report: Report) -> str:
         cases=cases,
         columns=columns_of(report.cases),
         limits=LIMITS,
+        show_limit=show_limit,
         rules=[report.threshold_for(case) for case in report.cases],
         again=partial(repeat_command, report),
         causes=group_causes(report),
@@ -80,7 +81,7 @@ def render_page(name: str, **values: Any) -> str:
     style, script = (
         (TEMPLATES / part).read_text(encoding="utf-8") for part in ("report.css", "report.js")
     )
-    return (
+    page = (
         _environment()
         .get_template(name)
         .render(
@@ -91,6 +92,7 @@ def render_page(name: str, **values: Any) -> str:
             "base-uri 'none'; form-action 'none'",
         )
     )
+    return re.sub(r">\n\s*<", "><", page)  # each would be a node of its own
 
 
 @dataclass(frozen=True)

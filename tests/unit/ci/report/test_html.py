@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.report.bars import Bar, Figure
+from ci.report.columns import show_limit
 from ci.report.comparison import compare_reports
 from ci.report.html import (
     TEMPLATES,
@@ -31,6 +32,7 @@ from ci.report.schema import (
     Report,
     Source,
     Status,
+    Threshold,
 )
 
 VOID = {"meta", "input"}
@@ -368,3 +370,12 @@ def test_a_file_of_onnx_has_a_context_size(report: Report) -> None:
     heads = [one.text for one in read_page(replace(report, cases=tuple(cases))).find("th", "n")]
     assert "context size" in heads
     assert ".pte" not in heads
+
+
+def test_a_case_shows_the_limit_of_its_sqnr_over_all_sets_if_it_has_no_other() -> None:
+    every = Threshold(scheme="u8", model="*", min_sqnr_db_all=15.0, min_equal=0.9)
+    assert show_limit("SQNR", every) == "15.0 over all sets"
+    assert show_limit("SQNR", replace(every, min_sqnr_db=20.0)) == "20.0"
+    assert show_limit("SQNR", Threshold(scheme="u8", model="*")) == "-"
+    assert show_limit("equal", every) == "90.00 %"
+    assert show_limit("gain", every) == "-"
