@@ -67,6 +67,17 @@ def test_a_whole_context_is_as_long_as_it_says() -> None:
     assert find_context_damage(data + b"\0")
 
 
+@pytest.mark.parametrize(
+    ("begin", "told"),
+    [(0, "36"), ((1 << 40) - 37, "1099511627775"), ((1 << 40) - 36, "no size that can be")],
+)
+def test_a_header_may_claim_any_size(begin: int, told: str) -> None:
+    data = bytes(24) + struct.pack("<QQ", begin, 36)
+    assert find_context_damage(data) == (
+        f"has 40 bytes and its header says {told}: it was cut short, or is not one of QNN's"
+    )
+
+
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_a_whole_program_is_as_long_as_it_says(kind: str) -> None:
     data = PROGRAMS[kind]
