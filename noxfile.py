@@ -77,6 +77,8 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
     """
     started.append(session.name)
     python = make_environment(session, group, executorch)
+    # ExecuTorch 1.2 looks for its flatc there.
+    path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="qnn-ci-") as folder:
         cause = Path(folder) / "cause"
@@ -87,6 +89,7 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
                 "-m",
                 *words,
                 env={
+                    **({"PATH": path} if executorch else {}),
                     "QNN_CI_CAUSE_FILE": str(cause),
                     "QNN_CI_COMMAND": command,
                     "QNN_CI_SESSIONS": list_sessions(session),
@@ -117,8 +120,7 @@ def choose_executorch(session: nox.Session) -> str:
         asked = options.parse_known_args(session.posargs)[0]
     except SystemExit:  # the verb explains what is wrong with the words
         return ""
-    pairs = nox.project.load_toml(ROOT / "manifests" / "pairs.toml")
-    known = {row["executorch"]: None for row in pairs["supported"]}
+    known, default = read_pairs()
     version: str = asked.executorch
     builds = [name for name in finished if name.startswith("build_")]
     if builds and not (version or asked.sdk):
@@ -127,7 +129,15 @@ def choose_executorch(session: nox.Session) -> str:
         version = row["identity"]["executorch_version"] if row["lowers_with"] else ""
     if version not in {"", *known}:
         fail(session, USAGE, f"--executorch {version} is not one of {', '.join(known)}")
-    return "" if version == pairs["default"] else version
+    return "" if version == default else version
+
+
+def read_pairs() -> tuple[dict[str, str], str]:
+    """The torch that goes with each supported ExecuTorch, and the default one of these."""
+    pairs = nox.project.load_toml(ROOT / "manifests" / "pairs.toml")
+    return {row["executorch"]: row["torch"] for row in reversed(pairs["supported"])}, pairs[
+        "default"
+    ]
 
 
 def list_sessions(session: nox.Session) -> str:
@@ -166,8 +176,10 @@ def find_environment(session: nox.Session, group: str, executorch: str = "") -> 
 
 
 def list_packages(group: str, executorch: str = "") -> list[str]:
-    """A dependency group's packages, with another version of ExecuTorch if one is named."""
-    own = {"executorch": f"executorch=={executorch}"} if executorch else {}
+    """A dependency group's packages, with another version of ExecuTorch, and the torch that goes
+    with it, if one is named."""
+    named = {"executorch": executorch, "torch": read_pairs()[0][executorch]} if executorch else {}
+    own = {name: f"{name}=={version}" for name, version in named.items()}
     wanted = nox.project.dependency_groups(PYPROJECT, group)
     return [own.get(one.partition("==")[0], one) for one in wanted]
 

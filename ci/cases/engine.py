@@ -175,12 +175,14 @@ class Program:
 class RunNotes:
     """What a runner reports besides outputs: ``faults`` fail the case, ``remark`` is shown,
     ``files`` are kept next to the report, ``accelerator`` are means per input set by QNN's
-    profile, in cycles and microseconds."""
+    profile, in cycles and microseconds, ``run_ms`` is the mean of the runs of an input set that
+    the model's entry asks for."""
 
     faults: tuple[str, ...] = ()
     remark: str = ""
     files: tuple[Path, ...] = ()
     accelerator: Mapping[str, int] = field(default_factory=dict)
+    run_ms: float | None = None
 
 
 class RunError(FailedError):

@@ -361,6 +361,8 @@ def make_case(
         partitions=delegation.partitions if delegation else None,
         lower_s=artifact.lower_s if artifact else None,
         run_s=round(run.wall_s, 3) if run else None,
+        run_ms=round(run.notes.run_ms, 4) if run and run.notes.run_ms else None,
+        run_options=str(spec.source.run),
         pte_bytes=compiled.size_bytes if compiled else None,
         compiler=known.compiler,
         choices=describe_choices(spec, compiled),

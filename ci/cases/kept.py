@@ -96,6 +96,7 @@ def judge_case(
         reason="\n".join(filter(None, [*faults, result.case.reason])),
         warnings=(*result.case.warnings, *([UNMEASURED] if metric else [])),
         run_s=case.run_s,
+        run_ms=case.run_ms,
         accelerator_cycles=case.accelerator_cycles,
         accelerator_us=case.accelerator_us,
     )

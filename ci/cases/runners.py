@@ -6,7 +6,7 @@ import secrets
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from provisioning.console.command import user_command
 from provisioning.console.process import end_marked, run_process
 from provisioning.errors import UsageError
 
-OUTPUTS, INPUT_LIST = "outputs", "input_list.txt"
+OUTPUTS, INPUT_LIST, SPEED = "outputs", "input_list.txt", "speed.txt"
 MARK = "QNN_CI_RUN"  # a variable by which processes that a runner leaves are found
 
 
@@ -140,6 +140,18 @@ class ExternalProgram:
     timeout_s: float
     used: bool = field(default=False, init=False)
 
+    @property
+    def flags(self) -> list[str]:
+        """What the model's entry has the program run with."""
+        flags = self.program.spec.source.run.flags
+        times = {"performance_output_path": self.speed} if flags else {}
+        return [f"--{name}={value}" for name, value in {**flags, **times}.items()]
+
+    @property
+    def speed(self) -> Path:
+        """Where the program leaves the mean time of a run, in ms."""
+        return self.program.directory / SPEED
+
     def run(self, sets: Sets) -> Sets:
         """Write raw files, start the program, and read what it wrote.
 
@@ -164,6 +176,7 @@ class ExternalProgram:
                     f"--model_path={self.program.path}",
                     f"--input_list_path={listed}",
                     f"--output_folder_path={outputs}",
+                    *self.flags,
                 ],
                 env={**self.runner.environment, MARK: mark},
                 cwd=self.program.directory,
@@ -187,6 +200,8 @@ class ExternalProgram:
             raise RunError(str(error)) from error
 
     def finish(self) -> RunNotes:
+        with suppress(OSError, ValueError):
+            return RunNotes(run_ms=float(self.speed.read_text(encoding="utf-8")))
         return RunNotes()
 
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 
-from ci.models.lowering_options import NO_CHOICES, check_choices
+from ci.models.lowering_options import NO_CHOICES, ONE_RUN, check_choices
 from ci.models.schemes import EXECUTORCH, ONNX, Lane, Scheme
 from ci.models.source_lines import find_repository, name_file
 from ci.models.suite import SUITE
@@ -92,9 +92,17 @@ def select_cases(
             alike = chosen.get(name, entry).source != entry.source
             chosen[entry.path if alike else name] = entry
     if lane.suffix and (
-        own := [name for name, one in chosen.items() if one.lowering != NO_CHOICES]
+        own := [
+            f"{name}.{key}"
+            for name, one in chosen.items()
+            for key, differs in (
+                ("lowering", one.lowering != NO_CHOICES),
+                ("run", one.run != ONE_RUN),
+            )
+            if differs
+        ]
     ):
-        told = f"models.{own[0]}.lowering has options of ExecuTorch"
+        told = f"models.{own[0]} has options of ExecuTorch"
         raise UsageError(told, fix="give it to ./nox -s test_emulator")
     foreign = [name for name, one in chosen.items() if one.path.endswith(ONNX.suffix)]
     if foreign and not lane.suffix:

@@ -42,13 +42,14 @@ from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_bl
 from ci.models.eager import keep_state, run_eager
 from ci.models.integer_bounds import find_joined, find_ties
 from ci.models.layers import expose_layers, find_loss
-from ci.models.lowering_options import NO_CHOICES, PROFILE_LEVELS, Choices
+from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.methods import split_inputs, split_module
 from ci.models.model import Model, digest_weights, name_made
 from ci.models.noise import predict_noise
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import Inputs, working_directory
+from provisioning.elf.programs import find_misplaced
 from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import scratch_directory
 from provisioning.manifest.targets import Backend
@@ -71,6 +72,8 @@ def compiler_spec(
     """ExecuTorch's compile specification. GPU's graph is always composed on the device, as upstream
     does it."""
     generate = getattr(utils, f"generate_{backend.kind}_compiler_spec")
+    level = choices.profile_level
+    traced = {"profile_level": PROFILE_LEVELS[level]} if level else {}  # 1.2.0 has no such key
     spec: list[Any] = utils.generate_qnn_executorch_compiler_spec(
         soc_model=qc_schema.QcomChipset[soc],
         backend_options=generate(**_options(scheme, choices, backend)),
@@ -78,9 +81,20 @@ def compiler_spec(
         online_prepare=choices.online_prepare or backend is Backend.GPU,
         shared_buffer=choices.shared_buffer,
         dump_intermediate_outputs=choices.dump_intermediate_outputs,
-        profile_level=PROFILE_LEVELS[choices.profile_level],
+        **traced,
     )
+    if choices.log_level:
+        change_options(spec, log_level=LOG_LEVELS.index(choices.log_level))
     return spec
+
+
+def change_options(spec: list[Any], **values: Any) -> None:
+    """Set options that generate_qnn_executorch_compiler_spec has no parameter for."""
+    (one,) = spec
+    options = flatbuffer_to_option(one.value)
+    for name, value in values.items():
+        setattr(options, name, value)
+    one.value = option_to_flatbuffer(options)
 
 
 def _options(scheme: Scheme, choices: Choices, backend: Backend) -> Mapping[str, Any]:
@@ -140,6 +154,8 @@ class Lowering:
             run_forked(lambda: self.write_calls(module))
         program, delegation = self.compile(module, choices)
         unshared = self.compile_unshared(module, len(program))
+        if misplaced := find_misplaced(program):
+            raise FailedError(f"the program {misplaced}")
         (self.staging.directory / PROGRAM).write_bytes(program)
         return Compiled(
             program=PROGRAM,
@@ -209,14 +225,10 @@ class Lowering:
         Only in a fork: HTP's compiler has to be the first that a process loads.
         """
         directory = self.staging.directory / SAVER
-        (spec,) = compiler_spec(
-            self.spec.scheme, self.spec.soc, self.spec.source.choices, saver=True
-        )
-        options = flatbuffer_to_option(spec.value)
-        options.saver_output_dir = str(directory.absolute())
-        spec.value = option_to_flatbuffer(options)
+        spec = compiler_spec(self.spec.scheme, self.spec.soc, self.spec.source.choices, saver=True)
+        change_options(spec, saver_output_dir=str(directory.absolute()))
         with suppress(SystemExit):
-            self.lower_edge(module, [spec])
+            self.lower_edge(module, spec)
         if not (directory / SAVER_CALLS).is_file():
             raise FailedError(f"QNN's Saver wrote no {SAVER_CALLS}")
 

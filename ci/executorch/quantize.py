@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,13 @@ def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: A
         exported = torch.export.export(module, model.evaluation[0], strict=True).module()
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
-        quantizer.set_block_size_map(block_sizes(exported, recipe.block))
+        block = choices.block_size or recipe.block
+        quantizer.set_block_size_map(block_sizes(exported, block))
+        if choices.block_size and not quantizer.block_size_map:
+            raise UsageError(
+                f"block_size: blocks of {block} fit no layer of {Path(model.name).name}",
+                why="they fit layers whose input channels are a multiple of it, with a kernel of 1",
+            )
     with annotated(quantizer, choices):
         prepare = prepare_qat_pt2e if recipe.training_steps else prepare_pt2e
         prepared = prepare(exported, quantizer)
@@ -163,8 +170,16 @@ def configure(scheme: Scheme) -> dict[str, Any]:
     """What QnnQuantizer and ModuleQConfig take for a scheme.
 
     The moving average of ExecuTorch's default observer clips what few calibration sets hold;
-    minimum and maximum do not. Training has its own observers.
+    minimum and maximum do not. Training has its own observers. Raises FailedError for a scheme that
+    the installed ExecuTorch does not have.
     """
+    if scheme.recipe.dtype not in QuantDtype.__members__:
+        installed = version("executorch")
+        raise FailedError(
+            f"executorch {installed} has no scheme {scheme.value}",
+            why=f"its QuantDtype has no {scheme.recipe.dtype}",
+            fix="take another scheme, or lower with a later ExecuTorch",
+        )
     training = bool(scheme.recipe.training_steps)
     return {
         "quant_dtype": QuantDtype[scheme.recipe.dtype],
@@ -179,19 +194,24 @@ def configure(scheme: Scheme) -> dict[str, Any]:
 def annotated(quantizer: QnnQuantizer, choices: Choices) -> Iterator[None]:
     """Let ``quantizer`` annotate as the choices say.
 
-    Raises UsageError for a recipe that is none, at the end for a part that no node belongs to.
+    Raises UsageError for a recipe that is none, at the end for a part that no node belongs to, and
+    for a node to discard that is not there.
     """
     found: set[Part] = set()
+    names: list[str] = []
+    own = []
     quantizer.set_submodule_qconfig_list(
         [
             (partial(_belongs, part=part, found=found), ModuleQConfig(**configure(part.scheme)))
             for part in choices.parts
         ]
     )
+    if choices.discard_nodes:
+        quantizer.add_discard_nodes(choices.discard_nodes)
+        own.append(lambda module: names.extend(_name_calls(module)))
     if choices.annotation:
-        quantizer.add_custom_quant_annotations(
-            [partial(call_function, choices.annotation, ANNOTATION)]
-        )
+        own.append(partial(call_function, choices.annotation, ANNOTATION))
+    quantizer.add_custom_quant_annotations(own)
     if choices.recipe:
         recipe = call_function(choices.recipe, RECIPE)
         if not isinstance(recipe, QuantRecipe):
@@ -202,6 +222,15 @@ def annotated(quantizer: QnnQuantizer, choices: Choices) -> Iterator[None]:
         if part not in found:
             why = "module and type are those of the model, a node is called as torch.export does"
             raise UsageError(f"no node belongs to the part {part}", why=why)
+    for name in choices.discard_nodes:
+        if name not in names:
+            raise UsageError(
+                f"discard_nodes: there is no {name}", fix=f"one of: {', '.join(names)}"
+            )
+
+
+def _name_calls(module: GraphModule) -> Iterator[str]:
+    return (node.name for node in module.graph.nodes if node.op == "call_function")
 
 
 def _belongs(node: Node, part: Part, found: set[Part]) -> bool:

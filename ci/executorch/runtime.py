@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ except ImportError:  # until 1.4
     _C = importlib.import_module("executorch.extension.pybindings._portable_lib")
 
 from ci.cases.engine import Program, Sets
+from ci.models.lowering_options import ONE_RUN, RunOptions
 from provisioning.errors import FailedError
 
 # Its import registers them.
@@ -45,11 +48,16 @@ class LoadedProgram:
 
     Its methods follow each other in inputs and outputs. ``quantizes`` is whether the CPU quantizes
     inputs and outputs. With ``debug_bytes`` the runtime keeps a trace, with up to so many bytes of
-    intermediate outputs.
+    intermediate outputs. Each input set runs as often as ``repeated`` says.
     """
 
     def __init__(
-        self, program: Program, *, quantizes: bool = False, debug_bytes: int | None = None
+        self,
+        program: Program,
+        *,
+        quantizes: bool = False,
+        debug_bytes: int | None = None,
+        repeated: RunOptions = ONE_RUN,
     ) -> None:
         overwrite_freed_memory()
         if quantizes:
@@ -59,11 +67,23 @@ class LoadedProgram:
         self.program = _C._load_program(str(program.path), **more)
         names = program.compiled.methods or ("forward",)
         self.methods = [self.program.load_method(name) for name in names]
+        self.repeated, self.times_s = repeated, list[float]()
 
     def run(self, sets: Sets) -> Sets:
-        """Execute every method for each input set. Raises FailedError for an input of another
-        size."""
-        return [self.run_set(number, tensors) for number, tensors in enumerate(sets)]
+        """Execute every method for each input set, and give the outputs of its last run. Raises
+        FailedError for an input of another size."""
+        return [self.repeat_set(number, tensors) for number, tensors in enumerate(sets)]
+
+    def repeat_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
+        """Return the outputs of the last run of one input set; the timed runs are noted."""
+        for _ in range(self.repeated.warm_up):
+            self.run_set(number, tensors)
+        outputs: list[Any] = []
+        for _ in range(self.repeated.iteration):
+            start = time.perf_counter()
+            outputs = self.run_set(number, tensors)
+            self.times_s.append(time.perf_counter() - start)
+        return outputs
 
     def run_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
         """Return the outputs of one input set."""
@@ -84,8 +104,9 @@ class LoadedProgram:
             outputs += [np.array(one.detach()) for one in made]
         return outputs
 
-    def finish(self) -> None:
-        """Nothing is left to be told."""
+    def finish(self) -> float:
+        """Return the mean time of a run, in seconds."""
+        return fmean(self.times_s)
 
     def write_trace(self, trace: Path, debug: Path) -> None:
         """Write the trace of all runs so far, and the intermediate outputs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ci.cases.engine import Program, RunNotes, Sets
@@ -26,7 +26,8 @@ class OpenJob:
     def __call__(self) -> object:
         from ci.executorch.runtime import LoadedProgram
 
-        return LoadedProgram(self.program, quantizes=self.quantizes)
+        repeated = self.program.spec.source.run
+        return LoadedProgram(self.program, quantizes=self.quantizes, repeated=repeated)
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,13 @@ def make_runner(pool: Pool, timeout_s: float, *, quantizes: bool = False) -> Poo
     def opening(program: Program) -> Job:
         return OpenJob(program, quantizes)
 
-    def note(opened: PooledProgram, _: object) -> RunNotes:
-        if not opened.program.spec.source.choices.traces:
-            return RunNotes()
-        return trace_run(opened.program, opened.sets, opened.outputs, pool, timeout_s)
+    def note(opened: PooledProgram, mean_s: float) -> RunNotes:
+        source = opened.program.spec.source
+        run_ms = mean_s * 1000 if source.run.flags else None
+        if not source.choices.traces:
+            return RunNotes(run_ms=run_ms)
+        notes = trace_run(opened.program, opened.sets, opened.outputs, pool, timeout_s)
+        return replace(notes, run_ms=run_ms)
 
     return PooledRunner(NAME, pool, opening, note)
 

@@ -4,7 +4,7 @@ what."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, structs
 
@@ -12,6 +12,9 @@ from ci.models.schemes import Scheme
 from provisioning.errors import UsageError
 
 Word = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+LogLevel = Literal["off", "error", "warn", "info", "verbose", "debug"]
+LOG_LEVELS = get_args(LogLevel)  # 0 to 5 in QNN
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,10 +34,44 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.module or self.type or self.node} {self.scheme.value}"
 
 
+class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """``[models.NAME.run]``: flags of qnn_executor_runner, of which 0 leaves one of LPAI to QNN.
+    ``warm_up`` runs precede the ``iteration`` runs of which the time is taken.
+    """
+
+    warm_up: Count = 0
+    iteration: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    lpai_fps: Count = 0
+    lpai_ftrt_ratio: Count = 0
+    lpai_client_perf_type: Literal[0, 1, 2] = 0
+    lpai_affinity: Literal[0, 1, 2] = 0
+    lpai_core_selection: Count = 0
+
+    @property
+    def flags(self) -> dict[str, int]:
+        """Those that are not as usual."""
+        usual = structs.asdict(ONE_RUN)
+        return {name: value for name, value in structs.asdict(self).items() if value != usual[name]}
+
+    @property
+    def of_lpai(self) -> tuple[str, ...]:
+        """The flags that LPAI alone has."""
+        return tuple(name for name in self.flags if name.startswith("lpai_"))
+
+    def __str__(self) -> str:
+        """``warm_up 2, iteration 10``."""
+        return ", ".join(f"{name} {value}" for name, value in self.flags.items())
+
+
+ONE_RUN = RunOptions()
+
+
 class Choices(Struct, frozen=True, forbid_unknown_fields=True):
     """The choices, called as ExecuTorch calls them where it has a word.
 
     ``skip_nodes`` and ``skip_ops`` stay on the CPU; ``parts`` have schemes of their own;
+    ``discard_nodes`` are not quantized; ``block_size`` input channels share a scale in a scheme of
+    blocks; ``log_level`` is QNN's, of compiler and runtime;
     ``annotation`` (of a GraphModule) and ``recipe`` (which returns a QuantRecipe) are
     ``file.py:function``. ``methods`` are further functions of the model's file, each a method of
     the same program, whose weights ``weight_sharing`` keeps once.
@@ -42,6 +79,8 @@ class Choices(Struct, frozen=True, forbid_unknown_fields=True):
 
     skip_nodes: tuple[Word, ...] = ()
     skip_ops: tuple[Word, ...] = ()
+    discard_nodes: tuple[Word, ...] = ()
+    block_size: Count = 0
     parts: tuple[Part, ...] = ()
     annotation: str = ""
     recipe: str = ""
@@ -52,6 +91,7 @@ class Choices(Struct, frozen=True, forbid_unknown_fields=True):
     saver: bool = False
     methods: tuple[Word, ...] = ()
     weight_sharing: bool = False
+    log_level: Literal["", LogLevel] = ""
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -77,7 +117,7 @@ def _tell(name: str, value: Any) -> str:
         return name
     if isinstance(value, str):
         return f"{name} {value.rpartition('/')[2]}"
-    return f"{name} {' + '.join(map(str, value))}"
+    return f"{name} {value if isinstance(value, int) else ' + '.join(map(str, value))}"
 
 
 NO_CHOICES = Choices()
@@ -89,6 +129,8 @@ PROFILE_LEVELS = {"": 0, "detailed": 2, "optrace": 3}
 EXCLUSIONS = (
     ("recipe", "parts", "QnnQuantizer.annotate looks at a recipe alone"),
     ("recipe", "annotation", "QnnQuantizer.annotate looks at a recipe alone"),
+    ("recipe", "discard_nodes", "QnnQuantizer.annotate looks at a recipe alone"),
+    ("recipe", "block_size", "QnnQuantizer.annotate looks at a recipe alone"),
     ("dump_intermediate_outputs", "methods", "debug handles of methods would be the same"),
     ("profile_level", "dump_intermediate_outputs", "what is dumped changes the times"),
     ("profile_level", "methods", "a trace does not say of which method an event is"),
@@ -96,7 +138,7 @@ EXCLUSIONS = (
     ("online_prepare", "weight_sharing", "weights are shared when a context is compiled"),
     ("online_prepare", "methods", "a DLC is read back by the name of one graph"),
 )
-QUANTIZING = ("parts", "annotation", "recipe")
+QUANTIZING = ("parts", "annotation", "recipe", "discard_nodes", "block_size")
 
 
 def check_choices(choices: Choices, scheme: Scheme, model: str) -> None:
@@ -117,6 +159,8 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
     quantizing = sorted(asked.intersection(QUANTIZING))
     if quantizing and not scheme.quantized:
         yield f"{quantizing[0]} and {scheme.value} exclude each other", "nothing is quantized"
+    elif choices.block_size and not scheme.recipe.block:
+        yield f"block_size and {scheme.value} exclude each other", "it is for 16a4w_block"
     for part in choices.parts:
         recipe = part.scheme.recipe
         if not recipe.dtype or recipe.block:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field, structs
 
-from ci.models.lowering_options import NO_CHOICES, Choices
+from ci.models.lowering_options import NO_CHOICES, ONE_RUN, Choices, RunOptions
 from ci.models.schemes import ONNX, Scheme
 from ci.models.suite import SUITE
 from provisioning.errors import UsageError, at_key
@@ -76,14 +76,15 @@ class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
 class Source(Struct, frozen=True):
     """A user's model: ``/whole/path/file.py:factory``, and files or functions of the same form
     that give the inputs to calibrate on and to judge on, in place of the factory's; or
-    ``reference`` is a model of the suite. ``choices`` say how it is lowered, ``shapes`` are those
-    of an ONNX file's inputs by name, ``float_model`` is the file that a quantized one was made
-    of."""
+    ``reference`` is a model of the suite. ``choices`` say how it is lowered, ``run`` how its
+    program runs, ``shapes`` are those of an ONNX file's inputs by name, ``float_model`` is the file
+    that a quantized one was made of."""
 
     reference: str = ""
     calibration: str = ""
     inputs: str = ""
     choices: Choices = NO_CHOICES
+    run: RunOptions = ONE_RUN
     shapes: tuple[tuple[str, Shape], ...] = ()
     float_model: str = ""
 
@@ -144,8 +145,9 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """A model of the user's, ``path`` being ``file.py:factory``, an .onnx file or a model of the
     suite; paths are relative to the policy.
 
-    ``lowering`` is what it is lowered with, ``limits`` are its own, by scheme. ``shapes`` are those
-    of the inputs of an .onnx file, by name, ``float_model`` is what a quantized one was made of.
+    ``lowering`` is what it is lowered with, ``run`` what its program is run with, ``limits`` are
+    its own, by scheme. ``shapes`` are those of the inputs of an .onnx file, by name,
+    ``float_model`` is what a quantized one was made of.
     """
 
     path: FileOrFunction
@@ -154,6 +156,7 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     calibration: str = ""
     inputs: str = ""
     lowering: Choices = NO_CHOICES
+    run: RunOptions = ONE_RUN
     limits: dict[Scheme, Limits] = field(default_factory=dict)
     metric: Metric | None = None
     shapes: dict[str, Shape] = field(default_factory=dict)
@@ -164,7 +167,13 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
         """What is lowered."""
         shapes = tuple(self.shapes.items())
         return Source(
-            self.path, self.calibration, self.inputs, self.lowering, shapes, self.float_model
+            self.path,
+            self.calibration,
+            self.inputs,
+            self.lowering,
+            self.run,
+            shapes,
+            self.float_model,
         )
 
 

@@ -24,8 +24,8 @@ class OnnxEngine:
 
     ``sdk`` is the root of QNN's libraries; ``given`` are provider options of the user's. ``embed``
     is whether the context binary is inside the ONNX file (embed mode 1) or next to it (0);
-    ``saver`` asks for QNN's calls too. ``exports`` is whether any model is torch's. ``command`` is
-    what runs the session, without its choice of cases.
+    ``saver`` asks for QNN's calls too. ``log_level`` is QNN's when a program runs. ``exports`` is
+    whether any model is torch's. ``command`` is what runs the session, without its choice of cases.
     """
 
     toolchain: tuple[str, ...]
@@ -33,6 +33,7 @@ class OnnxEngine:
     given: Mapping[str, str] = field(default_factory=dict)
     embed: bool = True
     saver: bool = False
+    log_level: str = ""
     exports: bool = True
     command: str = ""
 

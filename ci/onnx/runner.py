@@ -38,16 +38,20 @@ class OpenSession:
     options: Mapping[str, str]
     profile: Path
     strict: bool = True
+    log_level: str = ""
 
     def __call__(self) -> RecoveringSession:
         """Raises UnfitError for a context of another SoC, which the emulator would run."""
         from ci.onnx.contexts import check_context
-        from ci.onnx.session import NO_FALLBACK, open_session
+        from ci.onnx.session import NO_FALLBACK, name_severity, open_session
 
         check_context(self.path, self.soc)
         entries = NO_FALLBACK if self.strict else {}
+        severity = name_severity(self.log_level)
         return RecoveringSession(
-            lambda: open_session(self.path, self.options, entries, profile=self.profile)
+            lambda: open_session(
+                self.path, self.options, entries, profile=self.profile, severity=severity
+            )
         )
 
 
@@ -99,7 +103,9 @@ def make_runner(engine: OnnxEngine, pool: Pool, level: str = "") -> PooledRunner
         options |= profile_options(level, program.directory / PROFILE_CSV)
         strict = not program.compiled.delegation.fallback_ops
         profile = program.directory / PROFILE
-        return OpenSession(program.path, program.spec.soc, options, profile, strict)
+        return OpenSession(
+            program.path, program.spec.soc, options, profile, strict, engine.log_level
+        )
 
     return PooledRunner(NAME, pool, opening, note_execution, alone=True)
 

@@ -14,13 +14,20 @@ from typing import Any
 import onnxruntime
 import onnxruntime_qnn
 
+from ci.models.lowering_options import LOG_LEVELS
 from ci.models.numerics import THREADS
 from provisioning.errors import FailedError
 
 PROVIDER, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
-VERBOSE, WARNING = 0, 2
+VERBOSE, WARNING, FATAL = 0, 2, 4
 NO_FALLBACK = {"session.disable_cpu_ep_fallback": "1"}
 RECORD_ASSIGNMENT = {"session.record_ep_graph_assignment_info": "1"}
+
+
+def name_severity(log_level: str) -> int:
+    """ONNX Runtime's severity for a level of QNN's log, which its provider sets by that; its usual
+    one if ``log_level`` is empty."""
+    return max(FATAL - LOG_LEVELS.index(log_level), VERBOSE) if log_level else WARNING
 
 
 def context_entries(path: Path, *, embed: bool) -> dict[str, str]:

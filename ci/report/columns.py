@@ -193,6 +193,15 @@ COLUMNS = (
         draw=draw_run,
     ),
     Column(
+        "run ms",
+        lambda case: _format(case.run_ms, ".4g"),
+        lambda case: case.run_ms,
+        terminal="run\nms",
+        summary="run ms",
+        told="{} ms for a run",
+        hint=lambda case: case.run_options,
+    ),
+    Column(
         ".pte",
         lambda case: show_bytes(case.pte_bytes),
         lambda case: case.pte_bytes,

@@ -318,6 +318,8 @@ class Case(Record, frozen=True, kw_only=True):
     partitions: Count | None = None
     lower_s: Seconds | None = None
     run_s: Seconds | None = None
+    run_ms: float | None = None
+    run_options: str = ""
     pte_bytes: Count | None = None
     compiler: str = ""
     choices: str = ""

@@ -105,7 +105,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     require_choices(specs, backend)
     if args.plan:
         specs = list_planned(args.plan)
-    check_runner(specs, args.runner)
+    if args.log_level:
+        specs = [set_log_level(spec, args.log_level) for spec in specs]
+    check_runner(specs, args.runner, backend)
     mark = None
     if args.shard:
         specs, mark = take_shard(specs, args.shard, policy, args.runner)
@@ -140,13 +142,30 @@ def require_executorch(wanted: str) -> None:
         )
 
 
-def check_runner(specs: Sequence[CaseSpec], runner: str) -> None:
-    """Raises UsageError for a case that only ExecuTorch's Python runtime runs."""
+def set_log_level(spec: CaseSpec, level: str) -> CaseSpec:
+    """The case with another level of QNN's log."""
+    choices = replace(spec.source.choices, log_level=level)
+    return dataclasses.replace(spec, source=replace(spec.source, choices=choices))
+
+
+def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Backend.HTP) -> None:
+    """Raises UsageError for a case that only ExecuTorch's Python runtime runs, and for options of
+    LPAI that it does not take, or that the backend does not."""
     for spec in specs:
         choices = spec.source.choices
         if runner != PYTHON and (choices.traces or choices.methods):
             told = f"models.{spec.model}.lowering has {choices}, and --runner {runner} runs forward"
             raise UsageError(told, fix="leave out --runner")
+        own = spec.source.run.of_lpai
+        if own and not backend.is_lpai:
+            told = f"models.{spec.model}.run has {', '.join(own)}"
+            raise UsageError(told, why="--backend lpai alone has them", fix="give it")
+        if own and runner == PYTHON:
+            raise UsageError(
+                f"models.{spec.model}.run has {', '.join(own)}",
+                why="ExecuTorch's Python runtime passes no options to a backend",
+                fix="give a runner that takes qnn_executor_runner's flags, with --runner",
+            )
 
 
 def check_choice(runner: str, chosen: QnnChoice) -> None:
@@ -203,7 +222,7 @@ def run(
             "try-unsupported",
             backend="" if backend is Backend.HTP else backend.value,
             runner="" if args.runner == PYTHON else args.runner,
-            **chosen.options,
+            **{"log-level": args.log_level, **chosen.options},
         ),
         backend=backend,
     )

@@ -47,7 +47,7 @@ def parse_qnn_name(name: str) -> QnnName | None:
 class FileFacts:
     """One library or program of a tree: its ELF facts, or why it has none. ``sha256`` is that of an
     unsigned DSP library, and ``proof`` what proves that it is genuine. ``targets`` are what a
-    program was compiled for.
+    program was compiled for, ``misplaced`` is how its segments are not where they can be mapped.
     """
 
     relative: str
@@ -60,6 +60,7 @@ class FileFacts:
     sha256: str = ""
     proof: Proof | None = None
     targets: tuple[Target, ...] = ()
+    misplaced: str = ""
 
     @property
     def name(self) -> str:

@@ -103,7 +103,8 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``flags`` is the Hexagon version in e_flags (0x75), None where it is free. ``glibc``,
     ``glibcxx`` and ``cxxabi`` are the newest that the target has, ``android_api`` its API level;
     ``system`` the libraries it brings. ``load_align`` is advised, in bytes. ``sonames`` holds
-    known exceptions by file name. Of files that match ``unused`` only the target is judged.
+    known exceptions by file name. Of files that match ``unused`` only the target and the
+    alignment are judged.
     """
 
     bits: int

@@ -6,7 +6,9 @@ u64, where the graphs begin and their size, which together are the size of the f
 several SoCs is a DLC, a zip archive. From 2.36 on each graph has the options that it was compiled
 with as text, ``soc_type=SM8750;arch=79;...;vtcm_size=8388608;``. A program of ExecuTorch has an
 extended header at 8 (executorch/exir/_serialize/_program.py): ``eh00``, its length (u32), the size
-of the flatbuffer, the offset of the segments and, in 32 bytes, their size (u64).
+of the flatbuffer, the offset of the segments and, in 32 bytes, their size (u64). Its flatbuffer is
+a Program of executorch/schema/program.fbs: field 4 lists the segments, each an offset (u64) from
+that of all and a size (u64). ExecuTorch puts each at a multiple of 128 bytes.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ MAGIC, ARCHIVE = b"\0\0\0\2\0\0\0\3", b"PK\x03\x04"
 CONTEXT = struct.Struct("<24xQQ")
 PROGRAM = struct.Struct("<4x4s4sIQQ")
 EXTENDED, SEGMENTS_AT, SIZE = b"eh00", 32, struct.Struct("<Q")
+SEGMENT_ALIGN = 128  # ExecutorchBackendConfig.segment_alignment
+SEGMENTS_FIELD, OFFSET_BYTES = 4, 4
 Blob = bytes | mmap.mmap
 
 
@@ -76,3 +80,51 @@ def find_program_damage(blob: Blob) -> str:
     if length >= SEGMENTS_AT and segments and len(blob) >= PROGRAM.size + SIZE.size:
         size = segments + SIZE.unpack_from(blob, PROGRAM.size)[0]
     return f"is cut short: it has {len(blob)} of {size} bytes" if len(blob) < size else ""
+
+
+def find_misplaced(blob: Blob) -> str:
+    """Why segments of a whole program cannot be mapped into memory; empty if they can."""
+    base = PROGRAM.unpack_from(blob)[4] if blob[8:12] == EXTENDED else 0
+    if blob.find(MAGIC, 0, base or len(blob)) >= 0:
+        return "holds a context binary in its flatbuffer, not in a segment"
+    try:
+        for start, size in list_segments(blob, base) if base else ():
+            if start % SEGMENT_ALIGN:
+                return f"has a segment at byte {start}, not at a multiple of {SEGMENT_ALIGN}"
+            if start + size > len(blob):
+                return f"has {len(blob)} bytes, and a segment that ends at {start + size}"
+    except struct.error:
+        return "has a flatbuffer that cannot be read"
+    return ""
+
+
+def list_segments(blob: Blob, base: int) -> list[tuple[int, int]]:
+    """Start in the file and size of each segment, in bytes; ``base`` is the first one's. Raises
+    struct.error."""
+    field = _find_field(blob, _follow(blob, 0), SEGMENTS_FIELD)
+    if not field:
+        return []
+    vector = _follow(blob, field)
+    count = min(_read(blob, "<I", vector), len(blob) // OFFSET_BYTES)
+    tables = [_follow(blob, vector + OFFSET_BYTES * (1 + index)) for index in range(count)]
+    pairs = [[_find_field(blob, table, number) for number in (0, 1)] for table in tables]
+    values = [[_read(blob, "<Q", place) if place else 0 for place in pair] for pair in pairs]
+    return [(base + start, size) for start, size in values]
+
+
+def _follow(blob: Blob, place: int) -> int:
+    return place + _read(blob, "<I", place)
+
+
+def _find_field(blob: Blob, table: int, number: int) -> int:
+    """Where a field of a flatbuffer's table is; 0 if it has its default."""
+    vtable, entry = table - _read(blob, "<i", table), 4 + 2 * number
+    offset = _read(blob, "<H", vtable + entry) if entry < _read(blob, "<H", vtable) else 0
+    return table + offset if offset else 0
+
+
+def _read(blob: Blob, form: str, place: int) -> int:
+    if place < 0:
+        raise struct.error(f"byte {place}")
+    number: int = struct.unpack_from(form, blob, place)[0]
+    return number

@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from provisioning.fetch.credentials import find_headers
 from provisioning.fetch.transfer import (
+    ChangedError,
     Head,
     PermanentError,
     TransferPolicy,
@@ -86,13 +87,14 @@ class Client:
 
         Of the file that ``validator`` names: an answer that names none is taken, since one to
         If-Range need not repeat a date (RFC 9110, 15.3.7). Close it to end the connection. Raises
-        PermanentError for anything else than this range, TransientError when it ends early.
+        ChangedError for another file, PermanentError for more than this range, TransientError when
+        it ends early.
         """
         headers = {"Range": f"bytes={start}-{end - 1}", "If-Range": validator}
         with self.get(url, headers) as (head, body):
             is_other = head.validator not in {"", validator} or head.total != total
             if head.status != 206 or head.range_start != start or is_other:
-                raise PermanentError("the file changed in mid-way")
+                raise ChangedError("the file changed in mid-way")
             if head.length > end - start:
                 raise PermanentError("the server sent more than was asked for")
             for data in body:

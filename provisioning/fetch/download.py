@@ -20,7 +20,7 @@ from provisioning.console.user_files import KINDS
 from provisioning.errors import DownloadError, IntegrityError, UnfitError
 from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import PartFile, Watch, ignore_growth
-from provisioning.fetch.ranges import MIN_FILE_BYTES, Spread, is_worth_it
+from provisioning.fetch.ranges import MIN_FILE_BYTES, Spread, is_worth_it, split_spans
 from provisioning.fetch.transfer import (
     BusyError,
     Head,
@@ -282,9 +282,15 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bo
 
 
 def _spread(url: str, part: PartFile, pin: Pin, policy: TransferPolicy, bar: Bar) -> None:
+    def take(_: int, data: bytes) -> None:
+        part.append(data)
+        bar.advance(len(data))
+
     before, part.was_resumed = part.size, True
+    size_bytes, validator = pin.size_bytes, part.validator
+    pieces = split_spans([(before, size_bytes)])
     try:
-        Spread(url, part, pin.size_bytes, policy, bar).run()
+        Spread(url, pieces, take, size_bytes=size_bytes, validator=validator, policy=policy).run()
     finally:
         part.can_spread = part.size > before
 

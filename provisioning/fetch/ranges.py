@@ -1,8 +1,8 @@
 """Byte ranges of a remote file: some, into a sparse local one; or all, over several connections.
 
 The first takes few requests. The second is for a large pinned file, for servers that limit each
-connection: pieces come out of order and wait in memory, a bounded window of them; the part file
-grows from its beginning only, so that a killed process leaves what can be resumed.
+connection: pieces come out of order and wait in memory, a bounded window of them; what takes them
+grows in their order only, so that a killed process leaves what can be resumed.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing, contextmanager
+from bisect import insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from threading import Condition, Lock, Thread
 
 from provisioning.console.progress import Bar, Progress
 from provisioning.fetch.client import Client
-from provisioning.fetch.part_file import PartFile, open_part
+from provisioning.fetch.part_file import open_part
 from provisioning.fetch.transfer import (
+    ChangedError,
     MismatchError,
     PermanentError,
     TransferPolicy,
@@ -35,13 +35,9 @@ MERGE_GAP_BYTES = 4096
 MOST_GAP_BYTES = 4 << 20
 FEW_SPANS = 8
 USUAL_BYTES_S = 8 << 20
-PIECE_BYTES = 2 << 20
-CONNECTIONS = 6
+PIECE_BYTES = 1 << 20
 OPEN_ATTEMPTS = 2
 ABORT_S = 0.02
-
-
-SPREAD_BYTES = 1 << 20
 WINDOW_PIECES = 48
 FIRST_CONNECTIONS, STEP_CONNECTIONS, MOST_CONNECTIONS = 4, 2, 8
 ROUND_S = 0.4
@@ -54,21 +50,31 @@ GAIN = 1.15
 def is_worth_it(left_bytes: int, came_bytes: int, seconds: float) -> bool:
     """Whether more connections may help, after ``seconds`` of waiting for ``came_bytes``."""
     is_slow = came_bytes < FAST_BYTES_S * seconds
-    return seconds >= PROBE_S and is_slow and left_bytes > 8 * SPREAD_BYTES
+    return seconds >= PROBE_S and is_slow and left_bytes > 8 * PIECE_BYTES
 
 
 class Spread:
-    """Brings ``url`` from ``part.size`` to ``size_bytes``; connections follow what they give."""
+    """Brings pieces of ``url``, a file of ``size_bytes`` that ``validator`` names; the number of
+    connections follows what they give. ``take`` gets each piece with its offset, in their order,
+    and ``taken`` is how many it got.
+    """
 
     def __init__(
-        self, url: str, part: PartFile, size_bytes: int, policy: TransferPolicy, bar: Bar
+        self,
+        url: str,
+        pieces: Sequence[Span],
+        take: Callable[[int, bytes], None],
+        *,
+        size_bytes: int,
+        validator: str,
+        policy: TransferPolicy,
     ) -> None:
-        self.url, self.part, self.size_bytes = url, part, size_bytes
-        self.policy, self.bar = policy, bar
+        self.url, self.pieces, self.size_bytes = url, pieces, size_bytes
+        self.validator, self.policy, self.take = validator, policy, take
         self.changed = Condition()
-        self.next = part.size
-        self.returned: list[int] = []
-        self.pieces: dict[int, bytes] = {}
+        self.waiting = list(range(len(pieces)))
+        self.taken = 0
+        self.arrived: dict[int, bytes] = {}
         self.clients: dict[Thread, Client] = {}
         self.wanted, self.most, self.refusals = FIRST_CONNECTIONS, MOST_CONNECTIONS, 0
         self.came_bytes = 0
@@ -76,7 +82,7 @@ class Spread:
         self.is_over = False
 
     def run(self) -> None:
-        """Return when the file is whole, or when one connection must do.
+        """Return when all was taken, when one connection must do, or when the file is another.
 
         Raises TransientError when every connection failed, OSError.
         """
@@ -91,7 +97,7 @@ class Spread:
                 while thread.is_alive():
                     client.abort()  # again and again: it may have been connecting
                     thread.join(ABORT_S)
-        if isinstance(self.failure, TransientError) and self.part.size < self.size_bytes:
+        if isinstance(self.failure, TransientError) and self.taken < len(self.pieces):
             raise self.failure
 
     def _connect(self, count: int) -> None:
@@ -106,65 +112,60 @@ class Spread:
         return sum(thread.is_alive() for thread in self.clients)
 
     def _gather(self) -> None:
-        """Append pieces in order; each ROUND_S, see whether more connections give more."""
+        """Take pieces in order; each ROUND_S, see whether more connections give more."""
         best, since, before = 0.0, time.monotonic(), 0
-        while self.part.size < self.size_bytes:
+        while self.taken < len(self.pieces) and not isinstance(self.failure, ChangedError):
             with self.changed:
-                self.changed.wait_for(lambda: self.part.size in self.pieces, 0.05)
-                data = self.pieces.pop(self.part.size, b"")
+                self.changed.wait_for(lambda: self.taken in self.arrived, 0.05)
+                data = self.arrived.pop(self.taken, None)
                 self.changed.notify_all()
-            if data:
-                self.part.append(data)
-                self.bar.advance(len(data))
+            if data is not None:
+                self.take(self.pieces[self.taken][0], data)
+                self.taken += 1
             elif not self._count():
                 return
             if (elapsed_s := time.monotonic() - since) >= ROUND_S:
                 rate = (self.came_bytes - before) / elapsed_s
                 if rate > GAIN * best:
                     self.wanted += STEP_CONNECTIONS
-                if self.refusals < MOST_CONNECTIONS and self.next < self.size_bytes:
+                if self.refusals < MOST_CONNECTIONS and self.waiting:
                     self._connect(min(self.most, self.wanted) - self._count())
                 best, since, before = max(best, rate), time.monotonic(), self.came_bytes
 
     def _work(self, client: Client) -> None:
         with closing(client):
-            while (start := self._claim()) >= 0:
+            while (index := self._claim()) >= 0:
                 try:
-                    data = self._fetch(client, start, min(start + SPREAD_BYTES, self.size_bytes))
+                    data = self._fetch(client, *self.pieces[index])
                 except (TransientError, PermanentError) as error:
-                    self._give_back(start, error)
+                    self._give_back(index, error)
                     return
                 with self.changed:
-                    self.pieces[start] = data
+                    self.arrived[index] = data
                     self.changed.notify_all()
 
     def _claim(self) -> int:
-        """Where the next piece begins; negative when there is none to bring."""
+        """The next piece to bring; negative when there is none."""
         with self.changed:
-            while not self.is_over:
-                if self.returned:
-                    return self.returned.pop(self.returned.index(min(self.returned)))
-                if self.next >= self.size_bytes:
-                    return -1
-                if self.next < self.part.size + WINDOW_PIECES * SPREAD_BYTES:
-                    start = self.next
-                    self.next = min(start + SPREAD_BYTES, self.size_bytes)
-                    return start
+            while self.waiting and not self.is_over:
+                if self.waiting[0] < self.taken + WINDOW_PIECES:
+                    return self.waiting.pop(0)
                 self.changed.wait(0.5)
         return -1
 
-    def _give_back(self, start: int, error: TransientError | PermanentError) -> None:
+    def _give_back(self, index: int, error: TransientError | PermanentError) -> None:
         """A connection less: the server does not like as many, or not at this rate."""
         with self.changed:
-            self.returned.append(start)
+            insort(self.waiting, index)
             self.refusals += 1
             self.most = max(2, min(self.most, self._count() - 1))
-            self.failure = error
+            if not isinstance(self.failure, ChangedError):
+                self.failure = error
             self.changed.notify_all()
 
     def _fetch(self, client: Client, start: int, end: int) -> bytes:
         data = bytearray()
-        total, validator = self.size_bytes, self.part.validator
+        total, validator = self.size_bytes, self.validator
         with closing(
             client.get_range(self.url, start, end, total=total, validator=validator)
         ) as body:
@@ -233,9 +234,8 @@ class RemoteFile:
         self.validator = ""
         self.size = 0
         self.spans: list[Span] = []
-        self.guard, self.reading = Lock(), Lock()
+        self.reading = Lock()
         self.round_trip_s = math.inf
-        self.is_over = False
         self.fd = open_part(scratch)
         os.ftruncate(self.fd, 0)
 
@@ -297,42 +297,29 @@ class RemoteFile:
                 self._fetch_together(pieces, bar)
 
     def _fetch_together(self, pieces: list[Span], bar: Bar) -> None:
-        clients = [Client(self.policy) for _ in range(min(CONNECTIONS, len(pieces)))]
-        idle = SimpleQueue[Client]()
-        for client in clients:
-            idle.put(client)
+        """Over several connections, and what they left over one. Raises PermanentError."""
 
-        def bring(span: Span) -> None:
-            client = idle.get()
-            try:
-                self._fetch_span(span, bar, client)
-            finally:
-                idle.put(client)
+        def take(start: int, data: bytes) -> None:
+            os.pwrite(self.fd, data, start)
+            self._have((start, start + len(data)))
+            bar.advance(len(data))
 
-        pool = ThreadPoolExecutor(max(1, len(clients)))
-        coming = [pool.submit(bring, span) for span in pieces]
-        try:
-            for done in as_completed(coming):
-                done.result()
-        finally:
-            self.is_over = True
-            pool.shutdown(wait=False, cancel_futures=True)
-            while not all(one.done() for one in coming):
-                for client in clients:  # again and again: one may have been connecting
-                    client.abort()
-                time.sleep(ABORT_S)
-            pool.shutdown()
-            self.is_over = False
-            for client in clients:
-                client.close()
+        size_bytes, validator, policy = self.size, self.validator, self.policy
+        spread = Spread(
+            self.url, pieces, take, size_bytes=size_bytes, validator=validator, policy=policy
+        )
+        with suppress(TransientError):
+            spread.run()
+        if isinstance(spread.failure, ChangedError):
+            raise spread.failure
+        for span in pieces[spread.taken :]:
+            self._fetch_span(span, bar)
 
-    def _fetch_span(self, span: Span, bar: Bar | None = None, client: Client | None = None) -> None:
+    def _fetch_span(self, span: Span, bar: Bar | None = None) -> None:
         at = [span[0]]
 
         def work() -> None:
-            if self.is_over:
-                raise PermanentError("another part failed")
-            asked, bring = time.monotonic(), (client or self.client).get_range
+            asked, bring = time.monotonic(), self.client.get_range
             total, validator = self.size, self.validator
             with closing(bring(self.url, at[0], span[1], total=total, validator=validator)) as body:
                 for data in body:
@@ -343,8 +330,7 @@ class RemoteFile:
                         bar.advance(len(data))
 
         try_again(work, lambda: at[0], self.policy, self.progress, self.name)
-        with self.guard:
-            self._have(span)
+        self._have(span)
 
     def _has(self, span: Span) -> bool:
         return any(start <= span[0] and span[1] <= end for start, end in self.spans)

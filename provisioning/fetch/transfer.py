@@ -36,6 +36,10 @@ class PermanentError(Exception):
     """A failure that the same URL will give again."""
 
 
+class ChangedError(PermanentError):
+    """The file is another than the one whose first bytes came."""
+
+
 class BusyError(PermanentError):
     """A failure that the same URL will not give for ever: others are asked first."""
 

@@ -556,6 +556,24 @@ def test_an_environment_is_made_once_and_again_when_its_packages_change(
     assert len(session.ran) == 9
 
 
+def test_another_executorch_brings_the_torch_that_goes_with_it(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = [("2.0", "3.1"), ("1.9", "3.0"), ("1.9", "3.1")]
+    supported = "".join(
+        f'[[supported]]\nexecutorch = "{one}"\ntorch = "{torch}"\n' for one, torch in rows
+    )
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "pairs.toml").write_text(f'default = "2.0"\n{supported}')
+    monkeypatch.setattr(linux, "ROOT", tmp_path)
+    group = ["torch==3.1", "executorch==2.0", "numpy==1"]
+    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"lowering": group}})
+    assert linux.list_packages("lowering") == group
+    other = linux.list_packages("lowering", "1.9")
+    assert other == ["torch==3.0", "executorch==1.9", "numpy==1"]
+    assert linux.digest_group("lowering", "1.9") != linux.digest_group("lowering")
+
+
 def test_torch_is_installed_before_its_dependents_from_its_own_index(
     linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

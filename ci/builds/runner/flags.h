@@ -1,12 +1,17 @@
 // The command line, with the names that ExecuTorch's qnn_executor_runner gives its flags.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "failure.h"
 
@@ -66,6 +71,28 @@ inline const Row* find_row(std::string_view name) {
   return nullptr;
 }
 
+// How many letters have to be put in, taken out or replaced to make one word of another.
+inline size_t distance(std::string_view one, std::string_view other) {
+  std::vector<size_t> row(other.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 0; i < one.size(); ++i) {
+    size_t corner = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < other.size(); ++j) {
+      const size_t replaced = corner + (one[i] == other[j] ? 0 : 1);
+      corner = row[j + 1];
+      row[j + 1] = std::min({corner + 1, row[j] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+inline std::string_view nearest(std::string_view name) {
+  const auto is_nearer = [&](const Row& one, const Row& other) {
+    return distance(one.name, name) < distance(other.name, name);
+  };
+  return std::min_element(std::begin(kRows), std::end(kRows), is_nearer)->name;
+}
+
 class Flags {
  public:
   // Reads --name=value, --name value, --switch and --noswitch, with one dash or two.
@@ -87,7 +114,7 @@ class Flags {
       if (row == nullptr && negated != nullptr && negated->kind == Kind::kSwitch) {
         assign(*negated, "false");
       } else if (row == nullptr) {
-        reject("no flag --" + name);
+        reject("no flag --" + name + "; the nearest is --" + std::string(nearest(name)));
       } else if (equals != std::string::npos) {
         assign(*row, word.substr(equals + 1));
       } else if (row->kind == Kind::kSwitch) {

@@ -206,7 +206,10 @@ def fit_schemes(
 def repeat(args: argparse.Namespace) -> str:
     """What repeats a case, with options and shapes."""
     pairs = [("--option", one) for one in args.option] + [("--shape", one) for one in args.shape]
-    return " ".join([repeat_command(args), *(shlex.quote(word) for pair in pairs for word in pair)])
+    more = {"log-level": args.log_level}
+    return " ".join(
+        [repeat_command(args, **more), *(shlex.quote(word) for pair in pairs for word in pair)]
+    )
 
 
 def require_python(version: str) -> None:
@@ -267,6 +270,7 @@ def run(
         given=given,
         embed=args.embed_mode == "1",
         saver=args.saver,
+        log_level=args.log_level,
         exports=not all(spec.is_file for spec in specs),
         command=options.command,
     )

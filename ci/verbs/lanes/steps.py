@@ -17,6 +17,7 @@ from ci.cases.baselines import name_figures, record_baselines, suite_folder, use
 from ci.cases.cache import hash_words
 from ci.cases.policy import EMULATOR, EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import DEFAULT_SOC, CaseSpec, select_cases
+from ci.models.lowering_options import LOG_LEVELS
 from ci.models.schemes import Lane
 from ci.models.source_lines import name_file
 from ci.models.suite import SUITE
@@ -64,6 +65,7 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
     add("--jobs", type=int, default=jobs, help=f"cases at a time (QNN_CI_JOBS; default {cores})")
     add("--timeout-s", type=float, default=300.0, help="limit of each lowering and of each run")
     add("--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, outputs and logs")
+    add("--log-level", choices=LOG_LEVELS, default="", help="QNN's own log; see --keep-artifacts")
     add("--no-cache", action="store_true", help="lower again what was lowered before")
     add(
         "--policy",

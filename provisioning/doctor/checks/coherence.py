@@ -195,16 +195,25 @@ def see_lone_stub(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN317",
-    "{subject} is staged, and no skel for it",
-    "it needs {skel} of the same build on the device, below /vendor for example: without it error "
-    "4000 or 14001, with one of another build 1008 or 0x8000040e",
-    "add {skel} of the same SDK (lib/{directory}/unsigned), or see to it that the device has it",
+    "no skel is staged for {subject}",
+    "a device needs the skel of its Hexagon version and of the stub's build, below /vendor for "
+    "example: without it error 4000 or 14001, with one of another build 1008 or 0x8000040e",
+    "add {skel} of the same SDK (lib/{directory}/unsigned), or make sure that the device has it; "
+    "with --soc only the stub of that SoC counts",
     severity=Severity.WARNING,
 )
 def see_no_skel(family: Family) -> Iterator[Seen]:
-    for file, stub in _lone_stubs(family):
-        if family.is_staged and stub.backend not in _backends_with_skels(family):
-            yield seen(file.name, file.path, **_name_skel(stub))
+    """Once a set, however many stubs an app has for devices that bring their own skel."""
+    skels = _backends_with_skels(family)
+    lone = [(file, stub) for file, stub in _lone_stubs(family) if stub.backend not in skels]
+    if family.is_staged and lone:
+        parts = [_name_skel(stub) for _, stub in lone]
+        names = ", ".join(file.name for file, _ in lone)
+        skel, path = ", ".join(part["skel"] for part in parts), lone[0][0].path
+        if len(lone) > 1:
+            yield seen(names, path.parent, skel=skel, directory="hexagon-vNN")
+        else:
+            yield seen(names, path, **parts[0])
 
 
 def _lone_stubs(family: Family) -> Iterator[tuple[FileFacts, QnnName]]:

@@ -12,8 +12,10 @@ from provisioning.doctor.checks.coherence import most_common_build, split_sets
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import STAGING, DeviceFacts, FileFacts, TreeFacts, parse_qnn_name
 from provisioning.elf.facts import EM_AARCH64
-from provisioning.elf.programs import NO_SOC
+from provisioning.elf.programs import NO_SOC, SEGMENT_ALIGN
 from provisioning.versions import is_older
+
+RPC, LINUX_LIBC = "libcdsprpc.so", "libc.so.6"
 
 
 class Device(NamedTuple):
@@ -213,6 +215,40 @@ def see_pointers(staging: Staging) -> Iterator[Seen]:
 
 
 @STAGINGS.check(
+    "QNN325",
+    "{subject} needs libcdsprpc.so, and Qualcomm Linux has libcdsprpc.so.1",
+    "'libcdsprpc.so: cannot open shared object file' on a board without the development files of "
+    "fastrpc",
+    "run `patchelf --replace-needed libcdsprpc.so libcdsprpc.so.1` on {subject}, as Qualcomm's own "
+    "Yocto layer does, or stage a link libcdsprpc.so to the board's libcdsprpc.so.1",
+    after=("QNN309", "QNN320", "QNN321"),
+    severity=Severity.WARNING,
+)
+def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
+    """On Android the library has no version; there, libc has none either."""
+    for file in staging.tree.files:
+        needed = file.elf.needed if file.elf and file.elf.machine == EM_AARCH64 else ()
+        links = {path.rpartition("/")[2] for path in staging.tree.links}
+        if {RPC, LINUX_LIBC} <= {*needed} and RPC not in staging.names | links:
+            yield seen(file.name, file.path)
+
+
+@STAGINGS.check(
+    "QNN326",
+    "{subject} {faults}",
+    "a runtime that maps the file into memory hands QNN a context from a wrong place, or copies it",
+    "lower the model again; to_executorch without extract_delegate_segments or with a "
+    "segment_alignment of less than {least} makes such a program",
+    after=("QNN322",),
+    severity=Severity.WARNING,
+)
+def see_unaligned_program(staging: Staging) -> Iterator[Seen]:
+    for file in staging.tree.lowered:
+        if file.misplaced:
+            yield seen(file.name, file.path, faults=file.misplaced, least=SEGMENT_ALIGN)
+
+
+@STAGINGS.check(
     "QNN322",
     "{subject} {damage}",
     "it cannot be loaded: a copy or a download ended early, or a compiler failed",
@@ -297,7 +333,7 @@ def see_no_stub(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check(
     "QNN312",
-    "{soc} has Hexagon V{hexagon}; {subject} is not staged",
+    "{soc} has Hexagon V{hexagon}; not staged: {subject}",
     "nothing can be run on that SoC: error 14001 or 4000",
     "copy {subject} of the same SDK into {where}: the skel is in lib/hexagon-v{hexagon}/unsigned",
     after=("QNN309", "QNN320", "QNN321"),

@@ -24,6 +24,8 @@ TYPE_NAMES = {1: "a relocatable object", 2: "an executable", 3: "a shared object
 GLIBC = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libstdc++.so.6")
 # Skels of 2.40.0 and newer carry a checksum, those up to 2.37.1 carry none; between, none was seen.
 FIRST_CHECKSUM, LAST_WITHOUT = "2.40", "2.38"
+# Google Play asks for 16 KiB alignment of every library of an app, whether it is loaded or not.
+OF_UNUSED = {"QNN225"}
 REBUILD = "build it for this target, or take it from the matching directory of the SDK"
 
 
@@ -58,10 +60,10 @@ def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding
 
 def judge_placed(placed: Placed) -> list[Finding]:
     """Every fault of one file. A file for another machine has no other faults worth telling."""
-    identity = list(TARGET.judge(placed))
-    if identity or placed.policy.is_unused(placed.elf.path.name):
+    if identity := list(TARGET.judge(placed)):
         return identity
-    return list(CONTENT.judge(placed))
+    is_unused = placed.policy.is_unused(placed.elf.path.name)
+    return [one for one in CONTENT.judge(placed) if one.id in OF_UNUSED or not is_unused]
 
 
 def judge_defect(error: ElfError) -> Finding:
@@ -297,7 +299,7 @@ def see_unknown_level(file: Placed) -> Iterator[Seen]:
     "{subject} has LOAD segments aligned to {align} bytes, not {wanted}",
     "a device with 16 KiB pages refuses it; NDK r26's own libc++_shared.so is one of these",
     "link with -Wl,-z,max-page-size=16384 (NDK r28 does so by itself); for a prebuilt one, take a "
-    "newer SDK",
+    "newer release of it: QNN's are aligned like this from 2.31 on",
     severity=Severity.WARNING,
 )
 def see_small_pages(file: Placed) -> Iterator[Seen]:

@@ -38,7 +38,8 @@ Wanted = Callable[[str], bool]
 def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) -> TreeFacts:
     """Facts of all files below ``root`` whose directory (relative) is ``wanted``.
 
-    Symbolic links are not followed but listed. A missing root is an empty tree.
+    Symbolic links are listed; those that lead out of the tree are read as the file that they name,
+    as a push to a device copies it. A missing root is an empty tree.
     """
     links: dict[str, str] = {}
     dangling: set[str] = set()
@@ -51,13 +52,22 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
                 links[relative] = str(path.readlink())
             if not path.exists():
                 dangling.add(relative)
-        elif path.suffix in {LOWERED, CONTEXT} and stat.S_ISREG(status.st_mode):
+            status = _status_outside(path, root) or status
+        if path.suffix in {LOWERED, CONTEXT} and stat.S_ISREG(status.st_mode):
             if program := _read_lowered(relative, path, status.st_size):
                 lowered.append(program)
         elif _is_candidate(path, status):
             found[relative] = (path, status)
     facts = tuple(_prove(one) for one in read_files(found, cache))
     return TreeFacts(root, facts, links, frozenset(dangling), tuple(lowered), root.is_dir())
+
+
+def _status_outside(link: Path, root: Path) -> os.stat_result | None:
+    """What a link outside ``root`` leads to; None where it leads nowhere, or to a file below."""
+    with suppress(OSError, RuntimeError):
+        target = link.resolve(strict=True)
+        return None if target.is_relative_to(root.resolve()) else target.stat()
+    return None
 
 
 def _prove(file: FileFacts) -> FileFacts:
@@ -91,11 +101,13 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
     from provisioning.elf import programs
     from provisioning.elf.qnn_build import search_build
 
+    misplaced = ""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             build, is_context = search_build(data), data[:8] == programs.MAGIC
             if path.suffix == LOWERED:
                 damage = programs.find_program_damage(data)
+                misplaced = "" if damage else programs.find_misplaced(data)
             elif is_context or build:
                 is_known = is_context or data[:4] == programs.ARCHIVE
                 damage = programs.find_context_damage(data) if is_known else ""
@@ -106,7 +118,14 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
         build, damage, targets = None, "is empty" if not size_bytes else "", ()
     defect = Defect.TRUNCATED if damage else None
     return FileFacts(
-        relative, path, size_bytes, build=build, defect=defect, defect_why=damage, targets=targets
+        relative,
+        path,
+        size_bytes,
+        build=build,
+        defect=defect,
+        defect_why=damage,
+        targets=targets,
+        misplaced=misplaced,
     )
 
 

@@ -165,6 +165,7 @@ def test_dynamic_shapes_bound_what_is_read_and_written(case: Case, programs: Pat
     ("words", "message"),
     [
         (["--no_such_flag"], "no flag --no_such_flag"),
+        (["--lapi_fps=30"], "no flag --lapi_fps; the nearest is --lpai_fps"),
         (["stray"], "'stray' is no flag"),
         (["--iteration=0"], "--iteration takes a whole number from 1"),
         (["--log_level=9"], "from 0 to 5"),

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
 
     from ci.executorch import delegation as audit
-    from ci.executorch import lower, patches
+    from ci.executorch import lower, patches, quantize
     from ci.executorch.delegation import (
         BROKEN,
         BUILDER,
@@ -300,6 +301,15 @@ class Counting(torch.nn.Module):
         return x + self.total, x.argmax(1)
 
 
+def test_a_scheme_that_an_older_executorch_lacks_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quantize, "QuantDtype", Enum("QuantDtype", ["use_8a8w"]))
+    with pytest.raises(FailedError, match="has no scheme 16a8w"):
+        quantize.configure(Scheme.A16W8)
+    assert quantize.configure(Scheme.A8W8)["quant_dtype"].name == "use_8a8w"
+
+
 def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,6 +408,30 @@ def test_a_part_has_its_scheme_and_one_without_a_node_is_an_error() -> None:
     for part in (Part(Scheme.A16W8, module="22"), Part(Scheme.A16W8, type="Conv2d")):
         with pytest.raises(UsageError, match=f"no node belongs to the part {part}"):
             quantize(part)
+
+
+def test_a_node_is_left_out_of_quantization_or_said_not_to_be_there() -> None:
+    sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
+    model = Model("net", make_net(), sets, sets)
+    made = quantize_model(model, Scheme.A8W8, "SM8650", Choices(discard_nodes=("linear_1",)))
+    (output,) = (node for node in made.graph.nodes if node.op == "output")
+    assert [node.name for node in output.all_input_nodes] == ["linear_1"]  # and no dequantize
+    with pytest.raises(UsageError, match=r"there is no relu_9\n  fix: one of: linear, relu, "):
+        quantize_model(model, Scheme.A8W8, "SM8650", Choices(discard_nodes=("relu_9",)))
+
+
+@pytest.mark.parametrize("block", [0, 16, 48])
+def test_blocks_have_the_size_that_an_entry_asks_for(block: int) -> None:
+    """One size for all layers: of two in its map ExecuTorch takes the last for both."""
+    sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
+    model = Model("net", make_net(), sets, sets)
+    if block == 48:
+        with pytest.raises(UsageError, match="blocks of 48 fit no layer"):
+            quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
+        return
+    made = quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
+    shapes = {node.args[1] for node in made.graph.nodes if "dequantize_affine" in node.name}
+    assert {shape[1] for shape in shapes} == {block or 32}
 
 
 def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:

@@ -115,6 +115,19 @@ def test_a_metric_that_is_not_measured_forgives_nothing(kept: Path) -> None:
     assert "not measured" in case.warnings[-1]
 
 
+def test_no_kept_file_is_another_than_the_record_says(kept: Path) -> None:
+    place = kept / SPEC.slug / "artifact"
+    files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != RECORD)
+    assert len(files) > 4
+    for path in files:
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        (case,) = judge(kept).cases
+        path.write_bytes(data)
+        assert "does not have the digests of the files" in case.reason, path
+    assert judge(kept).ok
+
+
 def no_outputs(kept: Path) -> None:
     shutil.rmtree(kept / SPEC.slug / "outputs")
 

@@ -4,14 +4,17 @@ import os
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ci.cases.engine import Compiled, Delegation, Program, RunError
+from ci.cases.engine import Compiled, Delegation, Program, RunError, RunNotes
 from ci.cases.runners import ProgramRunner, find_program
+from ci.models.lowering_options import ONE_RUN, RunOptions
 from ci.models.tensors import TensorInfo
+from ci.models.user_models import Source
 from provisioning.errors import UsageError
 from tests.stand_ins.lanes import SPEC
 
@@ -92,7 +95,26 @@ def test_outputs_of_an_earlier_run_are_none_of_this_one(tmp_path: Path) -> None:
         run_script(tmp_path, script)
 
 
-def run_script(folder: Path, script: Path) -> list[float]:
+def test_a_runner_gets_the_entry_s_flags_and_its_mean_time_is_noted(tmp_path: Path) -> None:
+    np.ones(3, np.float32).tofile(tmp_path / "right.raw")
+    script = tmp_path / "run.sh"
+    seen = tmp_path / "flags"
+    speed = "for word; do case $word in --perf*) echo 1.25 >${word#*=};; esac; done"
+    script.write_text(f'{WRITES.format(tmp_path / "right.raw")}\necho "$*" >{seen}\n{speed}\n')
+    run_script(tmp_path, script)
+    assert "--iteration" not in seen.read_text()
+    notes: list[RunNotes] = []
+    run_script(tmp_path, script, RunOptions(warm_up=2, iteration=9, lpai_fps=30), notes)
+    assert " --warm_up=2 --iteration=9 --lpai_fps=30 " in seen.read_text()
+    assert notes[0].run_ms == 1.25
+
+
+def run_script(
+    folder: Path,
+    script: Path,
+    options: RunOptions = ONE_RUN,
+    notes: list[RunNotes] | None = None,
+) -> list[float]:
     (folder / "work" / "artifact").mkdir(parents=True, exist_ok=True)
     info = TensorInfo("float32", (3,))
     compiled = Compiled(
@@ -105,10 +127,13 @@ def run_script(folder: Path, script: Path) -> list[float]:
         delegation=Delegation(1, 0, 1),
     )
     path, log = folder / "work/artifact/p", folder / "log"
-    program = Program(SPEC, path, compiled, folder / "work", log)
+    spec = replace(SPEC, source=Source(run=options))
+    program = Program(spec, path, compiled, folder / "work", log)
     runner = ProgramRunner(["sh", str(script)], os.environ)
     with runner.open(program, 2.0) as opened:
         ((output,),) = opened.run([[np.ones(3, np.float32)]])
+        if notes is not None:
+            notes.append(opened.finish())
     return [*output]
 
 

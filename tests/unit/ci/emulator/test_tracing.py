@@ -9,9 +9,10 @@ import numpy as np
 
 from ci.cases.engine import Compiled, Delegation, Program, RunNotes
 from ci.cases.pool import Ended
+from ci.cases.runners import PooledProgram
 from ci.cases.spec import CaseSpec
-from ci.executorch.tracing import DEBUG, DEBUG_BYTES, TracedRun, trace_run
-from ci.models.lowering_options import Choices
+from ci.executorch.tracing import DEBUG, DEBUG_BYTES, TracedRun, make_runner, trace_run
+from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 
@@ -60,6 +61,15 @@ def test_a_trace_of_the_same_outputs_gives_its_figures_and_files(tmp_path: Path)
     (run,) = pool.jobs
     assert (run.debug_bytes, len(run.sets)) == (0, 4)
     assert not (tmp_path / "trace" / DEBUG).exists()
+
+
+def test_the_mean_time_of_a_run_is_noted_where_the_entry_asks_for_it(tmp_path: Path) -> None:
+    for run, told in ((RunOptions(iteration=4), 2.5), (RunOptions(), None)):
+        spec = CaseSpec("net", Scheme.A8W8, "SM8650", Source(run=run))
+        program = Program(spec, tmp_path / "program.pte", COMPILED, tmp_path, tmp_path / "run.log")
+        runner = make_runner(None, 9.0)  # type: ignore[arg-type]
+        opened = PooledProgram(runner, program, None)  # type: ignore[arg-type]
+        assert runner.note(opened, 0.0025).run_ms == told
 
 
 def test_of_every_tensor_only_the_first_input_sets_are_kept(tmp_path: Path) -> None:

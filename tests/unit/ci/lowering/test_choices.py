@@ -10,9 +10,10 @@ from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
 from ci.models.lowering_options import EXCLUSIONS, NO_CHOICES, Choices, Part
 from ci.models.schemes import ONNX, Scheme
-from ci.verbs.emulate import check_runner
+from ci.verbs.emulate import check_runner, set_log_level
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import manifests_root
+from provisioning.manifest.targets import Backend
 
 SOCS = ["SM8650"]
 SET = manifests_root() / "policies" / "choices.toml"
@@ -52,6 +53,8 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
         "parts": 'parts = [{ module = "layers.0", scheme = "16a8w" }]',
         "methods": 'methods = ["make_row"]',
         "profile_level": 'profile_level = "detailed"',
+        "discard_nodes": 'discard_nodes = ["relu"]',
+        "block_size": "block_size = 64",
     }
     one, other, why = pair
     asked = ", ".join(words.get(name, f"{name} = true") for name in (one, other))
@@ -74,6 +77,8 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
         ('parts = [{ type = "ReLU", scheme = "16a4w_block" }]', "8a8w", "is no part"),
         ('parts = [{ type = "ReLU", scheme = "8a8w_qat" }]', "8a8w", "is no part of 8a8w"),
         ('parts = [{ type = "ReLU", scheme = "8a8w" }]', "8a8w_qat", "is no part of 8a8w_qat"),
+        ('discard_nodes = ["relu"]', "fp16", "discard_nodes and fp16 exclude each other"),
+        ("block_size = 64", "16a4w", "block_size and 16a4w exclude each other"),
     ],
 )
 def test_what_a_scheme_does_not_have_is_refused(
@@ -92,6 +97,9 @@ def test_what_a_scheme_does_not_have_is_refused(
         ("onlin_prepare = true", "onlin_prepare"),
         ('shared_buffer = "yes"', "shared_buffer"),
         ('skip_ops = [""]', "skip_ops"),
+        ('discard_node = ["relu"]', "did you mean discard_nodes?"),
+        ("block_size = -1", "block_size"),
+        ('log_level = "warning"', "did you mean warn?"),
         ('parts = [{ scheme = "8a8w" }]', "one of module, type and node"),
         ('parts = [{ module = "a", node = "b", scheme = "8a8w" }]', "one of module, type and node"),
         ('recipe = "missing.py:recipe"', "models.net.lowering.recipe: no recipe"),
@@ -104,6 +112,41 @@ def test_a_wrong_key_or_value_names_its_place(tmp_path: Path, lowering: str, wor
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ("lapi_fps = 30", "models.net.run.lapi_fps: there is no such key; did you mean lpai_fps?"),
+        ("lpai_clent_perf_type = 1", "did you mean lpai_client_perf_type?"),
+        ("lpai_client_perf_type = 3", "lpai_client_perf_type"),
+        ("iteration = 0", "iteration"),
+        ("warm_up = -1", "warm_up"),
+    ],
+)
+def test_a_wrong_option_of_a_run_is_refused_by_name(tmp_path: Path, run: str, words: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read(tmp_path, "}\nrun = { " + run)
+    assert words in str(caught.value)
+
+
+def test_options_of_a_run_are_flags_that_lpai_and_another_runner_take(tmp_path: Path) -> None:
+    (times,) = select(read(tmp_path, "}\nrun = { warm_up = 2, iteration = 9"))
+    assert times.source.run.flags == {"warm_up": 2, "iteration": 9}
+    for runner in ("python", "cpp", "./run.sh"):
+        check_runner([times], runner)
+    (lpai,) = select(read(tmp_path, "}\nrun = { lpai_fps = 30, lpai_affinity = 2"))
+    check_runner([lpai], "./run.sh", Backend.LPAI_ARM)
+    with pytest.raises(UsageError, match="passes no options"):
+        check_runner([lpai], "python", Backend.LPAI)
+    with pytest.raises(UsageError, match="lpai alone"):
+        check_runner([lpai], "./run.sh")
+
+
+def test_one_level_of_the_log_replaces_that_of_an_entry(tmp_path: Path) -> None:
+    (spec,) = select(read(tmp_path, 'log_level = "info", saver = true'))
+    changed = set_log_level(spec, "debug").source.choices
+    assert (changed.log_level, changed.saver) == ("debug", True)
+
+
 def test_a_scheme_of_the_command_line_is_judged_too(tmp_path: Path) -> None:
     policy = read(tmp_path, 'parts = [{ node = "linear", scheme = "16a8w" }]')
     assert select(policy)[0].source.choices.parts == (Part(Scheme.A16W8, node="linear"),)
@@ -112,9 +155,10 @@ def test_a_scheme_of_the_command_line_is_judged_too(tmp_path: Path) -> None:
 
 
 def test_the_other_lane_has_no_such_choices(tmp_path: Path) -> None:
-    policy = read(tmp_path, "shared_buffer = true")
-    with pytest.raises(UsageError, match=r"models\.net\.lowering has options of ExecuTorch"):
-        select(policy, lane=ONNX, schemes=["u8"])
+    for words, table in (("shared_buffer = true", "lowering"), ("}\nrun = { warm_up = 1", "run")):
+        policy = read(tmp_path, words)
+        with pytest.raises(UsageError, match=rf"models\.net\.{table} has options of ExecuTorch"):
+            select(policy, lane=ONNX, schemes=["u8"])
 
 
 @pytest.mark.parametrize("lowering", ['methods = ["make_row"]', 'profile_level = "optrace"'])

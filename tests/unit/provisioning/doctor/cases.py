@@ -16,7 +16,7 @@ import msgspec
 
 from provisioning.doctor.checks.building import Checkout, Ndk
 from provisioning.doctor.checks.coherence import Family
-from provisioning.doctor.checks.device import Device, Staging
+from provisioning.doctor.checks.device import RPC, Device, Staging
 from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.files import Need
 from provisioning.doctor.checks.host import Tool
@@ -194,6 +194,7 @@ def staging(
     return Staging(tree, asked)
 
 
+LINUX_RPC = (RPC, "libc.so.6")
 PAIR = ("libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so")
 OLD_PAIR = (file("libQnnHtp.so", OTHER), file("libQnnHtpPrepare.so", OTHER))
 
@@ -583,6 +584,14 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN324": (
         staging(soc=True, lowered=lowered(None, targets=(Target("SM8735", 79, 8),))),
         staging(soc=True, lowered=lowered(None, targets=(Target("UNKNOWN_SDM", 79, 8),))),
+    ),
+    "QNN325": (
+        staging(*BOTH, files=(file("libQnnHtpV73Stub.so", machine=EM_AARCH64, needed=LINUX_RPC),)),
+        staging(*BOTH, files=(file("libQnnHtpV73Stub.so", machine=EM_AARCH64, needed=(RPC,)),)),
+    ),
+    "QNN326": (
+        staging(*BOTH, lowered=lowered(None, misplaced="has a segment at byte 7")),
+        staging(*BOTH, lowered=lowered(None)),
     ),
     "QNN401": (variables(""), variables("/sdk")),
     "QNN402": (variables("/sdk2"), variables("/sdk")),

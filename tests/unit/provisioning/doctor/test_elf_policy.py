@@ -68,7 +68,10 @@ def test_the_flags_wanted_are_those_of_the_directory() -> None:
     assert elf_policy("hexagon-v100") == chosen[1]
 
 
-def test_what_nothing_loads_is_judged_by_its_target_only() -> None:
+def test_what_nothing_loads_is_judged_by_its_target_and_its_pages_only() -> None:
+    small = tuple(head._replace(align=4096) for head in ANDROID.program_headers)
+    unused = replace(ANDROID, path=Path("libQnnHtpV75CalculatorStub.so"), program_headers=small)
+    assert ids(judge(unused, elf_policy("aarch64-android"))) == ["QNN225"]
     name = "libSnpeHtpV75CalculatorStub.so"
     facts = replace(OE, path=Path(name), soname="libQnn.so", rpath=("/prj/build",), textrel=True)
     assert ids(judge(facts, elf_policy("aarch64-oe-linux"))) == []

@@ -90,6 +90,15 @@ def test_stubs_without_skels_are_a_warning_if_the_device_may_have_them() -> None
     assert find_ids(staged(*stubs, dsp("")), ("SM8750", 79)) == []
 
 
+def test_stubs_without_skels_are_one_finding_a_set() -> None:
+    stubs = [file(f"libQnnHtpV{version}Stub.so") for version in (73, 75, 79)]
+    case = within(trees={STAGING: staged(*stubs, file("libQnnLpaiStub.so"))})
+    (found,) = FAMILIES.judge_all(case)
+    assert found.where == str(stubs[0].path.parent)
+    assert all(f"V{version}Skel" in found.fix for version in (73, 75, 79))
+    assert "libQnnLpaiSkel.so" in found.fix
+
+
 def judge_level(level: int, min_sdk: int | None) -> list[tuple[str, Severity]]:
     header = elf().program_headers
     facts = elf(machine=EM_AARCH64, android=NOTE._replace(api_level=level), program_headers=header)
@@ -165,6 +174,24 @@ def test_a_digest_next_to_a_library_is_none(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x")
     files = survey_tree(tmp_path, FactsCache(tmp_path / "cache")).files
     assert [one.name for one in files] == ["libQnnHtp.so", "libQnnHtp.so.1.2"]
+
+
+def test_links_out_of_the_tree_are_the_files_that_they_name(tmp_path: Path) -> None:
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    (stage / "libQnnHtp.so").symlink_to(LIBRARIES / "libx86.so")
+    (stage / "libQnnSystem.so").symlink_to("libQnnHtp.so")
+    (stage / "libQnnGpu.so").symlink_to("libQnnGpu.so")
+    (stage / "libQnnCpu.so").symlink_to(tmp_path)
+    (tmp_path / "model").write_bytes(b"\0v2.49.40.260810104044\0")
+    (stage / "model.bin").symlink_to("../model")
+    tree = survey_tree(stage, FactsCache(tmp_path / "cache"))
+    assert [(one.name, bool(one.elf)) for one in tree.files] == [
+        ("libQnnHtp.so", True),
+        ("libQnnSystem.so", True),
+    ]
+    assert [(one.name, bool(one.build)) for one in tree.lowered] == [("model.bin", True)]
+    assert "QNN309" not in find_ids(tree)
 
 
 def test_a_library_without_program_headers_is_corrupt(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.elf import loader
+from provisioning.elf import loader, reader
 from provisioning.elf.facts import (
     EM_AARCH64,
     EM_QDSP6,
     EM_X86_64,
     PT_LOAD,
+    PT_NULL,
+    TYPE_HASHES,
     AndroidNote,
     Defect,
     ElfError,
@@ -208,6 +210,31 @@ def test_notes_are_as_far_apart_as_their_segment_says(align: int, step: int) -> 
 
     blob = note(b"Linux\0", b"x") + note(b"GNU\0", b"\xab\xcd")
     assert find_build_id(parse_notes(blob, "little", align)) == "abcd"
+
+
+def test_a_note_that_overruns_its_segment_ends_the_notes() -> None:
+    head = b"".join(number.to_bytes(4, "little") for number in (4, 4, 3))
+    for size in range(4):
+        assert not list(parse_notes(head + b"GNU\0" + bytes(size), "little", 4))
+    (note,) = parse_notes(head + b"GNU\0" + b"\xab\xcd\xef\x01" + head, "little", 4)
+    assert note == (b"GNU", 3, b"\xab\xcd\xef\x01")
+
+
+def test_an_address_belongs_to_the_segment_that_begins_with_it() -> None:
+    elf = reader._Elf(Path(), (LIBRARIES / "libx86.so").read_bytes())
+    first = elf.loads[0]._replace(vaddr=0, offset=0, filesz=16, memsz=99)
+    elf.loads = [first, first._replace(vaddr=16, offset=64)]
+    assert [elf._offset_of(address) for address in (0, 15, 16, 31)] == [0, 15, 64, 79]
+    with pytest.raises(ValueError, match="no segment holds address 0x20"):
+        elf._offset_of(32)
+
+
+def test_only_a_segment_that_nothing_loads_holds_hashes() -> None:
+    head = read_elf(LIBRARIES / "libx86.so").program_headers[0]
+    hashes = head._replace(type=PT_NULL, flags=TYPE_HASHES << 24)
+    assert hashes.is_hashes
+    assert not hashes._replace(type=PT_LOAD).is_hashes
+    assert not hashes._replace(flags=1 << 24).is_hashes
 
 
 def test_the_highest_version_counts() -> None:

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
-from provisioning.elf.programs import Target, find_context_damage, find_program_damage, find_targets
+from provisioning.elf.programs import (
+    Target,
+    find_context_damage,
+    find_misplaced,
+    find_program_damage,
+    find_targets,
+)
 
 TEXT = b"soc_type=SM8650;arch=75;unroll=1;vtcm_size=8388608;\0v2.49.40.260810104044\0"
 
@@ -26,6 +32,19 @@ def make_program(segment: bytes = TEXT, *, is_short: bool = False) -> bytes:
     size = 64 + len(segment) if is_short else 60
     head = b"\x3c\0\0\0ET12eh00" + struct.pack("<IQQ", length, size, base)
     return (head + struct.pack("<Q", 0 if is_short else len(segment))).ljust(64, b"\0") + segment
+
+
+def make_segmented(start: int, size: int = 64) -> bytes:
+    """A program of 512 bytes whose flatbuffer lists two segments, ``start`` counted from 256."""
+    program = bytearray(512)
+    struct.pack_into("<I4s4sIQQQ", program, 0, 80, b"ET12", b"eh00", 32, 160, 256, 256)
+    struct.pack_into("<7H", program, 64, 14, 8, 0, 0, 0, 0, 4)  # of Program's fields, the fifth
+    struct.pack_into("<iI", program, 80, 16, 4)
+    struct.pack_into("<III", program, 88, 2, 28, 44)
+    struct.pack_into("<4H", program, 104, 8, 20, 4, 12)
+    struct.pack_into("<iQQ", program, 120, 16, 0, 64)
+    struct.pack_into("<iQQ", program, 140, 36, start, size)
+    return bytes(program)
 
 
 PROGRAMS = {"now": make_program(), "before": make_program(is_short=True)}
@@ -55,6 +74,26 @@ def test_a_whole_program_is_as_long_as_it_says(kind: str) -> None:
     for size in range(len(data)):
         assert find_program_damage(data[:size])
     assert not find_program_damage(b"\x3c\0\0\0ET12".ljust(64, b"\0"))
+
+
+def test_segments_are_where_they_can_be_mapped() -> None:
+    assert not find_misplaced(make_segmented(128))
+    assert "byte 356, not at a multiple of 128" in find_misplaced(make_segmented(100))
+    assert "ends at 584" in find_misplaced(make_segmented(128, 200))
+    inside = bytearray(make_segmented(128))
+    inside[200:208] = make_context()[:8]
+    assert "in its flatbuffer" in find_misplaced(bytes(inside))
+    inline = b"\x3c\0\0\0ET12".ljust(64, b"\0")
+    assert not find_misplaced(inline)
+    assert "in its flatbuffer" in find_misplaced(inline + make_context())
+    assert "cannot be read" in find_misplaced(b"\xff" * 4 + make_segmented(128)[4:])
+
+
+def test_a_tree_tells_which_programs_are_misplaced(tmp_path: Path) -> None:
+    for name, start in (("right.pte", 128), ("wrong.pte", 100)):
+        (tmp_path / name).write_bytes(make_segmented(start))
+    found = survey_tree(tmp_path, FactsCache(tmp_path / "cache"))
+    assert {one.name for one in found.lowered if one.misplaced} == {"wrong.pte"}
 
 
 def test_a_tree_has_its_programs_with_their_damage(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,7 @@ from provisioning.fetch.download import (
     range_headers,
 )
 from provisioning.fetch.part_file import PartFile
+from provisioning.fetch.ranges import split_spans
 from provisioning.fetch.transfer import (
     MismatchError,
     PermanentError,
@@ -501,7 +503,7 @@ def test_a_slow_large_pinned_file_is_spread(
 ) -> None:
     monkeypatch.setattr(download, "MIN_FILE_BYTES", len(DATA))
     monkeypatch.setattr(download, "is_worth_it", lambda left, came, seconds: came > 0)
-    monkeypatch.setattr("provisioning.fetch.ranges.SPREAD_BYTES", 20_000)
+    monkeypatch.setattr(download, "split_spans", lambda spans: split_spans(spans, 20_000))
     server.files["a"] = DATA
     server.usual = bad.limited(1e6)
     try:
@@ -516,15 +518,21 @@ def test_what_was_spread_was_resumed_and_may_be_again_where_it_brought_something
     part: PartFile, monkeypatch: pytest.MonkeyPatch, brings: int
 ) -> None:
     class Fake:
-        def __init__(self, url: str, part: PartFile, size: int, policy: object, bar: object):
-            assert (url, size, policy, bar) == ("u", 99, QUICK, "bar")
-            self.part = part
+        def __init__(
+            self, url: str, pieces: object, take: Any, *, size_bytes: int, **words: object
+        ) -> None:
+            assert (url, size_bytes) == ("u", 99)
+            assert words == {"validator": part.validator, "policy": QUICK}
+            assert pieces == [(part.size, 99)]
+            self.take = take
 
         def run(self) -> None:
-            self.part.append(b"x" * brings)
+            self.take(part.size, b"x" * brings)
 
     monkeypatch.setattr(download, "Spread", Fake)
-    download._spread("u", part, Pin(99), QUICK, "bar")  # type: ignore[arg-type]
+    bar = Bar("", 99, "B", None, live=False)
+    download._spread("u", part, Pin(99), QUICK, bar)
+    assert bar.done == brings
     assert part.was_resumed is True
     assert part.can_spread is (brings > 0)
 
@@ -550,11 +558,11 @@ def test_how_long_is_waited_for_how_many_bytes_decides_on_spreading(
                 yield b"x" * 10
 
     class FakeSpread:
-        def __init__(self, url: str, part: PartFile, *words: object) -> None:
-            self.part = part
+        def __init__(self, *words: object, **named: object) -> None:
+            pass
 
         def run(self) -> None:
-            self.part.append(b"x" * brings)
+            part.append(b"x" * brings)
 
     def judge(left: int, came: int, seconds: float) -> bool:
         asked.append((left, came, seconds))

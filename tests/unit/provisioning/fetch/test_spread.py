@@ -10,13 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.console.progress import Bar
 from provisioning.fetch import client as clients
 from provisioning.fetch import ranges as spreads
 from provisioning.fetch.client import Client
 from provisioning.fetch.part_file import PartFile
-from provisioning.fetch.ranges import FAST_BYTES_S, PROBE_S, SPREAD_BYTES, Spread, is_worth_it
-from provisioning.fetch.transfer import PermanentError, TransferPolicy, TransientError
+from provisioning.fetch.ranges import (
+    FAST_BYTES_S,
+    PIECE_BYTES,
+    PROBE_S,
+    Spread,
+    is_worth_it,
+    split_spans,
+)
+from provisioning.fetch.transfer import (
+    PermanentError,
+    TransferPolicy,
+    TransientError,
+)
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins.bad_server import BadServer, Fault
 
@@ -36,24 +46,34 @@ def part(tmp_path: Path) -> Iterator[PartFile]:
     part.close()
 
 
+def make_spread(server: BadServer, part: PartFile) -> Spread:
+    """What brings the rest of the part file."""
+
+    def take(at: int, data: bytes) -> None:
+        assert at == part.size
+        part.append(data)
+
+    pieces = split_spans([(part.size, SIZE)], PIECE)
+    validator = part.validator
+    return Spread(server.url("a"), pieces, take, size_bytes=SIZE, validator=validator, policy=QUICK)
+
+
 @pytest.fixture
-def spread(server: BadServer, part: PartFile, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spread]:
-    monkeypatch.setattr(spreads, "SPREAD_BYTES", PIECE)
+def spread(server: BadServer, part: PartFile) -> Iterator[Spread]:
     server.files["a"] = DATA
-    bar = Bar("", SIZE, "B", None, live=False)
-    yield Spread(server.url("a"), part, SIZE, QUICK, bar)
+    yield make_spread(server, part)
     server.usual = bad.serve
 
 
 def test_when_more_connections_may_help() -> None:
-    enough = 8 * SPREAD_BYTES + 1
+    enough = 8 * PIECE_BYTES + 1
     slow = int(FAST_BYTES_S * PROBE_S) - 1
     assert is_worth_it(enough, slow, PROBE_S)
     assert not is_worth_it(enough - 1, slow, PROBE_S)
     assert not is_worth_it(enough, slow + 1, PROBE_S)
     assert not is_worth_it(enough, 0, PROBE_S - 0.001)
     assert is_worth_it(enough, slow + 1, PROBE_S + 0.001)
-    assert (SPREAD_BYTES, FAST_BYTES_S, PROBE_S) == (1 << 20, 32 << 20, 0.25)
+    assert (PIECE_BYTES, FAST_BYTES_S, PROBE_S) == (1 << 20, 32 << 20, 0.25)
 
 
 def test_the_rest_comes_in_pieces_each_once(
@@ -62,7 +82,6 @@ def test_the_rest_comes_in_pieces_each_once(
     server.usual = bad.limited(5e5)
     spread.run()
     assert part.path.read_bytes() == DATA
-    assert spread.bar.done == SIZE - 700
     assert all(thread.daemon for thread in spread.clients)
     assert sorted(asked.range for asked in server.requests) == sorted(
         f"bytes={at}-{min(at + PIECE, SIZE) - 1}" for at in range(700, SIZE, PIECE)
@@ -73,13 +92,13 @@ def test_the_rest_comes_in_pieces_each_once(
 
 
 def test_a_file_may_be_spread_from_its_first_byte(
-    spread: Spread, part: PartFile, monkeypatch: pytest.MonkeyPatch
+    server: BadServer, part: PartFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pieces that are read in parts, too."""
     monkeypatch.setattr(clients, "READ_BYTES", PIECE // 3)
+    server.files["a"] = DATA
     part.restart(bad.etag(DATA))
-    spread.next = 0
-    spread.run()
+    make_spread(server, part).run()
     assert part.path.read_bytes() == DATA
 
 
@@ -123,13 +142,11 @@ def test_when_every_connection_fails_it_ends(
     assert 4 <= len(server.requests) <= 12
 
 
-def test_an_error_of_the_disk_ends_all(
-    spread: Spread, part: PartFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(data: bytes) -> None:
+def test_an_error_of_the_disk_ends_all(spread: Spread) -> None:
+    def fail(at: int, data: bytes) -> None:
         raise OSError("disk")
 
-    monkeypatch.setattr(part, "append", fail)
+    spread.take = fail
     with pytest.raises(OSError, match="disk"):
         spread.run()
     assert spread.is_over
@@ -137,7 +154,7 @@ def test_an_error_of_the_disk_ends_all(
 
 
 def test_a_failure_before_the_end_does_not_matter_when_all_came(spread: Spread) -> None:
-    spread.part.append(DATA[700:])
+    spread.taken = len(spread.pieces)
     spread.failure = TransientError("x")
     spread.run()
 
@@ -154,24 +171,25 @@ def test_a_piece_counts_and_is_given_up_at_the_end(spread: Spread, server: BadSe
 
 def test_what_is_claimed_next(spread: Spread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spreads, "WINDOW_PIECES", 3)
-    assert [spread._claim() for _ in range(3)] == [700, 1700, 2700]
-    spread.returned = [2700, 1700]
-    assert [spread._claim() for _ in range(2)] == [1700, 2700]
-    assert spread.next == 3700
+    error = PermanentError("x")
+    assert [spread._claim() for _ in range(3)] == [0, 1, 2]
+    for index in (2, 1):
+        spread._give_back(index, error)
+    assert [spread._claim() for _ in range(2)] == [1, 2]
     claimed: list[int] = []
     waiting = threading.Thread(target=lambda: claimed.append(spread._claim()))
     waiting.start()
     waiting.join(0.05)
     assert waiting.is_alive()  # the window is full
     with spread.changed:
-        spread.part.append(DATA[700:701])
+        spread.taken = 1
         spread.changed.notify_all()
     waiting.join(5)
-    assert (claimed, spread.next) == ([3700], 4700)
-    spread.next = SIZE - 1
-    spread.part.append(DATA[701:SIZE])
-    assert (spread._claim(), spread.next, spread._claim()) == (SIZE - 1, SIZE, -1)
-    spread.returned = [5]
+    assert claimed == [3]
+    last = len(spread.pieces) - 1
+    spread.waiting, spread.taken = [last], last - 1
+    assert (spread._claim(), spread._claim()) == (last, -1)
+    spread.waiting = [5]
     spread.is_over = True
     assert spread._claim() == -1
 
@@ -183,17 +201,16 @@ def test_a_connection_that_failed_is_one_less(
     monkeypatch.setattr(spread, "_count", lambda: next(counts))
     error = PermanentError("x")
     seen = []
-    for start in range(4):
-        spread._give_back(start, error)
+    spread.waiting = []
+    for index in range(4):
+        spread._give_back(index, error)
         seen.append((spread.most, spread.refusals))
     assert seen == [(4, 1), (4, 2), (2, 3), (2, 4)]
-    assert spread.returned == [0, 1, 2, 3]
+    assert spread.waiting == [0, 1, 2, 3]
     assert spread.failure is error
 
 
-def test_connections_follow_what_they_give(
-    spread: Spread, part: PartFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connections_follow_what_they_give(spread: Spread, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds of a clock of our own: nothing, 100 B/s twice, 114 (no gain), then 135 (a gain)."""
     clock = [0.0]
     rounds = iter([(0.5, 0), (0.5, 50), (1, 150), (0.5, 207), (1, 342), (0.5, 417)])
@@ -206,39 +223,39 @@ def test_connections_follow_what_they_give(
         elapsed_s, spread.came_bytes = next(rounds)
         clock[0] += elapsed_s
         if spread.came_bytes == 417:
-            spread.pieces[part.size] = DATA[part.size :]
+            spread.arrived[0] = DATA[700:]
         return True
 
+    spread.pieces = [(700, SIZE)]
     monkeypatch.setattr(spread.changed, "wait_for", wait)
-    monkeypatch.setattr(spread, "size_bytes", SIZE)
     spread._gather()
-    assert part.path.read_bytes() == DATA
+    assert spread.taken == 1
     assert made == [0, 2, 2, 2, 4, 4]
 
 
 @pytest.mark.parametrize(
-    ("refusals", "nexts", "asks"), [(7, 0, True), (8, 0, False), (0, 1, False)]
+    ("refusals", "waiting", "asks"), [(7, [0], True), (8, [0], False), (0, [], False)]
 )
 def test_no_connection_is_added_after_refusals_or_for_nothing(
     spread: Spread,
-    part: PartFile,
     monkeypatch: pytest.MonkeyPatch,
     refusals: int,
-    nexts: int,
+    waiting: list[int],
     asks: bool,
 ) -> None:
-    clock, made = [0.0], []
+    clock = [0.0]
+    made: list[int] = []
     monkeypatch.setattr(spread, "_connect", made.append)
     monkeypatch.setattr(spread, "_count", lambda: 4)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    spread.refusals, spread.next = refusals, SIZE if nexts else 700
+    spread.refusals, spread.waiting, spread.pieces = refusals, waiting, [(700, SIZE)]
 
     def wait(predicate: object, timeout: float) -> bool:
         assert callable(predicate)
         assert not predicate()
         assert timeout == 0.05
         clock[0] += 0.4
-        spread.pieces[part.size] = DATA[part.size :]
+        spread.arrived[0] = DATA[700:]
         assert predicate()
         return True
 
@@ -249,7 +266,7 @@ def test_no_connection_is_added_after_refusals_or_for_nothing(
 
 def test_it_begins_with_four_connections(spread: Spread, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (spread.wanted, spread.most, spread.refusals) == (4, 8, 0)
-    assert (spread.next, spread.came_bytes, spread.failure) == (700, 0, None)
+    assert (spread.waiting[0], spread.came_bytes, spread.failure) == (0, 0, None)
     seen: list[int] = []
     monkeypatch.setattr(spread, "_connect", seen.append)
     monkeypatch.setattr(spread, "_gather", lambda: None)

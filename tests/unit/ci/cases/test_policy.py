@@ -1,0 +1,253 @@
+"""What a policy knows of a case, and what a user's one makes of the default; recorded figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ci.cases import policy as policies
+from ci.cases.baselines import Baseline, find_changes, name_figures, users_folder
+from ci.cases.kept import check_tensor
+from ci.cases.policy import (
+    Advice,
+    EmulatorPolicy,
+    Override,
+    Unsupported,
+    drop_limits,
+    extend_default,
+    merge,
+    read_emulator_policy,
+)
+from ci.cases.spec import CaseSpec, find_models
+from ci.judging.verdict import CaseFigures
+from ci.models.schemes import Scheme
+from ci.models.tensors import TensorInfo
+from ci.models.user_models import Limits, Metric, ModelEntry
+from ci.report.schema import DROPPED, Tool
+from provisioning.errors import ManifestError, UsageError
+from provisioning.manifest.targets import Backend
+
+DEFAULT = read_emulator_policy()
+LPAI = next(one for one in Backend if one.is_lpai)
+FP16, A8W8 = Scheme.FP16, Scheme.A8W8
+
+
+def with_rows(*rows: Unsupported) -> EmulatorPolicy:
+    return msgspec.structs.replace(DEFAULT, unsupported=rows)
+
+
+ROW = Unsupported(
+    pattern="no .*op",
+    reason="known",
+    models=("m*", "n"),
+    schemes=("fp*",),
+    socs=("SM8*",),
+    choices=("saver", ""),
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "scheme", "soc", "choices", "known"),
+    [
+        ("mlp", FP16, "SM8650", "saver", True),
+        ("n", FP16, "SM8650", "", True),
+        ("lstm", FP16, "SM8650", "saver", False),
+        ("mlp", A8W8, "SM8650", "saver", False),
+        ("mlp", FP16, "QCM6490", "saver", False),
+        ("mlp", FP16, "SM8650", "shared_buffer", False),
+    ],
+)
+def test_a_refusal_is_known_of_a_whole_combination(
+    model: str, scheme: Scheme, soc: str, choices: str, known: bool
+) -> None:
+    policy = with_rows(Unsupported(pattern="other", reason="another"), ROW)
+    expected = "known" if known else ""
+    assert policy.expects_refusal(model, scheme, soc, "there is no such op", choices) == expected
+    assert policy.expects_refusal(model, scheme, soc, "out of memory", choices) == ""
+    lenient = msgspec.structs.replace(ROW, strict=False)
+    assert with_rows(lenient, ROW).find_unmet(model, scheme, soc, choices) == expected
+    assert with_rows(lenient).find_unmet(model, scheme, soc, choices) == ""
+
+
+def test_a_model_without_choices_is_the_usual_one() -> None:
+    policy = with_rows(ROW)
+    assert policy.expects_refusal("mlp", FP16, "SM8650", "no such op") == "known"
+    assert policy.find_unmet("mlp", FP16, "SM8650") == "known"
+    assert ROW.covers("mlp", "fp16", "SM8650")
+
+
+def test_the_first_advice_that_fits_is_given() -> None:
+    rows = (Advice("x", "one"), Advice("y.*z", "two", "for a reason"), Advice("yz", "three"))
+    policy = msgspec.structs.replace(DEFAULT, advice=rows)
+    assert policy.advise("a x") == "  fix: one"
+    assert policy.advise("yaz") == policy.advise("yz") == "  why: for a reason\n  fix: two"
+    assert policy.advise("b") == ""
+
+
+def test_another_backend_has_its_own_limits_and_none_that_was_found_on_htp() -> None:
+    lpai = Unsupported(pattern="l", reason="l", backends=(LPAI,))
+    own = {A8W8: Limits(min_sqnr_db=3.0, full_delegation=True)}
+    policy = msgspec.structs.replace(
+        DEFAULT,
+        backends={LPAI: own},
+        models={"m": ModelEntry("net.py:f", limits={A8W8: Limits(min_sqnr_db=90.0)})},
+        override=(Override("mlp", A8W8, Limits(min_sqnr_db=80.0), "why"),),
+        unsupported=(ROW, lpai),
+    )
+    htp = policy.for_backend(Backend.HTP)
+    assert (htp.unsupported, htp.models, htp.override) == ((ROW,), policy.models, policy.override)
+    assert htp.limits_of("mlp", A8W8).min_sqnr_db == 80.0
+    assert htp.limits_of("m", A8W8).min_sqnr_db == 90.0
+    other = policy.for_backend(LPAI)
+    assert other.unsupported == (lpai,)
+    assert [other.limits_of(name, A8W8).min_sqnr_db for name in ("mlp", "m")] == [3.0, 3.0]
+    with pytest.raises(ManifestError) as caught:
+        other.limits_of("mlp", FP16)
+    assert caught.value.what == "no limits for scheme fp16"
+    assert caught.value.why == "a case without a policy proves nothing"
+    assert caught.value.fix == "add [schemes.fp16] to the emulator policy"
+    with pytest.raises(UsageError) as refused:
+        msgspec.structs.replace(policy, backends={}).for_backend(LPAI)
+    assert refused.value.what == f"the policy has no limits for backend {LPAI.value}"
+    assert refused.value.why == "a case without a policy proves nothing"
+    assert refused.value.fix == f"add [backends.{LPAI.value}.SCHEME] to it"
+
+
+def test_a_models_limits_carry_its_metric() -> None:
+    metric = Metric("net.py:score", "labels.npy", min=0.5, max_drop=0.1)
+    entry = ModelEntry("net.py:f", metric=metric)
+    policy = msgspec.structs.replace(DEFAULT, models={"m": entry})
+    found = policy.limits_of("m", FP16)
+    assert (found.model, found.scheme) == ("m", "fp16")
+    assert (found.min_metric, found.max_metric_drop) == (0.5, 0.1)
+    suite = policy.limits_of("mlp", FP16)
+    assert (suite.min_metric, suite.max_metric_drop) == (None, None)
+    specs = [CaseSpec(name, FP16, soc) for name in ("mlp", "mlp", "m") for soc in ("a", "b")]
+    assert policy.describe_limits(specs) == (suite, found)
+
+
+# -- a user's policy -----------------------------------------------------------------------------
+
+
+def test_tables_are_merged_and_own_rows_come_first() -> None:
+    assert merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": 4}) == {
+        "a": {"b": 3, "c": 2},
+        "d": 4,
+    }
+    assert merge([1], [2, 3]) == [2, 3, 1]
+    assert merge({"a": 1}, [2]) == [2]
+    assert merge([1], {"a": 2}) == {"a": 2}
+    assert merge(None, 5) == 5
+
+
+def test_limits_that_nothing_is_judged_by_are_named_and_left_out() -> None:
+    name = min(DROPPED)
+    table: dict[str, Any] = {name: 1, "kept": {name: 2, "x": [{name: 3, "y": 4}, 5]}}
+    assert [*drop_limits(table)] == [name] * 3
+    assert table == {"kept": {"x": [{"y": 4}, 5]}}
+    whole = {"reference": {}, "schemes": {"fp16": {name: 1}}}
+    assert extend_default(whole) == {"reference": {}, "schemes": {"fp16": {}}, "dropped": [name]}
+
+
+def test_a_users_models_replace_the_suite_and_add_to_their_schemes_limits() -> None:
+    own = {"extends": "default", "models": {"m": {"factory": "f", "limits": {"fp16": {"a": 1}}}}}
+    merged = extend_default(own)
+    default = policies.read_policy("emulator", dict[str, Any])
+    assert merged["suite"] == {}
+    assert merged["models"]["m"]["limits"]["fp16"] == {**default["schemes"]["fp16"], "a": 1}
+    assert merged["reference"] == default["reference"]
+    assert "dropped" not in merged
+    assert extend_default({"extends": "default"})["suite"] == default["suite"]
+    assert extend_default({"extends": "default", "suite": {"mlp": ["fp16"]}})["suite"] == {
+        "mlp": ["fp16"]
+    }
+    for part in ({}, {"reference": {}}, {"schemes": {}}):
+        with pytest.raises(UsageError) as caught:
+            extend_default(dict(part))
+        assert "does not say what it extends" in caught.value.what
+        assert caught.value.fix == 'write extends = "default" into its first line'
+
+
+def test_a_policy_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read_emulator_policy(tmp_path / "gone.toml")
+    assert caught.value.what == f"there is no policy {tmp_path / 'gone.toml'}"
+    assert caught.value.why == "it is not a file"
+    assert caught.value.fix == "name the file with --policy; `qnn-ci init --policy-only` writes one"
+    file = tmp_path / "qnn.toml"
+    file.write_text('extends = "default"\nruntimes = ["gone"]\n', "utf-8")
+    with pytest.raises(ManifestError) as caught:
+        read_emulator_policy(file)
+    assert caught.value.what.startswith(f"{file}: no profile 'gone'")
+    assert caught.value.fix.startswith("one of ")
+
+
+# -- recorded figures, tensors, words --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "recorded", "words"),
+    [
+        (30.0, 33.0, ()),
+        (33.0, 30.0, ()),
+        (30.0, 33.1, ("30.0 dB against the float32 model, 3.1 dB below the 33.1 dB recorded",)),
+        (33.1, 30.0, ("33.1 dB against the float32 model, 3.1 dB above the 30.0 dB recorded",)),
+    ],
+)
+def test_a_change_of_a_figure_is_told_with_its_direction(
+    now: float, recorded: float, words: tuple[str, ...]
+) -> None:
+    found = list(find_changes(CaseFigures(sqnr_db=now), Baseline(recorded)))
+    assert len(found) == len(words)
+    assert all(
+        f"SQNR {one} for this toolchain" == text for one, text in zip(words, found, strict=True)
+    )
+
+
+def test_figures_are_of_a_toolchain_and_a_folder() -> None:
+    tools = [Tool(name=name, version="1/2") for name in ("torch", "qnn-sdk", "executorch")]
+    assert name_figures(tools) == "executorch-1_2-qnn-sdk-1_2.toml"
+    assert name_figures(tools[:2], "lpai") == "qnn-sdk-1_2-lpai.toml"
+    assert users_folder(Path("/a/qnn.toml")) == Path("/a/qnn-baselines")
+    assert users_folder(None) is None
+
+
+def tensor(**changes: Any) -> TensorInfo:
+    return msgspec.structs.replace(TensorInfo(dtype="float32", shape=(2, 4)), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "good"),
+    [
+        ({}, True),
+        ({"shape": ()}, True),
+        ({"dtype": "int64"}, True),
+        ({"dtype": "object"}, False),
+        ({"shape": (2, 0)}, False),
+        ({"shape": (1 << 20, 1 << 20)}, False),
+        ({"step": -1.0}, False),
+        ({"joined": (1, 1), "joined_axis": 0}, True),
+        ({"joined": (1, 3), "joined_axis": 1}, True),
+        ({"joined": (1, 3), "joined_axis": 0}, False),
+        ({"joined": (1, 3), "joined_axis": 2}, False),
+        ({"joined": (1, 3), "joined_axis": -1}, False),
+        ({"joined": (0, 4), "joined_axis": 1}, False),
+    ],
+)
+def test_a_tensor_is_one_that_a_program_has(changes: dict[str, Any], good: bool) -> None:
+    if good:
+        check_tensor(tensor(**changes))
+    else:
+        with pytest.raises(ValueError, match="has a tensor"):
+            check_tensor(tensor(**changes))
+
+
+def test_a_users_model_may_be_in_a_folder_with_a_colon(tmp_path: Path) -> None:
+    file = tmp_path / "a:b" / "net.py"
+    file.parent.mkdir()
+    file.write_text("def make(): ...\n", "utf-8")
+    (found,) = find_models(f"{file}:make", {})
+    assert found.endswith("a:b/net.py:make")
