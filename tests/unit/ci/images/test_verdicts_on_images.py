@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import tarfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -218,6 +219,7 @@ def test_locks_are_shown_and_written_only_when_told_to(
         apt.name,
         aot.name,
     ]
+    assert built.called("build")[0]["buildargs"]["BASE"] == built.get(OWN).id
     asked = built.called("run")[1:]
     assert [one["words"] for one in asked] == [
         ["cat", "/opt/qnn-ci/packages/emulator.txt"],
@@ -379,7 +381,12 @@ def save(folder: Path, layers: list[bytes], config: Mapping[str, Any]) -> Path:
     return saved
 
 
-def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(tmp_path: Path) -> None:
+def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is made: times are UTC."""
+    monkeypatch.setenv("TZ", "XXX-9")
+    time.tzset()
     top = write_layer(
         {**PLAIN, "mtime": 9, "uname": "me", "gname": "us"},
         {**LINK, "name": "link"},
