@@ -385,8 +385,6 @@ def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it is made: times are UTC."""
-    monkeypatch.setenv("TZ", "XXX-9")
-    time.tzset()
     top = write_layer(
         {**PLAIN, "mtime": 9, "uname": "me", "gname": "us"},
         {**LINK, "name": "link"},
@@ -395,9 +393,12 @@ def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(
     own = {"Cmd": [], "Env": ["A=1"], "User": "u", "WorkingDir": "/w", "Entrypoint": ["e"]}
     config = {"architecture": "arm64", "os": "linux", "config": {**own, "Hostname": "h"}, "x": 1}
     target = tmp_path / "image.tar"
-    digests = normalize_image(
-        save(tmp_path, [LOW, top], config), target, keep_layers=1, time_s=3600, labels={"l": "1"}
-    )
+    saved = save(tmp_path, [LOW, top], config)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "XXX-9")
+        time.tzset()
+        digests = normalize_image(saved, target, keep_layers=1, time_s=3600, labels={"l": "1"})
+    time.tzset()
     files = unpack(target.read_bytes())
     (row,) = json.loads(files["manifest.json"])
     assert digests == tuple(name_layer(files[name]) for name in row["Layers"])
