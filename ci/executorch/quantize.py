@@ -73,7 +73,7 @@ def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: A
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module
     with torch.no_grad():
         program = torch.export.export(module, model.evaluation[0], strict=True)
-        # Without a call of a guard function, as torch does it for callers in ExecuTorch's own files:
+        # Without a call of a guard function, as torch does it for callers in ExecuTorch's files:
         # ExecuTorch takes that call for the observer of an input that is concatenated.
         exported = program.module(check_guards=False)
     quantizer.set_default_quant_config(**configure(scheme))
