@@ -92,7 +92,9 @@ def test_segments_are_where_they_can_be_mapped() -> None:
     assert "byte 356, not at a multiple of 128" in find_misplaced(make_segmented(100))
     assert "ends at 584" in find_misplaced(make_segmented(128, 200))
     inside = bytearray(make_segmented(128))
-    inside[200:208] = make_context()[:8]
+    inside[197:205] = make_context()[:8]  # as four-byte numbers look from their second byte on
+    assert not find_misplaced(bytes(inside))
+    inside[208:216] = make_context()[:8]
     assert "in its flatbuffer" in find_misplaced(bytes(inside))
     inline = b"\x3c\0\0\0ET12".ljust(64, b"\0")
     assert not find_misplaced(inline)
