@@ -11,13 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.backends.qualcomm.quantizer.quant_recipe import QuantRecipe
-from executorch.backends.qualcomm.quantizer.quantizer import (
-    ModuleQConfig,
-    QnnQuantizer,
-    QuantDtype,
-)
-from executorch.backends.qualcomm.serialization import qc_schema
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
@@ -28,6 +21,13 @@ from torchao.quantization.pt2e.quantize_pt2e import (
     prepare_qat_pt2e,
 )
 
+from ci.executorch.internals import (
+    ModuleQConfig,
+    QnnQuantizer,
+    QuantDtype,
+    QuantRecipe,
+    qc_schema,
+)
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.methods import join_modules, split_module
@@ -72,7 +72,10 @@ def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: A
     # An exported program shares its weights with the module: training must not change the module's.
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module
     with torch.no_grad():
-        exported = torch.export.export(module, model.evaluation[0], strict=True).module()
+        program = torch.export.export(module, model.evaluation[0], strict=True)
+        # Without a call of a guard function, as torch does it for callers in ExecuTorch's files:
+        # ExecuTorch takes that call for the observer of an input that is concatenated.
+        exported = program.module(check_guards=False)
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
         block = choices.block_size or recipe.block

@@ -284,6 +284,14 @@ LIMITS: dict[str, Callable[[Threshold], str]] = {
 }
 
 
+def show_limit(name: str, rule: Threshold) -> str:
+    """The limit of a figure of a case; of a SQNR without one of its own, that over all sets."""
+    every = rule.min_sqnr_db_all
+    if name == "SQNR" and rule.min_sqnr_db is None and every is not None:
+        return f"{every:.1f} over all sets"
+    return LIMITS[name](rule) if name in LIMITS else NOTHING
+
+
 def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
     """Return how far the figure nearest to its limit is within it, in dB, which, and the figure."""
     rule, noise = report.threshold_for(case), case.above_noise_db

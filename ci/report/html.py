@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from markupsafe import Markup
 
 from ci.report.annotation import repeat_command
 from ci.report.bars import Figure, draw_time
-from ci.report.columns import COLUMNS, LIMITS, columns_of, find_margin, name_models
+from ci.report.columns import COLUMNS, LIMITS, columns_of, find_margin, name_models, show_limit
 from ci.report.comparison import SOURCES
 from ci.report.schema import Case, Control, ControlKind, Report, Status
 from ci.report.text import (
@@ -45,8 +46,6 @@ def render_html(report: Report) -> str:
     with its outputs, toolchain and controls."""
     cases = list(enumerate(report.cases))
     shown = choose_bars(report)
-    rows = group_controls(report.controls)
-    closest = sorted(rows.items(), key=_rank_controls)
     return render_page(
         "index.html.j2",
         report=report,
@@ -56,13 +55,13 @@ def render_html(report: Report) -> str:
         cases=cases,
         columns=columns_of(report.cases),
         limits=LIMITS,
+        show_limit=show_limit,
         rules=[report.threshold_for(case) for case in report.cases],
         again=partial(repeat_command, report),
         causes=group_causes(report),
         refusals=group_refusals(report),
         passed_controls=[control for control in report.controls if not control.rejected],
-        control_rows=dict(closest[:WORST] if len(rows) > MOST_BARS else rows),
-        control_count=len(rows),
+        controls=group_controls(report.controls),
         kinds=[count_controls(report.controls, kind) for kind in ControlKind],
         names=name_models(report.cases),
         several_socs=len({case.soc for case in report.cases}) > 1,
@@ -80,7 +79,7 @@ def render_page(name: str, **values: Any) -> str:
     style, script = (
         (TEMPLATES / part).read_text(encoding="utf-8") for part in ("report.css", "report.js")
     )
-    return (
+    page = (
         _environment()
         .get_template(name)
         .render(
@@ -91,6 +90,7 @@ def render_page(name: str, **values: Any) -> str:
             "base-uri 'none'; form-action 'none'",
         )
     )
+    return re.sub(r">\n\s*<", "><", page)  # each would be a node of its own
 
 
 @dataclass(frozen=True)
@@ -139,21 +139,12 @@ def name_cause(case: Case) -> tuple[str, str]:
     return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", first), fix
 
 
-def group_controls(
-    controls: tuple[Control, ...],
-) -> dict[tuple[str, str, str], dict[ControlKind, Control]]:
-    """Controls by (model, scheme, soc), then by kind."""
-    rows: dict[tuple[str, str, str], dict[ControlKind, Control]] = {}
+def group_controls(controls: Iterable[Control]) -> dict[str, list[Control]]:
+    """Return the controls by the name of their case."""
+    rows: dict[str, list[Control]] = defaultdict(list)
     for control in controls:
-        place = (control.model, control.scheme, control.soc)
-        rows.setdefault(place, {})[control.kind] = control
+        rows[f"{control.model} {control.scheme} {control.soc}"].append(control)
     return rows
-
-
-def _rank_controls(row: tuple[object, dict[ControlKind, Control]]) -> tuple[bool, float]:
-    found = row[1].values()
-    closest = max((one.sqnr_db for one in found if one.sqnr_db is not None), default=-1e9)
-    return all(one.rejected for one in found), -closest
 
 
 @dataclass(frozen=True)
