@@ -17,8 +17,7 @@ import pytest
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError
 from provisioning.fetch.download import Pin, fetch_file
-from provisioning.fetch.ranges import open_remote
-from provisioning.fetch.transfer import PermanentError, TransferPolicy
+from provisioning.fetch.transfer import TransferPolicy
 from tests.stand_ins import bad_server as bad
 from tests.stand_ins.bad_server import BadServer, Fault
 
@@ -68,36 +67,6 @@ def test_bytes_that_come_again_are_no_progress(
     ended, said = fetch([server.url("a.zip")], tmp_path)
     assert (ended, len(server.requests) <= 2 * QUICK.attempts) == ("DownloadError", True)
     assert "started over" in said
-
-
-def long_tail(handler: bad.Handler, data: bytes) -> None:
-    """All of the file where its last bytes were asked for."""
-    where = f"bytes 0-{len(data) - 1}/{len(data)}"
-    handler.head(206, len(data), ETag=bad.etag(data), Content_Range=where)
-    handler.body(data)
-
-
-def broken_tail(handler: bad.Handler, data: bytes) -> None:
-    """A tail that ends after 64 KiB, each time."""
-    start, end = handler.span(data) or (0, 0)
-    where = f"bytes {start}-{end - 1}/{len(data)}"
-    handler.head(206, end - start, ETag=bad.etag(data), Content_Range=where)
-    handler.body(data[start : start + (70 << 10)])
-    handler.hang_up()
-
-
-@pytest.mark.parametrize("fault", [long_tail, broken_tail])
-def test_a_tail_is_as_long_as_asked_and_broken_ones_end(
-    server: BadServer, tmp_path: Path, fault: Fault
-) -> None:
-    server.faults["a.zip"] = [fault] * 30
-    scratch = tmp_path / ".parts"
-    with open_remote(server.url("a.zip"), scratch, Progress(), QUICK) as remote:
-        with pytest.raises(PermanentError):
-            remote.open(200 << 10, len(DATA))
-        assert scratch.stat().st_size <= len(DATA)
-        assert scratch.stat().st_blocks * 512 <= 300 << 10
-    assert len(server.requests) <= QUICK.attempts
 
 
 ENDLESS_HEADS: dict[str, Fault] = {

@@ -175,6 +175,11 @@ def tail(start: int, **more: str) -> Fault:
         ),
         (tail(SIZE - 9), NoRangesError, "the server sent a range other than the one requested"),
         (
+            tail(SIZE - 11, Content_Range=f"bytes {SIZE - 10}-{SIZE - 1}/{SIZE}"),
+            PermanentError,
+            "the server sent more than was asked for",
+        ),
+        (
             tail(SIZE - 10, Content_Range=f"bytes {SIZE - 10}-{SIZE}/{SIZE + 1}"),
             MismatchError,
             f"it has {SIZE + 1} bytes, {SIZE} are pinned",
@@ -412,6 +417,7 @@ def test_one_failure_ends_all_parts(
 ) -> None:
     remote.open(10)
     server.requests.clear()
+    remote.policy = dataclasses.replace(QUICK, read_timeout_s=120)
     monkeypatch.setattr(ranges, "is_worth_it", lambda left, came, seconds: True)
     monkeypatch.setattr(ranges, "split_spans", lambda spans: split_spans(spans, 1000))
     has_ended = threading.Event()
@@ -421,7 +427,7 @@ def test_one_failure_ends_all_parts(
         start, end = handler.span(data) or (0, 0)
         where = f"bytes {start}-{end - 1}/{SIZE}"
         handler.head(206, end - start, ETag=bad.etag(data), Content_Range=where)
-        has_ended.wait(60)
+        has_ended.wait(30)
         released.append(True)
 
     server.faults["a"] = [other_part(ETag='"other"'), *[held] * 50]
@@ -430,6 +436,18 @@ def test_one_failure_ends_all_parts(
     assert not released  # nobody waits for what is held
     has_ended.set()
     assert len(server.requests) <= 8
+
+
+def test_what_several_connections_leave_comes_over_one(
+    remote: RemoteFile, server: BadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.open(10)
+    monkeypatch.setattr(ranges, "is_worth_it", lambda left, came, seconds: True)
+    monkeypatch.setattr(ranges, "split_spans", lambda spans: split_spans(spans, 1000))
+    server.faults["a"] = [bad.status(503)] * 4  # the first answer to each connection
+    remote.fetch([(0, 20_000)])
+    assert remote.spans == [(0, 20_000), (SIZE - 10, SIZE)]
+    assert remote.read_at(0, 20_000) == DATA[:20_000]
 
 
 def test_a_bar_says_how_many_parts_there_are(server: BadServer, tmp_path: Path) -> None:
