@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,8 +46,6 @@ def render_html(report: Report) -> str:
     with its outputs, toolchain and controls."""
     cases = list(enumerate(report.cases))
     shown = choose_bars(report)
-    rows = group_controls(report.controls)
-    closest = sorted(rows.items(), key=_rank_controls)
     return render_page(
         "index.html.j2",
         report=report,
@@ -62,8 +61,7 @@ def render_html(report: Report) -> str:
         causes=group_causes(report),
         refusals=group_refusals(report),
         passed_controls=[control for control in report.controls if not control.rejected],
-        control_rows=dict(closest[:WORST] if len(rows) > MOST_BARS else rows),
-        control_count=len(rows),
+        controls=group_controls(report.controls),
         kinds=[count_controls(report.controls, kind) for kind in ControlKind],
         names=name_models(report.cases),
         several_socs=len({case.soc for case in report.cases}) > 1,
@@ -141,21 +139,12 @@ def name_cause(case: Case) -> tuple[str, str]:
     return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", "#", first), fix
 
 
-def group_controls(
-    controls: tuple[Control, ...],
-) -> dict[tuple[str, str, str], dict[ControlKind, Control]]:
-    """Controls by (model, scheme, soc), then by kind."""
-    rows: dict[tuple[str, str, str], dict[ControlKind, Control]] = {}
+def group_controls(controls: Iterable[Control]) -> dict[str, list[Control]]:
+    """Return the controls by the name of their case."""
+    rows: dict[str, list[Control]] = defaultdict(list)
     for control in controls:
-        place = (control.model, control.scheme, control.soc)
-        rows.setdefault(place, {})[control.kind] = control
+        rows[f"{control.model} {control.scheme} {control.soc}"].append(control)
     return rows
-
-
-def _rank_controls(row: tuple[object, dict[ControlKind, Control]]) -> tuple[bool, float]:
-    found = row[1].values()
-    closest = max((one.sqnr_db for one in found if one.sqnr_db is not None), default=-1e9)
-    return all(one.rejected for one in found), -closest
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import tarfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -218,6 +219,7 @@ def test_locks_are_shown_and_written_only_when_told_to(
         apt.name,
         aot.name,
     ]
+    assert built.called("build")[0]["buildargs"]["BASE"] == built.get(OWN).id
     asked = built.called("run")[1:]
     assert [one["words"] for one in asked] == [
         ["cat", "/opt/qnn-ci/packages/emulator.txt"],
@@ -379,7 +381,10 @@ def save(folder: Path, layers: list[bytes], config: Mapping[str, Any]) -> Path:
     return saved
 
 
-def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(tmp_path: Path) -> None:
+def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is made: times are UTC."""
     top = write_layer(
         {**PLAIN, "mtime": 9, "uname": "me", "gname": "us"},
         {**LINK, "name": "link"},
@@ -388,9 +393,12 @@ def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(tmp_path: Pa
     own = {"Cmd": [], "Env": ["A=1"], "User": "u", "WorkingDir": "/w", "Entrypoint": ["e"]}
     config = {"architecture": "arm64", "os": "linux", "config": {**own, "Hostname": "h"}, "x": 1}
     target = tmp_path / "image.tar"
-    digests = normalize_image(
-        save(tmp_path, [LOW, top], config), target, keep_layers=1, time_s=3600, labels={"l": "1"}
-    )
+    saved = save(tmp_path, [LOW, top], config)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "XXX-9")
+        time.tzset()
+        digests = normalize_image(saved, target, keep_layers=1, time_s=3600, labels={"l": "1"})
+    time.tzset()
     files = unpack(target.read_bytes())
     (row,) = json.loads(files["manifest.json"])
     assert digests == tuple(name_layer(files[name]) for name in row["Layers"])

@@ -1,0 +1,370 @@
+"""What is read of a repository and of results, and which cases and jobs a plan makes of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ci.gate.cases import POLICY, SOCS, choose_cases, list_cases, list_suite
+from ci.gate.changes import Change, Difference, Kind, TreeFacts
+from ci.gate.jobs import (
+    PlannedJob,
+    Shard,
+    count_shards,
+    list_jobs,
+    parse_shard,
+    render_matrix,
+    split_cases,
+)
+from ci.gate.reading import FETCH, Repository, WorkTree, compare_keys
+from ci.gate.results import read_needs, read_outcomes, read_plan, read_result, read_results
+from ci.gate.rules import CaseRule, SessionRule, read_rules
+from ci.gate.schema import Plan, PlannedCase, PlannedSession
+from ci.gate.verdict import JobResult
+from provisioning.errors import UsageError
+
+RULES = read_rules()
+
+
+@dataclass(frozen=True)
+class Git:
+    """A repository that a test commits to."""
+
+    root: Path
+
+    def __call__(self, *words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.invalid", "-c", "init.defaultBranch=main"]
+        argv = ["git", "-C", str(self.root), *who, *words]
+        done = subprocess.run(argv, check=True, capture_output=True, text=True, encoding="utf-8")
+        return done.stdout.strip()
+
+    def commit(self, **files: str) -> str:
+        for name, text in files.items():
+            (self.root / name).write_text(text, encoding="utf-8")
+        self("add", "-A")
+        self("commit", "-qm", "x", "--allow-empty")
+        return self("rev-parse", "HEAD")
+
+    @property
+    def repository(self) -> Repository:
+        return Repository(self.root, RULES)
+
+
+@pytest.fixture
+def git(tmp_path: Path) -> Git:
+    (tmp_path / "r").mkdir()
+    found = Git(tmp_path / "r")
+    found("init", "-q")
+    return found
+
+
+# -- the trees -------------------------------------------------------------------------------------
+
+
+def test_the_base_is_where_the_head_left_the_main_branch(git: Git) -> None:
+    first = git.commit(a="1")
+    assert git.repository.find_base("", "") == first, "without a main branch it is the head"
+    git("branch", "-M", RULES.branch)
+    second = git.commit(a="2")
+    git("checkout", "-qb", "topic", first)
+    own = git.commit(b="1")
+    assert git.repository.find_base("", "") == first
+    assert git.repository.find_base("topic", RULES.branch) == first
+    assert git.repository.find_base("", RULES.branch) == second
+    git("update-ref", f"refs/remotes/origin/{RULES.branch}", own)
+    assert git.repository.find_base("", "topic") == own, "the origin's main branch comes first"
+    assert git.repository.count_commits("topic") == 2
+    git("checkout", "-q", "--orphan", "apart")
+    git.commit(c="1")
+    with pytest.raises(UsageError) as caught:
+        git.repository.find_base("topic", "")
+    assert caught.value.what == "topic and HEAD have no commit in common"
+    assert caught.value.fix == "name a base of the same history with --base"
+    with pytest.raises(UsageError):
+        git.repository.resolve("gone")
+
+
+def test_changes_of_a_commit_and_of_the_work_tree(git: Git) -> None:
+    first = git.commit(a="1", b="1", gone="x")
+    (git.root / "gone").unlink()
+    second = git.commit(b="2", ü="new")
+    changed = (
+        Change("b", Kind.MODIFIED),
+        Change("gone", Kind.DELETED),
+        Change("ü", Kind.ADDED),
+    )
+    assert git.repository.list_changes(first, second) == changed
+    assert git.repository.list_changes(second, "") == ()
+    (git.root / ".gitignore").write_text("ignored\n", encoding="utf-8")
+    (git.root / "ignored").write_text("x", encoding="utf-8")
+    (git.root / "a").write_text("2", encoding="utf-8")
+    assert git.repository.list_changes(second, "") == (
+        Change(".gitignore", Kind.ADDED),
+        Change("a", Kind.MODIFIED),
+    )
+
+
+def test_the_work_tree_is_what_git_would_commit(git: Git) -> None:
+    git.commit(a="1", b="2")
+    (git.root / "b").unlink()
+    (git.root / "new").write_text("é", encoding="utf-8")
+    (git.root / "link").symlink_to("a")
+    tree = WorkTree(git.root)
+    assert tree.files == {"a", "new", "link"}
+    assert tree.links == {"link": "a"}
+    blob = hashlib.sha1(b"blob 2\0" + "é".encode()).hexdigest()  # noqa: S324 - git's name
+    assert tree.digest("new") == blob == git("hash-object", "new")
+    assert tree.digest("b") == ""
+
+
+def test_what_is_no_repository_or_has_no_history_is_named(git: Git, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    nothing = Repository(tmp_path / "plain", RULES)
+    with pytest.raises(UsageError) as caught:
+        _ = nothing.git_dir
+    assert caught.value.what == f"{tmp_path / 'plain'} is not a git repository"
+    assert "--source" in caught.value.fix
+    git.commit(a="1")
+    git.commit(a="2")
+    assert not git.repository.is_bare
+    git.repository.require_history()
+    git("clone", "-q", "--depth", "1", "--bare", git.root.as_uri(), str(tmp_path / "shallow"))
+    shallow = Repository(tmp_path / "shallow", RULES)
+    assert shallow.is_bare
+    with pytest.raises(UsageError) as cut:
+        shallow.require_history()
+    assert cut.value.what == f"{tmp_path / 'shallow'} is a shallow clone"
+    assert cut.value.why == "what a change is compared with may be missing"
+    assert cut.value.fix == FETCH
+    with pytest.raises(UsageError, match="is not a range"):
+        [*git.repository.list_steps("HEAD")]
+
+
+def test_keys_of_changed_tables_are_compared(git: Git) -> None:
+    class Tree(dict[str, str]):
+        files = property(frozenset)
+        read = dict.get
+
+        def read_all(self, paths: Any) -> None:
+            assert set(paths) <= self.keys()
+
+    old: Any = Tree({"t.toml": "[a]\nx = 1\n[b]\ny = 1\n", "gone.toml": "k = 1\n"})
+    new: Any = Tree({"t.toml": "[a]\nx = 2\n[b]\ny = 1\n", "a.py": ""})
+    changes = [Change(name, Kind.MODIFIED) for name in ("t.toml", "gone.toml", "a.py")]
+    assert compare_keys(old, new, changes) == {
+        "t.toml": frozenset({"a.x"}),
+        "gone.toml": frozenset({"k"}),
+    }
+
+
+def test_rules_of_a_file_are_read_instead(tmp_path: Path) -> None:
+    own = tmp_path / "gate.toml"
+    own.write_text('branch = "trunk"\nevery_nth = 3\n[sessions.a]\n', encoding="utf-8")
+    assert read_rules(own).branch == "trunk"
+    assert read_rules() == RULES
+    assert read_rules(own).planned == ""
+    assert read_rules(own).session_rule("unnamed") == SessionRule()
+
+
+# -- cases and jobs --------------------------------------------------------------------------------
+
+SUITE = {"mlp": ("fp16", "8a8w"), "net": ("fp16",)}
+TREE = TreeFacts(suite=SUITE)
+CASES = tuple(PlannedCase(m, s, "SM8650") for m, every in SUITE.items() for s in every)
+RULE = CaseRule(session="test_emulator", probe="net", shard_s=10.0, max_shards=2)
+
+
+def choose(path: str, *keys: str) -> tuple[PlannedCase, ...] | None:
+    found = Difference(TREE, TREE, (), {path: frozenset(keys)} if keys else {})
+    return choose_cases(path, found, RULE)
+
+
+def test_the_keys_of_a_manifest_choose_the_cases() -> None:
+    assert list_suite(TREE) == list_cases(SUITE) == CASES
+    assert choose(POLICY, "suite.mlp") == CASES[:2]
+    assert choose(POLICY, "schemes.fp16") == (CASES[0], CASES[2])
+    assert choose(POLICY, "schemes") == choose(POLICY, "reference.min_rms") == CASES
+    assert choose(POLICY, "suite.net", "schemes.8a8w") in {
+        (CASES[1], CASES[2]),
+        (CASES[2], CASES[1]),
+    }
+    baselines = "manifests/baselines/x.toml"
+    assert choose(baselines, f"cases.{CASES[1]}") == (CASES[1],)
+    assert choose(baselines, "cases") == choose(baselines, "tools.torch") == CASES
+    assert choose(SOCS, "SM8650.id") == choose(SOCS, "?") == CASES
+    assert choose(SOCS, "SM8750.id") == (PlannedCase("net", "fp16", "SM8750"),)
+    assert choose("notes.txt") is None
+    assert choose("other.toml", "a") is None
+
+
+def plan_jobs(*sessions: PlannedSession, **suites: tuple[PlannedCase, ...]) -> list[PlannedJob]:
+    rules = replace(
+        RULES,
+        cases=RULE,
+        python="3.12",
+        sessions={
+            "lint": SessionRule(timeout_minutes=7),
+            "tests": SessionRule(pythons=("3.10", "3.13"), report="junit.xml"),
+            "test_emulator": SessionRule(report="report.json", policy="emulator"),
+            "test_onnx": SessionRule(report="report.json", policy="onnx"),
+        },
+    )
+    return [*list_jobs(sessions, CASES, rules, suites)]
+
+
+def run(name: str, **more: Any) -> PlannedSession:
+    return PlannedSession(name=name, run=True, reason="r", **more)
+
+
+def test_sessions_that_run_become_jobs() -> None:
+    jobs = plan_jobs(
+        run("lint"),
+        run("tests"),
+        PlannedSession(name="bench", run=False, reason=""),
+        run("deploy", by_hand="a device"),
+        run("test_onnx"),
+        test_onnx=CASES[:1],
+    )
+    plain = PlannedJob(id="lint", session="lint", python="3.12", timeout_minutes=7)
+    assert jobs[0] == plain
+    junit = PlannedJob(id="tests-3.10", session="tests", python="3.10", report="junit.xml")
+    assert jobs[1:3] == [junit, replace(junit, id="tests-3.13", python="3.13")]
+    (onnx,) = jobs[3:]
+    assert (onnx.id, onnx.policy, onnx.cases, onnx.words) == ("test_onnx", "onnx", CASES[:1], ())
+    assert render_matrix(jobs[:1]) == {
+        "include": [
+            {
+                "job": "lint",
+                "session": "lint",
+                "python": "3.12",
+                "shard": "",
+                "words": "",
+                "timeout_minutes": 7,
+            }
+        ]
+    }
+    with pytest.raises(ValueError, match="is nothing for a matrix"):
+        render_matrix([replace(plain, id="a;b")])
+
+
+def test_planned_cases_become_shards() -> None:
+    jobs = plan_jobs(run("test_emulator"))
+    count = len(jobs)
+    assert [one.id for one in jobs] == [
+        f"test_emulator-{index}-of-{count}" for index in range(1, count + 1)
+    ]
+    assert [one.shard for one in jobs] == [f"{index}/{count}" for index in range(1, count + 1)]
+    assert jobs[0].words == ("--plan", "plan.json", "--shard", jobs[0].shard)
+    assert sorted(map(str, (case for one in jobs for case in one.cases))) == sorted(map(str, CASES))
+    assert {one.report for one in jobs} == {"report.json"}
+
+
+def test_shards_are_even_and_written_as_they_are_read() -> None:
+    assert split_cases("abcd", 2, "xdcba".index) == (("a", "d"), ("b", "c"))
+    assert split_cases("ab", 1, lambda _: 0.0) == (("a", "b"),)
+    assert split_cases("abc", 3, lambda _: 0.0) == (("a",), ("b",), ("c",))
+    with pytest.raises(UsageError) as caught:
+        split_cases("ab", 3, lambda _: 1.0)
+    assert caught.value.what == "2 cases do not fill 3 shards"
+    assert caught.value.fix == "ask for 2 at most"
+    for durations, wanted in (
+        ([5.0, 5.0], 1),
+        ([5.0, 5.1], 2),
+        ([9.0] * 9, 4),
+        ([50.0], 1),
+        ([], 0),
+        ([0.0], 1),
+    ):
+        assert count_shards(durations, 10.0, 4) == wanted
+    assert parse_shard("999/999") == Shard(999, 999)
+    assert str(Shard(2, 3)) == "2/3"
+    for text in ("0/1", "2/1", "1/1000", "01/2", "1/2 ", "1", "x/2"):
+        with pytest.raises(UsageError) as wrong:
+            parse_shard(text)
+        assert wrong.value.what == f"{text!r} is not a shard"
+        assert wrong.value.fix == "write 2/3 for the second of three"
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+JUNIT = b'<testsuite><testcase name="a"/><testcase><failure/></testcase></testsuite>'
+JOB = PlannedJob(id="tests", session="unit", python="3.11", report="junit.xml")
+
+
+def leave(folder: Path, code: bytes | None, junit: bytes | None = None) -> Path:
+    reports = folder / "reports" / "unit"
+    reports.mkdir(parents=True)
+    if code is not None:
+        (folder / "exit-code.txt").write_bytes(code)
+    if junit is not None:
+        (reports / "junit.xml").write_bytes(junit)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("code", "junit", "result"),
+    [
+        (None, JUNIT, JobResult()),
+        (b"0\n", None, JobResult("0\n")),
+        (b"0", JUNIT, JobResult("0", 2, "1 of 2 tests failed", 1)),
+        (b"x", JUNIT, JobResult("x", 2, "1 of 2 tests failed", 1)),
+        (b"\xff" + b"9" * 200, None, JobResult("\ufffd" + "9" * 99)),
+        (b"0", b"<testsuite/>", JobResult("0", 0)),
+    ],
+)
+def test_what_a_job_left_is_read(
+    tmp_path: Path, code: bytes | None, junit: bytes | None, result: JobResult
+) -> None:
+    folder = leave(tmp_path / "f", code, junit)
+    assert read_result(folder, JOB) == result
+    bare = JobResult(result.exit_code)
+    assert read_result(folder, None) == bare
+    assert read_result(folder, replace(JOB, report="")) == bare
+
+
+def test_a_report_that_is_none_is_the_jobs_fault(tmp_path: Path) -> None:
+    folder = leave(tmp_path / "f", b"0", b"<page/>")
+    file = folder / "reports" / "unit" / "junit.xml"
+    told = f"{file} is not a report: its root is page"
+    assert read_result(folder, JOB) == JobResult("0", fault=told)
+
+
+def test_results_are_known_by_their_folders(tmp_path: Path) -> None:
+    plan = Plan(base="a", head="b", cases=(), jobs=(JOB,))
+    assert read_results(tmp_path / "none", plan) == {}
+    leave(tmp_path / "result-tests", b"0", b'<testsuite><testcase name="a"/></testsuite>')
+    leave(tmp_path / "result-stray", b"7", JUNIT)
+    leave(tmp_path / "other", b"0")
+    assert read_results(tmp_path, plan) == {
+        "tests": JobResult("0", 1),
+        "stray": JobResult("7"),
+    }
+
+
+def test_plans_needs_and_outcomes_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "file.json"
+    file.write_text(json.dumps({"plan": {"result": "success"}, "x": {}}), encoding="utf-8")
+    assert read_needs(file) == {"plan": "success", "x": "nothing"}
+    file.write_text(json.dumps({"c": {"s": "failed"}}), encoding="utf-8")
+    assert read_outcomes(file) == {"c": {"s": "failed"}}
+    assert read_outcomes(None) == {}
+    for read, what, fix in (
+        (read_plan, "plan", "write it again: qnn-ci plan --out FILE"),
+        (read_needs, "results of jobs", "write GitHub's toJSON(needs) into it"),
+        (read_outcomes, "outcomes of runs", 'write {"COMMIT": {"SESSION": "passed"}}'),
+    ):
+        file.write_text("[]", encoding="utf-8")
+        with pytest.raises(UsageError) as caught:
+            read(file)  # type: ignore[operator]
+        assert caught.value.what == f"{file} does not have the format of the {what}"
+        assert caught.value.fix == fix
+        with pytest.raises(UsageError, match=f"the {what}"):
+            read(Path(os.devnull + "x"))  # type: ignore[operator]
