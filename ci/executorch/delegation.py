@@ -10,11 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from executorch.backends.qualcomm.partition import qnn_partitioner
-from executorch.devtools.backend_debug import get_delegation_info
-
 from ci.cases.engine import Delegation, Fallback
 from ci.cases.forked import note_step
+from ci.executorch.internals import get_delegation_info, qnn_partitioner
 from ci.models.lowering_options import NO_CHOICES, Choices
 from ci.models.user_code import find_line
 from provisioning.errors import UsageError

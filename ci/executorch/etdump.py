@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from executorch.devtools import Inspector
-from executorch.devtools.inspector import TimeScale
 
 from ci.cases.qnn_files import PROFILE_CSV, sum_figures
+from ci.executorch.internals import Inspector, TimeScale
 from ci.executorch.tracing import DEBUG, ETDUMP
 from provisioning.errors import FailedError
 

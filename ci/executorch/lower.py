@@ -13,14 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from executorch.backends.qualcomm.serialization import qc_schema
-from executorch.backends.qualcomm.serialization.qc_schema_serialize import (
-    flatbuffer_to_option,
-    option_to_flatbuffer,
-)
-from executorch.backends.qualcomm.utils import utils
-from executorch.exir import ExecutorchBackendConfig
-from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from msgspec import structs
 
 from ci.cases.engine import (
@@ -38,6 +30,14 @@ from ci.cases.forked import describe_error, run_forked
 from ci.cases.spec import CaseSpec
 from ci.executorch.context_digest import sign_by_content
 from ci.executorch.delegation import LEFT, audit_delegation, qnn_errors, record_refusals
+from ci.executorch.internals import (
+    ExecutorchBackendConfig,
+    InitializedMutableBufferPass,
+    flatbuffer_to_option,
+    option_to_flatbuffer,
+    qc_schema,
+    utils,
+)
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
 from ci.models.eager import keep_state, run_eager
 from ci.models.integer_bounds import find_joined, find_ties

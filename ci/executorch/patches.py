@@ -15,13 +15,13 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from executorch.exir import to_edge_transform_and_lower
 from torch.fx import GraphModule
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource
 
 from ci.cases.forked import still_tqdm
 from ci.executorch import lower  # noqa: F401 - loaded once, before the forks
+from ci.executorch.internals import to_edge_transform_and_lower
 from ci.executorch.quantize import quantize_model
 from ci.models.model import Model
 from ci.models.schemes import Scheme

@@ -11,13 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.backends.qualcomm.quantizer.quant_recipe import QuantRecipe
-from executorch.backends.qualcomm.quantizer.quantizer import (
-    ModuleQConfig,
-    QnnQuantizer,
-    QuantDtype,
-)
-from executorch.backends.qualcomm.serialization import qc_schema
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
@@ -28,6 +21,13 @@ from torchao.quantization.pt2e.quantize_pt2e import (
     prepare_qat_pt2e,
 )
 
+from ci.executorch.internals import (
+    ModuleQConfig,
+    QnnQuantizer,
+    QuantDtype,
+    QuantRecipe,
+    qc_schema,
+)
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.methods import join_modules, split_module

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,18 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-# Not executorch.runtime, which is the same with three seconds of imports of the compiler.
-try:
-    from executorch.extension.pybindings import _C
-except ImportError:  # until 1.4
-    _C = importlib.import_module("executorch.extension.pybindings._portable_lib")
-
 from ci.cases.engine import Program, Sets
+from ci.executorch import internals
 from ci.models.lowering_options import ONE_RUN, RunOptions
 from provisioning.errors import FailedError
 
-# Its import registers them.
-QUANTIZED_KERNELS = "executorch.kernels.quantized"
 M_PERTURB = -6  # malloc.h; see mallopt(3)
 FILL = 0x5A  # 1.5e16 as float32, 90 as int8
 # ExecuTorch gives ScalarType by its number in torch's own order.
@@ -61,10 +53,10 @@ class LoadedProgram:
     ) -> None:
         overwrite_freed_memory()
         if quantizes:
-            importlib.import_module(QUANTIZED_KERNELS)
+            _ = internals.quantized_kernels
         traces = debug_bytes is not None
         more = {"enable_etdump": True, "debug_buffer_size": debug_bytes} if traces else {}
-        self.program = _C._load_program(str(program.path), **more)
+        self.program = internals.pybindings._load_program(str(program.path), **more)
         names = program.compiled.methods or ("forward",)
         self.methods = [self.program.load_method(name) for name in names]
         self.repeated, self.times_s = repeated, list[float]()

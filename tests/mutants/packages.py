@@ -28,6 +28,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/lowering",
         "tests/unit/ci/emulator",
         f"{LOWERING}/models_and_keys.py",
+        f"{LOWERING}/quantized_graphs.py",
         f"{LOWERING}/steps.py",
     ),
     "ci/gate": ("tests/unit/ci/gate", "tests/integration/gate/test_plan_verb.py"),

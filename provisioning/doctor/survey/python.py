@@ -132,20 +132,23 @@ def try_device(
     kept = remembered / f"device-{key.hexdigest()[:32]}.txt"
     if kept.is_file():
         return kept.read_text("utf-8")
-    why = _try_device(python, variables, backend)
-    with suppress(OSError, StoreError):  # then it is tried again
-        write_whole(kept, why)
+    why, is_known = _try_device(python, variables, backend)
+    if is_known:
+        with suppress(OSError, StoreError):  # then it is tried again
+            write_whole(kept, why)
     return why
 
 
-def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) -> str:
+def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) -> tuple[str, bool]:
+    """Why there is no device, and whether that is so each time: a busy machine may take longer than
+    the limit."""
     words = [str(python), device_probe.__file__, backend.value]
     try:
         ended = run_process(words, env=variables, timeout_s=DEVICE_TIMEOUT_S, check=False)
     except ToolError as error:
-        return str(error.why or error.what)
+        return str(error.why or error.what), False
     found = ANSWER.findall(ended.output)
     if found and found[-1] == "ok":
-        return ""
+        return "", True
     said: list[str] = [*QNN_SAYS.findall(ended.output), *found, f"it {ended.describe()}"]
-    return said[0].strip()
+    return said[0].strip(), not ended.timed_out

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from provisioning.manifest.pairs import read_pairs
 from provisioning.store.store import store_home
 from tests.integration.workflows.project import (
     GitHub,
@@ -117,6 +118,17 @@ def test_the_nightly_run_reads_real_wheels(project: Project) -> None:
     assert project.ran == ["tests tests/integration/elf/test_real_wheels.py"]
     project.end_with({"tests": {"code": 1}})
     assert list_results(project.github.run_document(document)) == {"wheels": "failure"}
+
+
+def test_the_nightly_run_has_a_case_of_each_supported_executorch(project: Project) -> None:
+    project.github.github = {"event_name": "schedule", "event": {}}
+    document = read_workflow("nightly")
+    document.data["jobs"] = {"pairs": document.data["jobs"]["pairs"]}
+    assert list_results(project.github.run_document(document)) == {"pairs": "success"}
+    versions = [row.executorch for row in read_pairs().supported]
+    assert [*project.ran] == [
+        f"test_emulator --executorch {version} --model mlp --scheme 8a8w" for version in versions
+    ]
 
 
 def test_the_suite_on_newer_wheels_says_which(project: Project) -> None:

@@ -7,10 +7,23 @@ from typing import Any
 
 import yaml
 
+from provisioning.manifest.pairs import read_pairs
+from provisioning.manifest.reader import read_toolchain
+
 ROOT = Path(__file__).parents[3]
 NIGHTLY: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())
 # They ask for Qualcomm's headers as well, which no public job may have.
 LICENSED = {"tests/integration/builds/test_build_executorch.py"}
+
+
+def test_a_job_runs_a_case_of_each_supported_pair_in_an_environment_of_its_own() -> None:
+    rows = read_pairs().supported
+    job = NIGHTLY["jobs"]["pairs"]
+    assert job["strategy"]["matrix"]["executorch"] == [row.executorch for row in rows]
+    (command,) = (step["run"] for step in job["steps"] if "test_emulator" in step.get("run", ""))
+    assert '--executorch "$VERSION"' in command
+    # nox installs the row's torch; the QNN is that of every row.
+    assert {row.qnn for row in rows} == {read_toolchain("qnn-runtime").default}
 
 
 def test_a_job_clones_executorch_and_runs_every_test_that_reads_it() -> None:

@@ -288,6 +288,24 @@ def test_whether_a_device_is_created_is_tried_once_for_the_same_bytes(
     assert ask()[0].startswith("it ")
 
 
+def test_that_a_busy_machine_took_too_long_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provisioning.doctor.survey.python.DEVICE_TIMEOUT_S", 0.2)
+    python = program(tmp_path / "python", f"[ -e {tmp_path}/idle ] || sleep 60; echo device ok")
+    for name in ("P.so", "libQnnHtp.so"):
+        (tmp_path / name).touch()
+
+    def ask() -> str:
+        places = (python, tmp_path / "P.so", tmp_path / "libQnnHtp.so")
+        return try_device(*places, {"PATH": "/usr/bin:/bin"}, tmp_path / "kept")
+
+    assert "did not end" in ask()
+    monkeypatch.undo()
+    (tmp_path / "idle").touch()
+    assert ask() == ""
+
+
 def test_the_parts_of_an_sdk(tmp_path: Path) -> None:
     for name in ("lib/x86_64-linux-clang", "lib/hexagon-v75/unsigned", "bin/x", "include/QNN/a"):
         (tmp_path / name).mkdir(parents=True)

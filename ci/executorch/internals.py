@@ -1,0 +1,57 @@
+"""What this project uses of ExecuTorch, by the names that its modules import from here.
+
+A name is looked up when it is asked for, so that a process that only runs programs imports none of
+the compiler. docs/pairs.md lists the places; a release that moves one is reported by nightly.yml,
+which runs the suite on the newest wheel.
+"""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import suppress
+from typing import Any
+
+# Of several places the first that is there: a later one is that of an older ExecuTorch.
+PLACES: dict[str, tuple[str, ...]] = {
+    "ExecutorchBackendConfig": ("exir:ExecutorchBackendConfig",),
+    "InitializedMutableBufferPass": ("exir.passes.init_mutable_pass:InitializedMutableBufferPass",),
+    "Inspector": ("devtools:Inspector",),
+    "ModuleQConfig": ("backends.qualcomm.quantizer.quantizer:ModuleQConfig",),
+    "QnnQuantizer": ("backends.qualcomm.quantizer.quantizer:QnnQuantizer",),
+    "QuantDtype": ("backends.qualcomm.quantizer.quantizer:QuantDtype",),
+    "QuantRecipe": ("backends.qualcomm.quantizer.quant_recipe:QuantRecipe",),
+    "TimeScale": ("devtools.inspector:TimeScale",),
+    "flatbuffer_to_option": (
+        "backends.qualcomm.serialization.qc_schema_serialize:flatbuffer_to_option",
+    ),
+    "get_delegation_info": ("devtools.backend_debug:get_delegation_info",),
+    "option_to_flatbuffer": (
+        "backends.qualcomm.serialization.qc_schema_serialize:option_to_flatbuffer",
+    ),
+    # The same as executorch.runtime, without three seconds of imports of the compiler.
+    "pybindings": ("extension.pybindings._C", "extension.pybindings._portable_lib"),
+    "qc_schema": ("backends.qualcomm.serialization.qc_schema",),
+    "qnn_partitioner": ("backends.qualcomm.partition.qnn_partitioner",),
+    "quantized_kernels": ("kernels.quantized",),  # registers them
+    "to_edge_transform_and_lower": ("exir:to_edge_transform_and_lower",),
+    "utils": ("backends.qualcomm.utils.utils",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return what has ``name`` in PLACES. Raises ImportError if none of its places is there."""
+    if name not in PLACES:
+        raise AttributeError(name)
+    *others, last = PLACES[name]
+    for place in others:
+        with suppress(ImportError, AttributeError):
+            return find(place)
+    return find(last)
+
+
+def find(place: str) -> Any:
+    """Return a module of ExecuTorch, or what ``module:name`` is. Raises ImportError,
+    AttributeError."""
+    module, _, name = place.partition(":")
+    found = importlib.import_module(f"executorch.{module}")
+    return getattr(found, name) if name else found

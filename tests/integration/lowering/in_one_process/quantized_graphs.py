@@ -1,0 +1,124 @@
+"""What is read from a quantized graph, and which nodes a part means, on graphs written by hand."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
+pytest.importorskip("executorch", reason="executorch is not installed in this environment")
+
+from torch.ao.quantization.fx import _decomposed  # noqa: E402
+from torch.fx import Graph, GraphModule  # noqa: E402
+
+# As in steps.py.
+with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from ci.executorch import quantize
+    from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
+
+from ci.models.lowering_options import Part  # noqa: E402
+from ci.models.schemes import Scheme  # noqa: E402
+
+assert _decomposed  # registers the operators
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+OPS: Any = torch.ops.quantized_decomposed
+
+
+class Affine:
+    """As torchao names its operator for blocks."""
+
+    __name__ = "dequantize_affine.default"
+
+    def __call__(self, *values: Any) -> Any:
+        return values[0]
+
+
+def make_graph(*outputs: Any) -> GraphModule:
+    """Outputs as numbers for a dequantization (scale, zero, low, high), or None for the input."""
+    graph = Graph()
+    given = graph.placeholder("x")
+    kind = torch.uint8
+    made = [
+        graph.call_function(OPS.dequantize_per_tensor.default, (given, *one, kind))
+        if one
+        else given
+        for one in outputs
+    ]
+    graph.output(tuple(made))
+    return GraphModule(torch.nn.Module(), graph)
+
+
+def test_the_values_of_an_output_are_multiples_of_its_step_from_zero() -> None:
+    module = make_graph((0.5, 3, 0, 255), None, (0.25, -4, -128, 127))
+    assert find_grids(module) == [(0.5, -3, 252), NO_GRID, (0.25, -124, 131)]
+    assert find_grids(torch.nn.Linear(2, 2)) == []
+
+
+def test_blocks_are_rounded_to_sixteenths_of_the_channels_largest() -> None:
+    graph = Graph()
+    given, scale = graph.placeholder("x"), graph.get_attr("scale")
+    del scale
+    graph.output(graph.call_function(Affine(), (given, (1, 2), "scale")))
+    module = torch.nn.Module()
+    module.register_buffer("scale", torch.tensor([[1.6, 0.33, 0.0, 1.0], [0.1, 0.2, 0.4, 0.8]]))
+    whole = GraphModule(module, graph)
+    rounded = round_blocks(whole)
+    assert whole.scale[0, 1] == pytest.approx(0.33)
+    expected = torch.tensor([[1.6, 0.3, 0.1, 1.0], [0.1, 0.2, 0.4, 0.8]])
+    torch.testing.assert_close(rounded.scale, expected)
+
+
+@pytest.mark.parametrize(
+    ("part", "belongs"),
+    [
+        (Part(Scheme.A16W8, module="body"), True),
+        (Part(Scheme.A16W8, module="body.0"), True),
+        (Part(Scheme.A16W8, module="bod"), False),
+        (Part(Scheme.A16W8, module="body.0.1"), False),
+        (Part(Scheme.A16W8, type="Linear"), True),
+        (Part(Scheme.A16W8, type="near"), False),
+        (Part(Scheme.A16W8, type="Sequential"), True),
+        (Part(Scheme.A16W8, node="linear_1"), True),
+        (Part(Scheme.A16W8, node="linear"), False),
+    ],
+)
+def test_a_part_is_a_module_a_type_or_a_node(part: Part, belongs: bool) -> None:
+    stack = {
+        "a": ("body", "torch.nn.modules.container.Sequential"),
+        "b": ("body.0", torch.nn.Linear),
+    }
+    node: Any = SimpleNamespace(name="linear_1", meta={"nn_module_stack": stack})
+    found: set[Part] = set()
+    assert quantize._belongs(node, part, found) is belongs
+    assert found == ({part} if belongs else set())
+    bare: Any = SimpleNamespace(name="linear_1", meta={"nn_module_stack": None})
+    assert quantize._belongs(bare, part, set()) is (part.node == "linear_1")
+
+
+@pytest.mark.parametrize("scheme", [Scheme.A8W8, Scheme.A16W8, Scheme.A16W4])
+def test_ranges_are_those_that_were_seen_and_weights_have_a_scale_a_channel(
+    scheme: Scheme,
+) -> None:
+    chosen = quantize.configure(scheme)
+    training = bool(scheme.recipe.training_steps)
+    assert chosen == {
+        "quant_dtype": quantize.QuantDtype[scheme.recipe.dtype],
+        "is_qat": training,
+        "is_conv_per_channel": True,
+        "is_linear_per_channel": True,
+        "act_observer": None if training else quantize.MinMaxObserver,
+    }
+
+
+def test_the_loss_is_noise_over_signal_summed_over_magnitudes() -> None:
+    made = [torch.tensor([1.0, 3.0]), torch.tensor([7]), torch.tensor([2.0])]
+    wanted = [torch.tensor([1.0, 2.0]), torch.tensor([9]), torch.tensor([1.0])]
+    assert quantize.measure_loss(made, wanted).item() == pytest.approx(0.5 / 2.5 + 1)
+    with pytest.raises(ValueError, match="longer"):
+        quantize.measure_loss(made[:2], wanted)

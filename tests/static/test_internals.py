@@ -1,0 +1,46 @@
+"""What is used of ExecuTorch is in one module, and on its page."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from ci.executorch import internals
+
+ROOT = Path(__file__).parents[2]
+IMPORT = re.compile(r"^\s*(?:from|import) executorch[.\s]", re.MULTILINE)
+# They run in an interpreter that may lack this project, and a user's model.
+ELSEWHERE = {
+    "ci/builds/proof_program.py",
+    "ci/models/suite/mlp.py",
+    "provisioning/doctor/survey/device_probe.py",
+}
+
+
+def test_no_other_module_imports_executorch() -> None:
+    files = [path for room in ("ci", "provisioning") for path in (ROOT / room).rglob("*.py")]
+    found = {str(path.relative_to(ROOT)) for path in files if IMPORT.search(path.read_text())}
+    assert found == ELSEWHERE
+
+
+def test_the_page_lists_every_place() -> None:
+    page = (ROOT / "docs/pairs.md").read_text()
+    rows = [
+        f"| `{name}` | {', '.join(f'`{place}`' for place in places)} |"
+        for name, places in internals.PLACES.items()
+    ]
+    assert "\n".join(rows) in page
+
+
+@pytest.mark.skipif(find_spec("executorch") is None, reason="ExecuTorch is not installed")
+def test_a_name_is_looked_up_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(internals.PLACES, "moved", ("nowhere:one", "version:__version__"))
+    assert internals.moved == internals.find("version:__version__")
+    monkeypatch.setitem(internals.PLACES, "gone", ("version:gone",))
+    with pytest.raises(AttributeError, match="gone"):
+        _ = internals.gone
+    with pytest.raises(AttributeError, match="neither"):
+        _ = internals.neither

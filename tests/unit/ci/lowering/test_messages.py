@@ -1,0 +1,268 @@
+"""What is refused of a user's model, data, metric and choices, word by word."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
+
+from ci.models import user_code, user_data  # noqa: E402
+from ci.models.data_files import check_data, count_sets, is_function, read_arrays  # noqa: E402
+from ci.models.lowering_options import EXCLUSIONS, Choices, Part, check_choices  # noqa: E402
+from ci.models.schemes import Scheme  # noqa: E402
+from ci.models.user_models import Metric, MetricJob, ModelEntry  # noqa: E402
+from provisioning.errors import QnnCiError, UsageError  # noqa: E402
+from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
+
+SNAPSHOT = Path(__file__).with_name("snapshots") / "messages.txt"
+A8W8, LINEAR = Scheme.A8W8, torch.nn.Linear(2, 2)
+ROW = torch.ones(1, 2)
+SOURCE = """
+import numpy as np
+number = 5
+def none(): return None
+def many(): return [np.ones(3)] * 5
+def labels(): return [1, 2, 3, 4]
+def words(): return ["a"]
+def fails(*given): raise ValueError("no\\nsuch thing")
+def leaves(*given): raise SystemExit(3)
+def looks(): open("gone.txt")
+def needs(): import no_such_package
+def score(outputs, labels): return (outputs[0][:, 0] == labels).double().mean()
+def vector(outputs, labels): return outputs[0]
+def text(outputs, labels): return "good"
+def nothing(outputs, labels): return float("nan")
+def lonely(outputs): return 1
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with a user's code and data, in which the command was typed."""
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "own.py").write_text(SOURCE, "utf-8")
+    (tmp_path / "broken.py").write_text("def (\n", "utf-8")
+    arrays: dict[str, Any] = {
+        "three": np.ones((3, 2)),
+        "four": np.ones((4, 2)),
+        "five": np.ones((5, 2)),
+        "scalar": np.ones(()),
+        "empty": np.ones((4, 0)),
+        "none": np.ones((0, 4)),
+        "words": np.array(["a"] * 4),
+        "swapped": np.ones(4, ">f4"),
+        "long": np.ones(4, np.longdouble),
+        "nan": np.array([1, np.nan, 1, 1]),
+    }
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    np.savez(tmp_path / "uneven.npz", a=np.ones(4), b=np.ones(5))
+    np.savez(tmp_path / "named.npz", b=np.full((4, 1), 2.0), a=np.full((4, 1), 1.0))
+    np.savez(tmp_path / "nothing.npz")
+    (tmp_path / "text.npy").write_bytes(b"hello")
+    (tmp_path / "zip.npz").write_bytes(b"PK\x03\x04")
+    yield tmp_path
+    for name in ("model_own", "model_broken"):
+        sys.modules.pop(name, None)
+
+
+def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
+    def of(name: str) -> str:
+        return f"{place}/own.py:{name}"
+
+    def check(**keys: Any) -> Callable[[], object]:
+        metric = keys.pop("metric", None)
+        return lambda: check_data("m", ModelEntry("net.py:f", metric=metric, **keys))
+
+    def measure(name: str) -> Callable[[], object]:
+        return lambda: user_data.run_metric(make_job(of(name), of("labels")))
+
+    def unpack(made: Any) -> Callable[[], object]:
+        return lambda: user_code.unpack("/a/net.py:f", made)
+
+    def call(name: str) -> Callable[[], object]:
+        return lambda: user_code.call_function(of(name))
+
+    files = ("scalar", "empty", "none", "words", "swapped", "long", "nan", "text", "gone")
+    calls: dict[str, Callable[[], object]] = {
+        **{f"{name}.npy": check(inputs=f"{place}/{name}.npy") for name in files},
+        **{
+            f"{name}.npz": check(calibration=f"{place}/{name}.npz")
+            for name in ("uneven", "nothing", "zip")
+        },
+        "three sets": check(inputs=f"{place}/three.npy"),
+        "labels": check(
+            inputs=f"{place}/four.npy",
+            metric=Metric(of("score"), f"{place}/five.npy", max_drop=0.1),
+        ),
+        "an array": lambda: read_arrays(place / "text.npy", "its name"),
+        "no sets": lambda: count_sets([np.ones(())], "it"),
+        "a function of no sets": lambda: user_data.read_sets(of("none")),
+        "few sets": lambda: user_data.read_judged(f"{place}/three.npy"),
+        "names": lambda: user_data.read_sets(f"{place}/named.npz", ("a", "c")),
+        "labels of two arrays": lambda: user_data.read_labels(f"{place}/named.npz", 4),
+        "labels of words": lambda: user_data.read_labels(of("words"), 1),
+        "labels of another shape": lambda: user_data.read_labels(f"{place}/five.npy", 4),
+        "labels of no shape": lambda: user_data.read_labels(f"{place}/scalar.npy", 1),
+        "a metric's labels": lambda: user_data.check_metric(
+            Metric(of("score"), f"{place}/five.npy", max_drop=0.1), 4
+        ),
+        "a metric's arguments": lambda: user_data.check_metric(
+            Metric(of("lonely"), f"{place}/four.npy", max_drop=0.1), 4
+        ),
+        **{name: measure(name) for name in ("vector", "text", "nothing", "fails", "leaves")},
+        **{f"call {name}": call(name) for name in ("fails", "looks", "needs", "scores", "number")},
+        "no function at all": lambda: user_code.call_function(f"{place}/gone.py:f"),
+        "no name": lambda: user_code.load_function(f"{place}/own.py"),
+        "a broken file": lambda: user_code.call_function(f"{place}/broken.py:f"),
+        "of the suite": lambda: user_code.call_function("mlp:gone"),
+    }
+    sparse = torch.eye(2).to_sparse()
+    made: dict[str, Any] = {
+        "a list": [LINEAR, ROW],
+        "one": (LINEAR,),
+        "a module": LINEAR,
+        "no module": (1, ROW),
+        "calibration": (LINEAR, ROW, 5),
+        "an example": (LINEAR, 5),
+        "no example": (LINEAR, ()),
+        "a number": (LINEAR, (ROW, 5)),
+        "sparse": (LINEAR, (sparse,)),
+        "empty": (LINEAR, (torch.ones(0, 2),)),
+        "float64": (LINEAR, (ROW.double(),)),
+        "shapes": (LINEAR, (ROW,), [(ROW,), (torch.ones(2, 2),)]),
+        "dtypes": (LINEAR, ROW, [ROW.int()]),
+        "a set": (LINEAR, ROW, [{}]),
+    }
+    calls |= {f"returns {name}": unpack(value) for name, value in made.items()}
+    given = {
+        "recipe": "r.py:f",
+        "annotation": "a.py:f",
+        "parts": (Part(Scheme.A16W8, node="n"),),
+        "methods": ("encode",),
+        "profile_level": "detailed",
+    }
+    choices = {
+        f"{one} and {other}": {one: given.get(one, True), other: given.get(other, True)}
+        for one, other, _ in EXCLUSIONS
+    } | {
+        "weight sharing": {"weight_sharing": True},
+        "a method twice": {"methods": ("encode", "encode")},
+        "a method called forward": {"methods": ("forward",)},
+        "a part in blocks": {"parts": (Part(Scheme.A16W4_BLOCK, type="Linear"),)},
+        "a part in float": {"parts": (Part(Scheme.FP16, module="body"),)},
+    }
+    for name, asked in choices.items():
+        calls[name] = lambda asked=asked: check_choices(Choices(**asked), A8W8, "m")
+    calls["parts of float"] = lambda: check_choices(Choices(parts=given["parts"]), Scheme.FP16, "m")
+    return calls
+
+
+def make_job(function: str, labels: str) -> MetricJob:
+    """A metric of four sets, of which the program gives one wrong, the quantized model two."""
+    right = np.arange(1.0, 5.0).reshape(4, 1)
+    program, quantized = right.copy(), right.copy()
+    program[0], quantized[:2] = 9, 9
+    return MetricJob(Metric(function, labels, max_drop=0.1), [program], [right], [quantized])
+
+
+def test_every_message_says_what_why_and_what_to_do(place: Path) -> None:
+    shown = {}
+    for name, call in list_refusals(place).items():
+        with pytest.raises(QnnCiError) as caught:
+            call()
+        shown[name] = f"{type(caught.value).__name__} {caught.value.exit_code:d} {caught.value}"
+    text = "".join(f"{name}\n  {message}\n" for name, message in shown.items())
+    text = text.replace(str(place), "PLACE").replace(sys.executable, "PYTHON")
+    # What numpy, torch and Python say differs from version to version.
+    text = re.sub(r"(?<=why: ).*(allow_pickle|magic string|zip file|No such file).*", "WHY", text)
+    text = re.sub(r"(?<=why: it returned a list: ).*", "WHY", text)
+    text = re.sub(r"(raised SyntaxError): .*", r"\1", text)
+    check_snapshot(SNAPSHOT, text)
+
+
+def test_a_metric_is_measured_of_all_models_and_of_exchanged_inputs(place: Path) -> None:
+    own = f"{place}/own.py"
+    measured = user_data.run_metric(make_job(f"{own}:score", f"{own}:labels"))
+    assert (measured.value, measured.float32, measured.quantized) == (0.75, 1.0, 0.5)
+    assert [*vars_of(measured)] == [0.75, 1.0, 0.0, 0.5]
+    user_data.check_metric(Metric(f"{own}:score", f"{own}:labels", max_drop=0.1), 4)
+
+
+def vars_of(measured: Any) -> Iterator[float]:
+    names = getattr(measured, "__struct_fields__", None) or vars(measured)
+    return (getattr(measured, name) for name in names)
+
+
+def test_sets_are_read_in_the_order_of_the_models_inputs(place: Path) -> None:
+    def first(*names: str) -> list[float]:
+        return [float(one[0]) for one in user_data.read_sets(f"{place}/named.npz", names)[0]]
+
+    assert first("a", "b") == [1.0, 2.0]
+    assert first("b", "a") == first() == [2.0, 1.0]
+    sets = user_data.read_sets(f"{place}/own.py:many")
+    assert [len(one) for one in sets] == [1] * 5
+    assert len(user_data.read_judged(f"{place}/four.npy")) == 4
+    assert user_data.read_labels(f"{place}/four.npy", 4).shape == (4, 2)
+    assert is_function("a/b.py:f")
+    assert not is_function("a/b.npy")
+    assert not is_function("b.py")
+
+
+def test_what_a_factory_makes_is_taken_apart() -> None:
+    module, example, sets = user_code.unpack("net.py:f", (LINEAR, ROW, [ROW, (ROW,), [ROW]]))
+    assert module is LINEAR
+    assert (len(example), len(sets)) == (1, 3)
+    _, two, none = user_code.unpack("net.py:f", (LINEAR, [ROW, ROW], None))
+    assert (len(two), none) == (2, ())
+    turned = torch.ones(2, 3).T
+    (taken,) = user_code.unpack("net.py:f", (LINEAR, turned))[1]
+    assert taken.is_contiguous()
+    assert not taken.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("trace", "line"),
+    [
+        ("", ""),
+        ('File "/no/where/net.py", line 3, in f\n  File "/no/where/b.py", line 4', " [b.py:4]"),
+        (f'File "/no/where/net.py", line 3\nFile "{torch.__file__}", line 9', " [net.py:3]"),
+        (f'File "{torch.__file__}", line 9, in x', " [__init__.py:9]"),
+    ],
+)
+def test_the_line_of_a_node_is_the_innermost_of_the_users(trace: str, line: str) -> None:
+    found = user_code.find_line(SimpleNamespace(meta={"stack_trace": trace}))
+    assert re.sub(r"\[.*/", "[", found) == line
+
+
+def test_choices_are_named_as_they_were_chosen() -> None:
+    part = Part(Scheme.A16W8, module="body")
+    chosen = Choices(
+        skip_ops=("a", "b"), parts=(part,), recipe="/x/r.py:f", saver=True, profile_level="optrace"
+    )
+    assert (
+        str(chosen)
+        == "skip_ops a + b, parts body 16a8w, recipe r.py:f, profile_level optrace, saver"
+    )
+    assert (str(Choices()), Choices().functions, Choices().traces) == ("", (), False)
+    assert (chosen.functions, chosen.traces) == (("/x/r.py:f",), True)
+    assert Choices(dump_intermediate_outputs=True).traces
+    for names in ({}, {"module": "a", "type": "b"}, {"node": "a", "type": "b"}):
+        with pytest.raises(ValueError, match="named by one of module, type and node"):
+            Part(A8W8, **names)
+    check_choices(
+        chosen := Choices(parts=(part,), methods=("encode",), weight_sharing=True), A8W8, "m"
+    )
+    assert chosen.weight_sharing
+    with pytest.raises(UsageError, match=r"^models\.m\.lowering: "):
+        check_choices(Choices(weight_sharing=True), A8W8, "m")
