@@ -197,6 +197,10 @@ def test_of_a_thousand_cases_only_what_is_looked_at_is_laid_out(
     assert browser.ask(SHOWN % ".map tbody tr") == [browser.ask(SHOWN % ".map tbody tr")[0]]
     (name,) = browser.ask(SHOWN % "#case-table tbody th")
     assert name.endswith("net_0123.py:make")
+    show(browser, many(report, 200), tmp_path, "#open-901")
+    top = "document.querySelector('#open-901').getBoundingClientRect().top"
+    settled = f"new Promise((done) => setTimeout(() => done({top}), 500))"
+    assert 0 < browser.ask(settled) < 800, "the case that the address names is in view"
     assert browser.console == []
 
 
