@@ -72,7 +72,10 @@ def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: A
     # An exported program shares its weights with the module: training must not change the module's.
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module
     with torch.no_grad():
-        exported = torch.export.export(module, model.evaluation[0], strict=True).module()
+        program = torch.export.export(module, model.evaluation[0], strict=True)
+        # Without a call of a guard function, as torch does it for callers in ExecuTorch's files:
+        # ExecuTorch takes that call for the observer of an input that is concatenated.
+        exported = program.module(check_guards=False)
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
         block = choices.block_size or recipe.block

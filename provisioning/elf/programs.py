@@ -85,7 +85,10 @@ def find_program_damage(blob: Blob) -> str:
 def find_misplaced(blob: Blob) -> str:
     """Why segments of a whole program cannot be mapped into memory; empty if they can."""
     base = PROGRAM.unpack_from(blob)[4] if blob[8:12] == EXTENDED else 0
-    if blob.find(MAGIC, 0, base or len(blob)) >= 0:
+    place = blob.find(MAGIC, 0, base or len(blob))
+    while place % OFFSET_BYTES and place >= 0:  # numbers of the flatbuffer that look like it
+        place = blob.find(MAGIC, place + 1, base or len(blob))
+    if place >= 0:
         return "holds a context binary in its flatbuffer, not in a segment"
     try:
         for start, size in list_segments(blob, base) if base else ():

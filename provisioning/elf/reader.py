@@ -21,6 +21,7 @@ import io
 import mmap
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -101,19 +102,22 @@ def parse_headers(data: bytes) -> ElfHeaders:
 
     Raises ValueError, and of these HeadersTruncatedError for headers that are not whole.
     """
-    try:
-        elf = _Elf(Path(), data)
-    except (ELFError, TypeError, KeyError, OverflowError) as error:
-        raise ValueError(str(error) or "not an ELF file") from error
-    return elf.headers()
+    with _only_value_errors():
+        return _Elf(Path(), data).headers()
 
 
 def parse_checksum(data: bytes) -> Checksum | None:
     """The checksum that a Hexagon library carries, None without one. Raises ValueError."""
-    try:
+    with _only_value_errors():
         return _Elf(Path(), data).checksum()
+
+
+@contextmanager
+def _only_value_errors() -> Iterator[None]:
+    try:
+        yield
     except (ELFError, TypeError, KeyError, OverflowError) as error:
-        raise ValueError(str(error) or "not an ELF file") from error
+        raise ValueError(str(error)) from error
 
 
 def _refuse_other_formats(path: Path, head: bytes) -> None:

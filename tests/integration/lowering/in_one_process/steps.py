@@ -301,6 +301,24 @@ class Counting(torch.nn.Module):
         return x + self.total, x.argmax(1)
 
 
+def test_a_concatenated_input_has_the_range_of_the_whole_in_any_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch puts a guard function behind inputs unless a caller's path has executorch in it."""
+
+    class Cache(torch.nn.Module):
+        def forward(self, kept: Any, x: Any) -> Any:
+            return torch.cat([kept, x * 4])
+
+    monkeypatch.setattr("torch.export._unlift._ok_to_generate_guards_fn", lambda: True)
+    sets = tuple((draw(2, 8, seed=seed), draw(2, 8, seed=9 + seed)) for seed in range(3))
+    model = Model("net", Cache(), sets, sets)
+    nodes = quantize_model(model, Scheme.A8W8, "SM8650").graph.nodes
+    steps = [one.args[1] for one in nodes if "quantize_per_tensor" in str(one.target)]
+    kept, whole = steps[0], steps[-1]
+    assert kept == whole
+
+
 def test_a_scheme_that_an_older_executorch_lacks_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -154,6 +154,16 @@ def test_stripped_library_without_section_names_is_damaged(sealed: bytearray, in
     assert (checksum.is_wrong, checksum.is_stripped) == (True, False)
 
 
+def test_section_names_beyond_32_bits_are_no_place_of_headers(sealed: bytearray) -> None:
+    elf.strip_like_gradle(sealed)
+    start, step = struct.unpack_from("<I", sealed, 32)[0], struct.unpack_from("<H", sealed, 46)[0]
+    names = struct.unpack_from("<H", sealed, 50)[0]
+    elf.set_u32(start + step * names + 16, 0xFFFFFFFE)(sealed)
+    checksum = parse_checksum(bytes(sealed))
+    assert checksum
+    assert (checksum.is_wrong, checksum.is_stripped) == (True, False)
+
+
 def test_other_machine_and_signed_library_are_not_asked(sealed: bytearray) -> None:
     signed = bytearray(sign_elf(bytes(sealed), make_key()))
     assert parse_checksum(bytes(signed)) is None

@@ -67,6 +67,17 @@ def test_a_whole_context_is_as_long_as_it_says() -> None:
     assert find_context_damage(data + b"\0")
 
 
+@pytest.mark.parametrize(
+    ("begin", "told"),
+    [(0, "36"), ((1 << 40) - 37, "1099511627775"), ((1 << 40) - 36, "no size that can be")],
+)
+def test_a_header_may_claim_any_size(begin: int, told: str) -> None:
+    data = bytes(24) + struct.pack("<QQ", begin, 36)
+    assert find_context_damage(data) == (
+        f"has 40 bytes and its header says {told}: it was cut short, or is not one of QNN's"
+    )
+
+
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_a_whole_program_is_as_long_as_it_says(kind: str) -> None:
     data = PROGRAMS[kind]
@@ -81,7 +92,9 @@ def test_segments_are_where_they_can_be_mapped() -> None:
     assert "byte 356, not at a multiple of 128" in find_misplaced(make_segmented(100))
     assert "ends at 584" in find_misplaced(make_segmented(128, 200))
     inside = bytearray(make_segmented(128))
-    inside[200:208] = make_context()[:8]
+    inside[197:205] = make_context()[:8]  # as four-byte numbers look from their second byte on
+    assert not find_misplaced(bytes(inside))
+    inside[208:216] = make_context()[:8]
     assert "in its flatbuffer" in find_misplaced(bytes(inside))
     inline = b"\x3c\0\0\0ET12".ljust(64, b"\0")
     assert not find_misplaced(inline)
