@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ci.report.annotation import repeat_command
-from ci.report.bars import Figure, draw_time
+from ci.report.bars import Figure
 from ci.report.columns import COLUMNS, LIMITS, columns_of, find_margin, name_models, show_limit
 from ci.report.comparison import SOURCES
 from ci.report.schema import Case, Control, ControlKind, Report, Status
@@ -68,7 +68,6 @@ def render_html(report: Report) -> str:
         shown=shown,
         figures=make_figures(report, shown),
         heat=make_map(report) if len(shown) < len(cases) else {},
-        phases=make_phase_figure(report),
         work=show_work(report),
         statuses=[one for one in Status if any(case.status is one for case in report.cases)],
     )
@@ -246,10 +245,3 @@ def make_map(report: Report) -> dict[str, dict[tuple[str, str], Cell]]:
         cell = Cell(index, case, tone, f"{case.name}, {case.status.value}: {near}")
         rows.setdefault(case.model, {})[case.scheme, case.soc] = cell
     return rows
-
-
-def make_phase_figure(report: Report) -> Figure:
-    """Return where the wall clock went, with a bar for each phase."""
-    wall_s = report.summary.wall_s
-    phases = report.summary.phases
-    return Figure("s", tuple(draw_time(phase.seconds, whole_s=wall_s) for phase in phases))

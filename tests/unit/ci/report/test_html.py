@@ -129,7 +129,7 @@ def test_every_case_is_in_both_tables(report: Report) -> None:
     assert [i for i in ids if i.startswith("open-")] == [f"open-{n}" for n in range(40)]
     links = [element.attributes["href"] for element in page.find("a")]
     assert links[:80] == [f"#open-{n}" for n in range(40)] * 2
-    assert len(page.find("div", "figure")) == 40 * 5 + len(report.summary.phases)
+    assert len(page.find("div", "figure")) == 40 * 5
     assert len(page.find("line", "limit")) == len(page.find("circle", "marker")) == 40 + 1
 
 
@@ -161,7 +161,7 @@ def test_a_bar_shows_what_is_wrong_with_a_case(troubled: Report) -> None:
 
 def test_tables_have_captions_and_scopes(report: Report) -> None:
     page = read_page(report)
-    assert len(page.find("caption")) == len(page.find("table")) == 6 + len(report.cases)
+    assert len(page.find("caption")) == len(page.find("table")) == 5 + len(report.cases)
     assert all(e.attributes.get("scope") in {"col", "row"} for e in page.find("th"))
 
 
@@ -289,7 +289,7 @@ def test_of_many_cases_the_worst_have_bars_and_all_are_in_a_map(report: Report) 
     page = read_page(large)
     shown = choose_bars(large)
     assert (len(shown), shown[0][0]) == (20, 333)
-    assert len(page.find("div", "figure")) == 20 * 5 + len(report.summary.phases)
+    assert len(page.find("div", "figure")) == 20 * 5
     cells = page.find("td", "heat")
     assert [one.attributes["data-i"] for one in cells] == [str(n) for n in range(500)]
     assert [n for n, one in enumerate(cells) if "failed" in one.attributes["class"]] == [333]

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from provisioning.artifacts import choice, consent, pins
-from provisioning.artifacts.environment import Environment, compose_environment, locate_profile
+from provisioning.artifacts.environment import compose_environment, locate_profile
 from provisioning.artifacts.lockfile import (
     Lock,
     damaged_locks,
@@ -30,17 +30,14 @@ from provisioning.artifacts.sources import (
     FillJob,
     Options,
     cannot_fetch,
-    find_mismatch,
-    pin_of,
     require_version,
-    substitute,
     wheel,
 )
 from provisioning.artifacts.sources.local import check_minimum, find_installation, read_sdk_yaml
 from provisioning.console.progress import Progress
 from provisioning.errors import QnnCiError, ToolError
 from provisioning.manifest.reader import Profile, read_toolchain
-from provisioning.manifest.releases import ArchiveRelease, WheelRelease
+from provisioning.manifest.releases import WheelRelease
 from provisioning.store.store import Store
 from provisioning.store.tree import TreeEntry, encode_record
 from tests.stand_ins import toolchains as made
@@ -354,82 +351,7 @@ def test_what_pip_brings_under_another_name_is_refused(
         assert caught.value.why == f"pip brought {brought or 'nothing'}"
 
 
-def test_links_follow_the_hash_in_a_librarys_name() -> None:
-    links = {"lib/a.so": "b-1a2b.so.1", "c.so": "d.so"}
-    paths = ["lib/b-9f.so.1", "other/b-77.so.1", "d.so", "e.so"]
-    assert wheel.follow_links(links, paths) == {"lib/a.so": "b-9f.so.1", "c.so": "d.so"}
-
-
 # -- words, pins, environments -------------------------------------------------------------------
-
-
-def test_a_word_names_a_release_and_its_components(store: Store) -> None:
-    (request,) = parse_selection(["sdk@1.2.3:headers,,libraries"], Options(offline=True))
-    assert (request.name, request.release.version) == ("sdk", "1.2.3")
-    assert (request.components, request.options.offline) == (("headers", "libraries"), True)
-    assert request.patterns == ("include/**", "lib/**")
-    assert [one.components for one in parse_selection(["sdk", "sdk", "sdk:base"], Options())] == [
-        (),
-        ("base",),
-    ]
-    assert [one.name for one in parse_selection([], Options())] == ["sdk"]
-
-
-def test_a_version_is_replaced_unless_it_is_part_of_a_longer_number() -> None:
-    words = {"1.2": "3.4", "1.2.3": "9"}
-    assert substitute("v1.2 1.2.3 11.2 1.25 1.2.4 a1.2b 1.2.", words) == (
-        "v3.4 9 11.2 1.25 1.2.4 a3.4b 3.4."
-    )
-    assert substitute("1.2", {}) == "1.2"
-
-
-def test_a_file_is_the_pinned_one_by_size_and_hash(store: Store, tmp_path: Path) -> None:
-    archive = tmp_path / "vendor.zip"
-    pin = pin_of(ask().release_as(ArchiveRelease))
-    assert find_mismatch(archive, pin) == ""
-    longer = write(tmp_path / "longer.zip", archive.read_bytes() + b"x")
-    assert f"{archive.stat().st_size + 1} bytes" in find_mismatch(longer, pin)
-    other = write(tmp_path / "other.zip", bytes(archive.stat().st_size))
-    assert "SHA-256" in find_mismatch(other, pin)
-
-
-def test_a_choice_is_kept_for_what_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
-        monkeypatch.setenv(name, "")
-    usual = choice.read_choice()
-    assert (usual.sdk, usual.adaptor, usual.profile, usual.is_usual) == (
-        *("wheel", "", "emulator"),
-        True,
-    )
-    assert usual.options == {"sdk": "", "adaptor": ""}
-    own = choice.read_choice(str(tmp_path), "overlay")
-    assert choice.read_choice() == own
-    assert (own.profile, own.is_usual) == ("emulator-sdk", False)
-    assert own.options == {"sdk": str(tmp_path), "adaptor": "overlay"}
-    assert not choice.QnnChoice("wheel", "overlay").is_usual
-    assert choice.QnnChoice("wheel", "wheel").is_usual
-
-
-def test_an_overlay_is_found_first_and_records_what_it_is(tmp_path: Path) -> None:
-    environment = Environment("emulator", (), {"LD_LIBRARY_PATH": "/lib"})
-    assert choice.find_laid(environment) is None
-    backend = write(tmp_path / choice.BACKENDS[1], b"")
-    laid = choice.lay_over(environment, tmp_path, {"PYTHONPATH": "/own"})
-    assert choice.find_laid(laid) == tmp_path
-    assert laid.variables == {
-        "PYTHONPATH": f"{tmp_path}:/own",
-        "LD_LIBRARY_PATH": f"{backend.parent}:/lib",
-    }
-    assert choice.lay_over(environment, tmp_path, {}).variables["PYTHONPATH"] == str(tmp_path)
-    assert choice.read_overlay(tmp_path) is None
-    record = choice.OverlayRecord("1.5.1", "2.49", "cpython-311")
-    choice.write_overlay(tmp_path, record)
-    assert choice.read_overlay(tmp_path) == record
-    assert msgspec.json.decode((tmp_path / "overlay.json").read_bytes()) == {
-        "executorch": "1.5.1",
-        "sdk": "2.49",
-        "python": "cpython-311",
-    }
 
 
 def test_what_the_caller_names_goes_before_a_profiles_own(

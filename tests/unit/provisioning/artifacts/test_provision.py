@@ -445,16 +445,9 @@ def test_libraries_name_the_version_of_their_archive(store: Store, tmp_path: Pat
     (root / "libA.so").write_bytes(made.make_library(62, 9000))
     (root / "libB.so").write_bytes(made.make_library(62, 9001))
     (root / "libLink.so").symlink_to("libA.so")
-    assert (
-        check_version(request, root)
-        == [
-            f"sdk.yaml says {made.VERSION}175447",
-            f"2 libraries say v{made.VERSION}175447_124859".replace("say v", "say ").replace(
-                "_", "."
-            ),
-        ]
-        or len(check_version(request, root)) == 2
-    )
+    stated, found = check_version(request, root)
+    assert stated == f"sdk.yaml says {made.VERSION}175447"
+    assert found.startswith("2 libraries say 2.37.0.")
     (root / "libB.so").write_bytes(made.make_library(62, 9000, "2.36.0.250724"))
     with pytest.raises(IntegrityError, match="contradicts itself") as caught:
         check_version(request, root)
@@ -539,7 +532,8 @@ def test_a_version_is_not_part_of_a_longer_number() -> None:
     same = ["1.2.5", "11.2", "0.1.2", "1.25", "a1.21"]
     assert [substitute(text, words) for text in same] == same
     assert substitute("v1.2/1.2-1.2.zip", words) == "v1.3/1.3-1.3.zip"
-    assert substitute("1.2", {}) == "1.2"
+    assert substitute("a 1.2", {}) == "a 1.2"
+    assert substitute("r26c", {"r26": "r27", "r26c": "r28"}) == "r28"
     assert substitute("1.2.0 1.2", {"1.2": "2", "1.2.0": "3"}) == "3 2"
 
 

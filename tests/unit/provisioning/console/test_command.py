@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import os
 import signal
@@ -27,8 +26,6 @@ def verbs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Verb]:
     def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         if args.defect:
             raise ZeroDivisionError("nobody thought of that")
-        if args.refuse:
-            raise OSError(errno.EMFILE, "Too many open files", "x.so")
         if args.end:
             os.kill(os.getpid(), getattr(signal, args.end))
             time.sleep(10)
@@ -39,7 +36,6 @@ def verbs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Verb]:
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--fail", action="store_true")
         parser.add_argument("--defect", action="store_true")
-        parser.add_argument("--refuse", action="store_true")
         parser.add_argument("--end", default="")
 
     module.add_arguments = add_arguments  # type: ignore[attr-defined]
@@ -108,16 +104,6 @@ def test_a_defect_is_told_where_no_file_can_be_written(
     monkeypatch.setattr(tempfile, "tempdir", "/no/such/directory")
     assert run_command("p", verbs, ["show", "--defect"])[0] == ExitCode.DEFECT
     assert "TMPDIR" in capsys.readouterr().err
-
-
-def test_what_the_system_refuses_is_no_defect(
-    verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, text = run_command("p", verbs, ["show", "--refuse", "--json"])
-    assert code == ExitCode.ENVIRONMENT
-    assert json.loads(text)["what"] == "x.so: Too many open files"
-    assert "ulimit -n" in json.loads(text)["fix"]
-    assert "defect" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])

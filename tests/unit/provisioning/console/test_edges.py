@@ -18,17 +18,14 @@ import pytest
 
 from provisioning.console import command, interrupts, process, terminal
 from provisioning.console.caller import Caller
-from provisioning.console.command import Verb, describe_verbs, make_parser
+from provisioning.console.command import Verb, describe_verbs
 from provisioning.console.git import ask_git, list_submodules, run_git
 from provisioning.console.interrupts import Interrupt, interrupts_held
 from provisioning.console.terminal import fit_lines
 from provisioning.console.user_files import read_user_file
 from provisioning.errors import (
-    DefectError,
-    MissingToolError,
     StoreError,
     ToolError,
-    UnfitError,
     UsageError,
 )
 
@@ -37,16 +34,6 @@ VERBS = {"verify": Verb("provisioning.verbs.verify", "look again"), "gc": Verb("
 
 
 # -- commands ------------------------------------------------------------------------------------
-
-
-def test_an_option_is_never_abbreviated() -> None:
-    parser = make_parser(Caller("qnn-ci"), VERBS, "verify")
-    assert parser.parse_args(["--json"]).json
-    assert parser.description == "look again"
-    with pytest.raises(UsageError) as caught:
-        parser.parse_args(["--jso"])
-    assert "--jso" in caught.value.what
-    assert "`qnn-ci verify --help`" in caught.value.fix
 
 
 def test_the_verbs_are_listed_in_columns() -> None:
@@ -100,29 +87,6 @@ def test_a_users_command_may_be_started_anywhere(
     assert command.user_command(["link"]) == [str(link)]
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "what"),
-    [
-        (RuntimeError("Symlink loop from 'x'"), UsageError, "Symlink loop from 'x'"),
-        (RuntimeError("other"), DefectError, "unexpected RuntimeError: other"),
-        (MemoryError(), UnfitError, "out of memory"),
-        (OSError(errno.ENOENT, "No usable directory"), UnfitError, "No usable directory"),
-        (OSError(errno.ENOSPC, "No space left", "/there"), StoreError, "/there"),
-        (OSError(errno.EMFILE, "Too many open files"), UnfitError, "Too many open files"),
-        (ModuleNotFoundError("no", name="torch"), UnfitError, "has no package 'torch'"),
-        (ImportError("it does not load", name="torch"), UnfitError, "import failed: it does not"),
-        (ModuleNotFoundError("no", name="ci.gone"), DefectError, "unexpected ModuleNotFoundError"),
-    ],
-)
-def test_an_exception_becomes_the_error_that_names_who_can_cure_it(
-    error: Exception, kind: type[Exception], what: str
-) -> None:
-    found = command.explain_exception(error)
-    assert type(found) is kind
-    assert what in found.what
-    assert found.fix
-
-
 def test_what_may_be_read_and_not_written_is_a_refused_write(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
@@ -154,22 +118,10 @@ def test_a_users_file_is_read_whole_or_refused_by_its_kind(tmp_path: Path) -> No
     file = tmp_path / "file"
     file.write_bytes(b"12345")
     assert read_user_file(file, "the file", 5) == b"12345"
-    with pytest.raises(UsageError, match="too large") as caught:
-        read_user_file(file, "the file", 4)
-    assert "5 bytes, at most 4" in caught.value.why
     os.mkfifo(tmp_path / "pipe")
-    for path, kind in (
-        (tmp_path, "a directory"),
-        (tmp_path / "pipe", "a pipe"),
-        (Path("/dev/null"), "a device"),
-    ):
-        with pytest.raises(UsageError) as caught:
-            read_user_file(path, "the file")
-        assert caught.value.why == f"it is {kind}"
-        assert str(path) in caught.value.what
     with pytest.raises(UsageError) as caught:
-        read_user_file(tmp_path / "gone", "the file")
-    assert caught.value.why == "No such file or directory"
+        read_user_file(tmp_path / "pipe", "the file")
+    assert caught.value.why == "it is a pipe"
 
 
 # -- signals -------------------------------------------------------------------------------------
@@ -252,16 +204,8 @@ def test_a_later_signal_interrupts_again(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_process_that_asks_for_bytes_gets_them_or_why_not(tmp_path: Path) -> None:
     assert process.run_bytes(["cat"], data=b"\xff\0") == b"\xff\0"
     with pytest.raises(ToolError) as caught:
-        process.run_bytes(["sh", "-c", "echo out; exit 3"])
-    assert (caught.value.why, "exited with 3" in caught.value.what) == ("it printed nothing", True)
-    with pytest.raises(ToolError) as caught:
         process.run_bytes(["sh", "-c", "printf 'a\\377b' >&2; exit 1"])
     assert caught.value.why == "a\N{REPLACEMENT CHARACTER}b"
-    with pytest.raises(MissingToolError, match="cannot start no-such-program") as caught:
-        process.run_bytes(["no-such-program"])
-    assert caught.value.fix == "install no-such-program, or put it on PATH"
-    with pytest.raises(ToolError, match="did not end within"):
-        process.run_bytes(["sleep", "60"], timeout_s=0.1)
 
 
 def test_no_more_tasks_run_at_a_time_than_allowed() -> None:
@@ -412,10 +356,3 @@ def test_every_line_of_a_narrow_terminal_is_broken_by_itself() -> None:
     assert all(line.startswith("      two") for line in lines[2:-2])
     assert fit_lines(text, None) == text
     assert fit_lines("a\tb", 40) == "a\tb"
-
-
-def test_an_error_is_a_record_for_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = command.run_command("qnn-ci", VERBS, ["gone", "--json"])
-    assert code == 2
-    assert text.startswith('{\n "error": "UsageError",\n "what": "there is no verb')
-    assert text.endswith('"exit_code": 2\n}\n')

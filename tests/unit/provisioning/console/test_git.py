@@ -14,7 +14,7 @@ from provisioning.console.git import (
     run_git,
 )
 from provisioning.doctor.survey.installations import survey_checkout
-from provisioning.errors import ToolError, UsageError
+from provisioning.errors import ToolError
 from tests.stand_ins.environments import git
 
 
@@ -110,8 +110,3 @@ def test_no_commit_is_an_error_without_a_reason(repository: Path) -> None:
 )
 def test_submodules_are_those_that_git_reads(text: str, paths: tuple[str, ...]) -> None:
     assert parse_submodules(text) == paths
-
-
-def test_a_file_that_git_cannot_read_is_the_users_error() -> None:
-    with pytest.raises(UsageError, match=r"cannot read \.gitmodules"):
-        parse_submodules("[submodule\n")

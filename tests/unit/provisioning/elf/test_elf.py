@@ -141,14 +141,6 @@ def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect
         assert caught.value.why == "it begins with 'PK\\x03\\x04 an archive'"
 
 
-def test_a_file_that_ends_within_a_table_is_truncated(tmp_path: Path) -> None:
-    path = tmp_path / "lib.so"
-    path.write_bytes((LIBRARIES / "libx86.so").read_bytes()[:-1])
-    with pytest.raises(ElfError) as caught:
-        read_elf(path)
-    assert caught.value.defect is Defect.TRUNCATED
-
-
 def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -> None:
     for path in (tmp_path / "no.so", tmp_path):
         with pytest.raises(ElfError) as caught:
