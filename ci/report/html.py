@@ -59,7 +59,6 @@ def render_html(report: Report) -> str:
         rules=[report.threshold_for(case) for case in report.cases],
         again=partial(repeat_command, report),
         causes=group_causes(report),
-        refusals=group_refusals(report),
         passed_controls=[control for control in report.controls if not control.rejected],
         controls=group_controls(report.controls),
         kinds=[*ControlKind],
@@ -118,15 +117,6 @@ def group_causes(report: Report) -> list[Cause]:
         reason, _, advice = cases[0][1].reason.partition("\n")
         found.append(Cause(reason or "no reason was given", advice, tuple(cases)))
     return sorted(found, key=lambda one: -len(one.cases))
-
-
-def group_refusals(report: Report) -> dict[str, list[tuple[int, Case]]]:
-    """Return the cases that did not run, by reason."""
-    found: dict[str, list[tuple[int, Case]]] = {}
-    for index, case in enumerate(report.cases):
-        if case.status is Status.UNSUPPORTED:
-            found.setdefault(case.reason, []).append((index, case))
-    return found
 
 
 def name_cause(case: Case) -> tuple[str, str]:
