@@ -59,10 +59,9 @@ def render_html(report: Report) -> str:
         rules=[report.threshold_for(case) for case in report.cases],
         again=partial(repeat_command, report),
         causes=group_causes(report),
-        refusals=group_refusals(report),
         passed_controls=[control for control in report.controls if not control.rejected],
         controls=group_controls(report.controls),
-        kinds=[count_controls(report.controls, kind) for kind in ControlKind],
+        kinds=[*ControlKind],
         names=name_models(report.cases),
         several_socs=len({case.soc for case in report.cases}) > 1,
         shown=shown,
@@ -120,15 +119,6 @@ def group_causes(report: Report) -> list[Cause]:
     return sorted(found, key=lambda one: -len(one.cases))
 
 
-def group_refusals(report: Report) -> dict[str, list[tuple[int, Case]]]:
-    """Return the cases that did not run, by reason."""
-    found: dict[str, list[tuple[int, Case]]] = {}
-    for index, case in enumerate(report.cases):
-        if case.status is Status.UNSUPPORTED:
-            found.setdefault(case.reason, []).append((index, case))
-    return found
-
-
 def name_cause(case: Case) -> tuple[str, str]:
     """Return what the reasons of one cause have in common."""
     first, _, advice = case.reason.partition("\n")
@@ -144,24 +134,6 @@ def group_controls(controls: Iterable[Control]) -> dict[str, list[Control]]:
     for control in controls:
         rows[f"{control.model} {control.scheme} {control.soc}"].append(control)
     return rows
-
-
-@dataclass(frozen=True)
-class KindCount:
-    """The controls of a kind; ``closest`` is the highest SQNR among them, in dB."""
-
-    kind: ControlKind
-    total: int
-    rejected: int
-    closest: float | None
-
-
-def count_controls(controls: tuple[Control, ...], kind: ControlKind) -> KindCount:
-    """How the controls of ``kind`` fared, and how near the nearest came to passing."""
-    own = [control for control in controls if control.kind is kind]
-    ratios = [control.sqnr_db for control in own if control.sqnr_db is not None]
-    rejected = sum(control.rejected for control in own)
-    return KindCount(kind, len(own), rejected, max(ratios, default=None))
 
 
 def _environment() -> Environment:

@@ -15,7 +15,6 @@ from ci.report.comparison import compare_reports
 from ci.report.html import (
     TEMPLATES,
     choose_bars,
-    count_controls,
     group_causes,
     make_figures,
     make_map,
@@ -240,12 +239,19 @@ def test_a_run_in_which_nothing_passed_or_no_control_ran_says_so(report: Report)
 
 
 def test_controls_are_counted_and_the_closest_is_named(troubled: Report) -> None:
-    zeros, noise = (
-        count_controls(troubled.controls, kind) for kind in (ControlKind.ZEROS, ControlKind.NOISE)
-    )
-    assert (zeros.total, zeros.rejected, zeros.closest) == (1, 0, 0.0)
-    assert (noise.total, noise.rejected, noise.closest) == (1, 1, -1.0)
-    assert count_controls((), ControlKind.NOISE).closest is None
+    """Per kind: how many were rejected, and the highest SQNR."""
+    first = troubled.controls[0]
+    noise, zeros = ControlKind.NOISE, ControlKind.ZEROS
+    own = [
+        replace(first, kind=noise, rejected=True, sqnr_db=-1.0),
+        replace(first, kind=noise, rejected=True, sqnr_db=3.0),
+        replace(first, kind=zeros, rejected=False, sqnr_db=None),
+    ]
+    text = render_html(replace(troubled, controls=tuple(own)))
+    row = '<tr><th scope="row">{}</th><td class="n {}">{}</td><td class="n">{}</td></tr>'
+    assert row.format("noise", "", "2 of 2", "3.0") in text
+    assert row.format("zeros", "not-ok", "0 of 1", "-") in text
+    assert row.format("gain", "", "0 of 0", "-") in text
 
 
 # -- causes, charts of many, a base, a case more closely -------------------------------------------
