@@ -279,7 +279,9 @@ class CaseJudge:
         self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
     ) -> CaseResult:
         """Make the case's row of everything that is known."""
-        advice = self.policy.advise(reason) if status is Status.FAILED else ""
+        # Why a process died is in its log alone.
+        told = f"{reason}\n{log_tail}" if " was killed by " in reason else reason
+        advice = self.policy.advise(told) if status is Status.FAILED else ""
         spec, known = self.spec, self.evidence
         case = make_case(
             spec,

@@ -293,6 +293,7 @@ CHATTER = (
     *("[INFO] [Qnn ExecuTorch]", "# LIBNATIVE", "Starting stage: ", "Completed stage: ", "[#"),
     *("[cpuinfo_", "====== DDR", "spill_bytes=", "fill_bytes=", "write_total_", "read_total_"),
     "left to the CPU: ",  # the reason has it
+    *("frame #", "<omitting python frames>"),  # of torch's, behind what it says
 )
 
 

@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from ci.models.user_models import ModelEntry
-from provisioning.errors import UsageError
+from provisioning.errors import UsageError, at_key
 
 MIN_SETS = 4
 SETS = "an .npy of one input's sets, [sets, *shape], or an .npz of one array an input"
@@ -30,8 +30,8 @@ def check_data(name: str, entry: ModelEntry) -> None:
     counts = {}
     for key, source in sources.items():
         if source and not is_function(source):
-            called = f"models.{name}.{key}: {Path(source).name}"
-            counts[key] = count_sets(read_arrays(Path(source), called).values(), called)
+            with at_key(f"models.{name}.{key}"):
+                counts[key] = count_sets(read_arrays(Path(source)).values(), Path(source).name)
     judged = counts.get("inputs", MIN_SETS)
     if judged < MIN_SETS:
         told = f"models.{name}.inputs: {Path(entry.inputs).name} has {judged} input sets"
@@ -44,17 +44,15 @@ def check_data(name: str, entry: ModelEntry) -> None:
         )
 
 
-def read_arrays(path: Path, called: str = "") -> dict[str, Any]:
-    """Return the arrays of an .npy or .npz by name, in the file's order. Raises UsageError, which
-    names the file as it is ``called``."""
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Return the arrays of an .npy or .npz by name, in the file's order. Raises UsageError."""
     try:
         with path.open("rb") as stream:
             loaded: Any = np.load(stream, allow_pickle=False)
             return {"arr_0": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        told = f"{called or path.name} cannot be read"
-        raise UsageError(told, why=why, fix=f"write {SETS}") from error
+        raise UsageError(f"{path.name} cannot be read", why=why, fix=f"write {SETS}") from error
 
 
 def count_sets(arrays: Collection[Any], called: str) -> int:

@@ -84,11 +84,12 @@ def compile_source(
     staging: Staging,
     options: Mapping[str, str],
     *,
-    embed: bool,
+    embed: bool | None,
     saver: str,
 ) -> Compiled:
     """Export, quantize if the scheme does, compile, and write everything. ``options`` are the
-    provider's; ``saver`` is the library that writes QNN's calls, if they are wanted.
+    provider's; ``saver`` is the library that writes QNN's calls, if they are wanted. Without
+    ``embed``, neither true nor false, the program is the model itself.
 
     Raises FailedError for a model that proves nothing, and what the tools raise.
     """
@@ -221,16 +222,27 @@ def _agree_db(wanted: Any, got: Any) -> float:
 
 @stage(QNN)
 def write_context(
-    model: Path, directory: Path, log: Path, soc: str, options: Mapping[str, str], *, embed: bool
+    model: Path,
+    directory: Path,
+    log: Path,
+    soc: str,
+    options: Mapping[str, str],
+    *,
+    embed: bool | None,
 ) -> Delegation:
     """Let QNN's provider compile ``model``, and name what it leaves to the CPU.
 
     The context is proven to be for ``soc``, and sealed. Raises what onnxruntime and check_context
-    raise. A model of which QNN takes nothing leaves no context.
+    raise. A model of which QNN takes nothing leaves no context. Without ``embed`` the model is left
+    instead of a context.
     """
     directory.mkdir()
     log = log.with_name(PROVIDER_LOG)
-    entries = context_entries(directory / CONTEXT, embed=embed) | RECORD_ASSIGNMENT
+    target, entries = directory / CONTEXT, RECORD_ASSIGNMENT
+    if embed is None:
+        model = copy_file(model, target)
+    else:
+        entries = context_entries(target, embed=embed) | entries
     try:
         with output_to(log):
             session = open_session(model, options, entries, severity=VERBOSE)
@@ -238,9 +250,9 @@ def write_context(
         with stage(ONNXRUNTIME):  # its optimizer alone may be what fails
             open_reference(model, optimize=True)
         raise
-    if (directory / CONTEXT).is_file():
-        check_context(directory / CONTEXT, soc)
-        seal_context(directory / CONTEXT)
+    if embed is not None and target.is_file():
+        check_context(target, soc)
+        seal_context(target)
     parts = [
         (
             part.ep_name,

@@ -12,10 +12,11 @@ import msgspec
 from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Staging
 from ci.cases.spec import CaseSpec
-from ci.onnx.target import HTP, SAVER_LIBRARY, choose_options
+from ci.onnx.target import SAVER_LIBRARY, choose_options, find_library
 from ci.report.annotation import choose_case
 
 ROOMS = ("models", "cases", "onnx")
+BACKEND = ("backend_path", "backend_type")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +25,9 @@ class OnnxEngine:
 
     ``sdk`` is the root of QNN's libraries; ``given`` are provider options of the user's. ``embed``
     is whether the context binary is inside the ONNX file (embed mode 1) or next to it (0);
-    ``saver`` asks for QNN's calls too. ``log_level`` is QNN's when a program runs. ``exports`` is
-    whether any model is torch's. ``command`` is what runs the session, without its choice of cases.
+    ``saver`` asks for QNN's calls too. ``log_level`` is QNN's when a program runs. With
+    ``direct`` a session takes the model itself, not a context binary. ``exports`` is whether any
+    model is torch's. ``command`` is what runs the session, without its choice of cases.
     """
 
     toolchain: tuple[str, ...]
@@ -34,6 +36,7 @@ class OnnxEngine:
     embed: bool = True
     saver: bool = False
     log_level: str = ""
+    direct: bool = False
     exports: bool = True
     command: str = ""
 
@@ -44,7 +47,8 @@ class OnnxEngine:
     def options(self, spec: CaseSpec) -> dict[str, str]:
         """Return all provider options of a case."""
         chosen = choose_options(spec.scheme, spec.soc, self.given)
-        return {"backend_path": str(self.sdk / HTP), **chosen}
+        own = {name: text for name, text in chosen.items() if name not in BACKEND}
+        return {"backend_path": str(find_library(self.sdk, self.given)), **own}
 
     def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
         return replace(spec, layers=True)
@@ -74,7 +78,7 @@ class OnnxEngine:
             msgspec.json.encode(spec.scheme.recipe).decode(),
             spec.soc,
             msgspec.json.encode(sorted(options.items())).decode(),
-            f"embed {self.embed} saver {self.saver} layers {spec.layers}",
+            f"embed {self.embed} saver {self.saver} layers {spec.layers} direct {self.direct}",
         )
 
     def read_data(self, spec: CaseSpec) -> int:
@@ -96,9 +100,8 @@ class OnnxEngine:
 
         saver = str(self.sdk / SAVER_LIBRARY) if self.saver else ""
         options = self.options(spec)
-        return compile_source(
-            load_source(spec), spec, staging, options, embed=self.embed, saver=saver
-        )
+        embed = None if self.direct else self.embed
+        return compile_source(load_source(spec), spec, staging, options, embed=embed, saver=saver)
 
     def explain(self, error: Exception, log: Path) -> str:
         from ci.onnx.stages import describe_refusal

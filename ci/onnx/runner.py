@@ -30,8 +30,8 @@ class Executed(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenSession:
-    """Opens the context at ``path`` in a worker, as ``soc`` would run it. ``options`` are the
-    provider's; ``strict`` lets no node fall back to the CPU."""
+    """Opens the context at ``path``, or if ``direct`` the model, in a worker, as ``soc`` would run
+    it. ``options`` are the provider's; ``strict`` lets no node fall back to the CPU."""
 
     path: Path
     soc: str
@@ -39,13 +39,15 @@ class OpenSession:
     profile: Path
     strict: bool = True
     log_level: str = ""
+    direct: bool = False
 
     def __call__(self) -> RecoveringSession:
         """Raises UnfitError for a context of another SoC, which the emulator would run."""
         from ci.onnx.contexts import check_context
         from ci.onnx.session import NO_FALLBACK, name_severity, open_session
 
-        check_context(self.path, self.soc)
+        if not self.direct:
+            check_context(self.path, self.soc)
         entries = NO_FALLBACK if self.strict else {}
         severity = name_severity(self.log_level)
         return RecoveringSession(
@@ -103,9 +105,8 @@ def make_runner(engine: OnnxEngine, pool: Pool, level: str = "") -> PooledRunner
         options |= profile_options(level, program.directory / PROFILE_CSV)
         strict = not program.compiled.delegation.fallback_ops
         profile = program.directory / PROFILE
-        return OpenSession(
-            program.path, program.spec.soc, options, profile, strict, engine.log_level
-        )
+        words = program.path, program.spec.soc, options, profile, strict
+        return OpenSession(*words, engine.log_level, engine.direct)
 
     return PooledRunner(NAME, pool, opening, note_execution, alone=True)
 

@@ -94,17 +94,16 @@ def draw_size(case: Case, _rule: Threshold | None) -> Bar:
 
 def draw_lowering(case: Case, _rule: Threshold | None) -> Bar:
     """Return the seconds of lowering."""
-    return draw_time(case.lower_s, cached=case.cached)
+    return _draw_time(case.lower_s, "cached" if case.cached else "value")
 
 
 def draw_run(case: Case, _rule: Threshold | None) -> Bar:
     """Return the seconds of running."""
-    return draw_time(case.run_s)
+    return _draw_time(case.run_s)
 
 
-def draw_time(seconds: float | None, *, cached: bool = False, whole_s: float = 0.0) -> Bar:
-    """Return seconds, as a share of ``whole_s`` if that is given."""
+def _draw_time(seconds: float | None, tone: str = "value") -> Bar:
     if seconds is None:
         return Bar()
-    note = "cached" if cached else f"{seconds / whole_s:.0%}" if whole_s else ""
-    return Bar(show_seconds(seconds), ((seconds, "cached" if cached else "value"),), note=note)
+    note = tone if tone == "cached" else ""
+    return Bar(show_seconds(seconds), ((seconds, tone),), note=note)

@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ci.report.annotation import repeat_command
-from ci.report.bars import Figure, draw_time
+from ci.report.bars import Figure
 from ci.report.columns import COLUMNS, LIMITS, columns_of, find_margin, name_models, show_limit
 from ci.report.comparison import SOURCES
 from ci.report.schema import Case, Control, ControlKind, Report, Status
@@ -59,16 +59,14 @@ def render_html(report: Report) -> str:
         rules=[report.threshold_for(case) for case in report.cases],
         again=partial(repeat_command, report),
         causes=group_causes(report),
-        refusals=group_refusals(report),
         passed_controls=[control for control in report.controls if not control.rejected],
         controls=group_controls(report.controls),
-        kinds=[count_controls(report.controls, kind) for kind in ControlKind],
+        kinds=[*ControlKind],
         names=name_models(report.cases),
         several_socs=len({case.soc for case in report.cases}) > 1,
         shown=shown,
         figures=make_figures(report, shown),
         heat=make_map(report) if len(shown) < len(cases) else {},
-        phases=make_phase_figure(report),
         work=show_work(report),
         statuses=[one for one in Status if any(case.status is one for case in report.cases)],
     )
@@ -121,15 +119,6 @@ def group_causes(report: Report) -> list[Cause]:
     return sorted(found, key=lambda one: -len(one.cases))
 
 
-def group_refusals(report: Report) -> dict[str, list[tuple[int, Case]]]:
-    """Return the cases that did not run, by reason."""
-    found: dict[str, list[tuple[int, Case]]] = {}
-    for index, case in enumerate(report.cases):
-        if case.status is Status.UNSUPPORTED:
-            found.setdefault(case.reason, []).append((index, case))
-    return found
-
-
 def name_cause(case: Case) -> tuple[str, str]:
     """Return what the reasons of one cause have in common."""
     first, _, advice = case.reason.partition("\n")
@@ -145,24 +134,6 @@ def group_controls(controls: Iterable[Control]) -> dict[str, list[Control]]:
     for control in controls:
         rows[f"{control.model} {control.scheme} {control.soc}"].append(control)
     return rows
-
-
-@dataclass(frozen=True)
-class KindCount:
-    """The controls of a kind; ``closest`` is the highest SQNR among them, in dB."""
-
-    kind: ControlKind
-    total: int
-    rejected: int
-    closest: float | None
-
-
-def count_controls(controls: tuple[Control, ...], kind: ControlKind) -> KindCount:
-    """How the controls of ``kind`` fared, and how near the nearest came to passing."""
-    own = [control for control in controls if control.kind is kind]
-    ratios = [control.sqnr_db for control in own if control.sqnr_db is not None]
-    rejected = sum(control.rejected for control in own)
-    return KindCount(kind, len(own), rejected, max(ratios, default=None))
 
 
 def _environment() -> Environment:
@@ -246,10 +217,3 @@ def make_map(report: Report) -> dict[str, dict[tuple[str, str], Cell]]:
         cell = Cell(index, case, tone, f"{case.name}, {case.status.value}: {near}")
         rows.setdefault(case.model, {})[case.scheme, case.soc] = cell
     return rows
-
-
-def make_phase_figure(report: Report) -> Figure:
-    """Return where the wall clock went, with a bar for each phase."""
-    wall_s = report.summary.wall_s
-    phases = report.summary.phases
-    return Figure("s", tuple(draw_time(phase.seconds, whole_s=wall_s) for phase in phases))

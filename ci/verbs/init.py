@@ -28,7 +28,10 @@ IGNORED = ".gitignore"
 OF_ONNX = {
     "test-emulator": "test-onnx",
     " # FACTORY() returns (module, example_inputs) or (..., calibration)": "",
-    '["8a8w", "16a8w"] # and fp16, 16a16w, 16a4w, 16a4w_block': '["u8", "u16a8w"] # and fp16',
+    'schemes = ["8a8w", "16a8w"] # and fp16, 16a16w, 16a4w, 16a4w_block': (
+        '# schemes = ["u8"] # fp16, u8 and u16a8w by default; a quantized file runs as it is\n'
+        '# float_model = "float.onnx" # what a quantized file was made of'
+    ),
     '"data/calibration.npz" # an array an input, [sets, *shape], or data.py:function': (
         '"data/calibration.npz" # an array an input, by its name, [sets, *shape]'
     ),

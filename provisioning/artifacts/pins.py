@@ -170,10 +170,10 @@ def plan_update(
     return [Change(path, before, after), *locks, *figures]
 
 
-def list_by_hand(plan: Collection[Change], old: str) -> list[str]:
+def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
     """Return the lines of manifests/, pyproject.toml, workflows and docs that name the version
-    ``old`` after the changes of ``plan``, as ``file:line: text``: an update does not decide whether
-    they follow."""
+    ``old`` of ``name`` after the changes of ``plan``, as ``file:line: text``: an update does not
+    decide whether they follow. A requirement of another package, as ``other==1.2``, is none."""
     root = manifests_root().parent
     changed = {change.path for change in plan} | {change.old for change in plan}
     places = (
@@ -186,13 +186,15 @@ def list_by_hand(plan: Collection[Change], old: str) -> list[str]:
         "README.md",
     )
     whole = re.compile(rf"(?<![\d.]){re.escape(old)}(?![\d]|\.\d)")
+    own, is_asked = re.escape(name), rf"[<>=~]={re.escape(old)}(?![\d.])"
+    other = re.compile(rf"(?<![\w.-])(?!{own}[<>=~])[\w.-]+{is_asked}")
     return [
         f"{path.relative_to(root)}:{number}: {line.strip()}"
         for place in places
         for path in sorted(root.glob(place))
         if path not in changed
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if whole.search(line)
+        if whole.search(other.sub("", line))
     ]
 
 

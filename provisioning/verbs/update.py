@@ -54,5 +54,5 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         carry = args.baselines == "carry"
         plan = plan_update(request, version, store, progress, carry=carry)
         plans[request.label] = plan
-        by_hand += list_by_hand(plan, release.version) if plan else []
+        by_hand += list_by_hand(plan, request.name, release.version) if plan else []
     return conclude(plans, write=args.write, by_hand=by_hand)

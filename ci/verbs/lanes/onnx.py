@@ -21,8 +21,8 @@ from ci.cases.policy import EmulatorPolicy
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import ONNX, Scheme
-from ci.onnx.options import check_options, parse_options
-from ci.onnx.target import SAVER_LIBRARY, choose_options, profile_options
+from ci.onnx.options import check_options, find_backend, parse_options
+from ci.onnx.target import SAVER_LIBRARY, choose_options, find_library, profile_options
 from ci.report.annotation import choose_case
 from ci.report.schema import Report, Tool
 from ci.report.text import count
@@ -39,6 +39,7 @@ from ci.verbs.lanes.steps import (
     select_asked,
     take_steps,
 )
+from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
@@ -53,7 +54,8 @@ PROFILE = "onnx"
 OLDEST_PYTHON = "3.11"
 SESSION = "test_onnx"
 COMPILING = {"ep.context_enable": "1"}
-RUNTIME = "qnn-runtime"
+SDK_PROFILE = "onnx-sdk"
+RUNTIMES = (choice.WHEEL_RUNTIME, choice.SDK)
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-qnn", "onnx", "onnxscript", "torch", "numpy")
 PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
 # What a process that compiles has imported.
@@ -95,6 +97,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write QNN's profile as CSV; the emulator's cycles, by which nothing is judged",
     )
     add(
+        "--direct",
+        action="store_true",
+        help="sessions take the model itself, without a context binary; so with QNN's CPU backend",
+    )
+    choice.add_arguments(parser, adaptor=False)
+    add(
         "--embed-mode",
         choices=("0", "1"),
         default="1",
@@ -105,12 +113,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_arguments(args, SESSION)
     given = parse_options(args.option)
+    args.direct |= find_backend(given) == "cpu"
     policy = read_limits(args.policy, PROFILE, progress)
     if args.list:
         return list_choices(policy, ONNX)
     specs = list(fit_files(select_asked(args, policy, ONNX), parse_shapes(args.shape)))
     for scheme, soc in dict.fromkeys((spec.scheme, spec.soc) for spec in specs):
-        check_sessions(choose_options(scheme, soc, given), args.profile, saver=args.saver)
+        chosen = choose_options(scheme, soc, given)
+        check_sessions(chosen, args.profile, saver=args.saver, direct=args.direct)
     other = read_other(args)
     report = run(specs, policy, given, args, progress)
     outcome = publish(report, args.reports / SESSION, args, progress)
@@ -121,7 +131,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return replace(outcome, text=f"{outcome.text}\n{table}")
 
 
-def check_sessions(options: Mapping[str, str], profile: str, *, saver: bool) -> None:
+def check_sessions(
+    options: Mapping[str, str], profile: str, *, saver: bool, direct: bool = False
+) -> None:
     """Judge the options of each session of a case: run, compilation and Saver's.
 
     Raises UsageError, which names every fault of the first that has one.
@@ -131,7 +143,8 @@ def check_sessions(options: Mapping[str, str], profile: str, *, saver: bool) -> 
         told = f"--profile and --option {twice[0]} exclude each other"
         raise UsageError(told, fix="give one of them")
     check_options({**options, **profiling})
-    check_options(options, COMPILING)
+    if not direct:
+        check_options(options, COMPILING)
     if saver:
         check_options({**options, "qnn_saver_path": Path(SAVER_LIBRARY).name})
 
@@ -206,9 +219,12 @@ def fit_schemes(
 def repeat(args: argparse.Namespace) -> str:
     """What repeats a case, with options and shapes."""
     pairs = [("--option", one) for one in args.option] + [("--shape", one) for one in args.shape]
-    more = {"log-level": args.log_level}
+    more = {"log-level": args.log_level, "sdk": args.sdk}
     return " ".join(
-        [repeat_command(args, **more), *(shlex.quote(word) for pair in pairs for word in pair)]
+        [
+            repeat_command(args, "direct", **more),
+            *(shlex.quote(word) for pair in pairs for word in pair),
+        ]
     )
 
 
@@ -251,6 +267,7 @@ def run(
     from ci.onnx.engine import OnnxEngine
     from ci.onnx.runner import make_runner
 
+    chosen = choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
     phases = Phases(progress)
     options = SessionOptions(
         policy=policy,
@@ -271,6 +288,7 @@ def run(
         embed=args.embed_mode == "1",
         saver=args.saver,
         log_level=args.log_level,
+        direct=args.direct,
         exports=not all(spec.is_file for spec in specs),
         command=options.command,
     )
@@ -279,7 +297,8 @@ def run(
         versions = {name: importlib.metadata.version(name) for name in DISTRIBUTIONS}
         packages = (Tool(name=name, version=version) for name, version in versions.items())
         parts = (*list_parts(environment), *packages)
-        (sdk,) = (found.root for found in environment.artifacts if found.name == RUNTIME)
+        (sdk,) = (found.root for found in environment.artifacts if found.name in RUNTIMES)
+        find_library(sdk, given)
         ready = replace(engine, toolchain=name_toolchain(parts), sdk=sdk)
         pool = scratch.open(environment.apply(os.environ))
         session = Session(
@@ -293,10 +312,11 @@ def run(
         return session.run(pool, scratch.scratch, phases)
 
     return take_steps(
-        PROFILE,
+        PROFILE if chosen.is_usual else SDK_PROFILE,
         f"compile, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
         run_specs,
         phases,
         offline=args.offline,
         imports=engine.imports,
+        choice=chosen,
     )

@@ -62,6 +62,7 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
         saver: bool = False,
         profile: str = "",
         float_model: str = "",
+        direct: bool = False,
         **given: str,
     ) -> CaseResult:
         (place / "lie").write_text(lie)
@@ -71,7 +72,9 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
             keep=tmp_path / "kept",
             beside=tmp_path / "beside",
         )
-        engine = OnnxEngine(toolchain=("test",), sdk=sdk, given=given, embed=embed, saver=saver)
+        engine = OnnxEngine(
+            toolchain=("test",), sdk=sdk, given=given, embed=embed, saver=saver, direct=direct
+        )
         setup = RunSetup(
             options=options,
             engine=engine,
@@ -96,6 +99,15 @@ def save(path: Path, *nodes: onnx.NodeProto, opset: int = 21) -> str:
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
     return str(path)
+
+
+def test_a_session_takes_the_quantized_model_itself(run_case: RunCase, tmp_path: Path) -> None:
+    result = run_case("mlp", Scheme.U8, direct=True)
+    assert result.case.status is Status.PASSED, describe(result)
+    (kept,) = (tmp_path / "kept").glob("*/artifact/program/*")
+    nodes = {node.op_type for node in onnx.load(kept).graph.node}
+    assert "QuantizeLinear" in nodes
+    assert "EPContext" not in nodes
 
 
 def describe(result: CaseResult) -> str:

@@ -89,7 +89,7 @@ def test_filter_and_statuses_act_on_cards_charts_and_tables(
     browser: Browser, report: Report, tmp_path: Path
 ) -> None:
     show(browser, report, tmp_path)
-    tables = {"#case-table tbody th": 4, ".figures:not(.phases) tbody th": 4, "details.case": 4}
+    tables = {"#case-table tbody th": 4, ".figures tbody th": 4, "details.case": 4}
     assert {one: len(browser.ask(SHOWN % one)) for one in tables} == tables
     assert browser.ask("filter.getBoundingClientRect().y < figures.getBoundingClientRect().y")
     browser.click('button[data-status="failed"]')
@@ -189,7 +189,7 @@ def test_of_a_thousand_cases_only_what_is_looked_at_is_laid_out(
     show(browser, many(report, 200), tmp_path)
     assert browser.ask("rows.length") == 1002
     assert browser.ask("document.querySelectorAll('details.case *').length") < 7 * 1002
-    assert browser.ask("document.querySelectorAll('.figures:not(.phases) tbody tr').length") == 20
+    assert browser.ask("document.querySelectorAll('.figures tbody tr').length") == 20
     browser.click("#filter")
     browser.type("net_0123 8a8w")
     (cell,) = browser.ask(SHOWN % ".map td[data-i]:not(.out)")
@@ -197,6 +197,10 @@ def test_of_a_thousand_cases_only_what_is_looked_at_is_laid_out(
     assert browser.ask(SHOWN % ".map tbody tr") == [browser.ask(SHOWN % ".map tbody tr")[0]]
     (name,) = browser.ask(SHOWN % "#case-table tbody th")
     assert name.endswith("net_0123.py:make")
+    show(browser, many(report, 200), tmp_path, "#open-901")
+    top = "document.querySelector('#open-901').getBoundingClientRect().top"
+    settled = f"new Promise((done) => setTimeout(() => done({top}), 500))"
+    assert 0 < browser.ask(settled) < 800, "the case that the address names is in view"
     assert browser.console == []
 
 

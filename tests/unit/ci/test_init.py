@@ -75,7 +75,7 @@ def test_an_onnx_file_gets_the_other_lane(root: Path, capsys: pytest.CaptureFixt
     assert "test-onnx" in capsys.readouterr().out
     entry = read_emulator_policy(root / "qnn.toml", "onnx").models["net"]
     assert entry.path == f"{root}/net.onnx"
-    assert [one.value for one in entry.schemes] == ["u8", "u16a8w"]
+    assert entry.schemes == (), "a file may be quantized already"
     workflow = yaml.safe_load((root / WRITTEN[2]).read_text())
     assert workflow["jobs"]["models"]["with"] == {"policy": "qnn.toml", "lane": "onnx"}
     assert main(["test-onnx", "--list", "--policy", "../qnn.toml", "--json"]) == ExitCode.OK

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ci.cases.judged import CaseJudge, JudgeSetup, SessionOptions
 from ci.cases.policy import read_emulator_policy
+from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
 from ci.judging.gate import References, judge
 from ci.judging.sightings import find_sighting
@@ -22,7 +25,7 @@ from ci.judging.verdict import (
 )
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Threshold
+from ci.report.schema import Status, Threshold
 from tests.stand_ins.lanes import expect, make_references
 
 LIMITS = Threshold(scheme="8a8w", min_sqnr_db_all=20.0)
@@ -188,3 +191,20 @@ def test_two_files_whose_paths_read_alike_have_directories_of_their_own() -> Non
     slugs = {CaseSpec(f"{path}.py:make", Scheme.FP16, "S").slug for path in ("/a/b_c", "/a_b/c")}
     assert len(slugs) == 2
     assert len(CaseSpec(f"/{'deep/' * 100}net.py:make", Scheme.FP16, "S").slug) < 100
+
+
+def test_a_library_that_was_loaded_twice_is_named_where_its_process_died(tmp_path: Path) -> None:
+    """As torch 2.13.0 wrote it."""
+    log = tmp_path / "lower.log"
+    what = "Tried to register an operator (quantized_decomposed::add.out(Tensor a, float a_scale)"
+    frames = [f"frame #{number}: dlopen + 0x69 (0x7f95040569)" for number in range(40)]
+    lines = ["terminate called after throwing an instance of 'c10::Error'", f"  what():  {what}"]
+    log.write_text("\n".join([*lines, *frames]))
+    setup = JudgeSetup(
+        options=SessionOptions(policy=read_emulator_policy(), timeout_s=9), runner="x"
+    )
+    judge_case = CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), setup, tmp_path)
+    died = "loading the model: its process was killed by SIGABRT without a result"
+    reason = judge_case.end(Status.FAILED, died, read_tail(log)).case.reason
+    assert "two copies of libquantized_ops_aot_lib.so were loaded" in reason
+    assert "two copies" not in judge_case.end(Status.FAILED, died, "another end").case.reason

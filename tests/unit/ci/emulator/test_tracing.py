@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,15 @@ from ci.cases.engine import Compiled, Delegation, Program, RunNotes
 from ci.cases.pool import Ended
 from ci.cases.runners import PooledProgram
 from ci.cases.spec import CaseSpec
-from ci.executorch.tracing import DEBUG, DEBUG_BYTES, TracedRun, make_runner, trace_run
+from ci.executorch.tracing import (
+    DEBUG,
+    DEBUG_BYTES,
+    OpenJob,
+    TracedRun,
+    find_differences,
+    make_runner,
+    trace_run,
+)
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -88,3 +98,29 @@ def test_a_run_or_reading_that_ends_is_a_fault(tmp_path: Path) -> None:
     traced = trace(tmp_path, TracingPool(JUDGED, "was killed by SIGABRT"))
     assert traced == RunNotes(("trace: was killed by SIGABRT",))
     assert not (tmp_path / "trace" / DEBUG).exists()
+
+
+def test_a_difference_is_named_by_its_output_and_set() -> None:
+    traced = [[np.zeros(2), np.ones(2)], [np.zeros(2), np.zeros(2)]]
+    judged = [[np.zeros(2), np.zeros(2)], [np.zeros(2), np.zeros(2)], [np.ones(2), np.ones(2)]]
+    assert list(find_differences(traced, judged)) == [
+        "trace: output 1 of set 0 differs from the run without a trace"
+    ]
+    nan = [[np.array([np.nan])]]
+    assert not list(find_differences(nan, nan)), "the same bits"
+
+
+def test_the_python_runner_traces_only_what_asks_for_a_trace(tmp_path: Path) -> None:
+    pool: Any = TracingPool(JUDGED)
+    runner = make_runner(pool, 9.0, quantizes=True)
+    plain = CaseSpec("net", Scheme.A8W8, "SM8650")
+    program = Program(plain, tmp_path / "p", COMPILED, tmp_path, tmp_path / "run.log")
+    assert runner.name == "python"
+    assert runner.opening(program) == OpenJob(program, quantizes=True)
+    assert make_runner(pool, 9.0).opening(program) == OpenJob(program, quantizes=False)
+    opened: Any = SimpleNamespace(program=program, sets=SETS, outputs=JUDGED)
+    assert runner.note(opened, None) == RunNotes()
+    assert not pool.jobs
+    asks = replace(plain, source=Source(choices=Choices(profile_level="detailed")))
+    opened.program = replace(program, spec=asks)
+    assert runner.note(opened, None).accelerator == {"accelerator_us": 5}

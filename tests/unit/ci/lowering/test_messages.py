@@ -105,7 +105,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
             inputs=f"{place}/four.npy",
             metric=Metric(of("score"), f"{place}/five.npy", max_drop=0.1),
         ),
-        "an array": lambda: read_arrays(place / "text.npy", "its name"),
+        "an array": lambda: read_arrays(place / "text.npy"),
         "no sets": lambda: count_sets([np.ones(())], "it"),
         "a function of no sets": lambda: user_data.read_sets(of("none")),
         "few sets": lambda: user_data.read_judged(f"{place}/three.npy"),

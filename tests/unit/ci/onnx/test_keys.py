@@ -33,6 +33,7 @@ def test_whatever_decides_about_a_context_is_in_its_key(tmp_path: Path) -> None:
         (replace(engine, given={"vtcm_mb": "8"}), spec),
         (replace(engine, embed=False), spec),
         (replace(engine, saver=True), spec),
+        (replace(engine, direct=True), spec),
     ]
     keys = [one.key(case) for one, case in pairs]
     assert len(set(keys)) == len(keys)

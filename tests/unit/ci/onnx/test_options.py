@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ci.models.schemes import Scheme
 from ci.onnx.options import Kind, Option, check_options, parse_options, read_options
+from ci.onnx.target import choose_options, find_library
 from ci.verbs.lanes.onnx import check_sessions
-from provisioning.errors import UsageError
+from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.targets import read_socs
 
 HTP = {"backend_type": "htp", "soc_model": "69"}
@@ -227,6 +229,28 @@ def test_options_of_every_session_of_a_case_are_judged(
     with pytest.raises(UsageError) as caught:
         check_sessions({**HTP, **options}, profile, saver=saver)
     assert why in str(caught.value)
+
+
+def test_a_backend_s_library_is_the_sdk_s_own_or_is_missed_by_name(tmp_path: Path) -> None:
+    assert find_library(tmp_path, {}) == tmp_path / "lib/x86_64-linux-clang/libQnnHtp.so"
+    assert find_library(tmp_path, {"backend_path": "/mine/libQnnCpu.so"}) == Path(
+        "/mine/libQnnCpu.so"
+    )
+    for given in ({"backend_type": "cpu"}, {"backend_path": "libQnnCpu.so"}):
+        with pytest.raises(UnfitError, match=r"has no libQnnCpu\.so"):
+            find_library(tmp_path, given)
+        assert choose_options(Scheme.U8, "SM8650", given) == given  # none of HTP's
+    library = tmp_path / "lib/x86_64-linux-clang/libQnnCpu.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert find_library(tmp_path, {"backend_type": "cpu"}) == library
+
+
+def test_a_model_without_a_context_needs_no_options_of_contexts() -> None:
+    options = {**HTP, "enable_htp_prepare_only": "1"}
+    with pytest.raises(UsageError, match="without"):
+        check_sessions(options, "", saver=False)
+    check_sessions(HTP, "", saver=False, direct=True)
 
 
 @pytest.mark.parametrize("profile", ["", "basic", "detailed"])

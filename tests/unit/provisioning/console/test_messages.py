@@ -188,7 +188,12 @@ def test_what_ends_an_interrupted_program_cannot_be_changed_by_another_signal(
 
     monkeypatch.setattr(command, "catch_signals", lambda: None)
     monkeypatch.setattr(command, "ignore_signals", lambda: ignored.append(True))
-    monkeypatch.setattr(command, "run_command", lambda *_: (codes.pop(0), ""))
+
+    def run(program: str, verbs: object, argv: object) -> tuple[int, str]:
+        assert (program, verbs, argv) == ("p", VERBS, [])
+        return codes.pop(0), ""
+
+    monkeypatch.setattr(command, "run_command", run)
     monkeypatch.setattr(command, "write_output", write)
     assert command.run_program("p", VERBS, []) == ExitCode.INTERRUPTED
     assert ignored == [True]
@@ -201,3 +206,31 @@ def test_what_ends_well_after_its_time_has_failed() -> None:
     words = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done"]
     with pytest.raises(ToolError, match="did not end within"):
         process.run_process(words, timeout_s=0.4)
+
+
+def test_the_last_line_of_what_failed_is_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_CAUSE_FILE", str(tmp_path / "cause"))
+    outcome = command.Outcome("one\ntwo\n\n", exit_code=1)
+    monkeypatch.setattr(command, "_run_verb", lambda *_: outcome)
+    assert command.run_command("p", VERBS, ["verify"]) == (1, "one\ntwo\n\n")
+    assert (tmp_path / "cause").read_text("utf-8") == "two"
+
+
+def test_a_line_keeps_its_spaces_and_a_path_its_line_breaks(tmp_path: Path) -> None:
+    lines: list[str] = []
+    process.run_process(["printf", "a  \\n b\\t\\n"], on_line=lines.append)
+    assert lines == ["a  ", " b\t"]
+    assert git.parse_submodules('[submodule "a"]\n\tpath = "x\\ny"\n') == ("x\ny",)
+    (tmp_path / "objects").mkdir()
+    assert not git.is_git_directory(tmp_path)
+    (tmp_path / "HEAD").touch()
+    assert git.is_git_directory(tmp_path)
+    (tmp_path / "objects").rmdir()
+    assert not git.is_git_directory(tmp_path)
+
+
+def test_the_clock_is_that_of_utc() -> None:
+    moment, _ = clock.read_clock({})
+    assert str(moment.tzinfo) == "UTC"
