@@ -216,7 +216,7 @@ def see_pointers(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check(
     "QNN325",
-    "{subject} needs libcdsprpc.so, and Qualcomm Linux has libcdsprpc.so.1",
+    "libcdsprpc.so is needed by {subject}, and Qualcomm Linux has libcdsprpc.so.1",
     "'libcdsprpc.so: cannot open shared object file' on a board without the development files of "
     "fastrpc",
     "run `patchelf --replace-needed libcdsprpc.so libcdsprpc.so.1` on {subject}, as Qualcomm's own "
@@ -225,12 +225,16 @@ def see_pointers(staging: Staging) -> Iterator[Seen]:
     severity=Severity.WARNING,
 )
 def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
-    """On Android the library has no version; there, libc has none either."""
-    for file in staging.tree.files:
-        needed = file.elf.needed if file.elf and file.elf.machine == EM_AARCH64 else ()
-        links = {path.rpartition("/")[2] for path in staging.tree.links}
-        if {RPC, LINUX_LIBC} <= {*needed} and RPC not in staging.names | links:
-            yield seen(file.name, file.path)
+    """Once for all that need it. On Android the library has no version; there, libc has none."""
+    links = {path.rpartition("/")[2] for path in staging.tree.links}
+    found = [
+        file
+        for file in staging.tree.files
+        if file.elf and file.elf.machine == EM_AARCH64 and {RPC, LINUX_LIBC} <= {*file.elf.needed}
+    ]
+    if found and RPC not in staging.names | links:
+        names = ", ".join(sorted({file.name for file in found}))
+        yield seen(names, found[0].path if len(found) == 1 else staging.tree.root)
 
 
 @STAGINGS.check(

@@ -99,6 +99,14 @@ def test_stubs_without_skels_are_one_finding_a_set() -> None:
     assert "libQnnLpaiSkel.so" in found.fix
 
 
+def test_the_library_of_fastrpc_is_asked_for_once_a_set() -> None:
+    needs = ("libcdsprpc.so", "libc.so.6")
+    stubs = [file(f"libQnnHtpV{one}Stub.so", machine=EM_AARCH64, needed=needs) for one in (75, 79)]
+    case = within(trees={STAGING: staged(*stubs)})
+    (found,) = [one for one in STAGINGS.judge_all(case) if one.id == "QNN325"]
+    assert found.subject == "libQnnHtpV75Stub.so, libQnnHtpV79Stub.so"
+
+
 def judge_level(level: int, min_sdk: int | None) -> list[tuple[str, Severity]]:
     header = elf().program_headers
     facts = elf(machine=EM_AARCH64, android=NOTE._replace(api_level=level), program_headers=header)
