@@ -145,12 +145,13 @@ def _see_channels(wanted: Array, output: Array, _least_db: float) -> str:
 
 
 def _see_stretch(wanted: Array, output: Array, _least_db: float) -> str:
-    """Where all that is wrong lies close together."""
+    """Where all that is wrong lies close together, and most of what lies there is wrong."""
     rms = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
     odd = (np.abs(output - wanted) > ODD * rms).reshape(len(wanted), -1)
     places = np.flatnonzero(odd.any(axis=0))
     size = odd.shape[1]
-    if places.size and places[-1] - places[0] + 1 <= size // 2:
+    stretch = places[-1] - places[0] + 1 if places.size > 1 else size
+    if stretch <= size // 2 and 2 * places.size > stretch:
         return (
             f"wrong only from element {places[0]} to {places[-1]} of {size};"
             " likely a buffer that was only partly written"

@@ -177,6 +177,8 @@ def test_outputs_out_of_order_are_told() -> None:
         ("refused: Unsupported datatypes requested for the HTP Op 'Batchnorm' in", "product"),
         ("refused: aten_mul_tensor_4:qti.aisw:ElementWiseMultiply failed 3110", "linear layers"),
         ("refused: aten.lstm_cell.default is not quantized: ExecuTorch has no rule", "linear"),
+        ("2 nodes fall back to the CPU (aten.pow.Tensor_Scalar: No node visitor)", "x * x"),
+        ("1 node falls back to the CPU (aten.erf.default: No node visitor)", "full_delegation"),
         ("refused: something new", ""),
         ("SQNR 3.0 dB against the float32 model, 40 dB wanted", ""),
     ],

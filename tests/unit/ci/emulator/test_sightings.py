@@ -71,12 +71,17 @@ def test_a_wrong_output_is_described(right: Any, wrong: Any, words: str) -> None
 
 @pytest.mark.parametrize(
     ("first", "last", "tells"),
-    [(0, 3, True), (4, 7, True), (3, 3, True), (0, 4, False), (3, 7, False)],
+    [(0, 3, True), (4, 7, True), (3, 4, True), (3, 3, False), (0, 4, False), (3, 7, False)],
 )
 def test_a_stretch_is_told_up_to_half_of_the_elements(first: int, last: int, tells: bool) -> None:
     buffer = "likely a buffer that was only partly written"
     words = f"wrong only from element {first} to {last} of 8; {buffer}"
     assert find_sighting([FAR], between(first, last), 0) == (words if tells else "")
+
+
+def test_a_few_elements_are_no_buffer() -> None:
+    wrong = put((slice(None), [0, 3]), 99.0, FAR)
+    assert find_sighting([FAR], wrong, 0) == ""
 
 
 @pytest.mark.parametrize(("sets", "tells"), [(1, False), (2, True)])
