@@ -216,25 +216,27 @@ def see_pointers(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check(
     "QNN325",
-    "libcdsprpc.so is needed by {subject}, and Qualcomm Linux has libcdsprpc.so.1",
-    "'libcdsprpc.so: cannot open shared object file' on a board without the development files of "
-    "fastrpc",
-    "run `patchelf --replace-needed libcdsprpc.so libcdsprpc.so.1` on {subject}, as Qualcomm's own "
-    "Yocto layer does, or stage a link libcdsprpc.so to the board's libcdsprpc.so.1",
+    "libcdsprpc.so is needed by {subject}, and the system has {versioned}",
+    "'libcdsprpc.so: cannot open shared object file': so it is on Qualcomm Linux without the "
+    "development files of fastrpc",
+    "run `patchelf --replace-needed libcdsprpc.so {versioned}` on {subject}, as Qualcomm's own "
+    "Yocto layer does, or stage a link libcdsprpc.so to {versioned}",
     after=("QNN309", "QNN320", "QNN321"),
     severity=Severity.WARNING,
 )
 def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
     """Once for all that need it. On Android the library has no version; there, libc has none."""
-    links = {path.rpartition("/")[2] for path in staging.tree.links}
+    names = staging.names | {path.rpartition("/")[2] for path in staging.tree.links}
+    versioned = sorted(name for name in names if name.startswith(f"{RPC}."))
     found = [
         file
         for file in staging.tree.files
         if file.elf and file.elf.machine == EM_AARCH64 and {RPC, LINUX_LIBC} <= {*file.elf.needed}
     ]
-    if found and RPC not in staging.names | links:
-        names = ", ".join(sorted({file.name for file in found}))
-        yield seen(names, found[0].path if len(found) == 1 else staging.tree.root)
+    if found and versioned and RPC not in names:
+        users = ", ".join(sorted({file.name for file in found}))
+        where = found[0].path if len(found) == 1 else staging.tree.root
+        yield seen(users, where, versioned=versioned[0])
 
 
 @STAGINGS.check(

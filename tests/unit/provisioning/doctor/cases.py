@@ -194,7 +194,7 @@ def staging(
     return Staging(tree, asked)
 
 
-LINUX_RPC = (RPC, "libc.so.6")
+STUB_OF_LINUX = file("libQnnHtpV73Stub.so", machine=EM_AARCH64, needed=(RPC, "libc.so.6"))
 PAIR = ("libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so")
 OLD_PAIR = (file("libQnnHtp.so", OTHER), file("libQnnHtpPrepare.so", OTHER))
 
@@ -586,8 +586,8 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         staging(soc=True, lowered=lowered(None, targets=(Target("UNKNOWN_SDM", 79, 8),))),
     ),
     "QNN325": (
-        staging(*BOTH, files=(file("libQnnHtpV73Stub.so", machine=EM_AARCH64, needed=LINUX_RPC),)),
-        staging(*BOTH, files=(file("libQnnHtpV73Stub.so", machine=EM_AARCH64, needed=(RPC,)),)),
+        staging(*BOTH, files=(STUB_OF_LINUX, file("libcdsprpc.so.1", machine=EM_AARCH64))),
+        staging(*BOTH, files=(STUB_OF_LINUX,)),
     ),
     "QNN326": (
         staging(*BOTH, lowered=lowered(None, misplaced="has a segment at byte 7")),

@@ -102,9 +102,22 @@ def test_stubs_without_skels_are_one_finding_a_set() -> None:
 def test_the_library_of_fastrpc_is_asked_for_once_a_set() -> None:
     needs = ("libcdsprpc.so", "libc.so.6")
     stubs = [file(f"libQnnHtpV{one}Stub.so", machine=EM_AARCH64, needed=needs) for one in (75, 79)]
-    case = within(trees={STAGING: staged(*stubs)})
+    case = within(trees={STAGING: staged(*stubs, file("libcdsprpc.so.1", machine=EM_AARCH64))})
     (found,) = [one for one in STAGINGS.judge_all(case) if one.id == "QNN325"]
     assert found.subject == "libQnnHtpV75Stub.so, libQnnHtpV79Stub.so"
+    assert "libcdsprpc.so.1" in found.what
+
+
+@pytest.mark.parametrize(
+    "staged_too", [(), ("libcdsprpc.so",), ("libcdsprpc.so", "libcdsprpc.so.1")]
+)
+def test_a_system_that_is_not_staged_or_has_the_library_is_not_blamed(
+    staged_too: tuple[str, ...],
+) -> None:
+    stub = file("libQnnHtpV75Stub.so", machine=EM_AARCH64, needed=("libcdsprpc.so", "libc.so.6"))
+    rest = [file(name, machine=EM_AARCH64) for name in staged_too]
+    case = within(trees={STAGING: staged(stub, *rest)})
+    assert "QNN325" not in {one.id for one in STAGINGS.judge_all(case)}
 
 
 def judge_level(level: int, min_sdk: int | None) -> list[tuple[str, Severity]]:
