@@ -285,7 +285,7 @@ LIMITS: dict[str, Callable[[Threshold], str]] = {
 
 
 def show_limit(name: str, rule: Threshold) -> str:
-    """The limit of a figure of a case; of a SQNR without one of its own, that over all sets."""
+    """The limit of a figure of a case; of a SQNR that has none, the one over all sets."""
     every = rule.min_sqnr_db_all
     if name == "SQNR" and rule.min_sqnr_db is None and every is not None:
         return f"{every:.1f} over all sets"

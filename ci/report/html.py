@@ -88,7 +88,7 @@ def render_page(name: str, **values: Any) -> str:
             "base-uri 'none'; form-action 'none'",
         )
     )
-    return re.sub(r">\n\s*<", "><", page)  # each would be a node of its own
+    return re.sub(r">\n\s*<", "><", page)  # each would be a node
 
 
 @dataclass(frozen=True)

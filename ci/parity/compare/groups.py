@@ -107,7 +107,7 @@ class Groups:
         return {label for row in rows if rank(row) == near for label in self.labels_of(row)}
 
     def main_label(self, labels: Iterable[str], target: CMakeTarget) -> str:
-        """The one of some Buck targets that a CMake target stands for most: of its own folder, and
+        """The one of some Buck targets that a CMake target stands for most: of the same folder, and
         with most of its sources."""
         own = {entry.path for entry in target.sources}
 
