@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from mutmut.configuration import config
 from mutmut.mutation.trampoline import set_mutant_under_test
 from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
@@ -134,6 +135,7 @@ def run_alone(run: Callable[[], int]) -> int:
 
 def main(jobs: int, sample: Sample, tests: list[str]) -> int:
     """Judge; 1 if that was not possible, and why on stdout."""
+    config()  # it is read once, from the directory that is current then: a test may change it
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     judge = Judge(jobs, sample)
     pytest.main([*OPTIONS, *tests], plugins=[judge])
