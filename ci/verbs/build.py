@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +82,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return check_jobs(jobs)
     for job in jobs:
         check_delivery(job, args.install, with_proof=not args.no_proof)
+    parity = None
+    if args.parity == "strict" or not (args.parity == "off" or args.dry_run):
+        parity = compare_parity(jobs[0], progress)
     if args.dry_run:
         check_jobs(jobs)
-        return describe_plans(jobs)
+        return add_parity(describe_plans(jobs), parity, strict=True)
     path = args.reports.absolute() / target.session / "artifacts.json"
     require_writable(path.parent)
     rows: list[dict[str, Any]] = []
     texts: list[str] = []
     good = True
-    parity = None if args.parity == "off" else compare_parity(jobs[0], progress)
     for job in jobs:
         result = run_build(job, progress)
         row = describe_result(result)
@@ -99,14 +102,23 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         texts.append(render_result(result, row))
         good = good and result.published
         write_json(path, {"schema_version": SCHEMA_VERSION, "builds": rows})
-    document: dict[str, Any] = {"builds": rows, "report": str(path)}
-    if parity:
-        document["parity"] = render_document(parity)
-        write_json(path, {"schema_version": SCHEMA_VERSION, **document})
-        texts.append(render_table(parity, notes=False))
-        good = good and not (args.parity == "strict" and (parity.failing or parity.unread))
-    text = "".join(texts) + f"{shown_path(path)}\n"
-    return Outcome(text, document, ExitCode.OK if good else ExitCode.FAILED)
+    code = ExitCode.OK if good else ExitCode.FAILED
+    built = Outcome("".join(texts), {"builds": rows, "report": str(path)}, code)
+    outcome = add_parity(built, parity, strict=args.parity == "strict")
+    write_json(path, {"schema_version": SCHEMA_VERSION, **outcome.data})
+    return replace(outcome, text=f"{outcome.text}{shown_path(path)}\n")
+
+
+def add_parity(outcome: Outcome, parity: ParityReport | None, *, strict: bool) -> Outcome:
+    """Return what ended with parity's findings below; ``strict`` lets them fail it."""
+    if not parity:
+        return outcome
+    fails = strict and (parity.failing or parity.unread)
+    return Outcome(
+        outcome.text + render_table(parity, notes=False),
+        {**outcome.data, "parity": render_document(parity)},
+        ExitCode.FAILED if fails else outcome.exit_code,
+    )
 
 
 def compare_parity(job: BuildJob, progress: Progress) -> ParityReport | None:

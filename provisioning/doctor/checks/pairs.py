@@ -72,7 +72,8 @@ def see_newer_headers(adaptor: Adaptor) -> Iterator[Seen]:
 @ADAPTOR.check(
     "QNN903",
     "the QNN adaptor (headers of QNN {headers}) creates no device with QNN {library}: {reason}",
-    "the library reads socModel at {place} of QnnHtpDevice_CustomConfig_t: error 14001",
+    "each lowering begins by creating one. If QNN names socModel: this library reads it at {place} "
+    "of QnnHtpDevice_CustomConfig_t, the adaptor's headers have it elsewhere (error 14001)",
     REBUILD,
     after=("QNN902",),
 )

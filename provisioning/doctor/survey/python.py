@@ -147,8 +147,10 @@ def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) ->
         ended = run_process(words, env=variables, timeout_s=DEVICE_TIMEOUT_S, check=False)
     except ToolError as error:
         return str(error.why or error.what), False
+    if ended.timed_out:
+        return f"it {ended.describe()}; if the machine was busy, run this again", False
     found = ANSWER.findall(ended.output)
     if found and found[-1] == "ok":
         return "", True
     said: list[str] = [*QNN_SAYS.findall(ended.output), *found, f"it {ended.describe()}"]
-    return said[0].strip(), not ended.timed_out
+    return said[0].strip(), True

@@ -895,6 +895,7 @@ def test_what_buck_does_not_list_is_shown_beside_the_build(
         '    runtime.cxx_library(name = "backend", srcs = ["runtime/Backend.cpp"])\n'
     )
     words = ("--parity", *mode) if mode else ()
+    assert world.call("aot", *WITHOUT_TORCH, "--no-proof", *words, "--dry-run")[0] == code
     found, data, text = world.call("aot", *WITHOUT_TORCH, "--no-proof", *words)
     assert found == code, text
     assert data["builds"][0]["artifacts"]
