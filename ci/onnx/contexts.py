@@ -26,12 +26,12 @@ from ci.onnx.options import read_options
 from provisioning.elf.programs import (
     ARCHIVE,
     NO_SOC,
-    Blob,
     Target,
     find_context_damage,
     find_targets,
 )
 from provisioning.elf.qnn_build import search_whole
+from provisioning.elf.tables import Blob
 from provisioning.errors import FailedError, UnfitError, UsageError
 from provisioning.files import write_whole
 from provisioning.manifest.targets import find_soc, read_socs
@@ -85,11 +85,11 @@ def read_context(path: Path) -> Context:
     Raises UsageError for a file that is not a context model of QNN's, FailedError where its binary
     is missing, damaged, or not the one that belongs to it.
     """
-    return _read_whole(path)[0]
+    return open_context(path)[1]
 
 
-def _read_whole(path: Path) -> tuple[Context, Blob]:
-    """The context, and its binary."""
+def open_context(path: Path) -> tuple[Any, Context, Blob]:
+    """The model, what it holds, and its binary. Raises as read_context does."""
     model = parse_model(path)
     metadata = {one.key: str(one.value) for one in model.metadata_props}
     nodes = [
@@ -127,7 +127,7 @@ def _read_whole(path: Path) -> tuple[Context, Blob]:
     damage = find_context_damage(blob)
     if fault := (damage and f"its context binary {damage}") or _find_strangeness(context, blob):
         raise _broken(path, fault)
-    return context, blob
+    return model, context, blob
 
 
 def check_context(path: Path, soc: str, runtime: str = "") -> Context:
@@ -164,7 +164,7 @@ def seal_context(path: Path) -> str:
 
     Afterwards read_context finds a binary that was changed. Raises as read_context does.
     """
-    context, blob = _read_whole(path)
+    _, context, blob = open_context(path)
     digest = hashlib.sha256(blob).hexdigest()
     if not context.seal:
         # Messages in a row are one message, so that what the provider wrote stays as it is.

@@ -14,11 +14,12 @@ that of all and a size (u64). ExecuTorch puts each at a multiple of 128 bytes.
 from __future__ import annotations
 
 import io
-import mmap
 import re
 import struct
 import zipfile
 from typing import NamedTuple
+
+from provisioning.elf.tables import Tables, View
 
 # The end of one that has no vtcm_size is where the next begins, so that no file takes long.
 COMPILED = re.compile(
@@ -27,12 +28,12 @@ COMPILED = re.compile(
 )
 NO_SOC = "UNKNOWN_SDM"  # compiled without a soc_model
 MAGIC, ARCHIVE = b"\0\0\0\2\0\0\0\3", b"PK\x03\x04"
+BINARY = re.compile(re.escape(MAGIC))
 CONTEXT = struct.Struct("<24xQQ")
 PROGRAM = struct.Struct("<4x4s4sIQQ")
 EXTENDED, SEGMENTS_AT, SIZE = b"eh00", 32, struct.Struct("<Q")
 SEGMENT_ALIGN = 128  # ExecutorchBackendConfig.segment_alignment
 SEGMENTS_FIELD, OFFSET_BYTES = 4, 4
-Blob = bytes | mmap.mmap
 
 
 class Target(NamedTuple):
@@ -43,16 +44,16 @@ class Target(NamedTuple):
     vtcm_mb: int
 
 
-def find_targets(blob: Blob) -> tuple[Target, ...]:
+def find_targets(blob: View) -> tuple[Target, ...]:
     """What the graphs in a binary were compiled for, by SoC; empty if it does not say."""
     found = {
         Target(name.decode("ascii", "replace"), int(arch), int(size) >> 20)
-        for name, arch, size in COMPILED.findall(blob)
+        for name, arch, size in map(re.Match.groups, COMPILED.finditer(blob))
     }
     return tuple(sorted(found, key=lambda one: one.soc))
 
 
-def find_context_damage(blob: Blob) -> str:
+def find_context_damage(blob: View) -> str:
     """Why a context binary is not a whole one; empty if it may be."""
     if blob[:4] == ARCHIVE:
         try:
@@ -70,7 +71,7 @@ def find_context_damage(blob: Blob) -> str:
     )
 
 
-def find_program_damage(blob: Blob) -> str:
+def find_program_damage(blob: View) -> str:
     """Why a program of ExecuTorch is not a whole one; empty if it may be."""
     if len(blob) < PROGRAM.size:
         return f"is cut short: it has {len(blob)} bytes"
@@ -82,16 +83,15 @@ def find_program_damage(blob: Blob) -> str:
     return f"is cut short: it has {len(blob)} of {size} bytes" if len(blob) < size else ""
 
 
-def find_misplaced(blob: Blob) -> str:
+def find_misplaced(blob: View) -> str:
     """Why segments of a whole program cannot be mapped into memory; empty if they can."""
     base = PROGRAM.unpack_from(blob)[4] if blob[8:12] == EXTENDED else 0
-    place = blob.find(MAGIC, 0, base or len(blob))
-    while place % OFFSET_BYTES and place >= 0:  # numbers of the flatbuffer that look like it
-        place = blob.find(MAGIC, place + 1, base or len(blob))
-    if place >= 0:
+    found = BINARY.finditer(blob, 0, base or len(blob))
+    # Numbers of the flatbuffer that look like it are not at such a place.
+    if any(one.start() % OFFSET_BYTES == 0 for one in found):
         return "holds a context binary in its flatbuffer, not in a segment"
     try:
-        for start, size in list_segments(blob, base) if base else ():
+        for start, size in list_segments(Tables(blob), base) if base else ():
             if start % SEGMENT_ALIGN:
                 return f"has a segment at byte {start}, not at a multiple of {SEGMENT_ALIGN}"
             if start + size > len(blob):
@@ -101,33 +101,8 @@ def find_misplaced(blob: Blob) -> str:
     return ""
 
 
-def list_segments(blob: Blob, base: int) -> list[tuple[int, int]]:
+def list_segments(tables: Tables, base: int) -> list[tuple[int, int]]:
     """Start in the file and size of each segment, in bytes; ``base`` is the first one's. Raises
     struct.error."""
-    field = _find_field(blob, _follow(blob, 0), SEGMENTS_FIELD)
-    if not field:
-        return []
-    vector = _follow(blob, field)
-    count = min(_read(blob, "<I", vector), len(blob) // OFFSET_BYTES)
-    tables = [_follow(blob, vector + OFFSET_BYTES * (1 + index)) for index in range(count)]
-    pairs = [[_find_field(blob, table, number) for number in (0, 1)] for table in tables]
-    values = [[_read(blob, "<Q", place) if place else 0 for place in pair] for pair in pairs]
-    return [(base + start, size) for start, size in values]
-
-
-def _follow(blob: Blob, place: int) -> int:
-    return place + _read(blob, "<I", place)
-
-
-def _find_field(blob: Blob, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table is; 0 if it has its default."""
-    vtable, entry = table - _read(blob, "<i", table), 4 + 2 * number
-    offset = _read(blob, "<H", vtable + entry) if entry < _read(blob, "<H", vtable) else 0
-    return table + offset if offset else 0
-
-
-def _read(blob: Blob, form: str, place: int) -> int:
-    if place < 0:
-        raise struct.error(f"byte {place}")
-    number: int = struct.unpack_from(form, blob, place)[0]
-    return number
+    segments = tables.root().list_tables(SEGMENTS_FIELD)
+    return [(base + one.number(0, "Q"), one.number(1, "Q")) for one in segments]

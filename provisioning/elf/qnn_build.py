@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from provisioning.elf.facts import Defect, ElfError
+from provisioning.elf.tables import View
 
 # The last part is the number of the vendor's CI job: v2.37.0.250724175447_124859.
 WHOLE = re.compile(rb"v(\d{1,3}(?:\.\d{1,4}){2})\.(\d{12})(?!\d)(?:_\d{1,8})?")
@@ -72,7 +73,7 @@ def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild |
     return _only_stamp(data) if partial else None
 
 
-def search_whole(data: bytes | mmap.mmap, start: int, end: int) -> QnnBuild | None:
+def search_whole(data: View, start: int, end: int) -> QnnBuild | None:
     """The first whole version in a part of ``data``."""
     limit = min(len(data), MAX_SEARCH_BYTES)
     found = WHOLE.search(data, min(start, limit), min(end, limit))

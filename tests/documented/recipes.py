@@ -175,6 +175,7 @@ SAMPLES = (
     "qnn-ci gate plan.json --needs needs.json --results results",
     "qnn-ci gc",
     "qnn-ci init --policy-only",
+    "qnn-ci inspect model.pte",
     "qnn-ci judge kept",
     "qnn-ci list",
     "qnn-ci lock NAME...",
@@ -255,6 +256,7 @@ RECIPES = (
         "QNN 2.49.40|fits SM8750|sealed +yes",
         packages=("onnx",),
     ),
+    Recipe("qnn-ci inspect", (setups.leave_program,), "SM8650, V75, 8 MB VTCM"),
     # Builds of ExecuTorch in miniature.
     Recipe("build_direct$", says="is for one SoC", code=2, packages=TORCH),
     Recipe("r27", (*BUILD, setups.plant_second_ndk), "cmake", adds="--dry-run", packages=TORCH),

@@ -38,6 +38,7 @@ from tests.stand_ins import (
     toolchains,
 )
 from tests.stand_ins.lanes import keep_case
+from tests.stand_ins.lowered import make_program
 from tests.stand_ins.repository import Checkout, make_checkout
 
 STAND_INS = ROOT / "tests" / "stand_ins"
@@ -122,6 +123,10 @@ def leave_context(stage: Stage) -> None:
     from tests.qnn_provider.contexts import write_context
 
     write_context(stage.project).rename(stage.project / "model_ctx.onnx")
+
+
+def leave_program(stage: Stage) -> None:
+    (stage.project / "model.pte").write_bytes(make_program())
 
 
 def keep_artifacts(stage: Stage) -> None:

@@ -29,6 +29,7 @@ from ci.cases.runners import ProgramRunner
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.tracing import NAME, make_runner
+from ci.inspect.programs import read_program
 from ci.models.schemes import Scheme
 from ci.models.tensors import read_sets
 from ci.report.schema import Status
@@ -405,6 +406,14 @@ def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert wanted <= found
     kept = (folder / "artifact" / "program.pte").read_bytes()
+    compiled = json.loads((folder / "artifact" / "artifact.json").read_text())["compiled"]
+    (method,) = read_program(folder / "artifact" / "program.pte").methods
+    for ports, recorded in ((method.inputs, "inputs"), (method.outputs, "outputs")):
+        assert [(one.dtype, list(one.shape)) for one in ports] == [
+            (one["dtype"], one["shape"]) for one in compiled[recorded]
+        ]
+    assert len(method.partitions) == compiled["delegation"]["partitions"]
+    assert (method.partitions[0].soc_id, method.partitions[0].hexagon) == (57, 75)
     warm = run_case("superres", Scheme.A8W8)
     assert (warm.case.status, warm.case.cached) == (Status.PASSED, True)
     policy = read_emulator_policy()

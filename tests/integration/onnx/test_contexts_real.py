@@ -10,9 +10,11 @@ import pytest
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 
+from ci.inspect.files import inspect_file
 from ci.onnx.contexts import check_context, read_context, seal_context
-from ci.onnx.models import read_model
+from ci.onnx.models import parse_model, read_model
 from provisioning.errors import FailedError, UnfitError
+from provisioning.manifest.targets import read_socs
 from tests.qnn_provider.asking import SOC, STRICT, ask
 from tests.qnn_provider.models import write_conv
 
@@ -95,6 +97,33 @@ def test_one_for_several_socs_fits_each(folder: Path) -> None:
     with pytest.raises(FailedError):
         read_context(path)
     (folder / "several_qnn.bin").write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "socs"),
+    [("beside", {69}), ("inside", {69}), ("other", {43}), ("several", {57, 69})],
+)
+def test_inspect_reads_what_the_provider_compiled(folder: Path, name: str, socs: set[int]) -> None:
+    model = parse_model(folder / f"{name}.onnx")
+    program = inspect_file(folder / f"{name}.onnx").program
+    assert program
+    assert {one.soc_id for one in program.contexts} == socs
+    known = {one.id: one for one in read_socs().values()}
+    (method,) = program.methods
+    assert (len(method.partitions), method.cpu_operators) == (1, {})
+    ends = [
+        [
+            (one.name, tuple(size.dim_value for size in one.type.tensor_type.shape.dim))
+            for one in side
+        ]
+        for side in (model.graph.input, model.graph.output)
+    ]
+    for context in program.contexts:
+        soc = known[context.soc_id]
+        assert (context.hexagon, context.qnn, context.unread) == (soc.hexagon, "2.49.40", "")
+        (graph,) = context.graphs
+        for ports, wanted in zip((graph.inputs, graph.outputs), ends, strict=True):
+            assert [(one.name, one.shape) for one in ports] == wanted
 
 
 def test_what_the_emulator_runs_is_refused_here(folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,3 @@
+"""What a lowered program, a context binary, a library, an APK or an AAR holds, from its bytes, and
+whether a runtime can load it.
+"""

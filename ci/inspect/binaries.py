@@ -1,0 +1,210 @@
+"""Context binaries of QNN: compiler, target, and each graph with its inputs and outputs.
+
+The format is published nowhere. Seen in binaries of QNN 2.37 and 2.47 to 2.51: after the header
+that provisioning/elf/programs.py describes, whose u64 at byte 16 is a size, a flatbuffer of that
+size begins at byte 40. What its fields are was found by comparing it with QnnSystemContext.h, whose
+structs it mirrors, and with what programs were lowered from. libQnnSystem gives no more than that.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from provisioning.elf.programs import (
+    ARCHIVE,
+    BINARY,
+    CONTEXT,
+    MAGIC,
+    NO_SOC,
+    Target,
+    find_context_damage,
+    find_targets,
+)
+from provisioning.elf.qnn_build import search_whole
+from provisioning.elf.tables import Table, Tables, View
+from provisioning.manifest.targets import read_socs
+
+INFO_AT, SIZE_AT = 40, 16
+KNOWN_INFO = 3  # the version of QnnSystemContext_BinaryInfo_t, and of the graphs in it, read here
+UNDEFINED = 0x7FFFFFFF
+SCALE_OFFSET = 0
+# By Qnn_DataType_t of QnnTypes.h.
+DTYPES = {
+    0x0008: "int8",
+    0x0016: "int16",
+    0x0032: "int32",
+    0x0064: "int64",
+    0x0108: "uint8",
+    0x0116: "uint16",
+    0x0132: "uint32",
+    0x0164: "uint64",
+    0x0216: "float16",
+    0x0232: "float32",
+    0x0264: "float64",
+    0x0304: "sfixed4",
+    0x0308: "sfixed8",
+    0x0316: "sfixed16",
+    0x0332: "sfixed32",
+    0x0404: "ufixed4",
+    0x0408: "ufixed8",
+    0x0416: "ufixed16",
+    0x0432: "ufixed32",
+    0x0508: "bool8",
+}
+# By QnnBackend's ids in the headers of each.
+BACKENDS = {3: "CPU", 4: "GPU", 5: "DSP", 6: "HTP", 12: "LPAI"}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output. QNN's fixed-point types (``ufixed8``) have a scale and a zero point:
+    value = scale * (number - zero_point)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph of a context; ``vtcm_mb`` is the VTCM that it was compiled with, None if it does not
+    say."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    vtcm_mb: int | None = None
+
+
+@dataclass(frozen=True)
+class ContextBinary:
+    """A context binary at byte ``offset`` of its file.
+
+    ``build`` is QNN's whole version, ``qnn`` its numbers (2.49.40), ``core_api`` and
+    ``backend_api`` the versions of QNN's API and of the backend's; ``format`` is that of what the
+    backend packed. ``soc_id`` is QNN's number. What the file does not say is empty or 0.
+    ``unread`` is why its graphs cannot be listed, ``damage`` why it cannot be loaded.
+    """
+
+    offset: int
+    size_bytes: int
+    build: str = ""
+    qnn: str = ""
+    backend: str = ""
+    binary_info: int = 0
+    core_api: str = ""
+    backend_api: str = ""
+    format: str = ""
+    soc: str = ""
+    soc_id: int = 0
+    hexagon: int = 0
+    vtcm_mb: int = 0
+    targets: tuple[Target, ...] = ()
+    graphs: tuple[Graph, ...] = ()
+    unread: str = ""
+    damage: str = ""
+
+
+def list_context_binaries(part: View, offset: int = 0) -> tuple[ContextBinary, ...]:
+    """The context binary that ``part`` is, or those for each SoC of a package (a zip archive, in
+    which they are stored as they are). One that cannot be loaded has ``damage``."""
+    if bytes(part[: len(ARCHIVE)]) != ARCHIVE or find_context_damage(part):
+        return (parse_context_binary(part, offset),)
+    found = []
+    for start in (one.start() for one in BINARY.finditer(part)):
+        if start + CONTEXT.size <= len(part):
+            end = start + sum(CONTEXT.unpack_from(part, start))
+            if start + INFO_AT < end <= len(part):
+                found.append(parse_context_binary(part[start:end], offset + start))
+    return tuple(found) or (parse_context_binary(part, offset),)
+
+
+def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
+    """The context binary that ``part`` is, from byte ``offset`` of its file on.
+
+    Bytes that are no context binary give one with ``damage``.
+    """
+    build = search_whole(part, 0, len(part))
+    targets = find_targets(part)
+    named = tuple(one for one in targets if one.soc != NO_SOC)
+    known: dict[str, Any] = {
+        "build": build.text if build else "",
+        "qnn": (build.version if build else None) or "",
+        "targets": targets,
+        "damage": find_context_damage(part),
+        "soc": named[0].soc if len(named) == 1 else "",
+        "hexagon": targets[0].hexagon if len({one.hexagon for one in targets}) == 1 else 0,
+        "vtcm_mb": max((one.vtcm_mb for one in targets), default=0),
+    }
+    if part[: len(MAGIC)] == MAGIC:
+        try:
+            end = INFO_AT + struct.unpack_from("<Q", part, SIZE_AT)[0]
+            known |= _parse_info(Tables(part, INFO_AT, end))
+        except (struct.error, OverflowError) as error:
+            known["unread"] = f"its description cannot be read: {error}"
+    else:
+        known["unread"] = "it has another format"
+    return ContextBinary(offset, len(part), **known)
+
+
+def _parse_info(tables: Tables) -> dict[str, object]:
+    """What the flatbuffer has; raises struct.error."""
+    outer = tables.root().table(0)
+    info = outer.table(2) if outer else None
+    if not outer or not info:
+        return {"unread": "it has no description"}
+    version = outer.number(0) or outer.number(1, "B")
+    if version != KNOWN_INFO:
+        return {"binary_info": version, "unread": f"its description has version {version}"}
+    soc_id = info.number(16)
+    socs = {one.id: name for name, one in read_socs().items()}
+    device = info.bytes(15)  # of HTP: a version, the Hexagon version
+    graphs = tuple(_parse_graph(one) for one in info.list_tables(10))
+    vtcm = max((one.vtcm_mb or 0 for one in graphs), default=0)
+    found: dict[str, object] = {
+        "binary_info": version,
+        "backend": BACKENDS.get(info.number(0), f"backend {info.number(0)}"),
+        "core_api": _dotted(info.numbers(2, 3)),
+        "backend_api": _dotted(info.numbers(3, 3)),
+        "format": _dotted(info.numbers(5, 3)),
+        "soc_id": soc_id,
+        "soc": socs.get(soc_id, ""),
+        "hexagon": int.from_bytes(device[4:8], "little"),
+        "vtcm_mb": vtcm,
+        "graphs": graphs,
+    }
+    return {key: value for key, value in found.items() if value or key == "graphs"}
+
+
+def _parse_graph(item: Table) -> Graph:
+    outer = item.table(2)
+    whole = outer.table(0) if outer else None
+    graph = whole.table(0) if whole else None
+    if item.number(0) != KNOWN_INFO or not outer or not graph:
+        return Graph("?")
+    packed = outer.bytes(2)  # of HTP: a version, spilled bytes (u64), VTCM in bytes ...
+    vtcm = struct.unpack_from("<I", packed, 16)[0] >> 20 if len(packed) >= 20 else None
+    inputs, outputs = (tuple(map(_parse_tensor, graph.list_tables(one))) for one in (2, 4))
+    return Graph(graph.text(0), inputs, outputs, vtcm)
+
+
+def _parse_tensor(item: Table) -> TensorSpec:
+    number = item.number(3)
+    dtype = DTYPES.get(number, f"0x{number:04x}")
+    name, shape = item.text(9), item.list(7)
+    grid = item.table(15)
+    if item.number(4) == UNDEFINED or item.number(5) != SCALE_OFFSET or not grid:
+        return TensorSpec(name, dtype, shape)
+    scale = grid.number(0, "f")
+    return TensorSpec(
+        name, dtype, shape, scale if math.isfinite(scale) else None, -grid.number(1, "i")
+    )
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))

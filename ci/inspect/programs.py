@@ -1,0 +1,343 @@
+"""Programs of ExecuTorch (.pte), from their bytes, without torch.
+
+The fields are those of executorch/schema/program.fbs of ExecuTorch 1.5.1 (ET12) and, of the options
+that a delegate of QNN has, those of backends/qualcomm/serialization/qc_compiler_spec.fbs. Before a
+context binary ExecuTorch puts a header: magic, signature, size (QnnContextCustomProtocol).
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ci.inspect.binaries import (
+    ContextBinary,
+    TensorSpec,
+    list_context_binaries,
+    parse_context_binary,
+)
+from provisioning.elf.programs import (
+    ARCHIVE,
+    EXTENDED,
+    MAGIC,
+    PROGRAM,
+    find_misplaced,
+    find_program_damage,
+    list_segments,
+)
+from provisioning.elf.tables import Table, Tables, View
+from provisioning.errors import UsageError
+
+QNN_BACKEND, COMPILE_SPEC = "QnnBackend", "qnn_compile_spec"
+DLC = re.compile(
+    rb"dlc\.metadata"
+)  # a file in an archive of QNN, by its directory, which comes last
+DLC_TAIL = 1 << 16
+IDENTIFIER = b"ET"  # and two digits, at byte 4
+HEADER = struct.Struct("<IQQ")
+HEADER_MAGIC = 0x5678ABCD  # ci/executorch/context_digest.py describes the header
+HEADER_ROOM = 4096  # seen: the binary begins 256 bytes behind the header's beginning
+MAX_RANK = 16
+# ScalarType: name, bytes of an element.
+DTYPES = {
+    0: ("uint8", 1),
+    1: ("int8", 1),
+    2: ("int16", 2),
+    3: ("int32", 4),
+    4: ("int64", 8),
+    5: ("float16", 2),
+    6: ("float32", 4),
+    7: ("float64", 8),
+    11: ("bool", 1),
+    15: ("bfloat16", 2),
+    22: ("bits16", 2),
+    27: ("uint16", 2),
+    28: ("uint32", 4),
+    29: ("uint64", 8),
+}
+# KernelTypes and InstructionArguments, by their place in the unions.
+INT, BOOL, DOUBLE, TENSOR, STRING, INTS, DOUBLES, BOOLS = 2, 3, 4, 5, 6, 7, 8, 9
+KERNEL_CALL, DELEGATE_CALL = 1, 2
+INLINE = 0
+Constant = int | float | bool | str | tuple[int | float | bool, ...] | None
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What a method hands to a backend. ``context`` is the number of its context binary in the
+    program, None for another backend. ``soc_id``, ``hexagon`` and ``vtcm_mb`` are those that it was
+    lowered for, by the options that ExecuTorch keeps, 0 if they do not say."""
+
+    backend: str
+    context: int | None = None
+    soc_id: int = 0
+    hexagon: int = 0
+    vtcm_mb: int = 0
+    online_prepare: bool = False
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method; ``cpu_operators`` are those that stay on the CPU, with how often."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    partitions: tuple[Partition, ...]
+    cpu_operators: dict[str, int]
+
+
+@dataclass(frozen=True)
+class SegmentSpan:
+    """A segment of a program: where it begins, its bytes, and the largest power of two up to 4096
+    that its start is a multiple of."""
+
+    offset: int
+    size_bytes: int
+    align: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """A ``program``, a ``context`` binary alone, or an ``onnx`` model with one, by its ``kind``.
+
+    ``is_package`` says that its contexts are the same for one SoC each, of which a device loads its
+    own; otherwise it needs them all.
+
+    ``metadata`` are the methods without inputs that give constants, such as get_max_seq_len.
+    ``constant_bytes`` are the weights outside of QNN by type: of those that QNN has packed, a
+    binary does not say the types. ``damage`` is why it cannot be loaded, ``misplaced`` why not
+    mapped.
+    """
+
+    file: str
+    kind: str
+    size_bytes: int
+    methods: tuple[Method, ...] = ()
+    metadata: dict[str, Constant] | None = None
+    contexts: tuple[ContextBinary, ...] = ()
+    segments: tuple[SegmentSpan, ...] = ()
+    constant_bytes: dict[str, int] | None = None
+    damage: str = ""
+    misplaced: str = ""
+    is_package: bool = False
+
+
+def read_program(path: Path) -> Program:
+    """The program or context binary at ``path``. Raises UsageError for a file that is neither."""
+    view = map_file(path)
+    if found := parse_program(view, path.name):
+        return found
+    raise UsageError(
+        f"{path.name} is neither a program of ExecuTorch nor a context binary of QNN",
+        why=f"it begins with {bytes(view[:8]).hex(' ')}",
+        fix="name a .pte or a context binary (.bin)",
+    )
+
+
+def map_file(path: Path) -> View:
+    """The bytes of a file. Raises UsageError for one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            if not path.is_file():
+                raise UsageError(f"cannot read {path}", why="it is not a regular file")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except ValueError:  # an empty file cannot be mapped
+        return memoryview(b"")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
+
+
+def parse_program(view: View, name: str) -> Program | None:
+    """What ``view``, the bytes of a file called ``name``, holds; None if it is of another kind."""
+    if view[: len(MAGIC)] == MAGIC or is_dlc(view):
+        return wrap_contexts(name, "context", len(view), list_context_binaries(view))
+    if view[4:6] != IDENTIFIER:
+        return None
+    program = Program(name, "program", len(view), damage=find_program_damage(view))
+    if program.damage:
+        return program
+    try:
+        found = _parse(Tables(view), program)
+    except (struct.error, OverflowError) as error:
+        return replace(program, damage=f"has a flatbuffer that cannot be read: {error}")
+    damaged = (one.damage for one in found.contexts if one.damage)
+    damage = next((f"its context binary {one}" for one in damaged), "")
+    return replace(found, damage=damage, misplaced="" if damage else find_misplaced(view))
+
+
+def is_dlc(view: View) -> bool:
+    """Whether a zip archive is QNN's own, with a context binary for each of several SoCs."""
+    return (
+        bytes(view[: len(ARCHIVE)]) == ARCHIVE
+        and DLC.search(view, max(0, len(view) - DLC_TAIL)) is not None
+    )
+
+
+def wrap_contexts(
+    name: str, kind: str, size_bytes: int, contexts: tuple[ContextBinary, ...]
+) -> Program:
+    """The program that contexts of one file are."""
+    damage = next((one.damage for one in contexts if one.damage), "")
+    package = len(contexts) > 1
+    return Program(name, kind, size_bytes, contexts=contexts, damage=damage, is_package=package)
+
+
+def _parse(tables: Tables, program: Program) -> Program:
+    """Raises struct.error."""
+    view, root = tables.blob, tables.root()
+    base = PROGRAM.unpack_from(view)[4] if view[8:12] == EXTENDED else 0
+    segments = list_segments(tables, base) if base else []
+    inline = [one.span(0) for one in root.list_tables(3)]
+    contexts: dict[tuple[int, int], ContextBinary | None] = {}
+
+    def find_context(delegate: Table) -> int | None:
+        """The number of a delegate's context binary."""
+        if delegate.text(0) != QNN_BACKEND or not (data := delegate.table(1)):
+            return None
+        spans, number = (inline if data.number(0, "b") == INLINE else segments), data.number(1)
+        if number >= len(spans):
+            raise struct.error(f"a delegate names data {number} of {len(spans)}")
+        span = spans[number]
+        if span not in contexts:
+            contexts[span] = _find_context(view, *span)
+        kept = [one for one, context in contexts.items() if context]
+        return kept.index(span) if span in kept else None
+
+    methods: list[Method] = []
+    metadata: dict[str, Constant] = {}
+    constants: dict[int, tuple[str, int]] = {}
+    for plan in root.list_tables(1):
+        values = list(plan.list_tables(2))
+        name, inputs, outputs = plan.text(0), plan.list(3, "i"), plan.list(4, "i")
+        delegates = list(plan.list_tables(7))
+        if not inputs and not delegates:
+            given = tuple(parse_constant(_pick(values, one)) for one in outputs)
+            metadata[name] = given[0] if len(given) == 1 else given  # type: ignore[assignment]
+            continue
+        constants |= dict(_list_constants(values))
+        methods.append(
+            Method(
+                name,
+                _parse_ports(values, inputs),
+                _parse_ports(values, outputs),
+                tuple(_parse_partition(one, find_context(one)) for one in delegates),
+                _count_operators(plan),
+            )
+        )
+    sizes = Counter[str]()
+    for dtype, size in constants.values():
+        sizes[dtype] += size
+    spans = (SegmentSpan(at, size, math.gcd(at, 4096)) for at, size in segments)
+    held = tuple(one for one in contexts.values() if one)
+    return replace(
+        program,
+        methods=tuple(methods),
+        metadata=metadata,
+        contexts=held,
+        segments=tuple(spans),
+        constant_bytes=dict(sizes),
+    )
+
+
+def _find_context(view: View, start: int, size: int) -> ContextBinary | None:
+    """The context binary in a delegate's data; None for another delegate's graph to be compiled on
+    the device."""
+    end = start + size
+    head = bytes(view[start : start + HEADER_ROOM])
+    at = head.find(MAGIC)
+    if at < 0 and head[:4] != ARCHIVE:
+        return None
+    at = max(at, 0)
+    if at >= HEADER.size:
+        magic, _, told = HEADER.unpack_from(head)
+        end = start + at + told if magic == HEADER_MAGIC else end
+    if end > start + size or end > len(view):
+        cut = f"has {min(start + size, len(view)) - start - at} of {end - start - at} bytes"
+        return ContextBinary(start + at, size - at, damage=cut)
+    return parse_context_binary(view[start + at : end], start + at)
+
+
+def _pick(values: list[Table], number: int) -> Table:
+    if not 0 <= number < len(values):
+        raise struct.error(f"value {number} of {len(values)}")
+    return values[number]
+
+
+def parse_constant(value: Table) -> Constant:
+    """The value that a method gives; text for a float that JSON cannot have."""
+    kind, held = value.number(0, "B"), value.table(1)
+    if held is None:
+        return None
+    if kind == STRING:
+        return held.text(0)
+    if form := {INT: "q", BOOL: "?", DOUBLE: "d"}.get(kind):
+        found: int | float | bool = held.number(0, form)
+        return found if math.isfinite(found) else str(found)
+    if form := {INTS: "q", BOOLS: "?", DOUBLES: "d"}.get(kind):
+        many = held.list(0, form)
+        return many if all(map(math.isfinite, many)) else str(many)
+    return None
+
+
+def _parse_ports(values: list[Table], numbers: tuple[int, ...]) -> tuple[TensorSpec, ...]:
+    """The inputs or outputs with these numbers among the values of a method, by position."""
+    return tuple(_parse_tensor(_pick(values, one), str(place)) for place, one in enumerate(numbers))
+
+
+def _parse_tensor(value: Table, name: str) -> TensorSpec:
+    held = value.table(1)
+    if value.number(0, "B") != TENSOR or not held:
+        return TensorSpec(name, "not a tensor", ())
+    sizes = held.list(2, "i")
+    if len(sizes) > MAX_RANK:
+        raise struct.error(f"a tensor of {len(sizes)} dimensions")
+    return TensorSpec(name, DTYPES.get(held.number(0, "b"), ("unknown", 0))[0], sizes)
+
+
+def _list_constants(values: Iterable[Table]) -> Iterator[tuple[int, tuple[str, int]]]:
+    """The data buffer, type and bytes of each constant tensor."""
+    for value in values:
+        held = value.table(1) if value.number(0, "B") == TENSOR else None
+        if held and (buffer := held.number(5)) and not held.find(6):
+            sizes = held.list(2, "i")[:MAX_RANK]
+            dtype, width = DTYPES.get(held.number(0, "b"), ("unknown", 0))
+            yield buffer, (dtype, width * math.prod(sizes))
+
+
+def _count_operators(plan: Table) -> dict[str, int]:
+    """How often the method calls each operator of the CPU."""
+    names = [".".join(filter(None, (one.text(0), one.text(1)))) for one in plan.list_tables(6)]
+    found = Counter[str]()
+    for chain in plan.list_tables(5):
+        for instruction in chain.list_tables(2):
+            call = instruction.table(1)
+            if instruction.number(0, "B") == KERNEL_CALL and call:
+                number = call.number(0, "i")
+                found[names[number] if 0 <= number < len(names) else f"operator {number}"] += 1
+    return dict(sorted(found.items()))
+
+
+def _parse_partition(delegate: Table, context: int | None) -> Partition:
+    backend = delegate.text(0)
+    specs = {one.text(0): one.span(1) for one in delegate.list_tables(2)}
+    start, size = specs.get(COMPILE_SPEC, (0, 0))
+    if backend != QNN_BACKEND or not size:
+        return Partition(backend, context)
+    options = Tables(delegate.tables.blob, start, start + size).root()
+    soc = options.table(0)
+    htp = soc.table(1) if soc else None
+    return Partition(
+        backend,
+        context,
+        soc.number(0, "i") if soc else 0,
+        htp.number(0, "i") if htp else 0,
+        htp.number(1) if htp else 0,
+        bool(options.number(4, "B")),
+    )

@@ -1,0 +1,106 @@
+"""What was inspected, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ci.inspect.binaries import ContextBinary, TensorSpec
+from ci.inspect.files import Inspected, Library
+from ci.inspect.programs import Method, Program
+from ci.report.text import count, show_bytes
+
+KINDS = {
+    "program": "ExecuTorch program",
+    "context": "QNN context binary",
+    "onnx": "ONNX context model",
+    "library": "library",
+    "package": "package",
+    "unknown": "file",
+}
+INDENT, COLUMN = "  ", 14
+
+
+def render_files(files: Iterable[Inspected]) -> str:
+    """One block per file."""
+    return "\n".join("".join(f"{line}\n" for line in _describe(one)) for one in files)
+
+
+def _describe(item: Inspected) -> Iterator[str]:
+    yield f"{item.file}: {KINDS[item.kind]}, {show_bytes(item.size_bytes)}"
+    if item.damage:
+        yield _row("damaged", f"{item.file} {item.damage}")
+    if item.library:
+        yield _row("library", _describe_library(item.library))
+    if item.program:
+        yield from _describe_program(item.program)
+    for entry in item.entries:
+        yield from (f"{INDENT}{line}" for line in _describe(entry))
+
+
+def _row(name: str, value: str) -> str:
+    return f"{INDENT}{name:<{COLUMN}}{value}"
+
+
+def _describe_library(library: Library) -> str:
+    parts = [
+        f"{library.machine}{f' V{library.hexagon}' if library.hexagon else ''}",
+        f"QNN {library.qnn}" if library.qnn else "names no QNN build",
+        f"Android API {library.api_level}" if library.api_level else "",
+        f"aligned to {library.align}",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _describe_program(program: Program) -> Iterator[str]:
+    if program.misplaced:
+        yield _row("warning", program.misplaced)
+    for context in program.contexts:
+        yield from _describe_context(context)
+    for method in program.methods:
+        yield from _describe_method(method)
+    for name, value in (program.metadata or {}).items():
+        yield _row("constant", f"{name} = {value}")
+    for one in program.segments:
+        yield _row(
+            "segment", f"{show_bytes(one.size_bytes)} at {one.offset}, a multiple of {one.align}"
+        )
+    for dtype, size in (program.constant_bytes or {}).items():
+        yield _row("CPU weights", f"{dtype}, {show_bytes(size)}")
+
+
+def _describe_context(context: ContextBinary) -> Iterator[str]:
+    versions = {
+        "core API": context.core_api,
+        "backend API": context.backend_api,
+        "binary info": context.binary_info,
+    }
+    told = "".join(f", {name} {value}" for name, value in versions.items() if value)
+    yield _row("context", f"{show_bytes(context.size_bytes)} at {context.offset}")
+    yield _row("compiled with", f"QNN {context.qnn or 'unknown'}{told}")
+    soc = context.soc or (f"SoC {context.soc_id}" if context.soc_id else "an unknown SoC")
+    yield _row("compiled for", f"{soc}, V{context.hexagon}, {context.vtcm_mb} MB VTCM")
+    if context.unread:
+        yield _row("not read", context.unread)
+    for graph in context.graphs:
+        yield _row("graph", graph.name)
+        yield from _describe_ports(graph.inputs, graph.outputs)
+
+
+def _describe_method(method: Method) -> Iterator[str]:
+    backends = sorted({one.backend for one in method.partitions})
+    parts = count(len(method.partitions), "partition")
+    yield _row(
+        "method", f"{method.name}, {parts}{f' for {chr(44).join(backends)}' * bool(backends)}"
+    )
+    yield from _describe_ports(method.inputs, method.outputs)
+    for name, times in method.cpu_operators.items():
+        yield _row(f"{INDENT}on the CPU", f"{name}{f', {times} times' if times > 1 else ''}")
+
+
+def _describe_ports(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> Iterator[str]:
+    for kind, ports in (("input", inputs), ("output", outputs)):
+        for one in ports:
+            grid = (
+                "" if one.scale is None else f", scale {one.scale:g}, zero point {one.zero_point}"
+            )
+            yield _row(f"{INDENT}{kind}", f"{one.name} {one.dtype} {list(one.shape)}{grid}")

@@ -1,0 +1,62 @@
+"""What is read of a program that Qualcomm's own SDK compiled agrees with what is known of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ci.inspect.programs import Program, read_program
+
+FOLDER = os.environ.get("QNN_CI_TEST_STORIES", "")
+NAME = "stories260k_hybrid_llama_qnn.pte"
+pytestmark = pytest.mark.skipif(
+    not FOLDER, reason="QNN_CI_TEST_STORIES is not set: the directory of stories260K's programs"
+)
+CACHES, HEADS, WIDTH, VOCABULARY, LAYERS = 10, 4, 8, 512, 5
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return read_program(Path(FOLDER, NAME))
+
+
+def test_the_compiler_and_its_target_are_those_of_the_binary(program: Program) -> None:
+    (context,) = program.contexts
+    assert context.build.startswith("v2.37.0.250724")
+    assert (context.qnn, context.core_api, context.backend_api) == ("2.37.0", "2.27.0", "5.37.0")
+    assert (context.soc, context.soc_id, context.hexagon, context.vtcm_mb) == ("SM8650", 57, 75, 8)
+    assert [one.name for one in context.graphs] == ["kv_forward", "prefill_forward"]
+    assert (program.damage, program.misplaced, context.unread) == ("", "", "")
+
+
+@pytest.mark.parametrize(("method", "tokens", "past"), [("kv", 1, 127), ("prefill", 32, 96)])
+def test_methods_have_the_inputs_of_the_model(
+    program: Program, method: str, tokens: int, past: int
+) -> None:
+    (found,) = [one for one in program.methods if one.name == f"{method}_forward"]
+    keys = [("uint8", (1, HEADS, WIDTH, past))] * LAYERS
+    values = [("uint8", (1, HEADS, past, WIDTH))] * LAYERS
+    first = [("int32", (1, tokens)), ("uint16", (1, 1, tokens, 128)), ("int32", (1, tokens))]
+    assert [(one.dtype, one.shape) for one in found.inputs] == [*first, *keys, *values]
+    assert (found.outputs[0].dtype, found.outputs[0].shape) == ("uint16", (1, tokens, VOCABULARY))
+    assert len(found.outputs) == 1 + CACHES
+    assert [(one.context, one.soc_id) for one in found.partitions] == [(0, 57)]
+    assert found.cpu_operators == {}
+
+
+def test_scales_are_those_that_the_program_gives_as_constants(program: Program) -> None:
+    constants = program.metadata or {}
+    assert (constants["get_max_seq_len"], constants["get_vocab_size"]) == (128, VOCABULARY)
+    assert constants["get_use_kv_cache"] is True
+    for graph in program.contexts[0].graphs:
+        grids = {(one.scale, one.zero_point) for one in graph.outputs}
+        logits = [one for one in graph.outputs if one.shape[-1] == VOCABULARY]
+        assert [(one.scale, one.zero_point) for one in logits] == [
+            (pytest.approx(constants["get_logits_scale"]), constants["get_logits_zero_point"])
+        ]
+        for number in range(CACHES):
+            cache = constants[f"get_kv_output_{number}_quant_attr"]
+            assert isinstance(cache, tuple)
+            assert cache[:2] in grids

@@ -1,0 +1,39 @@
+"""The schemas of what `inspect` and `compat` print are those of the values that they print.
+
+``python -m tests.static.test_inspect_schemas`` writes them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ci.inspect.files import Inspection
+
+FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
+SCHEMAS = {"inspect.schema.json": Inspection}
+
+
+def make_schema(kind: Any) -> str:
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **msgspec.json.schema(kind),
+    }
+    return json.dumps(schema, indent=1) + "\n"
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_schema_is_that_of_the_value(name: str) -> None:
+    wanted = make_schema(SCHEMAS[name])
+    assert (FOLDER / name).read_text() == wanted, (
+        "run `python -m tests.static.test_inspect_schemas`"
+    )
+
+
+if __name__ == "__main__":
+    for name, kind in SCHEMAS.items():
+        (FOLDER / name).write_text(make_schema(kind))

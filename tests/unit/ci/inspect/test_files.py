@@ -1,0 +1,105 @@
+"""`inspect` over files of each kind."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ci.__main__ import main
+from ci.inspect.files import inspect_file
+from provisioning.errors import ExitCode
+from tests.stand_ins.lowered import make_binary, make_program
+
+ELF = Path(__file__).parents[3] / "artifacts" / "elf"
+SCHEMA = Path(__file__).parents[4] / "docs" / "schemas" / "inspect.schema.json"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """An APK with a program, a context binary, libraries, and files that are none of these."""
+    path = tmp_path / "app.apk"
+    library = next(ELF.rglob("*.so"))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("AndroidManifest.xml", b"\3\0")
+        archive.writestr("assets/model.pte", make_program())
+        archive.writestr("assets/context.bin", make_binary())
+        archive.writestr("assets/words.bin", b"words of the app")
+        archive.write(library, "lib/arm64-v8a/libone.so")
+    return path
+
+
+def test_a_package_has_its_libraries_and_programs(package: Path) -> None:
+    found = inspect_file(package)
+    kinds = {one.file: one.kind for one in found.entries}
+    assert kinds == {
+        "assets/model.pte": "program",
+        "assets/context.bin": "context",
+        "lib/arm64-v8a/libone.so": "library",
+    }
+    assert (found.kind, found.damage) == ("package", "")
+    assert found.entries[0].program
+    assert found.entries[0].program.contexts[0].qnn == "2.49.40"
+
+
+def test_what_is_damaged_in_a_package_is_named(package: Path) -> None:
+    with zipfile.ZipFile(package, "a") as archive:
+        archive.writestr("lib/arm64-v8a/libcut.so", b"\x7fELF")
+        archive.writestr(
+            "lib/arm64-v8a/libpointer.so", b"version https://git-lfs.github.com/spec/v1"
+        )
+    found = inspect_file(package)
+    assert {one.file for one in found.entries if one.damage} == {
+        "lib/arm64-v8a/libcut.so",
+        "lib/arm64-v8a/libpointer.so",
+    }
+    assert "libcut.so" in found.damage
+    data = package.read_bytes()
+    package.write_bytes(data[: len(data) // 2])
+    assert "zip archive" in inspect_file(package).damage
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci.inspect.files.MAX_ENTRY_BYTES", 1000)
+    with zipfile.ZipFile(tmp_path / "app.apk", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("lib/arm64-v8a/libbomb.so", bytes(1_000_000))
+    (entry,) = inspect_file(tmp_path / "app.apk").entries
+    assert "unpacks to 1000000 bytes" in entry.damage
+
+
+def test_json_is_what_the_schema_says(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(package), "--json"]) == ExitCode.OK
+    data = json.loads(capsys.readouterr().out)
+    jsonschema.validate(data, json.loads(SCHEMA.read_text()))
+    (file,) = data["files"]
+    assert file["entries"][0]["program"]["methods"][0]["inputs"][0]["shape"] == [1, 3]
+
+
+def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, cut = tmp_path / "whole.pte", tmp_path / "cut.pte"
+    whole.write_bytes(make_program())
+    cut.write_bytes(make_program()[:-1])
+    assert main(["inspect", str(whole)]) == ExitCode.OK
+    assert "SM8650, V75, 8 MB VTCM" in capsys.readouterr().out
+    assert main(["inspect", str(whole), str(cut)]) == ExitCode.FAILED
+    assert main(["inspect", str(tmp_path / "missing.pte")]) == ExitCode.USAGE
+    (tmp_path / "notes.txt").write_text("notes")
+    assert main(["inspect", str(tmp_path / "notes.txt")]) == ExitCode.FAILED
+
+
+def test_onnx_context_models_are_read(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="the onnx package is not installed")
+    from tests.qnn_provider.contexts import GRAPH, write_context
+
+    binary = make_binary(soc=("SM8750", 69, 79), graphs=(GRAPH,))
+    found = inspect_file(write_context(tmp_path, binary))
+    assert (found.kind, found.damage) == ("onnx", "")
+    assert found.program
+    (context,) = found.program.contexts
+    assert (context.soc, [one.name for one in context.graphs]) == ("SM8750", [GRAPH])
+    assert [one.shape for one in found.program.methods[0].inputs] == [(1, 3)]
+    (tmp_path / "m_ctx_qnn.bin").unlink()
+    assert "is missing" in inspect_file(tmp_path / "m_ctx.onnx").damage

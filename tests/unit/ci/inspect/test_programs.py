@@ -1,0 +1,192 @@
+"""What is read of programs and context binaries, and of damaged ones."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+import pytest
+
+from ci.inspect.binaries import TensorSpec, parse_context_binary
+from ci.inspect.files import Inspection, inspect_file
+from ci.inspect.programs import (
+    Partition,
+    SegmentSpan,
+    parse_constant,
+    parse_program,
+    read_program,
+)
+from ci.inspect.render import render_files
+from provisioning.elf.tables import MAX_ITEMS, Tables
+from provisioning.errors import QnnCiError, UsageError
+from tests.stand_ins.lowered import (
+    BUILD,
+    Number,
+    Vector,
+    make_binary,
+    make_flatbuffer,
+    make_program,
+)
+
+LIMIT_S, MUTANTS = 20, 150
+
+
+def test_a_context_binary_names_its_compiler_target_and_graphs() -> None:
+    found = parse_context_binary(make_binary(graphs=("prefill", "decode"), vtcm_mb=4), 64)
+    assert (found.build, found.qnn, found.backend) == (BUILD, "2.49.40", "HTP")
+    assert (found.core_api, found.backend_api, found.format) == ("2.38.0", "5.49.0", "4.0.4")
+    assert (found.soc, found.soc_id, found.hexagon, found.vtcm_mb) == ("SM8650", 57, 75, 4)
+    assert (found.binary_info, found.offset, found.damage, found.unread) == (3, 64, "", "")
+    assert [(one.name, one.vtcm_mb) for one in found.graphs] == [("prefill", 4), ("decode", 4)]
+    assert found.graphs[0].inputs == (TensorSpec("x", "ufixed8", (1, 3), 0.5, 128),)
+    assert found.graphs[0].outputs == (TensorSpec("y", "float32", (1, 4)),)
+
+
+def test_the_vtcm_is_that_of_the_graphs_where_the_options_differ() -> None:
+    """Seen: QNN 2.51 writes 8 MB into the options of a graph that has 4."""
+    data = make_binary(vtcm_mb=4).replace(b"vtcm_size=4194304;", b"vtcm_size=8388608;")
+    assert parse_context_binary(data).vtcm_mb == 4
+
+
+def test_what_is_unknown_of_a_context_binary_is_said() -> None:
+    other = parse_context_binary(make_binary(version=4))
+    assert (other.binary_info, other.graphs) == (4, ())
+    assert "version 4" in other.unread
+    assert (other.qnn, other.soc, other.hexagon, other.vtcm_mb) == ("2.49.40", "SM8650", 75, 8)
+    strange = parse_context_binary(make_binary(soc=("NEW1", 999, 85)))
+    assert (strange.soc, strange.soc_id, strange.hexagon) == ("NEW1", 999, 85)
+    cut = parse_context_binary(make_binary()[:-1])
+    assert "cut short" in cut.damage
+
+
+def test_a_program_has_methods_partitions_constants_and_segments() -> None:
+    program = parse_program(memoryview(make_program()), "model.pte")
+    assert program
+    (method,) = program.methods
+    assert (method.name, method.cpu_operators) == ("forward", {"aten::erf.out": 1})
+    assert method.partitions == (Partition("QnnBackend", 0, 57, 75, 8),)
+    assert method.inputs == method.outputs == (TensorSpec("0", "float32", (1, 3)),)
+    assert program.metadata == {"get_max_seq_len": 512}
+    assert program.constant_bytes == {"int8": 6}
+    (context,) = program.contexts
+    assert (context.offset, context.soc, context.damage) == (1280, "SM8650", "")
+    assert program.segments == (SegmentSpan(1024, len(make_binary()) + 256, 1024),)
+    assert (program.damage, program.misplaced) == ("", "")
+
+
+def test_a_program_whose_segment_cannot_be_mapped_is_read() -> None:
+    program = parse_program(memoryview(make_program(align=4)), "model.pte")
+    assert program
+    assert program.contexts[0].soc == "SM8650"
+    assert "not at a multiple of 128" in program.misplaced
+
+
+def test_damage_inside_a_program_is_named() -> None:
+    data = make_program()
+    cut = parse_program(memoryview(data[:-10]), "model.pte")
+    assert cut
+    assert "cut short" in cut.damage
+    header = struct.pack("<I", 0x5678ABCD)
+    place = data.index(header) + 12
+    larger = data[:place] + struct.pack("<Q", 1 << 40) + data[place + 8 :]
+    found = parse_program(memoryview(larger), "model.pte")
+    assert found
+    assert "its context binary has" in found.damage
+    whole = bytearray(data)
+    struct.pack_into("<I", whole, 0, len(data) - 2)
+    found = parse_program(memoryview(bytes(whole)), "model.pte")
+    assert found
+    assert "flatbuffer" in found.damage
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.pte"
+    for data in (b"", b"just some text"):
+        path.write_bytes(data)
+        with pytest.raises(UsageError):
+            read_program(path)
+    with pytest.raises(UsageError):
+        read_program(tmp_path / "missing.pte")
+    with pytest.raises(UsageError):
+        read_program(tmp_path)
+
+
+def test_offsets_that_lead_back_cost_bounded_time() -> None:
+    table = bytearray(make_flatbuffer({1: Vector([{1: Vector([{}])}])}))
+    loop = Tables(bytes(table)).root()
+    assert len(list(loop.list_tables(1))) == 1
+    many = make_flatbuffer({1: Vector([0] * 4000, "I")})
+    tables = Tables(many)
+    for _ in range(MAX_ITEMS // 4001):  # with the table, each round reads 4,001 items again
+        tables.root().list(1)
+    with pytest.raises(struct.error):
+        tables.root().list(1)
+
+
+@pytest.mark.parametrize("place", [-1, 1 << 40])
+def test_no_byte_outside_is_read(place: int) -> None:
+    with pytest.raises(struct.error):
+        Tables(bytes(16)).read("I", place)
+
+
+def test_a_constant_that_json_cannot_have_is_text() -> None:
+    double = make_flatbuffer({0: Number("B", 4), 1: {0: Number("d", float("inf"))}})
+    assert parse_constant(Tables(double).root()) == "inf"
+
+
+def mutate(data: bytes, chance: random.Random) -> bytes:
+    """Flipped bits, cuts, huge numbers and offsets that lead elsewhere."""
+    changed = bytearray(data)
+    kind = chance.randrange(5)
+    if kind == 0:
+        for _ in range(chance.choice((1, 4, 64))):
+            changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    elif kind == 1:
+        del changed[chance.randrange(len(changed)) :]
+    elif kind == 2:
+        huge = chance.choice((0xFFFFFFFF, 0x7FFFFFFF, 0x80000000, len(data), 1 << 20))
+        struct.pack_into("<I", changed, chance.randrange(len(changed) - 4), huge)
+    elif kind == 3:
+        place = chance.randrange(len(changed) // 4 - 1) * 4
+        struct.pack_into("<i", changed, place, chance.choice((0, 4, -4, 8, -place)))
+    else:
+        huge = chance.choice((2**64 - 1, 1 << 63, len(data) * 2, 0))
+        struct.pack_into("<Q", changed, chance.randrange(56), huge)
+    return bytes(changed)
+
+
+@pytest.fixture
+def _limit() -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("_limit")
+@pytest.mark.parametrize("kind", ["model.pte", "context.bin"])
+def test_a_mutated_file_is_read_or_refused(kind: str, tmp_path: Path) -> None:
+    """A sample; 2,000 of real programs were tried when this was written."""
+    data = make_program() if kind.endswith(".pte") else make_binary(graphs=("a", "b"))
+    chance, path = random.Random(43), tmp_path / kind
+    damaged = 0
+    for _ in range(MUTANTS):
+        path.write_bytes(mutate(data, chance))
+        try:
+            found = inspect_file(path)
+        except QnnCiError:
+            continue
+        damaged += bool(found.damage)
+        assert render_files([found])
+        json.dumps(msgspec.to_builtins(Inspection((found,))), allow_nan=False)
+    assert damaged > MUTANTS // 10
