@@ -199,7 +199,8 @@ class CompileJob:
         """Compile in a scratch directory and publish it, or leave it next to the log if a good
         artifact of the same key is there already."""
         directory = Path(found.directory)
-        self.cache.mkdir(parents=True, exist_ok=True)
+        with explain_writes(self.cache):
+            self.cache.mkdir(parents=True, exist_ok=True)
         with explain_writes(self.cache), scratch_directory(self.cache, "lowering") as scratch:
             staging = Staging(scratch / directory.name, self.log, self.cache, self.reference)
             staging.directory.mkdir()

@@ -168,7 +168,7 @@ class ExternalProgram:
         )
         listed = self.program.directory / INPUT_LIST
         listed.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-        mark = secrets.token_hex(8)
+        mark = secrets.token_hex()
         try:
             ended = run_process(
                 [

@@ -142,9 +142,9 @@ def find_models(
         raise UsageError(f"{word} names no function", fix=f"write {word}:{FACTORY}")
     if not is_file and ":" not in word:
         return {name: known[name] for name in match_names("model", word, known)}
-    file, separator, function = ("", "", word) if is_file else word.rpartition(":")
-    place = user_path(word) if is_file else f"{user_path(file)}{separator}{function}"
-    reference = resolve_file(str(place), FACTORY)
+    file, _, function = word.rpartition(":")
+    place = str(user_path(word)) if is_file else f"{user_path(file)}:{function}"
+    reference = resolve_file(place, FACTORY)
     path = Path(reference if is_file else reference.rpartition(":")[0])
     name = name_file(path) if find_repository(path) else shown_path(path)
     return {name if is_file else f"{name}:{function}": ModelEntry(reference)}

@@ -117,7 +117,7 @@ def round_blocks(module: Any) -> Any:
                 scale: Any = getattr(part, str(node.args[2]))
                 rows = scale.reshape(scale.shape[0], -1)
                 unit = rows.amax(-1, keepdim=True) / BLOCK_SCALE_STEPS
-                steps = torch.clamp(torch.round(rows / unit), 1, BLOCK_SCALE_STEPS)
+                steps = torch.round(rows / unit).clamp(1)
                 scale.copy_((steps * unit).reshape(scale.shape))
     return rounded
 

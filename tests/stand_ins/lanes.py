@@ -73,6 +73,7 @@ class FloatEngine:
 
     def preload(self, spec: CaseSpec) -> None:
         """Nothing is shared."""
+        assert spec.reference
 
     def key(self, spec: CaseSpec) -> str:
         return f"{spec.model}-{spec.scheme.value}-{spec.soc}-{spec.layers}"
@@ -83,6 +84,7 @@ class FloatEngine:
 
     def warm_up(self, spec: CaseSpec) -> None:
         """There is no compiler."""
+        assert spec.reference
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
         if self.raises:

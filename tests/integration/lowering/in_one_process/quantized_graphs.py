@@ -6,7 +6,7 @@ import os
 import warnings
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import pytest
 
@@ -15,6 +15,7 @@ pytest.importorskip("executorch", reason="executorch is not installed in this en
 
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 from torch.fx import Graph, GraphModule  # noqa: E402
+from torchao.quantization.pt2e import MovingAveragePerChannelMinMaxObserver  # noqa: E402
 
 # As in steps.py.
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
@@ -22,8 +23,12 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch import quantize
     from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 
-from ci.models.lowering_options import Part  # noqa: E402
+from ci.models.lowering_options import NO_CHOICES, Choices, Part  # noqa: E402
+from ci.models.methods import Methods, split_module  # noqa: E402
+from ci.models.model import Model  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
+from provisioning.errors import FailedError, UsageError  # noqa: E402
+from provisioning.manifest.targets import Backend  # noqa: E402
 
 assert _decomposed  # registers the operators
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -66,11 +71,11 @@ def test_blocks_are_rounded_to_sixteenths_of_the_channels_largest() -> None:
     del scale
     graph.output(graph.call_function(Affine(), (given, (1, 2), "scale")))
     module = torch.nn.Module()
-    module.register_buffer("scale", torch.tensor([[1.6, 0.33, 0.0, 1.0], [0.1, 0.2, 0.4, 0.8]]))
+    module.register_buffer("scale", torch.tensor([[1.6, 0.33, 0.0, 1.0], [0.05, 0.2, 0.36, 0.8]]))
     whole = GraphModule(module, graph)
     rounded = round_blocks(whole)
     assert whole.scale[0, 1] == pytest.approx(0.33)
-    expected = torch.tensor([[1.6, 0.3, 0.1, 1.0], [0.1, 0.2, 0.4, 0.8]])
+    expected = torch.tensor([[1.6, 0.3, 0.1, 1.0], [0.05, 0.2, 0.35, 0.8]])
     torch.testing.assert_close(rounded.scale, expected)
 
 
@@ -114,6 +119,77 @@ def test_ranges_are_those_that_were_seen_and_weights_have_a_scale_a_channel(
         "is_linear_per_channel": True,
         "act_observer": None if training else quantize.MinMaxObserver,
     }
+
+
+def test_choices_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    quantizer: Any = MagicMock()
+
+    def annotate(choices: Choices) -> None:
+        with quantize.annotated(quantizer, choices):
+            pass
+
+    part = Part(Scheme.A16W8, node="gone")
+    for choices, told in (
+        (Choices(recipe="mlp:gone"), "mlp has no function 'gone'"),
+        (Choices(parts=(part,)), f"no node belongs to the part {part}"),
+        (Choices(discard_nodes=("gone",)), "there is no gone"),
+    ):
+        with pytest.raises(UsageError, match=told) as caught:
+            annotate(choices)
+        assert caught.value.why or caught.value.fix
+    recipe = object.__new__(quantize.QuantRecipe)
+    for made in (recipe, 5):
+        monkeypatch.setattr(quantize, "call_function", lambda *_, made=made: made)
+        if made == 5:
+            with pytest.raises(UsageError, match=r"net\.py:five gives no recipe") as caught:
+                annotate(Choices(recipe="/my/net.py:five"))
+            assert caught.value.fix == quantize.RECIPE
+        else:
+            annotate(Choices(recipe="/my/net.py:five"))
+    quantizer.set_recipe.assert_called_once_with(recipe)
+
+
+def test_each_method_is_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
+    def quantize_method(part: Model, scheme: Scheme, choices: Choices, quantizer: Any) -> Any:
+        assert (scheme, choices, quantizer) == (Scheme.A8W8, NO_CHOICES, ("SM8650", Backend.GPU))
+        return torch.nn.Sequential(part.module, torch.nn.ReLU())
+
+    monkeypatch.setattr(quantize, "make_quantizer", lambda *given: given)
+    monkeypatch.setattr(quantize, "quantize_method", quantize_method)
+    parts = {name: torch.nn.Linear(2, 2) for name in ("forward", "other")}
+    methods = Methods(parts, dict.fromkeys(parts, 1))
+    sets = ((torch.ones(1, 2), torch.ones(1, 2)),) * 2
+    for module, names in ((methods, [*parts]), (parts["forward"], ["forward"])):
+        own = tuple(one[: len(names)] for one in sets)
+        model = Model("net", module, own, own)
+        args = (model, Scheme.A8W8, "SM8650", NO_CHOICES, Backend.GPU)
+        made = split_module(quantize.quantize_model(*args))
+        assert {name: one[0] for name, one in made.items()} == {name: parts[name] for name in names}
+
+
+def test_a_model_of_which_nothing_is_quantized_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantize, "convert_pt2e", lambda _: make_graph(None))
+    sets = ((torch.ones(1, 2),),) * 2
+    model = Model("/my/net.py:make", torch.nn.Linear(2, 2).eval(), sets, sets)
+    with pytest.raises(FailedError, match=r"8a8w quantizes nothing in net\.py:make"):
+        quantize.quantize_method(model, Scheme.A8W8, NO_CHOICES, quantize.make_quantizer("SM8650"))
+
+
+def test_a_trained_range_covers_all_sets_channel_by_channel() -> None:
+    fake = quantize.FusedMovingAvgObsFakeQuantize(
+        MovingAveragePerChannelMinMaxObserver,
+        quant_min=-128,
+        quant_max=127,
+        dtype=torch.int8,
+        qscheme=torch.per_channel_symmetric,
+        ch_axis=0,
+    )
+    sets = [(torch.tensor(rows),) for rows in ([[-1.0, 2.0], [3.0, 4.0]], [[0.0, 5.0], [1.0, 2.0]])]
+    quantize.cover_ranges(torch.nn.Sequential(fake), sets)
+    observer = fake.activation_post_process
+    assert (observer.min_val.tolist(), observer.max_val.tolist()) == ([-1, 1], [5, 4])
+    torch.testing.assert_close(fake.scale, torch.tensor([5, 4]) / 127.5)
+    assert not fake.observer_enabled
 
 
 def test_the_loss_is_noise_over_signal_summed_over_magnitudes() -> None:

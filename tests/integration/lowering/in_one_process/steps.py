@@ -30,7 +30,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
 
     from ci.executorch import delegation as audit
-    from ci.executorch import lower, patches, quantize
+    from ci.executorch import engine, lower, patches, quantize
     from ci.executorch.delegation import (
         BROKEN,
         BUILDER,
@@ -44,6 +44,7 @@ from ci.cases.engine import Delegation, Fallback, Staging  # noqa: E402
 from ci.cases.forked import MAX_RAISED, describe_error  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
+from ci.models import model as models  # noqa: E402
 from ci.models.lowering_options import PROFILE_LEVELS, Choices, Part  # noqa: E402
 from ci.models.methods import join_methods  # noqa: E402
 from ci.models.model import Model, split_model  # noqa: E402
@@ -463,13 +464,15 @@ def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
         (Choices(skip_ops=("relu",)), False),
     ):
         refusals = audit.Refusals(choices)
-        refusals.seen[relu.name] = audit.name_operator(relu)
+        refusals.seen |= {"view": "aten.view", relu.name: audit.name_operator(relu)}
         assert refusals.is_skipped(relu) is known
         if known:
             refusals.require_skipped()
         else:
             with pytest.raises(
-                UsageError, match=r"the graph has no relu\n  fix: one of: (aten\.)?relu"
+                UsageError,
+                match=r"^skip_(nodes|ops): the graph has no relu\n"
+                r"  fix: one of: (aten\.)?relu[^ ]*, (aten\.)?view$",
             ):
                 refusals.require_skipped()
 
@@ -541,15 +544,45 @@ def test_a_refusal_says_what_qnn_said_what_was_raised_and_where(tmp_path: Path) 
     assert said.endswith("steps.py]")
     log = tmp_path / "log"
     log.write_bytes(b"\xff [ERROR]  <E> no such op\nfine\n")
-    assert lower.describe_refusal(error, log).startswith("no such op (RuntimeError: cannot lower")
+    told = engine.ExecutorchEngine(()).explain(error, log)
+    assert told.startswith("no such op (RuntimeError: cannot lower")
     assert describe_error(ValueError("x" * 400)).endswith("...")
     assert len(describe_error(ValueError("x" * 400))) == MAX_RAISED + 3
+
+
+def test_an_engine_lowers_the_model_of_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same that is preloaded, whose digest is in the key, and whose data are read."""
+    spec = replace(SPEC, source=Source("net.py:make", inputs="inputs.npy"))
+    asked = []
+
+    def answer(made: Any) -> Callable[..., Any]:
+        def ask(*given: Any) -> Any:
+            asked.append(given)
+            return made
+
+        return ask
+
+    monkeypatch.setattr(models, "load_digested", answer(("the model", "its digest")))
+    monkeypatch.setattr(models, "preload_model", answer(None))
+    monkeypatch.setattr(models, "count_judged", answer(7))
+    monkeypatch.setattr(lower, "Lowering", lambda *given: SimpleNamespace(write=lambda: given))
+    staging: Any = "staging"
+    own = engine.ExecutorchEngine((), Backend.GPU)
+    own.preload(spec)
+    assert own.key(spec) == own.digest_key("its digest", spec)
+    assert own.read_data(spec) == 7
+    assert own.compile(spec, staging) == ("the model", spec, staging, Backend.GPU)
+    assert asked == [(spec.reference, spec.source)] * 4
 
 
 def test_qnn_s_errors_are_told_once_without_pointers_to_manuals_and_cut() -> None:
     log = "a.cc:12::ERROR: one\n <E> two\n <E> one\n <E> Please refer to the manual\nfine\n"
     assert audit.qnn_errors(log) == "one; two"
     assert len(audit.qnn_errors(f"<E> {'x' * 1000}")) == MAX_REASON
+
+
+def test_an_operator_without_a_name_is_called_by_its_text() -> None:
+    assert audit.name_operator(SimpleNamespace(target=7)) == "7"
 
 
 def node(name: str, target: Any, line: int = 7) -> Any:

@@ -79,7 +79,7 @@ def test_an_artifact_under_another_key_is_a_miss(staging: Path) -> None:
 
 
 def test_a_good_entry_is_never_replaced_and_a_damaged_one_is(tmp_path: Path, staging: Path) -> None:
-    entry = tmp_path / "cache" / KEY
+    entry = artifact_path(tmp_path / "cache", KEY)
     assert publish_artifact(staging, entry)
     first = (entry / PROGRAM).stat().st_ino
     assert not publish_artifact(make_artifact(tmp_path / "second" / KEY, b"new"), entry)

@@ -83,6 +83,23 @@ def test_a_forged_row_is_judged_by_its_outputs(kept: Path) -> None:
     assert "its report has sqnr_db" in case.reason
 
 
+@pytest.mark.parametrize(
+    ("figure", "off", "passes"),
+    [
+        ("cosine", 5e-4, True),
+        ("cosine", 2e-3, False),
+        ("sqnr_db", 0.01, True),
+        ("sqnr_db", 1, False),
+    ],
+)
+def test_a_figure_of_the_run_may_differ_in_its_last_digits(
+    kept: Path, figure: str, off: float, passes: bool
+) -> None:
+    told = getattr(read_report(kept).cases[0], figure) - off
+    rewrite(kept, **{figure: told})
+    assert judge(kept).ok is passes
+
+
 def test_outputs_of_a_device_are_judged_where_the_host_cannot_run(kept: Path) -> None:
     row = {"sqnr_db": None, "sqnr_db_quantized": None, "cosine": None, "cosine_quantized": None}
     rewrite(kept, status=Status.UNSUPPORTED, lacks="an LPAI block", reason="lowered", **row)

@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +17,12 @@ import numpy as np
 import pytest
 
 from ci.cases.baselines import Baseline
+from ci.cases.cache import Artifact
 from ci.cases.engine import (
     INPUTS,
     NOISE,
+    SAVER,
+    SAVER_CALLS,
     Compiled,
     Delegation,
     Fallback,
@@ -29,17 +32,30 @@ from ci.cases.engine import (
     Sets,
     Staging,
 )
+from ci.cases.judged import CaseJudge, Evidence, JudgeSetup, Run, make_case
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
 from ci.cases.pipeline import CaseResult, SessionOptions, describe_departure
 from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
+from ci.cases.qnn_files import PARAMS
 from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
 from ci.judging.figures import Array
-from ci.models.lowering_options import Choices
+from ci.judging.verdict import CaseFigures
+from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, write_sets
 from ci.models.user_models import Metric, MetricJob, MetricResult, ModelEntry, Source
-from ci.report.schema import ControlKind, Digests, Question, Status
+from ci.report.schema import (
+    ControlKind,
+    Digests,
+    FallbackOp,
+    OpCount,
+    OutputFigures,
+    Place,
+    ProgramFile,
+    Question,
+    Status,
+)
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
 from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, InlinePool, fail, run_case
@@ -95,12 +111,13 @@ def test_a_third_engine_and_runner_go_through_to_the_row(tmp_path: Path) -> None
     engine = FloatEngine(lambda x: [x * 2], sets)
     runner = EchoRunner(lambda given: [[tensors[0] * 2] for tensors in given])
     spec = replace(SPEC, scheme=Scheme.FP16)
-    case = run_case(tmp_path, engine, runner, spec=spec).case
+    cache = tmp_path / "not" / "there" / "yet"
+    case = run_case(tmp_path, engine, runner, spec=spec, cache=cache).case
     assert (case.status, case.reason) == (Status.PASSED, "")
     assert (case.runner, case.inputs, case.partitions, case.pte_bytes) == ("echo", 4, 1, 15)
     assert (case.max_abs, case.cached) == (0, False)
     assert runner.calls == ["open", "run"]
-    assert run_case(tmp_path, engine, runner, spec=spec).case.cached
+    assert run_case(tmp_path, engine, runner, spec=spec, cache=cache).case.cached
 
 
 def test_a_row_tells_inputs_and_float_outputs_apart(tmp_path: Path) -> None:
@@ -151,6 +168,9 @@ def test_right_outputs_pass_and_every_figure_is_noted(tmp_path: Path) -> None:
     assert (case.question, case.warnings) == (None, ())
     assert case.offset is not None
     assert 0.01 < (case.max_abs or 0) < 0.2
+    assert {(one.model, one.scheme, one.soc) for one in result.controls} == {
+        ("mlp", "8a8w", "SM8650")
+    }
     kinds = [control.kind for control in result.controls]
     assert kinds == list(ControlKind)
     assert all(control.rejected for control in result.controls)
@@ -318,6 +338,26 @@ def test_a_run_that_dies_fails_the_case_with_its_log(tmp_path: Path) -> None:
     assert case.partitions == 1
 
 
+def test_a_process_that_dies_when_it_opens_a_program_may_die_of_others(tmp_path: Path) -> None:
+    def answer(_: Sets) -> Sets:
+        if runner.calls[-2] != "fresh":
+            raise RunError("was killed by SIGSEGV", used=True)
+        return [list(one) for one in zip(*RIGHT, strict=True)]
+
+    runner = EchoRunner(answer)
+    result = run_case(tmp_path, make_engine(), runner)
+    assert (result.case.status, runner.calls[2]) == (Status.PASSED, "fresh")
+
+
+def test_what_nobody_foresaw_fails_the_case_and_leaves_its_trace(tmp_path: Path) -> None:
+    def answer(_: Sets) -> Sets:
+        raise LookupError("seven")
+
+    case = run_case(tmp_path, make_engine(), EchoRunner(answer)).case
+    assert (case.status, case.reason) == (Status.FAILED, "LookupError: seven")
+    assert case.log_tail.startswith("Traceback")
+
+
 def test_notes_of_a_runner_reach_the_row(tmp_path: Path) -> None:
     beside = tmp_path / "beside"
     kept = tmp_path / "profile.csv"
@@ -386,6 +426,41 @@ def test_a_refusal_is_explained_by_its_engine(tmp_path: Path) -> None:
     assert (case.status, case.reason) == (Status.FAILED, "refused: explained: no GRU")
     engine = make_engine(delegation=Delegation(0, 1, 0, (Fallback("aten.erf", "no builder"),)))
     assert "QNN accepted no node: no builder" in run_case(tmp_path, engine, echo(RIGHT)).case.reason
+
+
+def test_a_refusal_comes_with_the_end_of_its_log(tmp_path: Path) -> None:
+    setup = JudgeSetup(options=give_options(), runner="echo")
+    for known in ("", "no GRU"):
+        rows = (Unsupported(pattern=known, reason="QNN has none"),) if known else ()
+        policy = msgspec.structs.replace(read_emulator_policy(), unsupported=rows)
+        setup = replace(setup, options=replace(setup.options, policy=policy))
+        case = CaseJudge(SPEC, setup, tmp_path).refuse("no GRU", "the end").case
+        assert case.log_tail == "the end"
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    reason = run_case(tmp_path, make_engine(), echo(RIGHT)).case.reason
+    assert str(tmp_path / "cache") in reason
+    assert "\n  fix: " in reason
+
+
+def test_what_saver_wrote_is_counted_and_left_near_the_report(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / SAVER
+    folder.mkdir(parents=True)
+    calls = b"""  Qnn_OpConfigV1_t a_v1 = {"\xff", "qti.aisw", "Relu", 0, p, 1, i, 1, o};
+        interface.graphAddNode(context_0, a);"""
+    for name, text in ((SAVER_CALLS, calls), (PARAMS, b"weights")):
+        (folder / name).write_bytes(text)
+    (tmp_path / "made" / "program.txt").write_bytes(b"v2.49.40.260810104044\0")
+    options = give_options(beside=tmp_path / "beside")
+    judge = CaseJudge(SPEC, JudgeSetup(options=options, runner="echo"), tmp_path)
+    judge.note_program(folder.parent, Artifact("key", "m", "s", "soc", COMPILED, 1.0, {}))
+    case = judge.end(Status.PASSED).case
+    assert case.qnn_ops == (OpCount(op="Relu", count=1),)
+    assert case.compiler == "v2.49.40.260810104044"
+    left = {path.name: path.read_bytes() for path in (tmp_path / "beside" / SPEC.slug).iterdir()}
+    assert left == {SAVER_CALLS: calls, PARAMS: b"weights"}
 
 
 def test_a_full_disk_is_no_refusal(tmp_path: Path) -> None:
@@ -654,6 +729,94 @@ def test_a_row_names_its_case_and_what_was_made(tmp_path: Path) -> None:
     assert case.predicted_sqnr_db is not None
 
 
+def test_everything_that_is_known_is_in_the_row() -> None:
+    """Each with its own value, so that none stands for another."""
+    digests = {name: name[0] * 64 for name in ("weights", "calibration")}
+    left = Delegation(11, 12, 13, (Fallback("aten.erf", "no builder"),))
+    compiled = msgspec.structs.replace(
+        COMPILED,
+        program="a/folder/p.pte",
+        size_bytes=14,
+        sets=15,
+        delegation=left,
+        made_inputs="random inputs",
+        unshared_bytes=16,
+        **digests,
+    )
+    files = {"a/folder/q.bin": "c" * 64, "a/folder/p.pte": "d" * 64, "a/log": "e" * 64}
+    figures = {one.name: 20.0 + place for place, one in enumerate(fields(CaseFigures))}
+    known = Evidence(
+        artifact=Artifact("key", "m", "s", "soc", compiled, 17.0, files),
+        cached=True,
+        compiler="v2.49",
+        qnn_ops=(OpCount(op="Conv2d", count=18),),
+        run=Run(
+            notes=RunNotes(
+                accelerator={"accelerator_cycles": 41, "accelerator_us": 42}, run_ms=43.00004
+            ),
+            wall_s=44.0004,
+        ),
+        figures=CaseFigures(**figures),  # type: ignore[arg-type]
+        metric=MetricResult(51.0, 52.0, 53.0, 54.0),
+        question=Question.TASK,
+        warnings=("a warning",),
+        baseline=Baseline(55.0, 56.0),
+        lacks="an Adreno",
+        outputs=(OutputFigures(dtype="float32", shape=(57,)),),
+    )
+    spec = replace(SPEC, source=Source(choices=Choices(saver=True), run=RunOptions(warm_up=2)))
+    given = {
+        "reason": "why",
+        "runner": "echo",
+        "places": (Place(file="net.py", line=3),),
+        "log_tail": "the end",
+        "metric_name": "top1",
+    }
+    row = make_case(spec, known, status=Status.FAILED, **given)  # type: ignore[arg-type]
+    wanted = {
+        "model": "mlp",
+        "scheme": "8a8w",
+        "soc": "SM8650",
+        "status": Status.FAILED,
+        **figures,
+        **given,
+        "metric": 51.0,
+        "metric_float": 52.0,
+        "metric_quantized": 54.0,
+        "question": Question.TASK,
+        "warnings": ("a warning",),
+        "lacks": "an Adreno",
+        "recorded_sqnr_db": 55.0,
+        "recorded_sqnr_db_quantized": 56.0,
+        "delegated_nodes": 11,
+        "fallback_nodes": 12,
+        "partitions": 13,
+        "lower_s": 17.0,
+        "run_s": 44.0,
+        "run_ms": 43.0,
+        "run_options": "warm_up 2",
+        "pte_bytes": 14,
+        "compiler": "v2.49",
+        "choices": "saver (14 bytes, 16 without)",
+        "cached": True,
+        "inputs": 15,
+        "made_inputs": "random inputs",
+        "fallback_ops": (FallbackOp(op="aten.erf", reason="no builder"),),
+        "qnn_ops": known.qnn_ops,
+        "accelerator_cycles": 41,
+        "accelerator_us": 42,
+        "outputs": known.outputs,
+        "program": tuple(
+            ProgramFile(name=name, sha256=letter * 64)
+            for name, letter in (("p.pte", "d"), ("q.bin", "c"))
+        ),
+    }
+    assert {name: getattr(row, name) for name in wanted} == wanted
+    assert {name: getattr(row.digests, name) for name in digests} == digests
+    empty = {"sqnr_db_channel", "channel", "digests"}  # two are fields of older reports
+    assert {*row.__struct_fields__} - wanted.keys() == empty
+
+
 def test_limits_are_those_of_the_model_of_the_case(tmp_path: Path) -> None:
     text = (Path(__file__).parents[4] / "manifests/policies/emulator.toml").read_text()
     override = 'model = "{}"\nscheme = "8a8w"\nreason = "a test"\nlimits = {{ min_sqnr_db = 90.0 }}'
@@ -693,6 +856,9 @@ def test_a_run_that_is_refused_as_the_policy_knows_is_unsupported(tmp_path: Path
 def test_a_departure_is_nowhere_where_no_layer_is_known() -> None:
     wrong = SimpleNamespace(fails=lambda question: question is Question.FAITHFUL)
     assert describe_departure(SimpleNamespace(outputs=[wrong]), ()) == ""
+    wrong.quantized_figures = wrong.float_figures = None
+    found = describe_departure(SimpleNamespace(outputs=[wrong]), ("a layer of booleans",))
+    assert found.endswith("wrong from a layer of booleans on")
     assert "right up to last, wrong" in describe_departure(
         SimpleNamespace(outputs=[wrong, SimpleNamespace(fails=lambda _: False)]), ("last",)
     )

@@ -134,6 +134,7 @@ def test_choices_that_ask_something_of_qnn_are_refused() -> None:
     ) as seen:
         require_choices([spec], Backend.LPAI)
     assert "skip_ops" not in str(seen.value)
+    assert seen.value.why
     plain = Source("net.py:make", choices=Choices(skip_ops=("aten.add",)))
     require_choices([CaseSpec("net", Scheme.A8W8, "SM8850", plain)], Backend.LPAI)
 

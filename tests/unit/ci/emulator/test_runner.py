@@ -34,8 +34,9 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "word", ["./run.sh", "'../a folder/run.sh' run.sh ./run.sh x", "sh run.sh"]
 )
 def test_paths_of_a_runner_hold_wherever_it_is_started(runner: Path, word: str) -> None:
-    found = find_program(word, {})
+    found = find_program(word, {"A": "b"})
     assert isinstance(found, ProgramRunner)
+    assert found.environment == {"A": "b"}
     words = [one for one in found.argv if "run.sh" in one]
     assert set(words) == {str(runner)}
     assert Path(found.argv[0]).is_absolute()

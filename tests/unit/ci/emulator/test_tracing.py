@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ci.cases.engine import Compiled, Delegation, Program, RunNotes
 from ci.cases.pool import Ended
@@ -16,6 +18,7 @@ from ci.cases.spec import CaseSpec
 from ci.executorch.tracing import (
     DEBUG,
     DEBUG_BYTES,
+    ETDUMP,
     OpenJob,
     TracedRun,
     find_differences,
@@ -48,6 +51,7 @@ class TracingPool:
 
     def run(self, job: TracedRun, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
         assert fresh
+        assert log.name == "trace.log"  # next to that of the run, which it must not replace
         self.jobs.append(job)
         (job.directory / DEBUG).write_bytes(bytes(9))
         if self.failure:
@@ -71,6 +75,7 @@ def test_a_trace_of_the_same_outputs_gives_its_figures_and_files(tmp_path: Path)
     (run,) = pool.jobs
     assert (run.debug_bytes, len(run.sets)) == (0, 4)
     assert not (tmp_path / "trace" / DEBUG).exists()
+    assert trace(tmp_path, pool).files == files  # once more, in a fresh process
 
 
 def test_the_mean_time_of_a_run_is_noted_where_the_entry_asks_for_it(tmp_path: Path) -> None:
@@ -115,7 +120,7 @@ def test_the_python_runner_traces_only_what_asks_for_a_trace(tmp_path: Path) -> 
     runner = make_runner(pool, 9.0, quantizes=True)
     plain = CaseSpec("net", Scheme.A8W8, "SM8650")
     program = Program(plain, tmp_path / "p", COMPILED, tmp_path, tmp_path / "run.log")
-    assert runner.name == "python"
+    assert (runner.name, runner.pool) == ("python", pool)
     assert runner.opening(program) == OpenJob(program, quantizes=True)
     assert make_runner(pool, 9.0).opening(program) == OpenJob(program, quantizes=False)
     opened: Any = SimpleNamespace(program=program, sets=SETS, outputs=JUDGED)
@@ -124,3 +129,48 @@ def test_the_python_runner_traces_only_what_asks_for_a_trace(tmp_path: Path) -> 
     asks = replace(plain, source=Source(choices=Choices(profile_level="detailed")))
     opened.program = replace(program, spec=asks)
     assert runner.note(opened, None).accelerator == {"accelerator_us": 5}
+
+
+def test_a_program_is_loaded_as_its_runner_and_entry_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = SimpleNamespace(LoadedProgram=lambda *given, **more: (given, more))
+    monkeypatch.setitem(sys.modules, "ci.executorch.runtime", loaded)
+    spec = CaseSpec("net", Scheme.A8W8, "SM8650", Source(run=RunOptions(iteration=4)))
+    program = Program(spec, tmp_path / "p", COMPILED, tmp_path, tmp_path / "run.log")
+    wanted = {"quantizes": True, "repeated": spec.source.run}
+    assert OpenJob(program, quantizes=True)() == ((program,), wanted)
+
+
+@pytest.mark.parametrize("debug_bytes", [0, 9])
+def test_a_traced_run_is_one_of_the_program_whose_trace_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, debug_bytes: int
+) -> None:
+    done: list[Any] = []
+
+    class Loaded:
+        def __init__(self, *given: Any, **more: Any) -> None:
+            done.append((given, more))
+
+        def run(self, sets: Any) -> Any:
+            return JUDGED[: len(sets)]
+
+        def write_trace(self, *files: Path) -> None:
+            done.append(files)
+
+    def read_trace(*given: Any, debug: bool) -> Any:
+        done.append((given, debug))
+        return {"accelerator_us": 5}, ("profile.csv",)
+
+    for name, value in (("runtime", Loaded), ("etdump", read_trace)):
+        fields = {"LoadedProgram": value} if name == "runtime" else {"read_trace": value}
+        monkeypatch.setitem(sys.modules, f"ci.executorch.{name}", SimpleNamespace(**fields))
+    spec = CaseSpec("net", Scheme.A8W8, "SM8650")
+    program = Program(spec, tmp_path / "p", COMPILED, tmp_path, tmp_path / "run.log")
+    made = TracedRun(program, tmp_path, SETS[:3], debug_bytes)()
+    assert made == (JUDGED[:3], {"accelerator_us": 5}, ("profile.csv",))
+    assert done == [
+        ((program,), {"debug_bytes": debug_bytes}),
+        (tmp_path / ETDUMP, tmp_path / DEBUG),
+        ((tmp_path, 3, 2), bool(debug_bytes)),
+    ]

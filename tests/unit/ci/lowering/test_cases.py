@@ -8,8 +8,9 @@ import pytest
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
-from ci.models.schemes import Scheme
+from ci.models.schemes import ONNX, Scheme
 from ci.models.suite import SUITE
+from ci.models.user_models import ModelEntry
 from provisioning.errors import ManifestError, UsageError
 
 SOCS = ["SM8550", "SM8650", "SM8750"]
@@ -56,6 +57,7 @@ def test_a_wrong_name_gives_the_nearest_and_the_list(
     with pytest.raises(UsageError) as caught:
         select_cases(SUITE_SCHEMES, SOCS, **selection)  # type: ignore[arg-type]
     assert words in str(caught.value)
+    assert caught.value.fix
 
 
 FILE = """
@@ -113,6 +115,16 @@ def test_a_users_model_is_taken_by_its_path(tmp_path: Path) -> None:
     (case,) = select_cases(SUITE_SCHEMES, SOCS, models=[f"{file}:make"], schemes=["8a8w"])
     assert case.model == f"{file}:make"
     assert "/" not in case.slug
+
+
+def test_an_onnx_file_is_a_model_of_its_lane_alone(tmp_path: Path) -> None:
+    file = tmp_path / "net.onnx"
+    file.touch()
+    (case, *_) = select_cases({}, SOCS, models=[str(file)], lane=ONNX)
+    assert (case.model, case.reference, case.is_file) == (str(file), str(file), True)
+    for given in ({"models": [str(file)]}, {"entries": {"net": ModelEntry(str(file))}}):
+        with pytest.raises(UsageError, match=r"net(\.onnx)? is an ONNX model"):
+            select_cases({}, SOCS, **given)  # type: ignore[arg-type]
 
 
 def test_a_users_model_may_be_relative_to_where_nox_was_called(

@@ -20,6 +20,13 @@ def test_programs_that_differ_only_in_time_become_equal() -> None:
     assert len(sign_by_content(first)) == len(first)
 
 
+def test_a_context_behind_a_magic_that_heads_none_is_signed() -> None:
+    head = b"head" + HEADER.pack(MAGIC, 3, 1 << 60)
+    first, later = (sign_by_content(head + wrap(signature, b"one")) for signature in (7, 9))
+    assert first == later
+    assert first.startswith(head)
+
+
 def test_other_contexts_get_other_signatures() -> None:
     signed = [sign_by_content(wrap(5, context)) for context in (b"one", b"onf")]
     assert signed[0][4:12] != signed[1][4:12]
