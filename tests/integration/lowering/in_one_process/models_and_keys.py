@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
@@ -33,9 +34,10 @@ from ci.models.model import (  # noqa: E402  # noqa: E402
 )
 from ci.models.numerics import THREADS, VARIABLES, fix_numerics  # noqa: E402
 from ci.models.schemes import Recipe, Scheme  # noqa: E402
+from ci.models.tensors import digest_sets  # noqa: E402
 from ci.models.user_code import find_line, import_file, unpack, working_directory  # noqa: E402
 from ci.models.user_models import Source  # noqa: E402
-from provisioning.errors import FailedError  # noqa: E402
+from provisioning.errors import FailedError, UsageError  # noqa: E402
 from provisioning.manifest.targets import Backend  # noqa: E402
 
 
@@ -123,6 +125,93 @@ def test_a_model_is_judged_on_four_sets_in_eval_mode(
         "" if given >= 3 else SHUFFLED,
         "" if given else SHUFFLED,
     )
+
+
+def test_data_of_an_entry_come_before_those_of_its_factory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = (Net(lambda net, x: x + 1), (draw(),), [(draw(9),)])
+    monkeypatch.setattr(model, "call_function", lambda _: made)
+    sets = torch.stack([draw(seed) for seed in range(1, 6)])
+    for name, array in (("inputs", sets), ("calibration", -sets[:3]), ("odd", sets[:, :1])):
+        np.save(tmp_path / f"{name}.npy", array.numpy())
+    names = ("inputs", "calibration", "odd")
+    inputs, calibration, odd = (str(tmp_path / f"{name}.npy") for name in names)
+    source = Source(inputs=inputs, calibration=calibration)
+    loaded = load_model("my.py:factory", source)
+    assert torch.equal(torch.stack([one for (one,) in loaded.evaluation]), sets)
+    assert torch.equal(torch.stack([one for (one,) in loaded.reference]), sets + 1)
+    assert torch.equal(torch.stack([one for (one,) in loaded.calibration[1:4]]), -sets[:3])
+    assert (loaded.name, loaded.made, loaded.calibration_made) == ("my.py:factory", "", "")
+    assert model.count_judged("my.py:factory", source) == 5
+    assert model.count_judged("my.py:factory", Source()) == 4
+    for key in ("inputs", "calibration"):
+        with pytest.raises(UsageError, match=rf"^{key}: odd\.npy gives inputs of different shapes"):
+            model.count_judged("my.py:factory", Source(**{key: odd}))
+
+
+def test_each_method_is_made_by_a_function_of_the_models_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def make(reference: str) -> Any:
+        asked.append(reference)
+        return Net(lambda net, x: x), (draw(),)
+
+    monkeypatch.setattr(model, "call_function", make)
+    choices = Choices(methods=("other",))
+    for reference in ("/my/net.py:factory", "mlp"):
+        module, example, _ = model.make_model(reference, choices)
+        assert ([*model.split_module(module)], len(example)) == (["forward", "other"], 2)
+    assert asked == ["/my/net.py:factory", "/my/net.py:other", "mlp", "mlp:other"]
+
+
+def test_models_of_the_suite_alone_are_loaded_before_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+
+    def load(*given: Any) -> Any:
+        loaded.append(given)
+        return given
+
+    monkeypatch.setattr(model, "load_model", load)
+    monkeypatch.setattr(model, "digest_model", lambda given: f"digest of {given[0]}")
+    model.load_digested.cache_clear()
+    with_data = Source(inputs="i.npy")
+    for reference, source in (("mlp", Source()), ("mlp", with_data), ("net.py:f", Source())):
+        model.preload_model(reference, source)
+    assert loaded == [("mlp", Source())]
+    assert model.load_digested("n.py:f", with_data) == (("n.py:f", with_data), "digest of n.py:f")
+    model.load_digested.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("judged", "calibration", "quantized", "made"),
+    [
+        ("random inputs", "shuffled inputs", True, "random inputs"),
+        ("", "shuffled inputs", True, "calibrated on shuffled inputs"),
+        ("", "shuffled inputs", False, ""),
+        ("", "", True, ""),
+    ],
+)
+def test_inputs_that_were_not_given_are_named(
+    judged: str, calibration: str, quantized: bool, made: str
+) -> None:
+    assert model.name_made(judged, calibration, quantized=quantized) == made
+
+
+def test_sets_have_a_digest_of_their_values_types_and_shapes() -> None:
+    sets = [[draw(1), draw(2)], [draw(3), draw(4)]]
+    arrays = [[one.numpy() for one in tensors] for tensors in sets]
+    others = [
+        sets[::-1],
+        [[draw(1), draw(2), draw(3)], [draw(4)]],
+        [[one.double() for one in tensors] for tensors in sets],
+        [[one.reshape(4, 2) for one in tensors] for tensors in sets],
+    ]
+    digests = [digest_sets(one) for one in (sets, arrays, *others)]
+    assert digests[0] == digests[1]
+    assert len({*digests}) == 5
 
 
 def test_inputs_of_the_suite_count_as_given() -> None:
@@ -318,6 +407,16 @@ def test_a_file_is_imported_as_a_script_is(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sys, "path", [*sys.path])
     import_file(tmp_path / "my_net.py")
     assert sys.path[0] == str(tmp_path)
+    package = tmp_path / "my_package" / "inner"
+    package.mkdir(parents=True)
+    (tmp_path / "my_own.py").write_text("")
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "net.py").write_text("import beside, my_own\nfrom . import beside as same\n")
+    (package / "beside.py").touch()
+    loaded = import_file(package / "net.py")
+    assert loaded.__name__ == "my_package.inner.net"
+    assert loaded.same.__name__ == "my_package.inner.beside"
     here = Path.cwd()
     with working_directory(tmp_path):
         assert Path.cwd() == tmp_path

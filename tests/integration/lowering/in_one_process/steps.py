@@ -513,7 +513,8 @@ def test_methods_are_one_model_whose_inputs_and_outputs_are_all_of_theirs() -> N
     assert len(joined(*example)) == len(wanted)
     model = Model("net", joined, (example,), (example, *calibration))
     parts = split_model(model)
-    assert list(parts) == ["forward", "other"]
+    names = {name: part.name for name, part in parts.items()}
+    assert names == {"forward": "net.forward", "other": "net.other"}
     assert parts["other"].evaluation == ((three,),)
     assert parts["forward"].calibration == ((one, two), (two, three))
     assert all(map(torch.equal, parts["other"].module(three), wanted[1:]))

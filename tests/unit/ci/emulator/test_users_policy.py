@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -187,6 +188,34 @@ def test_a_policy_that_will_not_do_is_an_error_that_names_it(
     with pytest.raises(ManifestError) as caught:
         read(repository, text)
     assert re.search(words, str(caught.value), re.DOTALL), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "word"),
+    [
+        *((key, "gone.npy") for key in ("calibration", "inputs", "float_model", "metric.labels")),
+        *((key, "gone.py:f") for key in ("metric.function", "path")),
+        *((key, "gone.py:f") for key in ("lowering.annotation", "lowering.recipe")),
+    ],
+)
+def test_a_file_that_an_entry_lacks_is_named_with_its_key(
+    repository: Path, key: str, word: str
+) -> None:
+    (repository / "net.onnx").touch()
+    own = {"path": "nets/net.py:f" if key != "float_model" else "net.onnx"}
+    if key.startswith("metric."):
+        own |= {"metric.function": "metrics.py:f", "metric.labels": "data/labels.npy"}
+        own |= {"metric.max_drop": "0.1"}
+    rows = "".join(f"{name} = {json.dumps(value)}\n" for name, value in {**own, key: word}.items())
+    text = f"{EXTENDS}[models.net]\n{rows}".replace('"0.1"', "0.1")
+    with pytest.raises(ManifestError) as caught:
+        read(repository, text)
+    assert caught.value.what.startswith(f"{repository}/qnn.toml: models.net.{key}: no ")
+    assert "gone.py" in caught.value.what or "gone.npy" in caught.value.what
+    assert caught.value.why.endswith("gone.py is not a file" if "py:" in word else "is not a file")
+    assert caught.value.fix
+    with pytest.raises(ManifestError, match=r"models\.net\.float_model is for an \.onnx file"):
+        read(repository, f'{EXTENDS}[models.net]\npath = "nets/net.py:f"\nfloat_model = "a.onnx"\n')
 
 
 def test_a_limit_that_was_dropped_is_accepted_and_named(repository: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
 from ci.models.schemes import ONNX, Scheme
+from ci.models.source_lines import find_factory, find_places, find_suite_model, is_installed
 from ci.models.suite import SUITE
 from ci.models.user_models import ModelEntry
+from ci.report.schema import Place
 from provisioning.errors import ManifestError, UsageError
 
 SOCS = ["SM8550", "SM8650", "SM8750"]
@@ -164,6 +167,30 @@ def test_a_users_model_whose_path_no_report_can_hold_is_refused(
     with pytest.raises(UsageError, match="no model") as caught:
         select_cases(SUITE_SCHEMES, SOCS, models=[f"{file}:make"])
     assert "not UTF-8" in caught.value.why
+
+
+def test_a_factory_is_where_its_file_defines_it(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    file = tmp_path / "a:b" / "net.py"
+    file.parent.mkdir()
+    file.write_text(
+        "import torch\nmade = 1\nclass Net:\n    def make(self): ...\ndef maker(): ...\n"
+    )
+    for name, line in (("made", 2), ("Net", 3), ("make", 4), ("maker", 5), ("gone", 1)):
+        assert find_factory(f"{file}:{name}") == Place(file="a:b/net.py", line=line)
+    assert find_factory(f"{tmp_path}/gone.py:make") == Place(file="gone.py", line=1)
+    assert find_suite_model("gone") == ""
+    assert find_factory(find_suite_model("mlp")).file.endswith("ci/models/suite/mlp.py")
+
+
+def test_the_lines_of_a_reason_are_those_of_its_files_each_once() -> None:
+    reason = "no op [a/net.py:3], no type [a/net.py:3]\n  why: b.py, line 0, in f\n  why: c"
+    assert find_places(reason) == [Place(file="a/net.py", line=3), Place(file="b.py", line=1)]
+
+
+def test_a_file_is_installed_in_the_library_or_as_a_package() -> None:
+    assert all(map(is_installed, (os.__file__, pytest.__file__, "/x/dist-packages/net.py")))
+    assert not is_installed("/x/net.py")
 
 
 def test_the_default_suite_is_large_enough() -> None:

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed in this envi
 from torch import Tensor, nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
+from ci.models import noise as noise_module  # noqa: E402
 from ci.models.layers import MOST_LAYERS, expose_layers, find_loss  # noqa: E402
 from ci.models.noise import RUNS, predict_noise  # noqa: E402
 
@@ -88,6 +89,76 @@ def test_float16_has_a_relative_error_and_a_fused_activation_an_absolute_one() -
     assert rms(fused) == pytest.approx(2**-8 / np.sqrt(3), rel=0.3)
     (apart,) = predict_noise(nn.Sequential(nn.ReLU(), nn.Sigmoid()), inputs(), float16=True)
     assert rms(apart) < 2**-10
+
+
+class Joined(nn.Module):
+    """Two layers, each times ``factor``, concatenated before a sigmoid."""
+
+    def __init__(self, make: Any, factor: float) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second, self.factor = make(), make(), factor
+
+    def forward(self, values: Tensor) -> Tensor:
+        made = torch.cat([self.first(values), self.second(values)], 1)
+        scaled = made * self.factor if self.factor != 1 else made
+        return torch.sigmoid(scaled.reshape(8, -1))
+
+
+@pytest.mark.parametrize(
+    ("make", "factor", "fused"),
+    [
+        (lambda: nn.Linear(16, 16), 1.0, True),
+        (lambda: nn.Linear(16, 16), 0.5, False),
+        (lambda: nn.Conv1d(1, 1, 1), 0.5, True),
+        (nn.ReLU, 1.0, False),
+    ],
+)
+def test_an_activation_is_fused_through_views_and_behind_a_convolution_a_factor(
+    make: Any, factor: float, fused: bool
+) -> None:
+    sets = [(one.unsqueeze(1),) for (one,) in inputs()]
+    (noise,) = predict_noise(Joined(make, factor), sets, float16=True)
+    assert (rms(noise) > 2**-10) is fused
+
+
+class Coarse(nn.Module):
+    """A linear layer with a bias, whose weights have so many bits and a scale per channel."""
+
+    def __init__(self, bits: int) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        high = 2 ** (bits - 1) - 1
+        kind = torch.int8 if bits <= 8 else torch.int16
+        self.range = (-high - 1, high, kind)
+        self.register_buffer("levels", torch.randint(-high, high, (32, 16)).to(kind))
+        self.register_buffer("scales", torch.full((32,), 0.3 / high, dtype=torch.float64))
+        self.register_buffer("zeros", torch.zeros(32, dtype=torch.int64))
+
+    def forward(self, values: Tensor) -> Tensor:
+        weights = OPS.dequantize_per_channel(self.levels, self.scales, self.zeros, 0, *self.range)
+        return round_to(nn.functional.linear(values, weights), 1e-3, 16)
+
+
+@pytest.mark.parametrize(("bits", "total", "within"), [(4, 3.6, 1.1), (8, 1, 1), (16, 3.6, 3.6)])
+def test_layers_of_4_bits_have_a_bias_and_of_16_bits_noise_of_six_steps(
+    bits: int, total: float, within: float
+) -> None:
+    module = torch.export.export(Coarse(bits), inputs()[0], strict=True).module()
+    (noise,) = predict_noise(module, inputs(), float16=False)
+    steps = np.asarray(noise) / 1e-3
+    assert rms(steps) == pytest.approx(total, rel=0.15)
+    assert rms(steps - steps.mean(-2, keepdims=True)) == pytest.approx(within, rel=0.2)
+
+
+@pytest.mark.parametrize(("kept", "runs"), [(2, RUNS), (0.5, 4), (1e-9, 2)])
+def test_large_outputs_are_disturbed_less_often(
+    monkeypatch: pytest.MonkeyPatch, kept: float, runs: int
+) -> None:
+    size_bytes = 4 * 4 * 8 * 16  # of four sets, as float32
+    monkeypatch.setattr(noise_module, "MAX_BYTES", int(size_bytes * RUNS * kept) + 1)
+    (noise,) = predict_noise(trace(0.0, 0.0, 0.05), inputs(), float16=False)
+    assert len(noise) == runs
 
 
 def test_what_float16_holds_is_read_without_an_error() -> None:

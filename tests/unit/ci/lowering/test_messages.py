@@ -72,7 +72,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "text.npy").write_bytes(b"hello")
     (tmp_path / "zip.npz").write_bytes(b"PK\x03\x04")
     yield tmp_path
-    for name in ("model_own", "model_broken"):
+    for name in ("model_own", "model_broken", "model_in_c"):
         sys.modules.pop(name, None)
 
 
@@ -196,7 +196,9 @@ def test_a_metric_is_measured_of_all_models_and_of_exchanged_inputs(place: Path)
     measured = user_data.run_metric(make_job(f"{own}:score", f"{own}:labels"))
     assert (measured.value, measured.float32, measured.quantized) == (0.75, 1.0, 0.5)
     assert [*vars_of(measured)] == [0.75, 1.0, 0.0, 0.5]
-    user_data.check_metric(Metric(f"{own}:score", f"{own}:labels", max_drop=0.1), 4)
+    (place / "in_c.py").write_text("best = max  # which has no signature")
+    for function in (f"{own}:score", f"{place}/in_c.py:best"):
+        user_data.check_metric(Metric(function, f"{own}:labels", max_drop=0.1), 4)
 
 
 def vars_of(measured: Any) -> Iterator[float]:
