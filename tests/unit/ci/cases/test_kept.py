@@ -67,6 +67,7 @@ def reseal(kept: Path, **changes: Any) -> None:
 
 
 def test_the_same_outputs_give_the_same_report(kept: Path) -> None:
+    rewrite(kept, run_s=1.5, run_ms=2.5, accelerator_cycles=3, accelerator_us=4)
     before, after = read_report(kept), judge(kept)
     assert after.cases == before.cases
     assert after.controls == before.controls
@@ -311,6 +312,11 @@ def test_nothing_else_is_green(harm: Callable[[Path], None], kept: Path) -> None
     assert report.cases[0].status is Status.FAILED
     assert report.cases[0].reason
     assert report.exit_code is ExitCode.FAILED
+
+
+def test_a_link_among_kept_files_is_named(kept: Path) -> None:
+    linked_folder(kept)
+    assert "inputs is a link" in judge(kept).cases[0].reason
 
 
 @pytest.mark.parametrize("changes", [{"scheme": "../x"}, {"soc": "../../x"}])

@@ -101,9 +101,10 @@ def test_a_runner_gets_the_entry_s_flags_and_its_mean_time_is_noted(tmp_path: Pa
     script = tmp_path / "run.sh"
     seen = tmp_path / "flags"
     speed = "for word; do case $word in --perf*) echo 1.25 >${word#*=};; esac; done"
-    script.write_text(f'{WRITES.format(tmp_path / "right.raw")}\necho "$*" >{seen}\n{speed}\n')
+    script.write_text(f'{WRITES.format(tmp_path / "right.raw")}\necho "$PWD $*" >{seen}\n{speed}\n')
     run_script(tmp_path, script)
     assert "--iteration" not in seen.read_text()
+    assert seen.read_text().startswith(f"{tmp_path}/work ")
     notes: list[RunNotes] = []
     run_script(tmp_path, script, RunOptions(warm_up=2, iteration=9, lpai_fps=30), notes)
     assert " --warm_up=2 --iteration=9 --lpai_fps=30 " in seen.read_text()

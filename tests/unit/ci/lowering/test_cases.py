@@ -49,7 +49,7 @@ def test_globs_and_repeats_select_each_case_once() -> None:
     [
         ({"soc_names": ["SM8655"]}, "the nearest is SM8650"),
         ({"schemes": ["8w8a"]}, "no scheme '8w8a'"),
-        ({"models": ["resnett"]}, "the nearest is resnet"),
+        ({"models": ["resnett"]}, "no model 'resnett'\n  why: the nearest is resnet"),
         ({"models": ["missing.py:make"]}, "is not a file"),
         ({"models": ["net.py"]}, "names no function"),
     ],
