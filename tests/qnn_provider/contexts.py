@@ -57,6 +57,6 @@ def write_context(
     return write_nodes(folder / "m_ctx.onnx", [make_node(**changes)], soc)
 
 
-def write_embedded(folder: Path, blob: bytes) -> Path:
-    node = make_node(ep_cache_context=blob, embed_mode=1)
+def write_embedded(folder: Path, blob: bytes, **changes: str | int) -> Path:
+    node = make_node(ep_cache_context=blob, embed_mode=1, **changes)
     return write_nodes(folder / "m_ctx.onnx", [node])

@@ -34,7 +34,7 @@ from ci.cases.engine import (
 )
 from ci.cases.judged import CaseJudge, Evidence, JudgeSetup, Run, make_case
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
-from ci.cases.pipeline import CaseResult, SessionOptions, describe_departure
+from ci.cases.pipeline import CaseResult, CaseRun, SessionOptions, describe_departure
 from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
 from ci.cases.qnn_files import PARAMS
@@ -695,6 +695,22 @@ def test_everything_of_a_case_is_kept_with_links_and_without_pipes(tmp_path: Pat
     assert (place / "artifact" / "program.txt").read_text() == "the float model"
     read = stack_outputs(read_outputs(place / "outputs", COMPILED, 4), COMPILED)
     assert all((one == other).all() for one, other in zip(read, RIGHT, strict=True))
+
+
+def test_a_runner_gets_every_file_of_a_program_and_no_reference(tmp_path: Path) -> None:
+    made, place = tmp_path / "made", tmp_path / "place"
+    place.mkdir()
+    for name in ("model/net.onnx", "model/net.bin", "float/0_0.raw", "artifact.json"):
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_text(name)
+    setup: Any = SimpleNamespace(
+        options=give_options(), runner=echo(RIGHT), baselines={}, work=made
+    )
+    compiled = msgspec.structs.replace(COMPILED, program="model/net.onnx")
+    program = CaseRun(SPEC, setup).copy_program(SPEC, made, compiled, place)
+    assert (program.path.name, program.path.read_text()) == ("net.onnx", "model/net.onnx")
+    found = {path.name: path.read_text() for path in place.rglob("*") if path.is_file()}
+    assert found == {"net.onnx": "model/net.onnx", "net.bin": "model/net.bin"}
 
 
 @pytest.mark.parametrize("fallback", [False, True])

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,9 +196,12 @@ def test_two_graphs_share_a_binary(tmp_path: Path) -> None:
     assert "ep.stop_share_ep_contexts=1" in caught.value.fix
 
 
+@pytest.mark.parametrize("claimed", ["2.49.40", ""])
 @pytest.mark.parametrize("embedded", [True, False])
-def test_a_sealed_binary_that_was_changed_is_found(tmp_path: Path, embedded: bool) -> None:
-    write = write_embedded if embedded else write_context
+def test_a_sealed_binary_that_was_changed_is_found(
+    tmp_path: Path, embedded: bool, claimed: str
+) -> None:
+    write = partial(write_embedded if embedded else write_context, ep_sdk_version=claimed)
     changed = BLOB[:-5] + bytes([BLOB[-5] ^ 1]) + BLOB[-4:]
     assert not read_context(write(tmp_path, changed)).seal  # nothing says so without a seal
     path = write(tmp_path, BLOB)
