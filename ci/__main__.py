@@ -34,6 +34,7 @@ VERBS: dict[str, Verb] = {
     "gate": Verb("ci.verbs.gate", "judge what the jobs of a plan left: one verdict"),
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
     "inspect": Verb("ci.verbs.inspect", "say what a program, library, APK or AAR holds"),
+    "check-app": Verb("ci.verbs.check_app", "check whether an Android app can run QNN"),
     "context": Verb("ci.verbs.context", "say what an ONNX context model holds and who can load it"),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
     "verify-evidence": Verb(

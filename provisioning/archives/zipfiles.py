@@ -315,7 +315,7 @@ def extract_member(
 
 def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], None]) -> None:
     """Give ``take`` the member's bytes piece by piece; check its size and CRC-32."""
-    start = _data_offset(source, member)
+    start = find_data_offset(source, member)
     crc32, _, _ = load_engine()
     crc, total = 0, 0
     pieces = _chunks if member.method == STORED else _inflate
@@ -334,7 +334,7 @@ def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], N
         )
 
 
-def _data_offset(source: ByteSource, member: Member) -> int:
+def find_data_offset(source: ByteSource, member: Member) -> int:
     header = source.read_at(member.offset, LOCAL_BYTES)
     if len(header) < LOCAL_BYTES or not header.startswith(LOCAL):
         raise unsafe(source.name, f"member {member.name!r} has no local header")

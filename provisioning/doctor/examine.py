@@ -45,7 +45,14 @@ from provisioning.doctor.checks.registry import (
 )
 from provisioning.doctor.checks.sdk import INSTALLATIONS, SDK
 from provisioning.doctor.checks.variables import RUNTIMES, VARIABLES
-from provisioning.doctor.facts import CHECKOUT, HOST_KIND, EnvironmentFacts
+from provisioning.doctor.facts import (
+    CHECKOUT,
+    HOST_KIND,
+    STAGING,
+    EnvironmentFacts,
+    HostFacts,
+    TreeFacts,
+)
 from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
@@ -268,6 +275,23 @@ def judge_environment(case: Case) -> list[Finding]:
     """Every finding, sorted by id, each once."""
     case = _with_host_glibc(case)
     findings = [finding for subjects in SUBJECTS for finding in subjects.judge_all(case)]
+    findings += [finding for group in find_groups(case) for finding in judge_group(group)]
+    return sorted({finding.printable() for finding in findings})
+
+
+def judge_staged(
+    tree: TreeFacts, profile: str, soc: str = "", wanted: Sequence[str] | None = None
+) -> list[Finding]:
+    """Return every finding on libraries and programs as a device of ``profile`` has them, sorted,
+    each once. ``wanted`` are the names that must be there, by default the profile's. Raises
+    UsageError for an unknown SoC."""
+    fitness = find_fitness(profile)
+    if wanted is not None:
+        fitness = msgspec.structs.replace(fitness, staged=tuple(wanted))
+    facts = EnvironmentFacts(profile, HostFacts("", "", None, 0, 0, 0, ""), trees={STAGING: tree})
+    pair = (soc.upper(), find_soc(soc).hexagon) if soc else None
+    case = Case(facts, read_doctor_policy(), fitness, read_elf_policies(), pair)
+    findings = [one for subjects in (FAMILIES, STAGINGS) for one in subjects.judge_all(case)]
     findings += [finding for group in find_groups(case) for finding in judge_group(group)]
     return sorted({finding.printable() for finding in findings})
 

@@ -169,6 +169,7 @@ SAMPLES = (
     "nox -s bench -- parity",
     "nox -s tests",
     "qnn-ci cache-key emulator",
+    "qnn-ci check-app app.apk",
     "qnn-ci completion bash",
     "qnn-ci context model_ctx.onnx",
     "qnn-ci env PROFILE",
@@ -250,6 +251,8 @@ RECIPES = (
         needs=COMPILERS,
         packages=TORCH,
     ),
+    # A small app with libraries of one build.
+    Recipe("check-app", (setups.build_app,), r"fit|\"fit\": true"),
     Recipe(
         "qnn-ci context",
         (setups.leave_context,),

@@ -27,6 +27,7 @@ from tests.documented.pages import ROOT
 from tests.documented.stage import Stage
 from tests.mutants.packages import PACKAGES
 from tests.stand_ins import (
+    android_apps,
     bad_server,
     dsp_toolchains,
     elf_edits,
@@ -206,6 +207,13 @@ def hold_wheel(stage: Stage) -> None:
     elf_edits.set_build("v2.49.40.260810104044", "v2.11.40.230710101010")(data)
     with zipfile.ZipFile(stage.folder / "qnn.whl", "w") as wheel:
         wheel.writestr(f"qnn/{name}", bytes(data))
+
+
+def build_app(stage: Stage) -> None:
+    """An APK, and sources, with a set of libraries for two Hexagon versions."""
+    libraries = android_apps.make_set() | android_apps.make_set(hexagon=0x79)
+    android_apps.write_apk(stage.project / "app.apk", libraries)
+    android_apps.write_sources(stage.project / "MyApp", libraries)
 
 
 # -- builds -------------------------------------------------------------------------------------

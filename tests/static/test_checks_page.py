@@ -12,26 +12,32 @@ from typing import Any
 
 import pytest
 
+from ci.inspect.app_checks import APPS
 from provisioning.doctor.checks.registry import Check
 from provisioning.doctor.examine import list_checks
 
 DROPPED = {"QNN224"}
-IDS = [check.id for check in list_checks()]
+OF_APPS = sorted(APPS.checks, key=lambda check: check.id)
+CHECKS = sorted([*list_checks(), *OF_APPS], key=lambda check: check.id)
+IDS = [check.id for check in CHECKS]
 PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
 HEAD = (
     "| id | severity | what is wrong | what you would meet later | fix |\n|---|---|---|---|---|\n"
 )
-TABLE = re.compile(re.escape(HEAD) + r"(?:\| QNN(\d)\d\d .*\n)+")
+TABLE = re.compile(re.escape(HEAD) + r"\| (QNN\d\d\d) .*\n(?:\| QNN.*\n)*")
 SPECIAL = re.compile(r"([`*_<>|$])")
 
 
 def render_page(page: str) -> str:
     """``page`` with the rows of each of its tables as the registry has them."""
-    return TABLE.sub(lambda found: HEAD + "".join(map(_row, _hundred(found[1]))), page)
+    return TABLE.sub(lambda found: HEAD + "".join(map(_row, _table(found[1]))), page)
 
 
-def _hundred(digit: str) -> list[Check[Any]]:
-    return [check for check in list_checks() if check.id.startswith(f"QNN{digit}")]
+def _table(first: str) -> list[Check[Any]]:
+    """The checks of apps, or those of the doctor with the same first digit."""
+    if first in {check.id for check in OF_APPS}:
+        return OF_APPS
+    return [check for check in list_checks() if check.id.startswith(first[:4])]
 
 
 def _row(check: Check[Any]) -> str:
@@ -59,7 +65,7 @@ def test_an_id_stands_for_one_check_for_ever() -> None:
     assert all(re.fullmatch(r"QNN\d{3}", code) for code in IDS)
 
 
-@pytest.mark.parametrize("check", list_checks(), ids=lambda check: check.id)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
 def test_a_row_has_texts_and_follows_checks_that_are_there(check: Check[Any]) -> None:
     for text in (check.what, check.why, check.fix):
         assert text.strip()

@@ -1,0 +1,480 @@
+"""Whether an Android app can run QNN: the checks that only an app has, next to the doctor's on its
+libraries and programs.
+
+The rules are Android's and Gradle's: developer.android.com/guide/practices/page-sizes,
+.../guide/topics/manifest/uses-native-library-element (since API level 31), .../build/releases
+(useLegacyPackaging is the opposite of uncompressed libraries from minSdk 23 on).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+
+from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
+from provisioning.doctor.checks.coherence import most_common_build
+from provisioning.doctor.checks.elf import LAST_WITHOUT
+from provisioning.doctor.checks.registry import Finding, Seen, Severity, Subjects, seen
+from provisioning.doctor.examine import judge_staged
+from provisioning.doctor.facts import parse_qnn_name
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6
+from provisioning.files import hash_file
+from provisioning.versions import is_older
+
+PAGE, LARGE_PAGE = 4096, 16384
+NOT_EXTRACTED_FROM, DECLARED_FROM = 23, 31  # API levels
+WIDE = frozenset({"arm64-v8a", "x86_64"})  # whose pages may have 16 KiB
+MOST_NAMED = 8
+RPC = "libcdsprpc.so"
+VENDOR = (RPC, "libadsprpc.so", "libsdsprpc.so", "libOpenCL.so")
+OWN = re.compile(r"lib(Qnn|qnn|Genie|Htp|Snpe|SNPE|executorch|onnxruntime|c[+][+])")
+RUNTIME = re.compile(r"lib(qnn_)?executorch.*|libonnxruntime.*")
+# What an incomplete copy, or a part of an app, may lack.
+ABSENCES = frozenset({"QNN216", "QNN304", "QNN310", "QNN311", "QNN312", "QNN317"})
+ABSENCES |= {"QNN309", "QNN850", "QNN851", "QNN852", "QNN864"}
+OF_COPY = frozenset({"QNN853", "QNN854"})
+# What the app that takes a library decides, and what Gradle does later.
+OF_APP = frozenset({"QNN850", "QNN851", "QNN852", "QNN856", "QNN860"})
+OF_BUILD = frozenset({"QNN228"})
+# These have words of their own for an app.
+REPLACED = frozenset({"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"})
+
+APPS: Subjects[AppUnit] = Subjects()
+
+
+def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
+    """Every finding on one app or flavour, sorted by id, each once. Raises UsageError."""
+    found = list(APPS.judge(unit))
+    if unit.tree.files or unit.tree.lowered:
+        for soc in socs or [""]:
+            staged = judge_staged(unit.tree, "android", soc, find_wanted(unit))
+            found += [one for one in staged if one.id not in REPLACED]
+    texts = (replace(one, where=unit.show(one.where), fix=unit.show(one.fix)) for one in found)
+    return sorted({one for each in texts if (one := _weigh(unit, each))})
+
+
+def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
+    """Whether all errors are about files that this copy does not have."""
+    errors = {one.id for one in findings if one.severity is Severity.ERROR}
+    return bool(errors) and unit.kind.is_copy and errors <= OF_COPY
+
+
+def find_wanted(unit: AppUnit) -> tuple[str, ...]:
+    """What of QNN must be in an app: libQnnHtp.so unless it uses another backend, and, for
+    ExecuTorch and ONNX Runtime, libQnnSystem.so."""
+    names = {one.name for one in unit.libraries if one.abi == QNN_ABI}
+    others = {f"libQnn{backend}.so" for backend in ("Gpu", "Cpu", "Dsp", "Lpai")}
+    if not any(name.startswith("libQnn") for name in names):
+        return ()
+    backend = () if names & others and not _has_htp(names) else ("libQnnHtp.so",)
+    needs_system = any(map(RUNTIME.fullmatch, names)) or bool(unit.tree.lowered)
+    return (*backend, *(("libQnnSystem.so",) if needs_system else ()))
+
+
+def _has_htp(names: Iterable[str]) -> bool:
+    return any(name.startswith("libQnnHtp") for name in names)
+
+
+def _weigh(unit: AppUnit, finding: Finding) -> Finding | None:
+    """The finding as heavy as it is here; None if another one reports its cause."""
+    absent = {PurePath(path).name for path in unit.absent}
+    missing = re.findall(r"lib[\w+-]+\.so", f"{finding.subject} {finding.what} {finding.fix}")
+    if finding.id in ABSENCES and absent.intersection(missing):  # QNN853 names it
+        return None
+    if unit.kind.is_source and finding.id in OF_BUILD:
+        return None
+    if finding.id in ABSENCES and not unit.is_complete:
+        return replace(finding, severity=Severity.NOTE)
+    if finding.severity is not Severity.ERROR:
+        return finding
+    is_others = finding.id.startswith("QNN2") and not _is_of_qnn(unit, finding.where)
+    if is_others or (unit.kind.is_part and finding.id in OF_APP):
+        return replace(finding, severity=Severity.WARNING)
+    return finding
+
+
+def _is_of_qnn(unit: AppUnit, where: str) -> bool:
+    """Whether QNN, or a runtime that uses it, needs the library at ``where``."""
+    name = PurePath(where).name
+    dsp = {one.name for one in unit.tree.files if one.elf and one.elf.machine == EM_QDSP6}
+    return bool(OWN.match(name)) or name in dsp
+
+
+def _qnn_files(unit: AppUnit) -> list[PackedFile]:
+    return [one for one in unit.libraries if one.abi == QNN_ABI]
+
+
+def find_extraction(unit: AppUnit) -> bool | None:
+    """Whether the installer writes the libraries out; None if that is not known here."""
+    manifest, gradle = unit.manifest, unit.gradle
+    stated = manifest.extracts if manifest else None
+    if gradle:
+        if gradle.legacy is not None or gradle.is_legacy_computed:
+            return gradle.legacy
+        return stated if stated is not None else (unit.min_sdk or 99) < NOT_EXTRACTED_FROM
+    is_known = unit.kind is Kind.APK and manifest and not manifest.fault
+    return True if stated is None and is_known else stated
+
+
+@APPS.check(
+    "QNN850",
+    "{subject} has no native library",
+    "there is nothing of QNN in it, and nothing that could load QNN",
+    "put the libraries into src/main/jniLibs/arm64-v8a; of an app in split APKs name the .apks, or "
+    "a directory with all of them",
+)
+def see_no_libraries(unit: AppUnit) -> Iterator[Seen]:
+    if not unit.libraries:
+        yield seen(unit.name, unit.name)
+
+
+@APPS.check(
+    "QNN851",
+    "{subject} has libraries for {abis} only",
+    "QNN's libraries for Android are for arm64-v8a: on a phone the app runs without them, or, with "
+    "libraries for no ABI of the phone, cannot be installed",
+    "add arm64-v8a to the app's libraries and to abiFilters",
+    after=("QNN850",),
+)
+def see_no_arm64(unit: AppUnit) -> Iterator[Seen]:
+    filters = unit.gradle.abis if unit.gradle else ()
+    if QNN_ABI not in unit.abis or (filters and QNN_ABI not in filters):
+        left = [abi for abi in unit.abis if not filters or abi in filters]
+        yield seen(unit.name, unit.name, abis=", ".join(left or filters))
+
+
+@APPS.check(
+    "QNN852",
+    "{subject} has no library of QNN for arm64-v8a",
+    "'library \"libQnnHtp.so\" not found', or the CPU runs everything without an error",
+    "package libQnnHtp.so, libQnnSystem.so, and a stub and a skel for each Hexagon version",
+    after=("QNN850", "QNN851"),
+)
+def see_no_qnn(unit: AppUnit) -> Iterator[Seen]:
+    names = [one.name for one in (*unit.libraries, *unit.assets)]
+    if not any(re.match(r"lib(Qnn|SNPE)", name) for name in names):
+        yield seen(unit.name, f"{unit.name}: {QNN_ABI}")
+
+
+@APPS.check(
+    "QNN853",
+    "{subject} is missing from this copy{others}",
+    "what is packaged cannot be judged; built from here, the app lacks it",
+    "fetch the whole repository: `git restore :/` and `git lfs pull`; put an AAR where the build "
+    "file names it",
+)
+def see_absent(unit: AppUnit) -> Iterator[Seen]:
+    if unit.absent:
+        names = [PurePath(path).name for path in unit.absent]
+        others = f", and so are {_list(names[1:])}" if names[1:] else ""
+        yield seen(names[0], unit.absent[0], others=others)
+
+
+@APPS.check(
+    "QNN854",
+    "{subject} is an LFS pointer{others}",
+    "it is packaged as it is: 'invalid ELF header'; what it stands for cannot be judged",
+    "run 'git lfs pull' in the checkout",
+)
+def see_pointers(unit: AppUnit) -> Iterator[Seen]:
+    if unit.pointers:
+        names = [PurePath(path).name for path in unit.pointers]
+        others = f", and so are {_list(names[1:])}" if names[1:] else ""
+        yield seen(names[0], unit.pointers[0], others=others)
+
+
+@APPS.check(
+    "QNN855",
+    "the manifest of {subject} was not read: {reason}",
+    "whether the libraries are extracted, and which of the vendor's it may load, is not known",
+    "put the manifest back; of an app in split APKs name the .apks, or a directory with all",
+    severity=Severity.WARNING,
+)
+def see_no_manifest(unit: AppUnit) -> Iterator[Seen]:
+    reason = unit.manifest.fault if unit.manifest else "there is none"
+    if reason:
+        yield seen(unit.name, f"{unit.name}: AndroidManifest.xml", reason=reason)
+
+
+@APPS.check(
+    "QNN856",
+    "{subject} stays inside the APK{others}: {cause}",
+    "FastRPC opens a skel as a file, and nativeLibraryDir is empty: error 4000, 1008 or 14001",
+    "set android.packaging.jniLibs.useLegacyPackaging = true in build.gradle(.kts), which writes "
+    'extractNativeLibs="true" into the manifest; or copy the skels out of assets and put their '
+    "directory on ADSP_LIBRARY_PATH",
+)
+def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
+    skels = _list_skels(unit)
+    if skels and find_extraction(unit) is False:
+        cause = 'extractNativeLibs is "false"'
+        if unit.gradle and unit.gradle.legacy is None:
+            cause = "without useLegacyPackaging Gradle sets extractNativeLibs to false"
+        others = f" (and {len(skels) - 1} more)" if skels[1:] else ""
+        yield seen(skels[0].name, skels[0].shown, others=others, cause=cause)
+
+
+def _list_skels(unit: AppUnit) -> list[PackedFile]:
+    """The libraries for the DSP among those of the ABI, which FastRPC looks for."""
+    dsp = {one.name for one in unit.tree.files if one.elf and one.elf.machine == EM_QDSP6}
+    names = (one.name for one in unit.tree.files if (name := one.qnn_name) and name.part == "Skel")
+    return [one for one in _qnn_files(unit) if one.name in {*dsp, *names}]
+
+
+@APPS.check(
+    "QNN857",
+    "{subject} is compressed, and extractNativeLibs is false{others}",
+    "the installer refuses the APK: INSTALL_FAILED_INVALID_APK, 'Failed to extract native "
+    "libraries, res=-2'",
+    "let Gradle package the APK; with zip, store *.so without compression, then run zipalign",
+)
+def see_compressed(unit: AppUnit) -> Iterator[Seen]:
+    yield from _see_packing(unit, lambda one: one.offset is None)
+
+
+@APPS.check(
+    "QNN858",
+    "{subject} starts at no multiple of 4096 bytes in the APK{others}",
+    "the loader cannot map it from there: the installer refuses the APK, 'Failed to extract native "
+    "libraries, res=-2'",
+    "run `zipalign -P 16 4 IN.apk OUT.apk`, then sign OUT.apk",
+)
+def see_unaligned(unit: AppUnit) -> Iterator[Seen]:
+    yield from _see_packing(unit, lambda one: _is_off(one, PAGE))
+
+
+@APPS.check(
+    "QNN859",
+    "{subject} starts at no multiple of 16384 bytes in the APK{others}",
+    "a device with 16 KiB pages cannot map it from there; Google Play asks for this alignment of "
+    "apps that target Android 15",
+    "run `zipalign -P 16 4 IN.apk OUT.apk` of build-tools 35 or newer, then sign OUT.apk",
+    severity=Severity.WARNING,
+)
+def see_small_alignment(unit: AppUnit) -> Iterator[Seen]:
+    yield from _see_packing(
+        unit,
+        lambda one: one.abi in WIDE and not _is_off(one, PAGE) and _is_off(one, LARGE_PAGE),
+    )
+
+
+def _is_off(file: PackedFile, page_bytes: int) -> bool:
+    """Whether the bytes are in the APK as they are, and start within a page."""
+    return file.offset is not None and file.offset % page_bytes != 0
+
+
+def _see_packing(unit: AppUnit, is_wrong: Callable[[PackedFile], bool]) -> Iterator[Seen]:
+    """Libraries of an APK that stay inside."""
+    if unit.kind is not Kind.APK or find_extraction(unit) is not False:
+        return
+    wrong = [one for one in unit.libraries if is_wrong(one)]
+    if wrong:
+        others = f" (and {len(wrong) - 1} more)" if wrong[1:] else ""
+        yield seen(wrong[0].name, wrong[0].shown, others=others)
+
+
+@APPS.check(
+    "QNN860",
+    "the manifest of {subject} does not declare libcdsprpc.so, which {users} needs",
+    "'library \"libcdsprpc.so\" not found' in apps that target API level 31 or higher, then error "
+    "4000, 1008 or 14001",
+    'add <uses-native-library android:name="libcdsprpc.so" android:required="false"/> to '
+    "<application>",
+    after=("QNN855",),
+)
+def see_undeclared_rpc(unit: AppUnit) -> Iterator[Seen]:
+    users = _undeclared(unit).get(RPC)
+    if users and not _list_programs(unit):
+        yield seen(unit.name, f"{unit.name}: AndroidManifest.xml", users=_join(users))
+
+
+@APPS.check(
+    "QNN861",
+    "the manifest of {subject} does not declare libcdsprpc.so, which {users} needs, and the app "
+    "has the program {program}",
+    "within the app's own process it is not found; a process that the app starts, with "
+    "LD_LIBRARY_PATH, needs no declaration",
+    "if the app itself loads QNN, add "
+    '<uses-native-library android:name="libcdsprpc.so" android:required="false"/>',
+    after=("QNN855",),
+    severity=Severity.NOTE,
+)
+def see_rpc_of_program(unit: AppUnit) -> Iterator[Seen]:
+    users, programs = _undeclared(unit).get(RPC), _list_programs(unit)
+    if users and programs:
+        where = f"{unit.name}: AndroidManifest.xml"
+        yield seen(unit.name, where, users=_join(users), program=programs[0])
+
+
+@APPS.check(
+    "QNN862",
+    "the manifest does not declare {subject}, which {users} needs",
+    "'library \"{subject}\" not found' in apps that target API level 31 or higher",
+    'add <uses-native-library android:name="{subject}" android:required="false"/>, if the app uses '
+    "the backend that needs it",
+    after=("QNN855",),
+    severity=Severity.WARNING,
+)
+def see_undeclared(unit: AppUnit) -> Iterator[Seen]:
+    for name, users in _undeclared(unit).items():
+        if name != RPC:
+            yield seen(name, f"{unit.name}: AndroidManifest.xml", users=_join(users))
+
+
+@APPS.check(
+    "QNN863",
+    "the manifest requires {subject}",
+    "the app cannot be installed on a device without it, such as any without a Qualcomm SoC",
+    'set android:required="false", if the app can run without QNN',
+    severity=Severity.NOTE,
+)
+def see_required(unit: AppUnit) -> Iterator[Seen]:
+    for name, required in unit.manifest.native_libraries.items() if unit.manifest else ():
+        if required and name in VENDOR:
+            yield seen(name, f"{unit.name}: AndroidManifest.xml")
+
+
+def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
+    """The vendor's libraries that neither app nor manifest has, and which files need them."""
+    manifest, gradle = unit.manifest, unit.gradle
+    if not manifest:
+        return {}
+    target = manifest.target_sdk or (gradle.target_sdk if gradle else None)
+    if target is not None and target < DECLARED_FROM:
+        return {}
+    there = {*manifest.native_libraries, *(one.name for one in _qnn_files(unit))}
+    files = [one for one in unit.tree.files if one.elf and one.elf.machine == EM_AARCH64]
+    users = {
+        name: [one.name for one in files if one.elf and name in one.elf.needed]
+        for name in VENDOR
+        if name not in there
+    }
+    stubs = [one.name for one in _qnn_files(unit) if one.name == "libQnnHtp.so"]
+    if RPC in users and not users[RPC]:
+        users[RPC] = stubs
+    return {name: found for name, found in users.items() if found}
+
+
+def _list_programs(unit: AppUnit) -> list[str]:
+    """Executables, which an app may start as a process."""
+    return [one.name for one in unit.tree.files if one.elf and one.elf.interpreter]
+
+
+def _list(names: Sequence[str]) -> str:
+    """Some names, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMED} more" if names[MOST_NAMED:] else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _join(names: Sequence[str]) -> str:
+    return names[0] + (f" (and {len(names) - 1} more)" if names[1:] else "")
+
+
+@APPS.check(
+    "QNN865",
+    "Gradle will strip {subject}{others}",
+    "HTP skels of QNN 2.40 and newer carry a checksum that a strip makes wrong (QNN236): devices "
+    "were seen to refuse them, to log 'fastrpc_crc_check', and to run them",
+    "add to {file}: android {{ packaging {{ jniLibs {{ keepDebugSymbols += "
+    '"**/libQnnHtpV*Skel.so" }} }} }}',
+    severity=Severity.WARNING,
+)
+def see_skels_to_strip(unit: AppUnit) -> Iterator[Seen]:
+    build = most_common_build(unit.tree.files)
+    if unit.kind is not Kind.SOURCES or not unit.gradle:
+        return
+    if build and build.version and is_older(build.version, LAST_WITHOUT):
+        return
+    names = {PurePath(one).name: one for one in unit.absent}
+    places = {**names, **{one.name: one.shown for one in _qnn_files(unit)}}
+    skels = [name for name in sorted(places) if _is_htp_skel(name)]
+    lost = [name for name in skels if not unit.gradle.keeps(f"lib/{QNN_ABI}/{name}")]
+    if lost:
+        others = f" (and {len(lost) - 1} more)" if lost[1:] else ""
+        yield seen(lost[0], places[lost[0]], others=others, file=unit.gradle.file)
+
+
+def _is_htp_skel(name: str) -> bool:
+    found = parse_qnn_name(name)
+    return found is not None and (found.backend, found.part) == ("Htp", "Skel")
+
+
+@APPS.check(
+    "QNN866",
+    "{subject} is in {places}",
+    "the build ends with '2 files found with path lib/{abi}/{subject}'",
+    "remove one of them, or, if they are of the same build, add to the app's build file: "
+    'packaging {{ jniLibs {{ pickFirsts += "**/{subject}" }} }}',
+    severity=Severity.WARNING,
+)
+def see_duplicates(unit: AppUnit) -> Iterator[Seen]:
+    for files in unit.duplicates:
+        first = files[0]
+        if unit.gradle and not unit.gradle.picks_first(f"lib/{first.abi}/{first.name}"):
+            places = " and ".join(one.shown for one in files)
+            yield seen(first.name, first.shown, places=places, abi=first.abi)
+
+
+@APPS.check(
+    "QNN867",
+    "{subject} is packaged from {first}; the one in {others} has other bytes",
+    "one was built for the other's neighbours: 'cannot locate symbol', or crashes within the C++ "
+    "runtime",
+    "keep the newer one: of libc++_shared.so that of the newest NDK among those that built the "
+    "libraries; of QNN all libraries of one SDK",
+    severity=Severity.WARNING,
+)
+def see_different_duplicates(unit: AppUnit) -> Iterator[Seen]:
+    for files in unit.duplicates:
+        picked, *rest = [one for one in files if one.path.is_file() and not one.is_pointer] or files
+        others = [one.shown for one in rest if _differ(picked, one)]
+        if others:
+            yield seen(picked.name, picked.shown, first=picked.shown, others=", ".join(others))
+
+
+def _differ(left: PackedFile, right: PackedFile) -> bool:
+    if left.size_bytes != right.size_bytes:
+        return True
+    return hash_file(left.path) != hash_file(right.path)
+
+
+@APPS.check(
+    "QNN864",
+    "{subject} is missing, which {program} needs",
+    "'library \"{subject}\" not found', or error 1000 or 5000 when the program is loaded",
+    "package {subject} of the same SDK or release as the other libraries; Maven's packages lack "
+    "libQnnModelDlc.so",
+    severity=Severity.WARNING,
+)
+def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
+    names = {one.name for one in unit.libraries if one.abi == QNN_ABI}
+    for one in unit.assets:
+        for needed in one.find_needs() if names else ():
+            if not names.intersection(needed.split("|")):
+                yield seen(needed.replace("|", " or "), one.shown, program=one.name)
+
+
+@APPS.check(
+    "QNN868",
+    "{subject} comes from Maven and was not looked at",
+    "its libraries join those that are here, and may be of another build",
+    "build the APK and check that",
+    severity=Severity.NOTE,
+)
+def see_maven(unit: AppUnit) -> Iterator[Seen]:
+    if unit.gradle and unit.gradle.maven:
+        yield seen(", ".join(unit.gradle.maven), f"{unit.name}: {unit.gradle.file}")
+
+
+@APPS.check(
+    "QNN869",
+    "{subject} computes useLegacyPackaging",
+    "whether the skels are files on a device is not known from the sources",
+    "build the APK and check that",
+    severity=Severity.NOTE,
+)
+def see_computed_packaging(unit: AppUnit) -> Iterator[Seen]:
+    if unit.gradle and unit.gradle.is_legacy_computed and _list_skels(unit):
+        yield seen(unit.gradle.file, f"{unit.name}: {unit.gradle.file}")

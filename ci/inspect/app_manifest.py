@@ -1,0 +1,187 @@
+"""AndroidManifest.xml, compiled (in an APK) or as text (in sources and an AAR), as values.
+
+The attributes that matter are those of developer.android.com/guide/topics/manifest: `uses-sdk`,
+`extractNativeLibs` of `application`, and `uses-native-library`. In a compiled manifest an
+attribute's name may be empty; its resource id counts, as it does for Android.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+MAX_BYTES = 2 << 20  # the largest seen in apps of stores have 0.5 MB
+READS = 8  # how often the reader may read each byte; a sound manifest takes three
+COMPILED = b"\x03\x00\x08\x00"
+ANDROID = "http://schemas.android.com/apk/res/android"
+# frameworks/base/core/res/res/values/public.xml of AOSP
+RESOURCES = {
+    0x01010003: "name",
+    0x0101020C: "minSdkVersion",
+    0x01010270: "targetSdkVersion",
+    0x0101028E: "required",
+    0x010104EA: "extractNativeLibs",
+}
+STRING, BOOLEAN = 3, 18
+NUMBERS = {16, 17}
+Attributes = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class AppManifest:
+    """What a manifest says; None is what it does not say, or says through a resource.
+
+    ``native_libraries`` maps each name of a uses-native-library to whether it is required.
+    ``split`` is the name of a split APK, empty for a base. ``fault`` is why it was not read.
+    """
+
+    package: str = ""
+    split: str = ""
+    min_sdk: int | None = None
+    target_sdk: int | None = None
+    extracts: bool | None = None
+    native_libraries: Mapping[str, bool] = field(default_factory=dict)
+    fault: str = ""
+
+
+def parse_manifest(data: bytes) -> AppManifest:
+    """The manifest in ``data``; one that cannot be read has a ``fault``."""
+    if len(data) > MAX_BYTES:
+        return AppManifest(fault=f"it has {len(data)} bytes, more than {MAX_BYTES}")
+    try:
+        is_compiled = data.startswith(COMPILED)
+        return _gather(_read_compiled(data) if is_compiled else _read_text(data))
+    except _Refused as error:
+        return AppManifest(fault=str(error))
+
+
+def merge_manifests(manifests: Iterable[AppManifest]) -> AppManifest | None:
+    """What an app has that is built from these, the first of which is its own; None of none."""
+    known = [*manifests]
+    if not known:
+        return None
+    first, others = known[0], known[1:]
+    libraries = {
+        name: needed for one in (*others, first) for name, needed in one.native_libraries.items()
+    }
+    return AppManifest(
+        *(first.package, first.split, first.min_sdk, first.target_sdk, first.extracts),
+        libraries,
+        first.fault or next((one.fault for one in others if one.fault), ""),
+    )
+
+
+class _Refused(Exception):  # noqa: N818 - it is caught in this module
+    """A manifest that is not read, and why."""
+
+
+def _gather(elements: Iterable[tuple[str, Attributes]]) -> AppManifest:
+    found: dict[str, Attributes] = {}
+    libraries: dict[str, bool] = {}
+    for tag, attributes in elements:
+        found.setdefault(tag, attributes)
+        if tag == "uses-native-library" and (name := attributes.get("name")):
+            libraries[name] = attributes.get("required") != "false"
+    if "manifest" not in found:
+        raise _Refused("it has no element manifest")
+    own, application, sdk = (found.get(tag, {}) for tag in ("manifest", "application", "uses-sdk"))
+    extracts = {"true": True, "false": False}.get(application.get("extractNativeLibs", ""))
+    return AppManifest(
+        own.get("package", ""),
+        own.get("split", ""),
+        _number(sdk.get("minSdkVersion", "")),
+        _number(sdk.get("targetSdkVersion", "")),
+        extracts,
+        libraries,
+    )
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else None
+
+
+class _Metered(io.BytesIO):
+    """Bytes that can be read a limited number of times: a hostile manifest names one long string
+    a million times."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.left = READS * len(data) + 4096
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.left -= len(data) or 1
+        if self.left < 0:
+            raise _Refused("it refers to the same bytes over and over")
+        return data
+
+
+def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
+    """Raises _Refused: apkInspector meets damage with whatever Python raises, and logs to the root,
+    for which it would set up a handler at level DEBUG if there were none."""
+    root = logging.getLogger()
+    silent = logging.NullHandler()
+    root.addHandler(silent)
+    try:
+        from apkInspector import axml
+
+        found = axml.ManifestStruct.parse(_Metered(data))
+        strings, resources = found.string_pool.string_list, found.resource_map.resids
+        return [
+            (
+                strings[element.attrext[1]],
+                dict(_pair(one, strings, resources) for one in element.attributes),
+            )
+            for element in found.elements
+            if isinstance(element, axml.XmlStartElement)
+        ]
+    except (_Refused, MemoryError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error) as e:
+        raise _Refused(f"its compiled XML is damaged ({type(e).__name__})") from e
+    finally:
+        root.removeHandler(silent)
+
+
+def _pair(one: object, strings: list[str], resources: list[int]) -> tuple[str, str]:
+    """Name and value of an attribute; an empty value for one that is a reference."""
+    index, kind, value = (
+        getattr(one, name) for name in ("name_index", "typed_value_datatype", "typed_value_data")
+    )
+    number = resources[index] if index < len(resources) else 0
+    name = RESOURCES.get(number) or (strings[index] if not number else "")
+    if kind == STRING:
+        return name, strings[value]
+    if kind == BOOLEAN:
+        return name, "true" if value else "false"
+    return name, str(value) if kind in NUMBERS else ""
+
+
+def _read_text(data: bytes) -> list[tuple[str, Attributes]]:
+    """Raises _Refused for what is not XML, and for any document type, which may define entities."""
+    from xml.parsers import expat
+
+    elements: list[tuple[str, Attributes]] = []
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        own = {name.removeprefix(f"{ANDROID} "): value for name, value in attributes.items()}
+        elements.append((tag, own))
+
+    def refuse(*_: object) -> None:
+        raise _Refused("it has a document type, which no Android manifest needs")
+
+    parser = expat.ParserCreate(namespace_separator=" ")
+    handlers: dict[str, Callable[..., None]] = {
+        "StartElementHandler": start,
+        "StartDoctypeDeclHandler": refuse,
+    }
+    for name, handler in handlers.items():
+        setattr(parser, name, handler)
+    try:
+        parser.Parse(data, True)
+    except (expat.ExpatError, ValueError, LookupError) as error:
+        raise _Refused(f"it is not XML: {error}") from error
+    return elements

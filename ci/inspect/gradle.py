@@ -1,0 +1,116 @@
+"""What a build file of Gradle says of native libraries. It is a program, read here as text: only
+what it states literally is known.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+BUILD_FILES = ("build.gradle.kts", "build.gradle")
+MAX_BYTES = 1 << 18
+# Strings count first: "**/*.so" holds the start of a comment.
+COMMENT = re.compile(
+    r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|/\*.*?(?:\*/|\Z)|//[^\n]*""", re.DOTALL
+)
+QUOTED = re.compile(r"[\"']([^\"'\n]+)[\"']")
+# jniLibs { useLegacyPackaging = true }, jniLibs.useLegacyPackaging true; dex has a property of the
+# same name.
+LEGACY = re.compile(r"jniLibs\s*(?:\{[^{}]*?|\.\s*)useLegacyPackaging[\s=(]*([\w.]+)")
+# Strings after a name: X += ["a", "b"], X.addAll(listOf("a")), X "a", "b".
+STRINGS = r"\b\s*(?:\+=|=|\.\w+)?[\s(\[]*(?:\w+Of)?[\s(\[]*((?:[\"'][^\"'\n]*[\"'][\s,]*)+)"
+LISTS = {
+    name: re.compile(rf"\b{words}{STRINGS}")
+    for name, words in {
+        "kept": "(?:keepDebugSymbols|doNotStrip)",
+        "first": "pickFirsts?",
+        "abis": "abiFilters?",
+        "libraries": r"jniLibs\s*(?:\{\s*|\.\s*)(?:setSrcDirs|srcDirs?)",
+    }.items()
+}
+PROJECT = re.compile(r"\bproject\(\s*(?:path\s*[:=]\s*)?[\"']:([\w:.-]+)[\"']")
+ARCHIVE = re.compile(
+    r"[\"']([^\"'\n]+\.aar)[\"']|name\s*[:=]\s*[\"']([\w.-]+)[\"'],\s*ext\s*[:=]\s*[\"']aar"
+)
+COORDINATES = re.compile(
+    r"[\"']([\w.-]+:[\w.-]*(?:qnn|executorch)[\w.-]*(?::[^\"'\s]*)?)[\"']", re.IGNORECASE
+)
+TARGET_SDK = re.compile(r"\btargetSdk(?:Version)?[\s=(]+(\d{1,5})\b")
+# `apply false` in a root's build file only names the version.
+APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*false)")
+
+
+@dataclass(frozen=True)
+class Gradle:
+    """A module's build file. ``is_app`` says that it builds an app, not a library; ``legacy`` is
+    useLegacyPackaging, None if it is not stated, or computed (then ``is_legacy_computed``).
+
+    ``kept`` and ``first`` are the patterns of keepDebugSymbols and pickFirsts, ``projects`` the
+    modules (``lib:qnn``) and ``archives`` the AARs that it depends on, ``maven`` those that bring
+    QNN or ExecuTorch from a repository.
+    """
+
+    file: str
+    is_app: bool = True
+    legacy: bool | None = None
+    is_legacy_computed: bool = False
+    target_sdk: int | None = None
+    kept: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    abis: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    projects: tuple[str, ...] = ()
+    archives: tuple[str, ...] = ()
+    maven: tuple[str, ...] = ()
+
+    def keeps(self, path: str) -> bool:
+        """Whether Gradle leaves the symbols of ``lib/ABI/NAME`` alone."""
+        return _matches(path, self.kept)
+
+    def picks_first(self, path: str) -> bool:
+        """Whether of several files for ``lib/ABI/NAME`` the first is packaged."""
+        return _matches(path, self.first)
+
+
+def _matches(path: str, patterns: tuple[str, ...]) -> bool:
+    return any(
+        fnmatchcase(each, pattern.replace("**/", "*").lstrip("/"))
+        for pattern in patterns
+        for each in (path, path.partition("/")[2])
+    )
+
+
+def read_gradle(module: Path) -> Gradle | None:
+    """What the build file of the directory ``module`` says; None if there is none."""
+    for name in BUILD_FILES:
+        with suppress(OSError):
+            path = module / name
+            if path.is_file() and path.stat().st_size <= MAX_BYTES:
+                return parse_gradle(name, path.read_text("utf-8", "replace"))
+    return None
+
+
+def parse_gradle(file: str, text: str) -> Gradle:
+    """What the text of a build file says, in Groovy or Kotlin."""
+    text = COMMENT.sub(lambda found: found[1] or " ", text)
+    target = TARGET_SDK.search(text)
+    legacy = {found[1] for found in LEGACY.finditer(text)}
+    is_computed = len(legacy) > 1 or not legacy <= {"true", "false"}
+    lists = {
+        name: tuple(dict.fromkeys(QUOTED.findall(" ".join(one.findall(text)))))
+        for name, one in LISTS.items()
+    }
+    return Gradle(
+        file,
+        is_app=bool(APPLICATION.search(text)),
+        legacy=None if is_computed or not legacy else legacy == {"true"},
+        is_legacy_computed=is_computed,
+        target_sdk=int(target[1]) if target else None,
+        projects=tuple(dict.fromkeys(PROJECT.findall(text))),
+        archives=tuple(one or f"{name}.aar" for one, name in ARCHIVE.findall(text)),
+        maven=tuple(dict.fromkeys(COORDINATES.findall(text))),
+        **lists,
+    )

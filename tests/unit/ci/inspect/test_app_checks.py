@@ -1,0 +1,241 @@
+"""Each check of an app sees its fault in a real app, and not the nearest thing to it."""
+
+from __future__ import annotations
+
+import subprocess
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from ci.inspect.app_checks import APPS, judge_unit, lacks_only_files
+from ci.inspect.apps import AppUnit, read_app
+from provisioning.doctor.checks.registry import Finding, Severity
+from tests.stand_ins.android_apps import (
+    ABI,
+    KEPT,
+    OLDER,
+    library,
+    make_set,
+    skel,
+    write_apk,
+    write_sources,
+)
+
+Make = Callable[[Path], Path]
+SET = make_set()
+CPU = {name: data for name, data in SET.items() if "Skel" not in name}
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+LEGACY = "useLegacyPackaging = true"
+PTE = b"QnnBackend" + bytes(60)
+
+
+def units(path: Path, scratch: Path) -> list[AppUnit]:
+    scratch.mkdir(exist_ok=True)
+    return read_app(path, scratch)
+
+
+def judge(path: Path, scratch: Path, *socs: str) -> list[Finding]:
+    return [one for unit in units(path, scratch) for one in judge_unit(unit, socs)]
+
+
+def ids(findings: Iterable[Finding]) -> set[str]:
+    return {one.id for one in findings}
+
+
+def apk(libraries: dict[str, bytes] = SET, **change: object) -> Make:
+    return lambda place: write_apk(place / "app.apk", libraries, **change)  # type: ignore[arg-type]
+
+
+def sources(libraries: dict[str, bytes] = SET, **change: str) -> Make:
+    return lambda place: write_sources(place / "project", libraries, **change)
+
+
+def with_aar(files: dict[str, bytes], jni: str = KEPT) -> Make:
+    def make(place: Path) -> Path:
+        root = write_sources(place / "project", SET, jni=jni)
+        (root / "app" / "libs").mkdir()
+        with zipfile.ZipFile(root / "app" / "libs" / "a.aar", "w") as archive:
+            archive.writestr("R.txt", "")
+            for name, data in files.items():
+                archive.writestr(f"jni/{ABI}/{name}", data)
+        return root
+
+    return make
+
+
+def with_file(make: Make, name: str, data: bytes) -> Make:
+    def write(place: Path) -> Path:
+        root = make(place)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+        return root
+
+    return write
+
+
+def without(name: str) -> Make:
+    """A checkout in which a file is missing."""
+
+    def make(place: Path) -> Path:
+        root = write_sources(place / "project", SET)
+        for words in (["init", "-q"], ["add", "."]):
+            subprocess.run(["git", "-C", root, *words], check=True)
+        (root / name).unlink()
+        return root
+
+    return make
+
+
+JNI = f"app/src/main/jniLibs/{ABI}"
+APP_LIBS = {"libc++_shared.so": library("libc++_shared.so")}
+OTHER_CXX = {"libc++_shared.so": library("libc++_shared.so", OLDER)}
+PICK = f'{KEPT}; pickFirsts += "**/libc++_shared.so"'
+OLD_SET = make_set("v2.37.0.250724175447")
+PAIRS: dict[str, tuple[Make, Make]] = {
+    "QNN850": (apk({}), apk()),
+    "QNN851": (apk(abi="x86_64"), apk()),
+    "QNN852": (apk({"libapp.so": library("libapp.so")}), apk()),
+    "QNN853": (without(f"{JNI}/libQnnSystem.so"), without("app/src/main/AndroidManifest.xml")),
+    "QNN854": (with_file(sources(), f"{JNI}/libQnnHtp.so", POINTER), sources()),
+    "QNN855": (apk(manifest=""), apk()),
+    "QNN856": (apk(manifest="inside", stored=True), apk(CPU, manifest="inside", stored=True)),
+    "QNN857": (apk(manifest="inside"), apk(manifest="declared")),
+    "QNN858": (
+        apk(manifest="inside", stored=True, align=4),
+        apk(manifest="inside", stored=True, align=4096),
+    ),
+    "QNN859": (
+        apk(manifest="inside", stored=True, align=4096),
+        apk(manifest="inside", stored=True),
+    ),
+    "QNN860": (
+        apk(manifest="undeclared"),
+        apk({**SET, "libcdsprpc.so": b""}, manifest="undeclared"),
+    ),
+    "QNN863": (apk(manifest="inside"), apk()),
+    "QNN864": (
+        with_file(sources(), "app/src/main/assets/a.pte", PTE),
+        with_file(
+            sources(
+                {**SET, "libqnn_executorch_backend.so": library("libqnn_executorch_backend.so")}
+            ),
+            "app/src/main/assets/a.pte",
+            PTE,
+        ),
+    ),
+    "QNN865": (sources(jni=LEGACY), sources(OLD_SET, jni=LEGACY)),
+    "QNN866": (
+        with_file(with_aar(APP_LIBS), f"{JNI}/libc++_shared.so", APP_LIBS["libc++_shared.so"]),
+        with_file(
+            with_aar(APP_LIBS, PICK), f"{JNI}/libc++_shared.so", APP_LIBS["libc++_shared.so"]
+        ),
+    ),
+    "QNN867": (
+        with_file(
+            with_aar(OTHER_CXX, PICK), f"{JNI}/libc++_shared.so", APP_LIBS["libc++_shared.so"]
+        ),
+        with_file(
+            with_aar(APP_LIBS, PICK), f"{JNI}/libc++_shared.so", APP_LIBS["libc++_shared.so"]
+        ),
+    ),
+    "QNN868": (
+        sources(dependencies='implementation("com.qualcomm.qti:qnn-runtime:2.49.0")'),
+        sources(dependencies='implementation("com.google:guava:1")'),
+    ),
+    "QNN869": (sources(jni=f"{LEGACY}.and(x)"), sources()),
+}
+
+
+@pytest.mark.parametrize("code", PAIRS)
+def test_a_check_sees_its_fault_and_not_the_nearest_thing(code: str, tmp_path: Path) -> None:
+    seen, near = (make(tmp_path / name) for make, name in zip(PAIRS[code], "ab", strict=True))
+    found = [one for one in judge(seen, tmp_path / "1") if one.id == code]
+    assert len(found) == 1
+    assert all(str(tmp_path / "1") not in f"{one.where}{one.fix}" for one in found)
+    assert code not in ids(judge(near, tmp_path / "2"))
+
+
+def test_every_check_has_a_test() -> None:
+    others = {"QNN861", "QNN862"}  # below
+    assert {check.id for check in APPS.checks} == PAIRS.keys() | others
+
+
+@pytest.mark.parametrize("make", [apk(), sources(), apk({**SET, **make_set(hexagon=0x79)})])
+def test_a_right_app_has_no_finding(make: Make, tmp_path: Path) -> None:
+    assert judge(make(tmp_path / "app"), tmp_path / "scratch", "SM8650") == []
+
+
+@pytest.mark.parametrize(
+    ("libraries", "code"),
+    [
+        (SET | {"libQnnHtpV75Stub.so": library("libQnnHtpV75Stub.so", OLDER)}, "QNN301"),
+        (SET | {"libQnnHtpV75Skel.so": skel("libQnnHtpV75Skel.so", 0x75, stripped=True)}, "QNN236"),
+        (SET | {"libQnnHtp.so": SET["libQnnHtp.so"][:300]}, "QNN206"),
+        ({name: data for name, data in SET.items() if "System" not in name}, ""),
+        ({name: data for name, data in SET.items() if name != "libQnnHtp.so"}, "QNN310"),
+    ],
+)
+def test_the_doctors_checks_judge_the_libraries(
+    libraries: dict[str, bytes], code: str, tmp_path: Path
+) -> None:
+    found = judge(apk(libraries)(tmp_path), tmp_path / "scratch")
+    errors = [one for one in found if one.severity is Severity.ERROR]
+    assert ids(errors) == ({code} if code else set())
+    assert all(one.where.startswith("app.apk") for one in errors)
+
+
+def test_each_soc_that_is_asked_for_needs_its_stub_and_skel(tmp_path: Path) -> None:
+    path = apk()(tmp_path)
+    assert judge(path, tmp_path / "scratch", "SM8650") == []
+    (finding,) = judge(path, tmp_path / "scratch", "SM8650", "SM8750")
+    assert (finding.id, "V79" in finding.subject) == ("QNN312", True)
+
+
+def test_a_library_that_is_not_qnns_makes_no_app_unfit(tmp_path: Path) -> None:
+    broken = {"libgame.so": library("libgame.so")[:300]}
+    (finding,) = judge(apk({**SET, **broken})(tmp_path), tmp_path / "scratch")
+    assert (finding.id, finding.severity) == ("QNN206", Severity.WARNING)
+
+
+def test_an_incomplete_copy_is_named_and_what_it_lacks_is_no_fault(tmp_path: Path) -> None:
+    root = without(f"{JNI}/libQnnHtpV75Skel.so")(tmp_path)
+    (unit,) = units(root, tmp_path / "scratch")
+    found = judge_unit(unit, ["SM8650"])
+    assert ids(found) == {"QNN853"}
+    assert lacks_only_files(unit, found)
+    (unit,) = units(apk(manifest="undeclared")(tmp_path), tmp_path / "scratch")
+    assert not lacks_only_files(unit, judge_unit(unit, []))
+
+
+def test_a_pointer_within_an_apk_is_a_fault_of_the_app(tmp_path: Path) -> None:
+    path = apk({**SET, "libQnnHtp.so": POINTER})(tmp_path)
+    (unit,) = units(path, tmp_path / "scratch")
+    found = judge_unit(unit, [])
+    assert "QNN854" in ids(found)
+    assert not lacks_only_files(unit, found)
+
+
+def test_a_skel_in_assets_needs_no_extraction(tmp_path: Path) -> None:
+    dsp = {f"assets/qnn/{name}": data for name, data in SET.items() if "Skel" in name}
+    path = write_apk(tmp_path / "app.apk", CPU, manifest="inside", stored=True, others=dsp)
+    assert ids(judge(path, tmp_path / "scratch", "SM8650")) == {"QNN863"}
+
+
+def test_the_program_of_an_app_is_compared_with_its_libraries(tmp_path: Path) -> None:
+    context = b"v2.51.0.261010101010\0"
+    head = (2).to_bytes(4, "big") + (3).to_bytes(4, "big") + bytes(16)
+    size = len(context)
+    data = head + (40).to_bytes(8, "little") + size.to_bytes(8, "little") + context
+    path = write_apk(tmp_path / "app.apk", SET, others={"assets/model.bin": data})
+    (finding,) = judge(path, tmp_path / "scratch")
+    assert (finding.id, finding.where) == ("QNN313", "app.apk/assets/model.bin")
+
+
+def test_min_sdk_of_the_manifest_counts(tmp_path: Path) -> None:
+    note = bytearray(library("libQnnHtp.so"))
+    at = note.index(b"Android\0") + 8
+    note[at : at + 4] = (31).to_bytes(4, "little")
+    path = apk({**SET, "libQnnHtp.so": bytes(note)})(tmp_path)
+    assert ids(judge(path, tmp_path / "scratch")) == {"QNN223"}

@@ -1,0 +1,81 @@
+"""Manifests of Android apps: compiled by aapt2, as text, damaged and hostile."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from dataclasses import replace
+
+import pytest
+
+from ci.inspect.app_manifest import MAX_BYTES, AppManifest, merge_manifests, parse_manifest
+from tests.stand_ins.android_apps import MANIFESTS
+
+DECLARED = AppManifest("org.example.app", "", 30, 35, True, {"libcdsprpc.so": False})
+EXPECTED = {
+    "declared": DECLARED,
+    "inside": replace(DECLARED, extracts=False, native_libraries={"libcdsprpc.so": True}),
+    "undeclared": replace(DECLARED, extracts=None, native_libraries={}),
+    "split": replace(DECLARED, split="config.arm64_v8a", extracts=False, native_libraries={}),
+}
+ENTITIES = b"""<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>
+<manifest package="&b;"/>"""
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_manifest_means_the_same_compiled_and_as_text(name: str) -> None:
+    for suffix in ("bin", "xml"):
+        assert parse_manifest((MANIFESTS / f"{name}.{suffix}").read_bytes()) == EXPECTED[name]
+
+
+def test_a_name_that_was_taken_away_is_known_by_its_resource() -> None:
+    data = (MANIFESTS / "declared.bin").read_bytes()
+    name = "extractNativeLibs".encode("utf-16-le")
+    assert data.count(name) == 1
+    assert parse_manifest(data.replace(name, "x".encode("utf-16-le") * 17)) == DECLARED
+
+
+def test_a_manifest_that_is_cut_anywhere_has_a_fault_or_what_was_left() -> None:
+    data = (MANIFESTS / "declared.bin").read_bytes()
+    found = [parse_manifest(data[:size]) for size in range(0, len(data), 9)]
+    assert all(one.fault for one in found[: len(found) // 2])
+    assert parse_manifest(b"").fault
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (ENTITIES, "document type"),
+        (b"<manifest", "not XML"),
+        (b"<other/>", "no element manifest"),
+        (bytes(MAX_BYTES + 1), "more than"),
+        (b'<?xml version="1.0" encoding="x-none"?><manifest/>', "not XML"),
+    ],
+)
+def test_what_is_no_manifest_is_refused(data: bytes, reason: str) -> None:
+    assert reason in parse_manifest(data).fault
+
+
+def test_one_long_string_named_many_times_is_refused() -> None:
+    count, text = 60_000, ("a" * 20_000).encode("utf-16-le")
+    pool = struct.pack(
+        "<HHIIIIII", 1, 28, 28 + 4 * count + len(text), count, 0, 0, 28 + 4 * count, 0
+    )
+    pool += bytes(4 * count) + struct.pack("<H", 20_000) + text
+    data = struct.pack("<HHI", 3, 8, 8 + len(pool)) + pool
+    assert "over and over" in parse_manifest(data).fault
+
+
+def test_the_reader_leaves_logging_alone() -> None:
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers))
+    parse_manifest(b"\x03\x00\x08\x00" + bytes(40))
+    assert (root.level, list(root.handlers)) == before
+
+
+def test_libraries_of_all_manifests_count_and_the_rest_is_the_first_ones() -> None:
+    other = AppManifest("b", "", 21, None, False, {"libOpenCL.so": True, "libcdsprpc.so": True})
+    merged = merge_manifests([DECLARED, other])
+    libraries = {"libcdsprpc.so": False, "libOpenCL.so": True}
+    assert merged == replace(DECLARED, native_libraries=libraries)
+    assert merge_manifests([]) is None

@@ -1,0 +1,80 @@
+"""Build files of Gradle, in Groovy and Kotlin."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci.inspect.gradle import Gradle, parse_gradle
+
+SKEL = "lib/arm64-v8a/libQnnHtpV75Skel.so"
+
+
+def parse(text: str) -> Gradle:
+    return parse_gradle("build.gradle", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "legacy"),
+    [
+        ("packaging { jniLibs { useLegacyPackaging = true } }", True),
+        ("packagingOptions { jniLibs { useLegacyPackaging false } }", False),
+        ("packaging.jniLibs.useLegacyPackaging = true", True),
+        ("packaging { dex { useLegacyPackaging = true } }", None),
+        ("// jniLibs { useLegacyPackaging = true }", None),
+        ("/* jniLibs { useLegacyPackaging = true }", None),
+        ('jniLibs { excludes += "**/*.so"; useLegacyPackaging = true } // **/', True),
+        ("jniLibs { useLegacyPackaging enabled.toBoolean() }", None),
+    ],
+)
+def test_packaging(text: str, legacy: bool | None) -> None:
+    assert parse(text).legacy is legacy
+    assert parse(text).is_legacy_computed == ("enabled" in text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('jniLibs { keepDebugSymbols += "**/libQnnHtpV*Skel.so" }', True),
+        ("jniLibs { keepDebugSymbols += ['**/*Skel.so',\n '**/x.so'] }", True),
+        ('jniLibs.keepDebugSymbols.add("**/*.so")', True),
+        ('keepDebugSymbols += setOf("**/a.so", "**/libQnnHtpV75Skel.so")', True),
+        ('doNotStrip "*/arm64-v8a/*.so"', True),
+        ('keepDebugSymbols += "**/libQnnHtpV73Skel.so"', False),
+        ('// keepDebugSymbols += "**/*.so"', False),
+        ("", False),
+    ],
+)
+def test_what_is_not_stripped(text: str, kept: bool) -> None:
+    assert parse(text).keeps(SKEL) is kept
+
+
+def test_the_rest() -> None:
+    found = parse(
+        """plugins { alias(libs.plugins.android.application) }
+        android { ndk { abiFilters.addAll(listOf("arm64-v8a", "x86")) }
+          targetSdkVersion 34
+          sourceSets { main { jniLibs.srcDirs = ['libs', 'more'] } }
+          packaging { jniLibs { pickFirsts += ['**/libc++_shared.so'] } } }
+        dependencies { implementation project(path: ':lib:qnn')
+          implementation files('libs/a.aar'); implementation(name: 'b', ext: 'aar')
+          implementation "org.pytorch:executorch-android-qnn:1.0.0"
+          implementation 'com.google:guava:1' }"""
+    )
+    assert found.is_app
+    assert (found.abis, found.libraries) == (("arm64-v8a", "x86"), ("libs", "more"))
+    assert (found.projects, found.archives) == (("lib:qnn",), ("libs/a.aar", "b.aar"))
+    assert (found.maven, found.target_sdk) == (("org.pytorch:executorch-android-qnn:1.0.0",), 34)
+    assert found.picks_first("lib/x86/libc++_shared.so")
+    assert not found.picks_first("lib/x86/libb.so")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_app"),
+    [
+        ('id("com.android.application") version "8.13" apply false', False),
+        ("id 'com.android.library'", False),
+        ("apply plugin: 'com.android.application'", True),
+    ],
+)
+def test_which_module_is_an_app(text: str, is_app: bool) -> None:
+    assert parse(text).is_app is is_app
