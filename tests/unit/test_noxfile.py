@@ -6,6 +6,8 @@ import atexit
 import fcntl
 import hashlib
 import importlib.util
+import json
+import os
 import signal
 import socket
 import sys
@@ -415,6 +417,7 @@ class ExitedError(Exception):
         ([3], ["plan"], 3, False),
         ([3], ["plan", "plan"], 3, False),
         ([4, 1], ["plan", "lint"], 4, True),
+        ([5, 1], ["plan", "lint"], 5, True),  # which has no cause
         ([255], ["plan"], 255, False),
         ([256], ["plan"], 1, False),
         ([-9], ["plan"], 1, False),
@@ -437,17 +440,16 @@ def test_nox_ends_with_the_code_of_the_first_failure(
         raise ExitedError
 
     monkeypatch.setattr(linux.os, "_exit", leave)
-    linux.failures += [linux.Failure(f"s{code}", code, f"cause {code}") for code in codes]
+    linux.failures += [
+        linux.Failure(f"s{code}", code, "" if code == 5 else f"cause {code}") for code in codes
+    ]
     linux.started += started
     with pytest.raises(ExitedError) if codes else nullcontext():
         linux.end_run()
     assert ended == ([] if ends is None else [ends])
-    shown = capsys.readouterr().err
-    assert shown == (
-        f"nox > s{codes[0]} failed first, with exit code {codes[0]}\ncause {codes[0]}\n"
-        if told
-        else ""
-    )
+    shown = capsys.readouterr().err.splitlines()
+    head = [f"nox > s{code} failed first, with exit code {code}" for code in codes[:1] if told]
+    assert shown == head + [one.cause for one in linux.failures[:1] if told and one.cause]
 
 
 def test_end_run_is_what_python_runs_at_its_end(
@@ -572,6 +574,91 @@ def test_another_executorch_brings_the_torch_that_goes_with_it(
     other = linux.list_packages("lowering", "1.9")
     assert other == ["torch==3.0", "executorch==1.9", "numpy==1"]
     assert linux.digest_group("lowering", "1.9") != linux.digest_group("lowering")
+
+
+@pytest.fixture
+def two(linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The noxfile of a project that supports ExecuTorch 2.0, which is pinned, and 1.9."""
+    monkeypatch.setattr(linux, "read_pairs", lambda: ({"2.0": "3.1", "1.9": "3.0"}, "2.0"))
+    group = ["torch==3.1", "executorch==2.0"]
+    groups = dict.fromkeys(("core", "lowering"), group)
+    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": groups})
+    monkeypatch.delenv("QNN_CI_SDK", raising=False)
+    for session, lowers_with in (("build_android", ""), ("build_linux", "/sdk")):
+        rows = [
+            {"identity": {"executorch_version": version}, "lowers_with": lowers_with}
+            for version in ("1.7", "1.9")
+        ]
+        (tmp_path / session).mkdir()
+        (tmp_path / session / "artifacts.json").write_text(json.dumps({"builds": rows}))
+    return linux
+
+
+@pytest.mark.parametrize(
+    ("words", "finished", "sdk", "chosen"),
+    [
+        ("", "", "", ""),
+        ("--executorch 1.9", "", "", "1.9"),
+        ("--executorch 2.0", "", "", ""),
+        ("--exec 1.9", "", "", ""),
+        ("", "parity build_android build_linux parity", "", "1.9"),
+        ("", "build_linux build_android", "", ""),
+        ("--executorch 2.0", "build_linux", "", ""),
+        ("--sdk pinned", "build_linux", "", ""),
+        ("", "build_linux", "pinned", ""),
+    ],
+)
+def test_the_executorch_is_asked_for_or_that_of_the_runtime_that_was_built(
+    two: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: str,
+    finished: str,
+    sdk: str,
+    chosen: str,
+) -> None:
+    monkeypatch.setenv("QNN_CI_SDK", sdk)
+    two.finished += finished.split()
+    session = Recorder(tmp_path, "test_emulator", *words.split(), "--reports", str(tmp_path))
+    assert two.choose_executorch(session) == chosen
+
+
+def test_an_executorch_that_is_not_supported_is_refused_with_those_that_are(
+    two: ModuleType, tmp_path: Path
+) -> None:
+    with pytest.raises(RefusedError, match=r"--executorch 1\.8 is not one of 2\.0, 1\.9$"):
+        two.choose_executorch(Recorder(tmp_path, "test_emulator", "--executorch", "1.8"))
+    assert [one.code for one in two.failures] == [2]
+
+
+@pytest.mark.parametrize("name", ["test_emulator", "build_aot", "build_linux"])
+def test_another_executorch_has_its_own_environment(
+    two: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """A build of a runtime brings its own, and needs no other."""
+    monkeypatch.delenv("PATH")
+    session = Recorder(tmp_path, name, "--executorch", "1.9")
+    make(two, session, "core", "lowering")
+    getattr(two, name).func(session)
+    *_, ran = session.ran
+    environment = tmp_path / ".nox" / ("lowering" if name == "build_linux" else "lowering-1.9")
+    assert ran.words[0] == str(environment / "bin" / "python")
+    if name == "build_linux":
+        assert "PATH" not in ran.options["env"]
+        return
+    assert ran.options["env"]["PATH"] == f"{environment / 'bin'}{os.pathsep}{os.defpath}"
+    (packages,) = [one.words for one in session.ran if "executorch==1.9" in one.words]
+    assert packages[-2:] == ("torch==3.0", "executorch==1.9")
+    stamp = (environment / "installed.sha256").read_text()
+    assert stamp == two.digest_group("lowering", "1.9") != two.digest_group("lowering")
+
+
+@pytest.mark.parametrize("word", ["-h", "--help", "--executorch"])
+def test_words_that_the_verb_explains_choose_nothing(
+    linux: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    assert linux.choose_executorch(Recorder(tmp_path, "test_emulator", word)) == ""
+    assert capsys.readouterr().out == ""
 
 
 def test_torch_is_installed_before_its_dependents_from_its_own_index(

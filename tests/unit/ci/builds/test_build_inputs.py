@@ -99,20 +99,23 @@ def test_an_overlay_follows_edits_deletions_and_nothing_else(tmp_path: Path) -> 
 
 
 def test_what_was_changed_in_the_copy_is_found_by_content(tmp_path: Path) -> None:
-    source = write(tmp_path / "source", {"a.c": "a", "b.c": "b", "c.c": "c"})
+    source = write(tmp_path / "source", {"a.c": "a", "b.c": "b", "c.c": "c", "d.sh": "d"})
     sync(source, tmp_path)
     copy = tmp_path / "overlay"
+    (copy / "d.sh").chmod(0o755)
     (copy / "a.c").write_text("A")
     (copy / "b.c").unlink()
     os.utime(copy / "c.c")
     (copy / "build").mkdir()
     (copy / "build/CMakeCache.txt").touch()
-    assert sync(source, tmp_path) == ("a.c", "b.c", "build/CMakeCache.txt")
+    assert sync(source, tmp_path) == ("a.c", "b.c", "build/CMakeCache.txt", "d.sh")
+    assert (copy / "d.sh").stat().st_mode == (source / "d.sh").stat().st_mode
     assert sync(source, tmp_path) == ()
     assert {path.name: path.read_text() for path in copy.iterdir() if path.is_file()} == {
         "a.c": "a",
         "b.c": "b",
         "c.c": "c",
+        "d.sh": "d",
     }
 
 

@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 import ci.__main__
+from ci.cases.baselines import name_figures
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Sets
 from ci.cases.judged import JudgeSetup, SessionOptions
@@ -339,6 +340,21 @@ def test_the_verb_writes_the_report_of_the_session(
     write_report(replace(read_report(kept), session="../x"), kept)
     assert ci.__main__.main(["judge", "kept", "--reports", "out"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_figures_that_were_recorded_next_to_a_policy_are_judged_by(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qnn.toml").write_text('extends = "default"\n')
+    recorded = tmp_path / "qnn-baselines" / name_figures(read_report(kept).toolchain)
+    recorded.parent.mkdir()
+    words = ["judge", "kept", "--policy", "qnn.toml", "--reports", "out"]
+    (case,) = read_report(kept).cases
+    for figure, code in ((case.sqnr_db, 0), (90.0, 1)):
+        name = f"{case.model} {case.scheme} {case.soc}"
+        recorded.write_text(f'[cases]\n"{name}" = {{ sqnr_db = {figure} }}\n')
+        assert ci.__main__.main(words) == code
 
 
 def test_nothing_that_lowers_or_runs_is_loaded(kept: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from ci.__main__ import main
 from ci.cases.baselines import suite_folder
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
@@ -80,6 +81,12 @@ class Results:
 
     def file(self, job: str, name: str) -> Path:
         return next(self.of(job).glob(f"reports/*/{name}"))
+
+    def run_verb(self) -> int:
+        """Return the exit code of the command."""
+        files = {name: str(self.folder / name) for name in ("plan.json", "needs.json", "results")}
+        words = ["--needs", files["needs.json"], "--results", files["results"]]
+        return main(["gate", files["plan.json"], *words])
 
     def judge(self) -> GateVerdict:
         return reach_verdict(*(self.folder / one for one in ("plan.json", "needs.json", "results")))
@@ -319,6 +326,7 @@ MACHINES: dict[str, Tamper] = {
 def test_what_the_jobs_left_is_green(results: Results) -> None:
     verdict = results.judge()
     assert verdict.is_green, verdict
+    assert results.run_verb() == 0
     assert [one.why for one in verdict.jobs if one.job == ONNX] == ["29 cases"]
 
 
@@ -328,6 +336,7 @@ def test_tampered_results_are_the_authors(results: Results, name: str) -> None:
     verdict = results.judge()
     assert not verdict.is_green
     assert not verdict.is_infrastructure, verdict
+    assert results.run_verb() == 1
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -336,6 +345,7 @@ def test_lost_results_are_the_machines(results: Results, name: str) -> None:
     verdict = results.judge()
     assert not verdict.is_green
     assert verdict.is_infrastructure, verdict
+    assert results.run_verb() == 4
 
 
 def test_figures_far_from_the_recorded_ones_are_red(results: Results) -> None:

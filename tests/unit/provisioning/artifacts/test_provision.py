@@ -28,6 +28,7 @@ from provisioning.artifacts.lockfile import (
     project_lock_path,
     read_lock,
 )
+from provisioning.artifacts.pins import plan_lock, plan_update
 from provisioning.artifacts.provision import (
     Provisioned,
     check_adopted,
@@ -43,9 +44,10 @@ from provisioning.errors import (
     ManifestError,
     StoreError,
     UnfitError,
+    UsageError,
 )
 from provisioning.manifest.reader import read_toolchain
-from provisioning.manifest.releases import Release
+from provisioning.manifest.releases import ArchiveRelease, Release
 from provisioning.store.store import TREE_FILE, Published, Store
 from provisioning.store.tree import TreeEntry, encode_record, parse_tree
 from provisioning.verbs.fetch import fill_mirror
@@ -229,6 +231,42 @@ def test_a_lock_tells_of_what_its_name_does(store: Store, change: dict[str, str]
     path.write_bytes(encode_record(msgspec.structs.replace(lock, **change)))
     with pytest.raises(ManifestError, match="is for something else"):
         read_lock(path)
+
+
+def test_an_update_of_an_archive_moves_its_row_and_its_lock(
+    store: Store, manifests: Path, tmp_path: Path
+) -> None:
+    row = manifests / "toolchains" / "sdk.toml"
+    for version in ("1.3.0", "1.2.3"):
+        files = FILES | {"sdk.yaml": f"version: {version}\n".encode()}
+        describe(manifests, pack(tmp_path / f"vendor-{version}.zip", files))
+    row.write_text(row.read_text().replace('"sdk.zip"', '"sdk-1.2.3.zip"'))
+    for change in plan_lock(ask(), store, Progress()):
+        change.write()
+    assert plan_lock(ask(), store, Progress()) == []
+    old = ask().release_as(ArchiveRelease)
+    changes = plan_update(ask(trust=True), "1.3.0", store, Progress())
+    assert [one.path.name for one in changes] == ["sdk.toml", "sdk-1.3.0.json"]
+    assert ask().release == old  # nothing is written yet
+    for change in changes:
+        change.write()
+    new = ask().release_as(ArchiveRelease)
+    assert (new.version, new.filename) == ("1.3.0", "sdk-1.3.0.zip")
+    assert new.url == old.url.replace("1.2.3", "1.3.0")
+    assert new.sha256 == hashlib.sha256((tmp_path / "vendor-1.3.0.zip").read_bytes()).hexdigest()
+    assert new.size_bytes == (tmp_path / "vendor-1.3.0.zip").stat().st_size
+    assert not project_lock_path("sdk", "1.2.3").exists()
+    lock = read_lock(project_lock_path("sdk", "1.3.0"))
+    assert lock
+    assert (lock.sha256, lock.version) == (new.sha256, "1.3.0")
+    assert plan_update(ask(), "1.3.0", store, Progress()) == []
+    assert provision(store)[0].version == "1.3.0"
+    assert not [path for path in store.downloads.iterdir() if path.name.startswith(".update-")]
+    describe(manifests, tmp_path / "vendor.zip")
+    with pytest.raises(UsageError, match=r"where sdk 2\.0 is cannot be told") as caught:
+        plan_update(ask(), "2.0", store, Progress())
+    assert "vendor.zip does not name the version 1.2.3" in caught.value.why
+    assert caught.value.fix
 
 
 def test_who_waited_finds_it_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.artifacts.pins import plan_baselines
+from provisioning.artifacts.pins import Change, plan_baselines
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
 
 OF_BOTH = "executorch-1.5.1-qnn-runtime-2.49.40.toml"
@@ -39,3 +39,23 @@ def test_figures_follow_a_pin_or_go(baselines: Path, *, carry: bool) -> None:
     assert found == (kept | moved if carry else kept)
     assert ("rename " in shown) == carry
     assert OF_BOTH in shown
+
+
+@pytest.mark.parametrize(
+    ("old", "before", "after", "diff"),
+    [
+        (None, "1\n", "2\n", "-1\n+2\n"),
+        (None, "1\n", "1\n", ""),
+        ("old", "1\n", "2\n", "-1\n+2\n"),
+        ("old", "1\n", "1\n", "rename "),
+        (None, "1\n", "", "-1\n"),
+    ],
+)
+def test_a_change_is_shown_as_what_it_does(
+    baselines: Path, old: str | None, before: str, after: str, diff: str
+) -> None:
+    shown = Change(baselines / "new", before, after, old and baselines / old).diff()
+    assert diff in shown
+    assert bool(diff) == bool(shown)
+    assert ("rename" in shown) == diff.startswith("rename")
+    assert ("/old" in shown) == bool(old)

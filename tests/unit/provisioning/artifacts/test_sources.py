@@ -294,6 +294,41 @@ def test_a_link_follows_the_one_file_that_fits() -> None:
             wheel.follow_links(links, paths)
 
 
+def test_another_wheel_is_described_by_its_name_and_what_it_holds(
+    wheel_request: ArtifactRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "tiny_qnn-1.1-cp311-cp311-manylinux_2_34_x86_64.manylinux_2_35_x86_64.whl"
+    content = {
+        "tiny_qnn/libQnnHtp.so": b"v2.50.1.270101104044\0" + bytes(3_000_000),
+        "tiny_qnn.libs/libc++-9f.so.1.0": b"c++",
+        "tiny_qnn/LICENSE": b"Do.",
+    }
+    served = made.make_wheel(tmp_path / name, content=content)
+    data = served.read_bytes()
+    monkeypatch.setattr(
+        wheel, "_download_version", lambda job, *_: Path(shutil.copy(served, job.root / name))
+    )
+    store = Store(tmp_path / "home")
+    store.downloads.mkdir(parents=True)
+    (tmp_path / "job").mkdir()
+    job = FillJob(wheel_request, tmp_path / "job", store, Progress())
+    found = wheel.find_release(job, "1.1")
+    with zipfile.ZipFile(served) as archive:
+        unpacked_bytes = sum(one.file_size for one in archive.infolist())
+    assert found == msgspec.structs.replace(
+        wheel_request.release_as(WheelRelease),
+        version="2.50.1",
+        package_version="1.1",
+        filename=name,
+        platform="manylinux_2_34_x86_64",
+        size_bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        unpacked_bytes=unpacked_bytes,
+        links={"lib/x86_64-linux-clang/libc++.so.1": "libc++-9f.so.1.0"},
+    )
+    assert (store.downloads / name).read_bytes() == data  # which the next fetch finds
+
+
 def test_a_release_of_another_kind_is_no_wheel(store: Store) -> None:
     with pytest.raises(TypeError, match="sdk 1 is no WheelRelease"):
         ask().release_as(WheelRelease)
