@@ -62,7 +62,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     ),
     "provisioning/console": ("tests/unit/provisioning/console",),
     "provisioning/doctor/checks": ("tests/unit/provisioning/doctor",),
-    "provisioning/elf": ("tests/unit/provisioning/elf",),
+    "provisioning/elf": ("tests/unit/provisioning/elf", "tests/unit/ci/inspect"),
     "provisioning/fetch": ("tests/unit/provisioning/fetch",),
     "provisioning/store": ("tests/unit/provisioning/store",),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from provisioning.elf.catalog import (
     MAX_BYTES,
+    MAX_CHAIN,
     TIME_STAMPING,
     CatalogError,
     parse_catalog,
@@ -230,6 +231,25 @@ def test_what_no_signature_covers_cannot_hide_the_timestamp() -> None:
     other = algorithm[: end - 2] + b"\x04" + algorithm[end - 1 :]
     with pytest.raises(CatalogError):
         parse_catalog(replace_once(STAMPED, algorithm, other), TRUST, NOW)
+
+
+@pytest.mark.parametrize(("version", "is_known"), [(1, True), (3, True), (4, False)])
+def test_a_timestamp_is_of_a_version_that_clocks_write(version: int, is_known: bool) -> None:
+    head, mark, tail = STAMPED.rpartition(b"\2\1\1\x31")  # what a token's SignedData begins with
+    data = head + bytes([2, 1, version, mark[-1]]) + tail
+    with nullcontext() if is_known else pytest.raises(CatalogError, match="not encoded"):
+        parse_catalog(data, TRUST, NOW)
+
+
+@pytest.mark.parametrize(("many", "is_long"), [(MAX_CHAIN - 2, False), (MAX_CHAIN - 1, True)])
+def test_a_chain_has_no_more_than_eight_certificates(many: int, is_long: bool) -> None:
+    chain = [ROOT]
+    for number in range(many):
+        chain.append(issue(f"Test CA {number}", chain[-1], key="chain"))
+    signer = issue(PUBLISHER, chain[-1], WHQL)
+    data = sign(LIST, members, signer, *chain[1:])
+    with pytest.raises(CatalogError, match="does not end at") if is_long else nullcontext():
+        parse_catalog(data, TRUST, NOW)
 
 
 def test_cut_catalogs_prove_nothing() -> None:

@@ -13,6 +13,7 @@ from provisioning.elf.facts import (
     EM_AARCH64,
     EM_QDSP6,
     EM_X86_64,
+    PT_DYNAMIC,
     PT_LOAD,
     PT_NULL,
     TYPE_HASHES,
@@ -32,6 +33,8 @@ from provisioning.elf.qnn_build import (
 )
 from provisioning.elf.reader import (
     HeadersTruncatedError,
+    Note,
+    find_android,
     find_build_id,
     parse_headers,
     parse_notes,
@@ -54,6 +57,30 @@ def test_an_x86_library() -> None:
     assert not facts.execstack
     assert not facts.textrel
     assert ".dynsym" in facts.sections
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "moves"), [(22, 0, True), (30, 4, True), (30, 8, False), (21, 0, False)]
+)
+def test_relocations_of_code_are_told_by_a_tag_or_a_flag(
+    tmp_path: Path, tag: int, value: int, moves: bool
+) -> None:
+    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
+    heads = read_elf(LIBRARIES / "libx86.so").program_headers
+    (dynamic,) = (one for one in heads if one.type == PT_DYNAMIC)
+    entries = range(dynamic.offset, dynamic.offset + dynamic.filesz, 16)
+    (unused,) = (at for at in entries if data[at] == 11)  # DT_SYMENT
+    struct.pack_into("<QQ", data, unused, tag, value)
+    path = tmp_path / "lib.so"
+    path.write_bytes(data)
+    assert read_elf(path).textrel is moves
+
+
+def test_a_note_of_android_may_hold_any_bytes() -> None:
+    texts = (text.ljust(64, b"\0") for text in (b"r26c\xff", b"1"))
+    desc = (30).to_bytes(4, "little") + b"".join(texts)
+    notes = [Note(b"GNU", 1, desc), Note(b"Android", 1, desc)]
+    assert find_android(notes) == AndroidNote(30, "r26c\ufffd", "1")
 
 
 def test_an_aarch64_library_with_a_search_path() -> None:
