@@ -36,6 +36,7 @@ from provisioning.artifacts.provision import (
     find_differences,
     trusted_tree,
 )
+from provisioning.artifacts.selection import all_requests, stored_requests, unreadable_trees
 from provisioning.artifacts.sources import ArtifactRequest, Options, substitute
 from provisioning.console.progress import Progress
 from provisioning.errors import (
@@ -267,6 +268,24 @@ def test_an_update_of_an_archive_moves_its_row_and_its_lock(
         plan_update(ask(), "2.0", store, Progress())
     assert "vendor.zip does not name the version 1.2.3" in caught.value.why
     assert caught.value.fix
+
+
+def test_what_a_store_holds_is_listed_and_what_cannot_be_read_apart(
+    store: Store, manifests: Path
+) -> None:
+    (manifests / "profiles.toml").write_text(made.PROFILES.replace("qnn-runtime", "sdk"))
+    assert (stored_requests(store), unreadable_trees(store)) == ([], [])
+    for components in ((), ("headers",)):
+        provision(store, *components)
+    for name in (".staging-0123456789ab", "other", "sdk-0123456789abc"):
+        (store.trees / name).mkdir()
+    stored = stored_requests(store)
+    assert [(one.name, one.components) for one in stored] == [("sdk", ()), ("sdk", ("headers",))]
+    assert [request.name for request in all_requests(Options())] == ["sdk"]
+    assert unreadable_trees(store) == []
+    (store.trees / stored[1].key().directory / TREE_FILE).write_text("{")
+    assert unreadable_trees(store) == [store.trees / stored[1].key().directory]
+    assert [one.components for one in stored_requests(store)] == [()]
 
 
 def test_who_waited_finds_it_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

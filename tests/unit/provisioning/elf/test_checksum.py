@@ -189,11 +189,14 @@ def test_what_is_not_elf_is_an_error() -> None:
 def test_first_use_of_an_archive_compares_them(sealed: bytearray, tmp_path: Path) -> None:
     path = tmp_path / "lib/hexagon-v69/unsigned/libQnnHtpV69Skel.so"
     path.parent.mkdir(parents=True)
-    path.write_bytes(sealed)
+    for name in ("libA.so", "libB.so", path.name):
+        path.with_name(name).write_bytes(LIBRARY.read_bytes() if name == "libB.so" else sealed)
     assert check_machines(tmp_path) == [
-        "1 libraries are hexagon",
-        "1 of them have the checksum that they carry",
+        "3 libraries are hexagon",
+        "2 of them have the checksum that they carry",
     ]
+    path.with_name("libA.so").unlink()
+    path.with_name("libB.so").unlink()
     place = max(offset for _, offset, size, _ in list_loads(sealed) if size)
     sealed[place] ^= 1
     path.write_bytes(sealed)
