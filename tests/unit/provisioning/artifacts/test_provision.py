@@ -14,10 +14,12 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from provisioning.__main__ import main
 from provisioning.artifacts import provision as provisions
 from provisioning.artifacts import sources
 from provisioning.artifacts.consent import check_machines, check_version, make_lock
@@ -104,6 +106,7 @@ def manifests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("CI", "TINY_ROOT", "QNN_CI_MIRROR", "QNN_CI_ACCEPT_LICENCE"):
         monkeypatch.delenv(name, raising=False)
     describe(manifests, pack(tmp_path / "vendor.zip", FILES))
+    (manifests / "profiles.toml").write_text(made.PROFILES.replace("qnn-runtime", "sdk"))
     return manifests
 
 
@@ -270,10 +273,7 @@ def test_an_update_of_an_archive_moves_its_row_and_its_lock(
     assert caught.value.fix
 
 
-def test_what_a_store_holds_is_listed_and_what_cannot_be_read_apart(
-    store: Store, manifests: Path
-) -> None:
-    (manifests / "profiles.toml").write_text(made.PROFILES.replace("qnn-runtime", "sdk"))
+def test_what_a_store_holds_is_listed_and_what_cannot_be_read_apart(store: Store) -> None:
     assert (stored_requests(store), unreadable_trees(store)) == ([], [])
     for components in ((), ("headers",)):
         provision(store, *components)
@@ -286,6 +286,55 @@ def test_what_a_store_holds_is_listed_and_what_cannot_be_read_apart(
     (store.trees / stored[1].key().directory / TREE_FILE).write_text("{")
     assert unreadable_trees(store) == [store.trees / stored[1].key().directory]
     assert [one.components for one in stored_requests(store)] == [()]
+
+
+def test_a_verification_fails_where_one_of_several_is_missing(
+    store: Store, manifests: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+    row = manifests / "toolchains" / "sdk.toml"
+    (row.with_name("other.toml")).write_text(row.read_text().replace('"sdk"', '"other"'))
+    provision(store)
+    assert [main(["verify", *names]) for names in (["sdk"], ["sdk", "other"], ["other"])] == [
+        *(0, 4, 4)
+    ]
+    (provision(store)[0].root / "lib/one.so").write_bytes(b"1")
+    assert [main(["verify", *words]) for words in ([], ["--repair"], [])] == [4, 0, 0]
+
+
+@pytest.mark.parametrize("redistribute", [True, False])
+def test_a_cache_holds_what_hashes_prove_and_its_readers_may_have(
+    store: Store,
+    manifests: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    redistribute: bool,
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+    row = manifests / "toolchains" / "sdk.toml"
+
+    def ask_key(*words: str) -> dict[str, Any]:
+        assert main(["cache-key", "sdk", "--json", *words]) == 0
+        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return answer
+
+    if redistribute:
+        row.write_text(row.read_text().replace("[licence]", "[licence]\nredistribute = true"))
+    pinned, private = ask_key(), ask_key("--private")
+    assert private["paths"] == [str(store.downloads / "sdk.zip")]
+    assert private["left_out"] == {}
+    if redistribute:
+        assert pinned == private
+    else:
+        assert (pinned["paths"], [*pinned["left_out"]]) == ([], ["sdk"])
+    write_lock(store)
+    locked = ask_key("--private")
+    assert locked["paths"] == [str(store.trees / ask().pinned(store).key().directory)]
+    assert len({one["key"] for one in (pinned, private, locked)}) == 3 - redistribute
+    project_lock_path("sdk", "1.2.3").unlink()
+    unpin(manifests, tmp_path)
+    assert ask_key("--private")["paths"] == []
 
 
 def test_who_waited_finds_it_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,15 @@ from provisioning.elf.facts import (
     EM_QDSP6,
     EM_X86_64,
     PT_DYNAMIC,
+    PT_GNU_STACK,
+    PT_INTERP,
     PT_LOAD,
     PT_NULL,
     TYPE_HASHES,
     AndroidNote,
     Defect,
     ElfError,
+    ElfFacts,
     Genuine,
     Proof,
     VersionNeed,
@@ -48,6 +51,7 @@ LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
 def test_an_x86_library() -> None:
     facts = read_elf(LIBRARIES / "libx86.so")
     assert (facts.bits, facts.little_endian, facts.machine) == (64, True, EM_X86_64)
+    assert (facts.path.name, facts.interpreter) == ("libx86.so", None)
     assert (facts.soname, facts.needed) == ("libx86.so", ("libneeded.so",))
     assert facts.version_needs == (VersionNeed("libneeded.so", ("GLIBC_2.9",)),)
     assert facts.highest_need("GLIBC") == (2, 9)
@@ -59,21 +63,40 @@ def test_an_x86_library() -> None:
     assert ".dynsym" in facts.sections
 
 
+def edit_library(path: Path, tag: int, value: int) -> ElfFacts:
+    """The facts of libx86.so with another entry instead of DT_SYMENT, which nobody reads."""
+    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
+    heads = read_elf(LIBRARIES / "libx86.so").program_headers
+    (dynamic,) = (one for one in heads if one.type == PT_DYNAMIC)
+    entries = range(dynamic.offset, dynamic.offset + dynamic.filesz, 16)
+    tags = {data[at]: at for at in entries}
+    needed = struct.unpack_from("<Q", data, tags[1] + 8)[0]  # DT_NEEDED
+    struct.pack_into("<QQ", data, tags[11], tag, needed if value < 0 else value)
+    path.write_bytes(data)
+    return read_elf(path)
+
+
 @pytest.mark.parametrize(
     ("tag", "value", "moves"), [(22, 0, True), (30, 4, True), (30, 8, False), (21, 0, False)]
 )
 def test_relocations_of_code_are_told_by_a_tag_or_a_flag(
     tmp_path: Path, tag: int, value: int, moves: bool
 ) -> None:
+    assert edit_library(tmp_path / "lib.so", tag, value).textrel is moves
+
+
+def test_both_tags_of_search_paths_are_read(tmp_path: Path) -> None:
+    old, new = (edit_library(tmp_path / "lib.so", tag, -1) for tag in (15, 29))
+    assert (old.rpath, old.runpath) == (new.runpath, new.rpath) == (("libneeded.so",), ())
+
+
+def test_a_program_names_its_interpreter(tmp_path: Path) -> None:
     data = bytearray((LIBRARIES / "libx86.so").read_bytes())
     heads = read_elf(LIBRARIES / "libx86.so").program_headers
-    (dynamic,) = (one for one in heads if one.type == PT_DYNAMIC)
-    entries = range(dynamic.offset, dynamic.offset + dynamic.filesz, 16)
-    (unused,) = (at for at in entries if data[at] == 11)  # DT_SYMENT
-    struct.pack_into("<QQ", data, unused, tag, value)
-    path = tmp_path / "lib.so"
-    path.write_bytes(data)
-    assert read_elf(path).textrel is moves
+    (place,) = (64 + 56 * index for index, one in enumerate(heads) if one.type == PT_GNU_STACK)
+    struct.pack_into("<I4xQ", data, place, PT_INTERP, data.index(b"libneeded.so\0"))
+    (tmp_path / "program").write_bytes(data)
+    assert read_elf(tmp_path / "program").interpreter == "libneeded.so"
 
 
 def test_a_note_of_android_may_hold_any_bytes() -> None:
@@ -215,6 +238,7 @@ def test_forms_of_the_version(
 ) -> None:
     found = search_build(data)
     assert (found[:2] if found else None) == build
+    assert found is None or found.text.encode() in data
     path = tmp_path / "libQnnSystem.so"
     path.write_bytes(data)
     assert find_qnn_build(path) == found
