@@ -35,7 +35,8 @@ VERBS: dict[str, Verb] = {
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
     "inspect": Verb("ci.verbs.inspect", "say what a program, library, APK or AAR holds"),
     "check-app": Verb("ci.verbs.check_app", "check whether an Android app can run QNN"),
-    "context": Verb("ci.verbs.context", "say what an ONNX context model holds and who can load it"),
+    "compat": Verb("ci.verbs.compat", "say whether a runtime can load a program, and why not"),
+    "context": Verb("ci.verbs.context", "the old name of inspect and compat for ONNX models"),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
     "verify-evidence": Verb(
         "ci.verbs.evidence", "say whether a program is one that passed, by the evidence of it"

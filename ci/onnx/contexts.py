@@ -1,8 +1,8 @@
 """Context models: ONNX files whose EPContext nodes hold, or name, QNN's context binary.
 
-The EP loads the binary of another SoC, of a newer QNN and one with changed weights, and the
-emulator runs it (seen with 2.5.0 and QNN 2.49.40); on a device the first two fail, and the third
-gives wrong values. So the bytes are judged here.
+The EP loads the binary of another SoC and one with changed weights, and the emulator runs it (seen
+with 2.3.0 to 2.7.0); on a device the first fails, and the second gives wrong values. One of a newer
+QNN is refused without a reason (INVALID_ARGUMENT). So the bytes are judged here.
 
 What a binary says of itself is read in provisioning/elf/programs.py. The EP writes what it compiled
 for into the model's metadata:
@@ -29,13 +29,14 @@ from provisioning.elf.programs import (
     Target,
     find_context_damage,
     find_targets,
+    is_loadable,
 )
 from provisioning.elf.qnn_build import search_whole
 from provisioning.elf.tables import Blob
 from provisioning.errors import FailedError, UnfitError, UsageError
 from provisioning.files import write_whole
 from provisioning.manifest.targets import find_soc, read_socs
-from provisioning.versions import is_older, parse_version
+from provisioning.versions import parse_version
 
 PROVIDER = "QNNExecutionProvider"
 COMPATIBILITY = f"ep_compatibility_info.{PROVIDER}"
@@ -150,7 +151,7 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
             fix=f"compile it with soc_model={wanted.id}",
         )
     newest = max(filter(None, (context.qnn, context.sdk_version)), key=parse_version, default="")
-    if runtime and newest and is_older(runtime, newest):
+    if runtime and newest and not is_loadable(newest, runtime):
         raise UnfitError(
             f"{path.name} is compiled with QNN {newest}, the runtime is {runtime}",
             why="a runtime loads what an older QNN or its own has compiled, nothing newer",

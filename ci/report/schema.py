@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from provisioning.elf.programs import is_loadable
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend
 from provisioning.versions import parse_version
@@ -546,7 +547,7 @@ class Report(Record, frozen=True, kw_only=True):
         older = [
             f"{one.name} {one.version}"
             for one in self.runtimes
-            if parse_version(one.version) < newest
+            if not is_loadable(str(newest), one.version)
         ]
         warning = f"warning: older QNN does not load these programs: {', '.join(older)}"
         return (*tried, told, *([warning] if older else []), *self.remarks)

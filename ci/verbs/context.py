@@ -1,4 +1,4 @@
-"""``context FILE``: what a context model of ONNX Runtime holds, and whether a SoC can load it."""
+"""``context FILE``: the old name, until the next release, of inspect and compat for ONNX models."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--qnn needs --soc", fix="add --soc, SM8750 for one")
     from ci.onnx.contexts import check_context, read_context, seal_context
 
+    successor = f"compat {args.file.name} --soc {args.soc}" if args.soc else "inspect"
+    progress.step(f"warning: `context` goes with the next release; use `qnn-ci {successor}`")
     progress.step(f"reading {args.file.name}")
     if args.seal:
         seal_context(args.file)

@@ -20,6 +20,7 @@ import zipfile
 from typing import NamedTuple
 
 from provisioning.elf.tables import Tables, View
+from provisioning.versions import is_older
 
 # The end of one that has no vtcm_size is where the next begins, so that no file takes long.
 COMPILED = re.compile(
@@ -42,6 +43,15 @@ class Target(NamedTuple):
     soc: str
     hexagon: int
     vtcm_mb: int
+
+
+def is_loadable(compiler: str, runtime: str) -> bool:
+    """Whether a runtime of QNN loads what a version of QNN compiled: its own and older ones do.
+
+    Seen of all 25 pairs of QNN 2.47, 2.48.40, 2.49.40, 2.50.40 and 2.51 on the emulator, and of
+    2.37 on 2.49.40.
+    """
+    return not is_older(runtime, compiler)
 
 
 def find_targets(blob: View) -> tuple[Target, ...]:

@@ -171,6 +171,7 @@ SAMPLES = (
     "qnn-ci cache-key emulator",
     "qnn-ci check-app app.apk",
     "qnn-ci completion bash",
+    "qnn-ci compat model.pte --runtime 2.49.40 --soc SM8650",
     "qnn-ci context model_ctx.onnx",
     "qnn-ci env PROFILE",
     "qnn-ci gate plan.json --needs needs.json --results results",
@@ -254,11 +255,13 @@ RECIPES = (
     # A small app with libraries of one build.
     Recipe("check-app", (setups.build_app,), r"fit|\"fit\": true"),
     Recipe(
-        "qnn-ci context",
+        "qnn-ci (inspect|compat|context) model_ctx",
         (setups.leave_context,),
-        "QNN 2.49.40|fits SM8750|sealed +yes",
+        "QNN 2.49.40",
         packages=("onnx",),
     ),
+    Recipe("qnn-ci compat .*SM8750", (setups.leave_program,), "V75, SM8750 has V79", 1),
+    Recipe("qnn-ci compat", (setups.leave_program,), ": yes"),
     Recipe("qnn-ci inspect", (setups.leave_program,), "SM8650, V75, 8 MB VTCM"),
     # Builds of ExecuTorch in miniature.
     Recipe("build_direct$", says="is for one SoC", code=2, packages=TORCH),

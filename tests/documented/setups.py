@@ -39,7 +39,7 @@ from tests.stand_ins import (
     toolchains,
 )
 from tests.stand_ins.lanes import keep_case
-from tests.stand_ins.lowered import make_program
+from tests.stand_ins.lowered import make_binary, make_program
 from tests.stand_ins.repository import Checkout, make_checkout
 
 STAND_INS = ROOT / "tests" / "stand_ins"
@@ -121,9 +121,10 @@ def read_block(page: str) -> str:
 
 
 def leave_context(stage: Stage) -> None:
-    from tests.qnn_provider.contexts import write_context
+    from tests.qnn_provider.contexts import GRAPH, write_context
 
-    write_context(stage.project).rename(stage.project / "model_ctx.onnx")
+    binary = make_binary(soc=("SM8750", 69, 79), graphs=(GRAPH,))
+    write_context(stage.project, binary).rename(stage.project / "model_ctx.onnx")
 
 
 def leave_program(stage: Stage) -> None:

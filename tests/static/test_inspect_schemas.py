@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
-SCHEMAS = {"inspect.schema.json": Inspection}
+SCHEMAS = {"inspect.schema.json": Inspection, "compat.schema.json": Answer}
 
 
 def make_schema(kind: Any) -> str:

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import msgspec
 
+from ci.inspect.binaries import ContextBinary
+from ci.inspect.compat import Runtime, Verdict, judge_compat
+from ci.inspect.programs import Program
 from provisioning.artifacts.choice import SDK, WHEEL, WHEEL_RUNTIME, QnnChoice
 from provisioning.artifacts.sources.local import read_version
 from provisioning.manifest.reader import read_toolchain
-from provisioning.versions import is_older, is_same, is_version
+from provisioning.versions import is_same, is_version
 
 FINISHED = "QNN_CI_FINISHED"  # the sessions of this call that ended well, from the noxfile
 RUNTIMES = ("build_android", "build_linux", "build_runner", "build_direct")
@@ -113,7 +116,9 @@ def compare_built(built: Built, chosen: QnnChoice) -> tuple[str, bool]:
     runtime = (
         f"that {built.session} has just built (ExecuTorch {built.executorch}, QNN {built.qnn})"
     )
-    loads = is_same(executorch, built.executorch) and not is_older(built.qnn, qnn)
+    compiled = Program("", "program", 0, contexts=(ContextBinary(0, 0, qnn=qnn),))
+    answer = judge_compat(compiled, Runtime(built.session, built.qnn))
+    loads = is_same(executorch, built.executorch) and answer.verdict is not Verdict.NO
     if loads:
         return f"{programs}, as the runner {runtime}", True
     return f"{programs}: the runner {runtime} does not load them", False

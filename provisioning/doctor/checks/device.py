@@ -12,8 +12,7 @@ from provisioning.doctor.checks.coherence import most_common_build, split_sets
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import STAGING, DeviceFacts, FileFacts, TreeFacts, parse_qnn_name
 from provisioning.elf.facts import EM_AARCH64
-from provisioning.elf.programs import NO_SOC, SEGMENT_ALIGN
-from provisioning.versions import is_older
+from provisioning.elf.programs import NO_SOC, SEGMENT_ALIGN, is_loadable
 
 RPC, LINUX_LIBC = "libcdsprpc.so", "libc.so.6"
 
@@ -368,7 +367,7 @@ def see_newer_program(staging: Staging) -> Iterator[Seen]:
         for files in near:
             usual = most_common_build(one for one in files if one is not file)
             runtime = usual.version if usual else None
-            if compiler and runtime and is_older(runtime, compiler):
+            if compiler and runtime and not is_loadable(compiler, runtime):
                 yield seen(file.name, file.path, compiler=compiler, runtime=runtime)
 
 
@@ -388,5 +387,5 @@ def see_program_of_another_profile(staging: Staging) -> Iterator[Seen]:
         return
     for file in staging.tree.lowered:
         compiler = file.build.version if file.build else None
-        if compiler and is_older(runtime, compiler):
+        if compiler and not is_loadable(compiler, runtime):
             yield seen(file.name, file.path, compiler=compiler, runtime=runtime)

@@ -1,0 +1,254 @@
+"""Will a runtime load a program on a SoC? Pure: facts in, an answer with a row per axis out.
+
+The rules, and what they rest on (docs/inspect.md has the tables):
+
+- Build: a runtime loads what its own or an older QNN compiled. All 25 pairs of QNN 2.47 to 2.51
+  behave so on the emulator; a context whose backend API alone is newer is refused, one whose core
+  API alone is newer is not.
+- Hexagon, SoC, VTCM: a device refuses a context for another Hexagon version or more VTCM (error
+  5005 or 14001: pytorch/executorch#1176, #9084). The emulator runs all of them.
+- Adaptor: one with newer headers than the library is refused (PR16011), and one with headers up to
+  2.37 creates no device with libraries that read socModel elsewhere (error 14001).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from ci.inspect.binaries import KNOWN_INFO, ContextBinary
+from ci.inspect.programs import Program
+from provisioning.elf.programs import is_loadable
+from provisioning.manifest.targets import find_soc
+from provisioning.versions import is_older
+
+# The first QNN that was seen to write descriptions of version 3.
+INFO_SINCE = "2.37.0"
+# Libraries that read socModel at byte 8 of QnnHtpDevice_CustomConfig_t; 2.37 and 2.49.40 do at 4,
+# where headers up to OLD_HEADERS have it.
+MOVED_SOC = {"2.47.0", "2.48.40", "2.50.40", "2.51.0"}
+OLD_HEADERS = "2.37"
+
+
+class Verdict(str, Enum):
+    """Of a row and of an answer. ``skipped`` is a row that was not asked for, or does not apply."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "cannot tell"
+    SKIPPED = "not judged"
+
+
+class Axis(str, Enum):
+    """What a program and a runtime have to agree in, in the order in which they decide."""
+
+    FILE = "file"
+    BUILD = "build"
+    BINARY_INFO = "binary info"
+    API = "core API"
+    ADAPTOR = "adaptor"
+    HEXAGON = "Hexagon"
+    SOC = "SoC"
+    VTCM = "VTCM"
+    OPERATORS = "operators"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A runtime of QNN. ``qnn`` is its version, "" if it names none, and ``core_api`` that of its
+    core API. ``stubs`` and ``skels`` are the Hexagon versions that it has these for, ``machines``
+    the processors of its libraries. ``adaptor`` is the QNN whose headers ExecuTorch's backend was
+    built with: "" if there is no such library, "unknown" if it does not say. ``kernels`` are the
+    wanted operators of the CPU that its libraries name, None if ExecuTorch is not among them."""
+
+    name: str
+    qnn: str = ""
+    core_api: str = ""
+    machines: tuple[str, ...] = ()
+    stubs: tuple[int, ...] = ()
+    skels: tuple[int, ...] = ()
+    adaptor: str = ""
+    kernels: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The verdict on an axis, and why: of a row that cannot tell, what is missing."""
+
+    axis: Axis
+    verdict: Verdict
+    why: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether the program loads. ``decided_by`` are the axes with that verdict: if it is yes, all
+    that were judged."""
+
+    file: str
+    runtime: str
+    soc: str
+    verdict: Verdict
+    decided_by: tuple[Axis, ...]
+    rows: tuple[Row, ...]
+    schema_version: int = 1
+
+
+def judge_compat(program: Program, runtime: Runtime | None = None, soc: str = "") -> Answer:
+    """Judge a program for a runtime, a SoC (SM8750), or both. Raises UsageError for an unknown
+    SoC."""
+    contexts = _choose_contexts(program, soc)
+    rows = (
+        _judge_file(program),
+        *_judge_runtime(contexts, runtime),
+        *_judge_soc(contexts, runtime, soc),
+        _judge_operators(program, runtime),
+    )
+    met = {row.verdict for row in rows}
+    verdict = next((one for one in (Verdict.NO, Verdict.UNKNOWN) if one in met), Verdict.YES)
+    decided = tuple(row.axis for row in rows if row.verdict is verdict)
+    return Answer(program.file, runtime.name if runtime else "", soc, verdict, decided, rows)
+
+
+def _choose_contexts(program: Program, soc: str) -> tuple[ContextBinary, ...]:
+    """What a device would load: of a package the one for its SoC, all if none is."""
+    if not program.is_package or not soc:
+        return program.contexts
+    number = find_soc(soc).id
+    return tuple(one for one in program.contexts if one.soc_id == number) or program.contexts
+
+
+def _judge_file(program: Program) -> Row:
+    if program.damage:
+        return Row(Axis.FILE, Verdict.NO, f"the file {program.damage}")
+    if not program.contexts:
+        why = "it has no context binary of QNN: what is compiled on the device is not judged"
+        return Row(Axis.FILE, Verdict.UNKNOWN, why)
+    return Row(Axis.FILE, Verdict.YES, "it is whole")
+
+
+def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -> Iterator[Row]:
+    if runtime is None:
+        for axis in (Axis.BUILD, Axis.BINARY_INFO, Axis.API, Axis.ADAPTOR):
+            yield Row(axis, Verdict.SKIPPED, "no runtime was named")
+        return
+    compilers = [one.qnn for one in contexts]
+    yield _judge_build(compilers, runtime)
+    versions = {one.binary_info for one in contexts if one.binary_info}
+    if not versions or not runtime.qnn:
+        yield Row(Axis.BINARY_INFO, Verdict.SKIPPED, "its version, or the runtime's, is not known")
+    elif max(versions) > KNOWN_INFO or is_older(runtime.qnn, INFO_SINCE):
+        which = ", ".join(map(str, sorted(versions)))
+        why = f"whether QNN {runtime.qnn} knows version {which} was never tried: load it once"
+        yield Row(Axis.BINARY_INFO, Verdict.UNKNOWN, why)
+    else:
+        yield Row(Axis.BINARY_INFO, Verdict.YES, f"QNN {INFO_SINCE} and later know version 3")
+    yield _judge_api(contexts, runtime)
+    yield _judge_adaptor(runtime)
+
+
+def _judge_build(compilers: list[str], runtime: Runtime) -> Row:
+    if not compilers:
+        return Row(Axis.BUILD, Verdict.SKIPPED, "there is no context binary")
+    if not all(compilers) or not runtime.qnn:
+        why = "the program names no QNN: ask who compiled it"
+        if all(compilers):
+            why = f"{runtime.name} names no QNN: name its version (--runtime 2.49.40)"
+        return Row(Axis.BUILD, Verdict.UNKNOWN, why)
+    newest = next((one for one in compilers if not is_loadable(one, runtime.qnn)), compilers[0])
+    why = f"compiled with QNN {newest}, the runtime is {runtime.qnn}"
+    if is_loadable(newest, runtime.qnn):
+        return Row(Axis.BUILD, Verdict.YES, why)
+    return Row(Axis.BUILD, Verdict.NO, f"{why}, which is older: take {newest} or later")
+
+
+def _judge_api(contexts: Iterable[ContextBinary], runtime: Runtime) -> Row:
+    """A newer core API alone is no obstacle, so nothing is refused for it."""
+    apis = sorted({one.core_api for one in contexts if one.core_api})
+    if not apis or not runtime.core_api:
+        return Row(Axis.API, Verdict.SKIPPED, "the libraries do not name theirs")
+    why = f"core API {', '.join(apis)}, the libraries have {runtime.core_api}"
+    return Row(Axis.API, Verdict.YES, why)
+
+
+def _judge_adaptor(runtime: Runtime) -> Row:
+    headers, qnn = runtime.adaptor, runtime.qnn
+    if not headers or headers == "unknown" or not qnn:
+        why = "it does not say which headers it has" if headers else "the runtime has none"
+        return Row(Axis.ADAPTOR, Verdict.SKIPPED, f"ExecuTorch's backend: {why}")
+    why = f"ExecuTorch's backend has the headers of QNN {headers}, the libraries are of {qnn}"
+    if is_older(qnn, headers):
+        return Row(Axis.ADAPTOR, Verdict.NO, f"{why}: 'Qnn API version mismatched'")
+    if qnn in MOVED_SOC and not is_older(OLD_HEADERS, headers):
+        return Row(Axis.ADAPTOR, Verdict.NO, f"{why}, which read socModel elsewhere: error 14001")
+    return Row(Axis.ADAPTOR, Verdict.YES, why)
+
+
+def _judge_soc(
+    contexts: tuple[ContextBinary, ...], runtime: Runtime | None, soc: str
+) -> Iterator[Row]:
+    versions = sorted({one.hexagon for one in contexts if one.hexagon})
+    made = ", ".join(f"V{one}" for one in versions)
+    if not contexts or not soc:
+        yield _judge_parts(versions, runtime)
+        for axis in (Axis.SOC, Axis.VTCM):
+            yield Row(
+                axis, Verdict.SKIPPED, "no SoC was named" if contexts else "no context binary"
+            )
+        return
+    wanted = find_soc(soc)
+    if not versions:
+        yield Row(Axis.HEXAGON, Verdict.UNKNOWN, "the program names no Hexagon version")
+    elif versions != [wanted.hexagon]:
+        why = f"compiled for {made}, {soc} has V{wanted.hexagon}: error 5005 or 14001"
+        yield Row(Axis.HEXAGON, Verdict.NO, why)
+    else:
+        yield _judge_parts(versions, runtime, f"compiled for {made}, as {soc} has")
+    numbers = {one.soc_id for one in contexts}
+    names = ", ".join(sorted({one.soc or f"SoC {one.soc_id}" for one in contexts}))
+    if numbers == {wanted.id}:
+        yield Row(Axis.SOC, Verdict.YES, f"compiled for {soc}")
+    elif numbers & {0}:
+        yield Row(Axis.SOC, Verdict.UNKNOWN, "the program names no SoC: ask who compiled it")
+    elif versions == [wanted.hexagon]:
+        why = f"compiled for {names}, which has V{wanted.hexagon} too: missing is a try on a device"
+        yield Row(Axis.SOC, Verdict.UNKNOWN, why)
+    else:
+        yield Row(Axis.SOC, Verdict.NO, f"compiled for {names}, not for {soc}: lower it for {soc}")
+    needed = max(one.vtcm_mb for one in contexts)
+    why = f"it needs {needed} MB, {soc} has {wanted.vtcm_mb}"
+    if not needed:
+        yield Row(Axis.VTCM, Verdict.UNKNOWN, "the program does not say how much it needs")
+    else:
+        fits = needed <= wanted.vtcm_mb
+        yield Row(Axis.VTCM, Verdict.YES if fits else Verdict.NO, why)
+
+
+def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") -> Row:
+    """Whether a runtime for devices has the stubs or skels for these Hexagon versions."""
+    parts = {*runtime.stubs, *runtime.skels} if runtime else set()
+    if lacking := [one for one in versions if parts and one not in parts]:
+        has = ", ".join(f"V{one}" for one in sorted(parts))
+        missing = ", ".join(f"V{one}" for one in lacking)
+        told = f"the runtime has stubs and skels for {has}, none for {missing}: error 14001 or 4000"
+        return Row(Axis.HEXAGON, Verdict.NO, told)
+    if why:
+        return Row(Axis.HEXAGON, Verdict.YES, why)
+    if parts and versions:
+        return Row(Axis.HEXAGON, Verdict.YES, "the runtime has its stub or skel")
+    return Row(Axis.HEXAGON, Verdict.SKIPPED, "no SoC was named, nor a runtime with stubs or skels")
+
+
+def _judge_operators(program: Program, runtime: Runtime | None) -> Row:
+    names = sorted({one for method in program.methods for one in method.cpu_operators})
+    if not names:
+        return Row(Axis.OPERATORS, Verdict.YES, "nothing runs on the CPU")
+    listed = ", ".join(names)
+    if program.kind == "onnx" or runtime is None or runtime.kernels is None:
+        why = f"not asked whether the application has kernels for {listed}"
+        return Row(Axis.OPERATORS, Verdict.SKIPPED, why)
+    if lacking := [one for one in names if one not in runtime.kernels]:
+        why = f"no library of the runtime names a kernel for {', '.join(lacking)}: link one"
+        return Row(Axis.OPERATORS, Verdict.NO, why)
+    return Row(Axis.OPERATORS, Verdict.YES, f"the runtime names kernels for {listed}")

@@ -1,0 +1,127 @@
+"""What a directory, an APK, an artifact or a version is, as a runtime of QNN."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ci.inspect.compat import Runtime
+from ci.inspect.files import MAX_ENTRIES, MAX_ENTRY_BYTES
+from provisioning.artifacts.selection import stored_trees
+from provisioning.console.command import user_path
+from provisioning.doctor.facts import FileFacts
+from provisioning.doctor.survey.tree import LIBRARY, FactsCache, survey_tree
+from provisioning.elf.facts import EM_X86_64
+from provisioning.elf.qnn_build import find_headers_version
+from provisioning.errors import UsageError
+from provisioning.manifest.reader import list_toolchains, read_toolchain
+from provisioning.store.store import Store, store_home
+from provisioning.versions import is_version, parse_version
+
+BACKEND = "libQnnHtp.so"
+# What ExecuTorch's backend, its kernels or both are linked into.
+EXECUTORCH = re.compile(r"PyQnnManagerAdaptor.*\.so|lib(qnn_executorch_backend|executorch\w*)\.so")
+# Where libQnnHtp.so keeps its versions as a constant: core API 2.MINOR.0, backend API 5. Found once
+# in QNN 2.48.40 to 2.51.0 for x86-64; with more finds nothing is known.
+CORE_API = re.compile(rb"\x02\0{3}([\x10-\x60])\0{7}\x05\0{3}", re.DOTALL)
+
+
+def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
+    """The runtime that ``word`` names: a directory, an APK or AAR, ARTIFACT@VERSION, or a version.
+    ``operators`` are those of the CPU whose kernels are looked for.
+
+    Raises UsageError for a word that names none of them.
+    """
+    name, _, version = word.partition("@")
+    if is_version(word):
+        return Runtime(f"QNN {word}", word)
+    if name in list_toolchains():
+        release = read_toolchain(name).release(version)
+        if not name.startswith("qnn-"):
+            raise UsageError(f"{name} is no runtime of QNN", fix="name qnn-runtime or qnn-sdk")
+        for published, tree in stored_trees(Store(store_home())):
+            if (tree.artifact, tree.version) == (name, release.version):
+                return _survey(published.root, f"{name} {release.version}", operators)
+        return Runtime(f"{name} {release.version}", release.version)
+    path = user_path(word)
+    if path.is_dir():
+        return _survey(path, path.name, operators)
+    if not path.is_file():
+        raise UsageError(
+            f"no runtime {word!r}",
+            why="it is no directory, file, version or artifact",
+            fix="name a directory with libQnnHtp.so, an APK, qnn-runtime@2.49.40 or 2.49.40",
+        )
+    with TemporaryDirectory() as scratch:
+        try:
+            _unpack(path, Path(scratch))
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
+            raise UsageError(f"{path.name} is no APK or AAR", why=str(error)) from error
+        return _survey(Path(scratch), path.name, operators)
+
+
+def _unpack(path: Path, target: Path) -> None:
+    """The libraries of an archive, in folders by number."""
+    with zipfile.ZipFile(path) as archive:
+        found = [one for one in archive.infolist() if LIBRARY.search(one.filename)]
+        for number, one in enumerate(found[:MAX_ENTRIES]):
+            if one.file_size > MAX_ENTRY_BYTES:
+                raise zipfile.BadZipFile(f"{one.filename} unpacks to {one.file_size} bytes")
+            (target / str(number)).mkdir()
+            place = target / str(number) / Path(one.filename).name
+            with archive.open(one) as source, place.open("wb") as file:
+                shutil.copyfileobj(source, file)
+
+
+def _survey(root: Path, name: str, operators: Iterable[str]) -> Runtime:
+    with TemporaryDirectory() as scratch:
+        files = survey_tree(root, FactsCache(Path(scratch))).files
+    backends = [one for one in files if one.name == BACKEND]
+    builds = [one.build.version for one in backends or files if one.build and one.build.version]
+    linked = [one for one in files if EXECUTORCH.fullmatch(one.name)]
+    headers = sorted(filter(None, (find_headers_version(one.path) for one in linked)))
+    return Runtime(
+        name,
+        min(builds, key=parse_version, default=""),
+        _find_core_api(backends),
+        tuple(sorted({one.elf.machine_name for one in files if one.elf})),
+        _list_versions(files, "Stub"),
+        _list_versions(files, "Skel"),
+        headers[0] if headers else "unknown" if linked else "",
+        tuple(sorted(_find_names(files, operators))) if linked else None,
+    )
+
+
+def _list_versions(files: Iterable[FileFacts], part: str) -> tuple[int, ...]:
+    """The Hexagon versions for which HTP has a stub or skel among the files."""
+    names = filter(None, (one.qnn_name for one in files))
+    found = {one.hexagon for one in names if (one.backend, one.part) == ("Htp", part)}
+    return tuple(sorted(int(one) for one in found if one.isdecimal()))
+
+
+def _find_core_api(backends: Iterable[FileFacts]) -> str:
+    for file in backends:
+        with suppress(OSError, ValueError), file.path.open("rb") as stream:
+            data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            found = {one[1][0] for one in CORE_API.finditer(data)}
+            if file.elf and file.elf.machine == EM_X86_64 and len(found) == 1:
+                return f"2.{found.pop()}.0"
+    return ""
+
+
+def _find_names(files: Iterable[FileFacts], names: Iterable[str]) -> set[str]:
+    """Those ``names`` that are a text in one of the libraries."""
+    left, found = set(names), set[str]()
+    for file in files:
+        with suppress(OSError, ValueError), file.path.open("rb") as stream:
+            data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            here = {one for one in left - found if data.find(b"%b\0" % one.encode()) >= 0}
+            found |= here
+    return found

@@ -1,0 +1,64 @@
+"""``compat FILE --runtime ... --soc ...``: whether a program will load there, and why not."""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+
+from ci.inspect.compat import Answer, Verdict, judge_compat
+from ci.inspect.files import inspect_file
+from ci.inspect.runtimes import read_runtime
+from provisioning.console.command import Outcome, nonempty_word, user_path
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, FailedError, UsageError
+from provisioning.manifest.targets import find_soc
+
+CODES = {
+    Verdict.YES: ExitCode.OK,
+    Verdict.NO: ExitCode.FAILED,
+    Verdict.UNKNOWN: ExitCode.ENVIRONMENT,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file",
+        type=user_path,
+        metavar="FILE",
+        help="a .pte, a context binary or an ONNX context model",
+    )
+    parser.add_argument(
+        "--runtime",
+        type=nonempty_word,
+        metavar="RUNTIME",
+        help="a directory with QNN's libraries, an APK or AAR, ARTIFACT@VERSION, or a version",
+    )
+    parser.add_argument("--soc", default="", type=str.upper, metavar="SOC", help="such as SM8750")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    if not args.runtime and not args.soc:
+        raise UsageError("nothing to compare with", fix="add --runtime, --soc or both")
+    if args.soc:
+        find_soc(args.soc)
+    progress.step(f"reading {args.file.name}")
+    found = inspect_file(args.file)
+    if found.program is None:
+        if found.kind == "onnx":
+            raise FailedError(f"{found.file} cannot be loaded", why=found.damage)
+        why = f"it is of kind {found.kind}"
+        raise UsageError(f"{found.file} is no program", why=why, fix="name a .pte or a context")
+    operators = {one for method in found.program.methods for one in method.cpu_operators}
+    runtime = read_runtime(args.runtime, operators) if args.runtime else None
+    answer = judge_compat(found.program, runtime, args.soc)
+    return Outcome(_render(answer), msgspec.to_builtins(answer), CODES[answer.verdict])
+
+
+def _render(answer: Answer) -> str:
+    where = " on ".join(filter(None, (answer.runtime, answer.soc)))
+    by = ", ".join(one.value for one in answer.decided_by)
+    head = f"{answer.file} for {where}: {answer.verdict.value}"
+    rows = (f"  {row.axis.value:13}{row.verdict.value:13}{row.why}\n" for row in answer.rows)
+    ends = "" if answer.verdict is Verdict.YES else f" ({by})"
+    return f"{''.join(rows)}{head}{ends}\n"

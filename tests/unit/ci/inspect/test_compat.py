@@ -1,0 +1,250 @@
+"""The verdict on each axis, and what `compat` prints of it."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ci.__main__ import main
+from ci.inspect.binaries import ContextBinary
+from ci.inspect.compat import Answer, Axis, Runtime, Verdict, judge_compat
+from ci.inspect.programs import Method, Program, parse_program
+from ci.inspect.runtimes import read_runtime
+from provisioning.errors import ExitCode, QnnCiError, UsageError
+from tests.stand_ins.lowered import make_binary, make_program
+
+SCHEMA = Path(__file__).parents[4] / "docs" / "schemas" / "compat.schema.json"
+VERSIONS = ("2.47.0", "2.48.40", "2.49.40", "2.50.40", "2.51.0")
+CONTEXT = ContextBinary(
+    0,
+    1,
+    qnn="2.49.40",
+    binary_info=3,
+    core_api="2.38.0",
+    soc="SM8650",
+    soc_id=57,
+    hexagon=75,
+    vtcm_mb=8,
+)
+PROGRAM = Program("model.pte", "program", 1, contexts=(CONTEXT,))
+SAME = Runtime("device", "2.49.40")
+
+
+def change(**changes: object) -> Program:
+    """The program with another context."""
+    return replace(PROGRAM, contexts=(replace(CONTEXT, **changes),))  # type: ignore[arg-type]
+
+
+def find(answer: Answer, axis: Axis) -> Verdict:
+    (row,) = [row for row in answer.rows if row.axis is axis]
+    assert row.why
+    return row.verdict
+
+
+@pytest.mark.parametrize("compiler", VERSIONS)
+@pytest.mark.parametrize("runtime", VERSIONS)
+def test_a_runtime_loads_what_its_own_or_an_older_qnn_compiled(compiler: str, runtime: str) -> None:
+    """As all of these pairs did on the emulator."""
+    answer = judge_compat(change(qnn=compiler), Runtime("device", runtime))
+    loads = VERSIONS.index(compiler) <= VERSIONS.index(runtime)
+    assert answer.verdict is (Verdict.YES if loads else Verdict.NO)
+    if not loads:
+        assert answer.decided_by == (Axis.BUILD,)
+
+
+def test_the_newest_context_of_a_program_decides() -> None:
+    both = replace(PROGRAM, contexts=(CONTEXT, replace(CONTEXT, qnn="2.51.0")))
+    assert judge_compat(both, SAME).decided_by == (Axis.BUILD,)
+    assert judge_compat(both, Runtime("device", "2.51.0")).verdict is Verdict.YES
+
+
+@pytest.mark.parametrize(
+    ("program", "runtime", "axis"),
+    [
+        (change(qnn=""), SAME, Axis.BUILD),
+        (PROGRAM, Runtime("device"), Axis.BUILD),
+        (change(binary_info=4), SAME, Axis.BINARY_INFO),
+        (change(qnn="2.30.0"), Runtime("device", "2.31.0"), Axis.BINARY_INFO),
+        (replace(PROGRAM, contexts=()), SAME, Axis.FILE),
+    ],
+)
+def test_what_is_missing_is_no_yes(program: Program, runtime: Runtime, axis: Axis) -> None:
+    answer = judge_compat(program, runtime)
+    assert (answer.verdict, answer.decided_by) == (Verdict.UNKNOWN, (axis,))
+
+
+@pytest.mark.parametrize(
+    ("program", "soc", "verdict", "axes"),
+    [
+        (PROGRAM, "SM8650", Verdict.YES, None),
+        (PROGRAM, "SM8750", Verdict.NO, (Axis.HEXAGON, Axis.SOC)),
+        (change(soc="SM8475", soc_id=42, hexagon=69), "SM8450", Verdict.UNKNOWN, (Axis.SOC,)),
+        (change(soc_id=0, soc=""), "SM8650", Verdict.UNKNOWN, (Axis.SOC,)),
+        (change(hexagon=0), "SM8650", Verdict.UNKNOWN, (Axis.HEXAGON,)),
+        (change(vtcm_mb=9), "SM8650", Verdict.NO, (Axis.VTCM,)),
+        (change(vtcm_mb=4), "SM8650", Verdict.YES, None),
+        (change(vtcm_mb=0), "SM8650", Verdict.UNKNOWN, (Axis.VTCM,)),
+    ],
+)
+def test_a_soc_runs_what_was_compiled_for_it(
+    program: Program, soc: str, verdict: Verdict, axes: tuple[Axis, ...] | None
+) -> None:
+    answer = judge_compat(program, None, soc)
+    assert answer.verdict is verdict
+    assert axes is None or answer.decided_by == axes
+    assert find(answer, Axis.BUILD) is Verdict.SKIPPED
+
+
+def test_a_package_has_one_context_per_soc() -> None:
+    other = replace(CONTEXT, soc="SM8750", soc_id=69, hexagon=79)
+    package = replace(PROGRAM, contexts=(CONTEXT, other), is_package=True)
+    for soc, verdict in (("SM8650", Verdict.YES), ("SM8750", Verdict.YES), ("SM8550", Verdict.NO)):
+        assert judge_compat(package, SAME, soc).verdict is verdict
+    whole = replace(package, is_package=False)
+    assert judge_compat(whole, SAME, "SM8750").verdict is Verdict.NO
+
+
+@pytest.mark.parametrize(
+    ("headers", "qnn", "verdict"),
+    [
+        ("2.37", "2.49.40", Verdict.YES),
+        ("2.37", "2.51.0", Verdict.NO),
+        ("2.49", "2.51.0", Verdict.YES),
+        ("2.50", "2.49.40", Verdict.NO),
+        ("unknown", "2.51.0", Verdict.SKIPPED),
+        ("", "2.51.0", Verdict.SKIPPED),
+    ],
+)
+def test_an_adaptor_fits_the_libraries(headers: str, qnn: str, verdict: Verdict) -> None:
+    answer = judge_compat(PROGRAM, Runtime("host", qnn, adaptor=headers))
+    assert find(answer, Axis.ADAPTOR) is verdict
+
+
+def test_a_newer_core_api_alone_is_no_obstacle() -> None:
+    answer = judge_compat(change(core_api="2.39.0"), replace(SAME, core_api="2.38.0"))
+    assert (answer.verdict, find(answer, Axis.API)) == (Verdict.YES, Verdict.YES)
+
+
+def test_a_runtime_needs_the_stub_or_skel() -> None:
+    for stubs, skels, verdict in (
+        ((75, 79), (), Verdict.YES),
+        ((), (75,), Verdict.YES),
+        ((79,), (79,), Verdict.NO),
+    ):
+        runtime = replace(SAME, stubs=stubs, skels=skels)
+        for soc in ("", "SM8650"):
+            assert find(judge_compat(PROGRAM, runtime, soc), Axis.HEXAGON) is verdict
+    assert find(judge_compat(PROGRAM, SAME), Axis.HEXAGON) is Verdict.SKIPPED
+
+
+def test_operators_on_the_cpu_need_kernels() -> None:
+    method = Method("forward", (), (), (), {"aten::erf.out": 2})
+    program = replace(PROGRAM, methods=(method,))
+    for kernels, verdict in (
+        (None, Verdict.SKIPPED),
+        ((), Verdict.NO),
+        (("aten::erf.out",), Verdict.YES),
+    ):
+        answer = judge_compat(program, replace(SAME, kernels=kernels))
+        assert find(answer, Axis.OPERATORS) is verdict
+
+
+def test_a_damaged_file_loads_nowhere() -> None:
+    answer = judge_compat(replace(PROGRAM, damage="is cut short"), SAME, "SM8650")
+    assert (answer.verdict, answer.decided_by) == (Verdict.NO, (Axis.FILE,))
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> Path:
+    """A runtime's directory, with libraries whose names and bytes are read."""
+    folder = tmp_path / "libs"
+    folder.mkdir()
+    core = struct.pack("<4I", 2, 38, 0, 5)
+    elf = (Path(__file__).parents[3] / "artifacts" / "elf" / "libaarch64.so").read_bytes()
+    whole = elf + b"\0v2.49.40.260810104044\0" + core
+    for name in ("libQnnHtp.so", "libQnnHtpV75Stub.so", "libQnnHtpV79Stub.so"):
+        (folder / name).write_bytes(whole)
+    htp_api = b"\x48\xb8\5\0\0\0\x25\0\0\0\x31\xd2\xc3"
+    (folder / "libqnn_executorch_backend.so").write_bytes(elf + htp_api + b"\0aten::erf.out\0")
+    return folder
+
+
+def test_a_directory_or_archive_is_a_runtime(libraries: Path) -> None:
+    wanted = ["aten::erf.out", "aten::bmm.out"]
+    found = read_runtime(str(libraries), wanted)
+    assert (found.qnn, found.stubs, found.skels) == ("2.49.40", (75, 79), ())
+    assert (found.adaptor, found.kernels) == ("2.37", ("aten::erf.out",))
+    apk = libraries.with_name("app.apk")
+    with zipfile.ZipFile(apk, "w") as archive:
+        for path in libraries.iterdir():
+            archive.write(path, f"lib/arm64-v8a/{path.name}")
+    assert replace(read_runtime(str(apk), wanted), name="libs") == found
+    apk.write_bytes(b"no archive")
+    with pytest.raises(UsageError):
+        read_runtime(str(apk))
+
+
+def test_the_oldest_library_counts(libraries: Path) -> None:
+    other = libraries / "second"
+    other.mkdir()
+    data = (libraries / "libQnnHtp.so").read_bytes().replace(b"v2.49.40.", b"v2.47.00.")
+    (other / "libQnnHtp.so").write_bytes(data)
+    assert read_runtime(str(libraries)).qnn == "2.47.00"
+
+
+def test_versions_and_artifacts_are_runtimes() -> None:
+    assert read_runtime("2.49.40").qnn == "2.49.40"
+    assert read_runtime("qnn-runtime@2.49.40").qnn == "2.49.40"
+    for word in ("android-ndk", "no-such-thing", "qnn-runtime@9.9"):
+        with pytest.raises(QnnCiError):
+            read_runtime(word)
+
+
+def test_the_stand_ins_give_what_is_judged() -> None:
+    program = parse_program(memoryview(make_program()), "model.pte")
+    assert program
+    assert judge_compat(program, SAME, "SM8650").verdict is Verdict.YES
+    newer = make_program(make_binary(build="v2.51.0.260929181845"))
+    program = parse_program(memoryview(newer), "model.pte")
+    assert program
+    assert judge_compat(program, SAME, "SM8650").decided_by == (Axis.BUILD,)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--runtime", "2.49.40", "--soc", "sm8650"], ExitCode.OK),
+        (["--soc", "SM8750"], ExitCode.FAILED),
+        (["--runtime", "2.48"], ExitCode.FAILED),
+        ([], ExitCode.USAGE),
+        (["--soc", "SM1"], ExitCode.USAGE),
+        (["--runtime", "nowhere"], ExitCode.USAGE),
+    ],
+)
+def test_exit_codes_and_json(
+    tmp_path: Path, words: list[str], code: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.pte"
+    path.write_bytes(make_program())
+    assert main(["compat", str(path), *words]) == code
+    capsys.readouterr()
+    assert main(["compat", str(path), *words, "--json"]) == code
+    data = json.loads(capsys.readouterr().out)
+    if code is not ExitCode.USAGE:
+        jsonschema.validate(data, json.loads(SCHEMA.read_text()))
+        assert (data["verdict"] == "yes") == (code is ExitCode.OK)
+        assert data["decided_by"]
+
+
+def test_what_cannot_be_told_exits_with_3(tmp_path: Path) -> None:
+    path = tmp_path / "context.bin"
+    path.write_bytes(make_binary(version=4))
+    assert main(["compat", str(path), "--runtime", "2.49.40"]) == ExitCode.ENVIRONMENT
+    (tmp_path / "notes.bin").write_bytes(b"notes")
+    assert main(["compat", str(tmp_path / "notes.bin"), "--soc", "SM8650"]) == ExitCode.USAGE
