@@ -150,7 +150,7 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
             " 5005 or 14001, while the emulator runs it",
             fix=f"compile it with soc_model={wanted.id}",
         )
-    newest = max(filter(None, (context.qnn, context.sdk_version)), key=parse_version, default="")
+    newest = context.qnn or context.sdk_version  # the same, if both are known
     if runtime and newest and not is_loadable(newest, runtime):
         raise UnfitError(
             f"{path.name} is compiled with QNN {newest}, the runtime is {runtime}",
@@ -171,7 +171,7 @@ def seal_context(path: Path) -> str:
         # Messages in a row are one message, so that what the provider wrote stays as it is.
         entry = onnx.StringStringEntryProto(key=SEAL, value=digest)
         added = onnx.ModelProto(metadata_props=[entry])
-        write_whole(path, path.read_bytes() + added.SerializeToString(deterministic=True))
+        write_whole(path, path.read_bytes() + added.SerializeToString())
     return digest
 
 

@@ -52,6 +52,17 @@ def test_what_a_context_holds(tmp_path: Path) -> None:
     assert check_context(path, "SM8750", "2.49.40").as_data() == inside
 
 
+def test_a_context_may_lack_its_provider_and_version(tmp_path: Path) -> None:
+    node = make_node(ep_cache_context=BLOB, embed_mode=1)
+    kept = [one for one in node.attribute if one.name not in {"source", "ep_sdk_version"}]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    context = check_context(write_nodes(tmp_path / "m_ctx.onnx", [node]), "SM8750", "2.49.40")
+    assert (context.source, context.sdk_version, context.qnn) == ("", "", "2.49.40")
+    with pytest.raises(UnfitError, match=r"is compiled with QNN 2\.49\.40, the runtime is 2\.37"):
+        check_context(context.path, "SM8750", "2.37.0")
+
+
 # The binary, the node's attributes, and what the error has to name.
 BROKEN: dict[str, tuple[bytes | None, dict[str, Any], str]] = {
     "empty": (b"", {}, f"{BINARY}, is empty"),

@@ -57,7 +57,8 @@ def test_the_providers_words_are_the_reason_of_a_node() -> None:
     ],
 )
 def test_what_qnn_was_offered_is_told_where_nobody_says_why(group: str, reason: str) -> None:
-    said = read_reasons(PASSED + OFFER + SAID + FORM.format(group, reason) + ERF)
+    earlier = OFFER.replace("UFIXED", "SFIXED").replace("FullyConnected", "Conv2d")
+    said = read_reasons(PASSED + earlier + OFFER + SAID + FORM.format(group, reason) + ERF)
     assert said["flat"] == said["node_linear"] == REFUSED
     assert said["erf1"].startswith("Operators of type")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,7 @@ from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.onnx.engine import OnnxEngine
+from ci.onnx.target import HTP, SAVER_LIBRARY
 from tests.qnn_provider.models import write_relu
 
 
@@ -40,3 +44,43 @@ def test_whatever_decides_about_a_context_is_in_its_key(tmp_path: Path) -> None:
     assert engine.key(spec) == keys[0]
     # Where QNN lies decides nothing; its digest is in the toolchain.
     assert replace(engine, sdk=Path("/elsewhere")).key(spec) == keys[0]
+
+
+class Compiling:
+    """ci.onnx.compile, of which each function returns what it was given."""
+
+    def load_source(self, *given: Any) -> Any:
+        return SimpleNamespace(evaluation=[1] * 5, given=given)
+
+    def compile_source(self, source: Any, *given: Any, **more: Any) -> Any:
+        return (*source.given, *given, more)
+
+
+def test_an_engine_compiles_the_model_of_its_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / HTP).parent.mkdir(parents=True)
+    (tmp_path / HTP).touch()
+    monkeypatch.setitem(sys.modules, "ci.onnx.compile", Compiling())
+    spec = CaseSpec("one.onnx", Scheme.U8, "SM8650", Source("one.onnx"))
+    given = {"backend_type": "htp", "vtcm_mb": "4"}
+    engine = OnnxEngine(toolchain=(), sdk=tmp_path, given=given, embed=False)
+    options = engine.options(spec)
+    assert options == {
+        "backend_path": str(tmp_path / HTP),
+        "soc_model": "57",
+        "enable_htp_fp16_precision": "0",
+        "offload_graph_io_quantization": "0",
+        "vtcm_mb": "4",
+    }
+    staging: Any = "staging"
+    for fields, more in (
+        ({}, {"embed": False, "saver": ""}),
+        ({"embed": True}, {"embed": True, "saver": ""}),
+        ({"direct": True}, {"embed": None, "saver": ""}),
+        ({"saver": True}, {"embed": False, "saver": f"{tmp_path}/{SAVER_LIBRARY}"}),
+    ):
+        own = replace(engine, **fields)  # type: ignore[arg-type]
+        assert own.compile(spec, staging) == (spec, spec, staging, options, more)
+    assert engine.read_data(spec) == 5
+    engine.preload(spec)  # which needs neither torch nor the file

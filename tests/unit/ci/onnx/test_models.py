@@ -190,6 +190,8 @@ def test_good_models_are_read(write: Write) -> None:
     for name in ("small.bin", "inside.bin"):
         path = write(external(name).SerializeToString())
         assert external_files(path) == [path.parent / name]
+    dynamic = write(of_input(["batch", 3]).SerializeToString())
+    assert external_files(dynamic, [("x", (1, 3))]) == []
     initial = TensorProto(name="w", dims=[2], data_type=1, raw_data=bytes(8))
     constant = relu(inputs=[tensor("x", SHAPE), tensor("w", ["N"])], weights=[initial])
     for model in (constant, relu(inputs=[tensor("x", [])]), branch(RELU, 10)):

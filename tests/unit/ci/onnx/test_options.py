@@ -9,7 +9,7 @@ import pytest
 
 from ci.models.schemes import Scheme
 from ci.onnx.options import Kind, Option, check_options, parse_options, read_options
-from ci.onnx.target import choose_options, find_library
+from ci.onnx.target import choose_options, find_library, profile_options
 from ci.verbs.lanes.onnx import check_sessions
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.targets import read_socs
@@ -232,6 +232,9 @@ def test_options_of_every_session_of_a_case_are_judged(
 
 
 def test_a_backend_s_library_is_the_sdk_s_own_or_is_missed_by_name(tmp_path: Path) -> None:
+    assert profile_options("", tmp_path) == {}
+    told = {"profiling_level": "basic", "profiling_file_path": str(tmp_path)}
+    assert profile_options("basic", tmp_path) == told
     assert find_library(tmp_path, {}) == tmp_path / "lib/x86_64-linux-clang/libQnnHtp.so"
     assert find_library(tmp_path, {"backend_path": "/mine/libQnnCpu.so"}) == Path(
         "/mine/libQnnCpu.so"

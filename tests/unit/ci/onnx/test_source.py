@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from ci.models import user_models
 from ci.models.model import RANDOM, SHUFFLED
-from ci.onnx.source import Source, from_file, read_beside
+from ci.onnx.source import RANDOM_IDS, Source, from_file, make_sets, read_beside, read_float
 from provisioning.errors import UsageError
 
 INPUTS = {"x": (np.dtype("float32"), (2, 3)), "ids": (np.dtype("int64"), (4,))}
@@ -161,6 +161,7 @@ def test_inputs_that_are_made_are_named(
     source = load(tmp_path)
     assert (source.made, source.calibration_made) == (made, calibration_made)
     assert len(source.evaluation) == 4
+    assert len(source.calibration) == (1 if given == 5 else 8)
     judged = {one[0].tobytes() for one in source.evaluation}
     assert not judged & {one[0].tobytes() for one in source.calibration}
     if given:
@@ -192,3 +193,45 @@ def test_a_sampling_rate_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     source = load(tmp_path, rate="sr")
     assert {one[1].item() for one in source.evaluation} == {16000}
     assert (source.made, source.evaluation[0][1].shape) == ("", ())
+
+
+def test_made_sets_are_of_the_types_of_the_inputs_and_shuffled_ones_of_their_elements() -> None:
+    ports = {
+        "x": (np.dtype("float32"), (50,)),
+        "ids": (np.dtype("int64"), (50,)),
+        "mask": (np.dtype("bool"), (50,)),
+        "sr": (np.dtype("int64"), ()),
+    }
+    ((x, ids, mask, rate), other) = make_sets(ports, [], {"sr": 16000}, 2, 1)
+    assert [(one.dtype, one.shape) for one in (x, ids, mask, rate)] == [*ports.values()]
+    assert x.min() < 0 < x.max() < 5
+    assert 0 <= ids.min() < ids.max() < RANDOM_IDS
+    assert {*mask.tolist()} == {False, True}
+    assert rate == other[3] == 16000
+    flat = np.full(50, 2, "float32")
+    (again,) = make_sets(ports, [(flat, ids, mask, rate)], {}, 1, 1)
+    assert (again[0].dtype, again[0].min() < 2 < again[0].max()) == (np.float32, True)
+    assert sorted(again[1]) == sorted(ids)
+    assert again[3] == 16000
+
+
+def test_an_input_of_one_element_is_no_sampling_rate_unless_it_is_called_so(tmp_path: Path) -> None:
+    assert load(tmp_path, rate="alpha").made == RANDOM
+
+
+def test_a_float_model_has_the_ports_of_the_quantized_one(tmp_path: Path) -> None:
+    load(tmp_path)
+    plain = onnx.load(tmp_path / "net.onnx")
+    quantized = onnx.ModelProto.FromString(plain.SerializeToString())
+    zero = helper.make_tensor("zero", TensorProto.UINT8, [], [0])
+    step = helper.make_tensor("step", TensorProto.FLOAT, [], [0.1])
+    quantized.graph.initializer.extend([zero, step])
+    quantized.graph.node.append(helper.make_node("QuantizeLinear", ["y", "step", "zero"], ["q"]))
+    read_float(tmp_path / "net.onnx", quantized)
+    quantized.graph.input[0].name = "z"
+    with pytest.raises(UsageError, match=r"net\.onnx does not fit the quantized model") as caught:
+        read_float(tmp_path / "net.onnx", quantized)
+    assert "x float32[2, 3] and the quantized model z float32[2, 3]" in caught.value.why
+    assert caught.value.fix
+    with pytest.raises(UsageError, match="for a model that is quantized already"):
+        read_float(tmp_path / "net.onnx", plain)
