@@ -38,6 +38,7 @@ from provisioning.artifacts.provision import (
     find_differences,
     trusted_tree,
 )
+from provisioning.artifacts.provision_many import provision_artifacts
 from provisioning.artifacts.selection import all_requests, stored_requests, unreadable_trees
 from provisioning.artifacts.sources import ArtifactRequest, Options, substitute
 from provisioning.console.progress import Progress
@@ -611,6 +612,26 @@ def test_a_licence_is_accepted_before_anything_comes_or_goes_into_a_mirror(
         provision_one(replace(request, release=newer), store, Progress())
 
 
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_two_licences_are_asked_for_by_one_command(
+    store: Store, manifests: Path, monkeypatch: pytest.MonkeyPatch, ci: str
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    row = manifests / "toolchains" / "sdk.toml"
+    row.write_text(row.read_text().replace("[licence]", "[licence]\naccept = true"))
+    row.with_name("other.toml").write_text(row.read_text().replace('"sdk"', '"other"'))
+    other = read_toolchain("other")
+    requests = [
+        replace(ask("headers"), options=Options()),
+        ArtifactRequest(other, other.release()),
+    ]
+    with pytest.raises(UnfitError, match="2 questions are open") as caught:
+        provision_artifacts(requests, store, Progress())
+    assert caught.value.why.count("comes under a licence") == 2
+    assert "`qnn-ci fetch sdk:headers other --accept-licence`" in caught.value.fix
+    assert not store.trees.exists() or not list(store.trees.iterdir())
+
+
 def test_nobody_else_waits_for_a_whole_tree(store: Store) -> None:
     """A second thread that wants the same tree gets the one that the first has made."""
     found: list[Provisioned] = []
@@ -660,6 +681,11 @@ def test_a_copy_of_an_installation_keeps_what_may_be_run(
     assert names_below(root) == sorted([*FILES, "lib/link.so", "note"])
     (root / "lib/one.so").unlink()
     assert provision(store, verify=True)[0].repaired == ("lib/one.so",)
+    os.mkfifo(installation / "pipe")
+    (root / "lib/one.so").unlink()
+    with pytest.raises(UnfitError, match="pipe is not a file") as caught:
+        provision(store, verify=True)
+    assert caught.value.fix
     monkeypatch.delenv("TINY_ROOT")
     with pytest.raises(UnfitError, match="is taken from TINY_ROOT, which is not set"):
         provision(store)
