@@ -105,7 +105,11 @@ def test_installations_are_used_in_place(tmp_path: Path, monkeypatch: pytest.Mon
     assert environment.root("qnn-sdk") == sdk
     assert environment.variables["EXECUTORCH_ROOT"] == str(checkout)
     assert all(artifact.adopted for artifact in environment.artifacts)
-    assert "executorch: using EXECUTORCH_ROOT=" in said.getvalue()
+    (line,) = (one for one in said.getvalue().splitlines() if "EXECUTORCH_ROOT" in one)
+    (executorch,) = (one for one in environment.artifacts if one.name == "executorch")
+    told = f"executorch: using EXECUTORCH_ROOT={checkout}, version {executorch.version}"
+    assert line.strip().partition(" (the pin is ")[0] == told
+    assert (" (the pin is " in line) == (executorch.version != read_toolchain("executorch").default)
     assert not (tmp_path / "home").exists()
 
 

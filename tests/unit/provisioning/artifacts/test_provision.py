@@ -172,8 +172,13 @@ def test_each_way_to_differ_from_the_lock_is_refused(
     lock = Lock("sdk", "1.2.3", "u", 1, "00", "today", files=wanted)
     request = replace(ask(), lock=lock)
     check_lock(request, wanted)
-    with pytest.raises(IntegrityError, match=f"sdk 1.2.3 is not what is locked: {path}"):
+    with pytest.raises(IntegrityError, match=f"sdk 1.2.3 is not what is locked: {path}") as caught:
         check_lock(request, change)
+    came, locked = caught.value.why.split(", the lock has ")
+    for rows, shown in ((change, came), (wanted, locked)):
+        here = [one for one in rows if one.path == path]
+        assert all(f"{one.sha256}, {one.size} bytes" in shown for one in here)
+        assert bool(here) == ("bytes" in shown)
     check_lock(replace(request, lock=None), change)
 
 
