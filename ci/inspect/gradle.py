@@ -12,16 +12,20 @@ from pathlib import Path
 
 BUILD_FILES = ("build.gradle.kts", "build.gradle")
 MAX_BYTES = 1 << 18
-# Strings count first: "**/*.so" holds the start of a comment.
+# Strings count first: "**/*.so" holds the start of a comment. No pattern here looks at the text more
+# than a few times, so that a hostile file takes no time.
 COMMENT = re.compile(
-    r"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|/\*.*?(?:\*/|\Z)|//[^\n]*""", re.DOTALL
+    r"""("(?:[^"\\\n]|\\[^\n])*"?|'(?:[^'\\\n]|\\[^\n])*'?)|/\*.*?(?:\*/|\Z)|//[^\n]*""", re.DOTALL
 )
 QUOTED = re.compile(r"[\"']([^\"'\n]+)[\"']")
 # jniLibs { useLegacyPackaging = true }, jniLibs.useLegacyPackaging true; dex has a property of the
 # same name.
 LEGACY = re.compile(r"jniLibs\s*(?:\{[^{}]*?|\.\s*)useLegacyPackaging[\s=(]*([\w.]+)")
 # Strings after a name: X += ["a", "b"], X.addAll(listOf("a")), X "a", "b".
-STRINGS = r"\b\s*(?:\+=|=|\.\w+)?[\s(\[]*(?:\w+Of)?[\s(\[]*((?:[\"'][^\"'\n]*[\"'][\s,]*)+)"
+STRINGS = (
+    r"\b(?:\s*(?:\+?=|\.(?:add|addAll|set)\b))?[\s(\[]*(?:(?:list|set|array)Of[\s(]*)?"
+    r"((?:[\"'][^\"'\n]*[\"'][\s,]*)+)"
+)
 LISTS = {
     name: re.compile(rf"\b{words}{STRINGS}")
     for name, words in {

@@ -30,7 +30,7 @@ POOL_BYTES = 512 << 20
 CHUNK = 4
 BUILD_FILES = ("build.gradle.kts", "build.gradle")
 # minSdk = 31 in Kotlin; minSdk 31, minSdkVersion 31 or minSdkVersion(31) in Groovy.
-MIN_SDK = re.compile(r"^\s*minSdk(?:Version)?[\s=(]+(\d+)", re.MULTILINE)
+MIN_SDK = re.compile(r"^[^\S\n]*minSdk(?:Version)?[\s=(]+(\d+)", re.MULTILINE)
 MAGIC, LOWERED, CONTEXT = b"\x7fELF", ".pte", ".bin"
 Wanted = Callable[[str], bool]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -239,3 +240,27 @@ def test_min_sdk_of_the_manifest_counts(tmp_path: Path) -> None:
     note[at : at + 4] = (31).to_bytes(4, "little")
     path = apk({**SET, "libQnnHtp.so": bytes(note)})(tmp_path)
     assert ids(judge(path, tmp_path / "scratch")) == {"QNN223"}
+
+
+def needing(unit: AppUnit, name: str, *needed: str, interpreter: str | None = None) -> AppUnit:
+    """The unit with one more library, or program, that needs others."""
+    first = next(one for one in unit.tree.files if one.name == "libQnnHtp.so")
+    assert first.elf
+    elf = replace(first.elf, needed=needed, interpreter=interpreter, path=Path(name))
+    file = replace(first, relative=f"lib/{ABI}/{name}", path=Path(name), elf=elf)
+    return replace(unit, tree=replace(unit.tree, files=(*unit.tree.files, file)))
+
+
+def test_other_libraries_of_the_vendor_are_declared_too(tmp_path: Path) -> None:
+    (unit,) = units(apk()(tmp_path), tmp_path / "scratch")
+    found = list(APPS.judge(needing(unit, "libQnnGpu.so", "libOpenCL.so", "libcdsprpc.so")))
+    assert [(one.id, one.subject) for one in found] == [("QNN862", "libOpenCL.so")]
+    old = replace(unit, manifest=replace(unit.manifest, target_sdk=30, native_libraries={}))
+    assert list(APPS.judge(needing(old, "libQnnGpu.so", "libOpenCL.so"))) == []
+
+
+def test_a_program_that_the_app_starts_needs_no_declaration(tmp_path: Path) -> None:
+    (unit,) = units(apk(manifest="undeclared")(tmp_path), tmp_path / "scratch")
+    with_program = needing(unit, "librunner.so", interpreter="/system/bin/linker64")
+    assert ids(APPS.judge(unit)) == {"QNN860"}
+    assert ids(APPS.judge(with_program)) == {"QNN861"}

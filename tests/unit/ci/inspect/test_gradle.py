@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from ci.inspect.gradle import Gradle, parse_gradle
+from ci.inspect.gradle import MAX_BYTES, Gradle, parse_gradle
 
 SKEL = "lib/arm64-v8a/libQnnHtpV75Skel.so"
 
@@ -78,3 +80,21 @@ def test_the_rest() -> None:
 )
 def test_which_module_is_an_app(text: str, is_app: bool) -> None:
     assert parse(text).is_app is is_app
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        'keepDebugSymbols += "a", ',
+        "keepDebugSymbols    ",
+        "pickFirsts.aaaa",
+        '"\\',
+        "/*",
+        "jniLibs {",
+    ],
+)
+def test_a_hostile_build_file_takes_no_time(part: str) -> None:
+    started = time.process_time()
+    parse(part * (MAX_BYTES // len(part)))
+    parse(part[:20] + part[-1] * (MAX_BYTES - 20))
+    assert time.process_time() - started < 5
