@@ -9,17 +9,23 @@ The rules are Android's and Gradle's: developer.android.com/guide/practices/page
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePath
+from typing import Any, NamedTuple
 
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
+from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
+from ci.inspect.files import inspect_file
+from ci.inspect.runtimes import describe_runtime
 from provisioning.doctor.checks.coherence import most_common_build
 from provisioning.doctor.checks.elf import LAST_WITHOUT
-from provisioning.doctor.checks.registry import Finding, Seen, Severity, Subjects, seen
+from provisioning.doctor.checks.registry import Check, Finding, Seen, Severity, Subjects, seen
 from provisioning.doctor.examine import judge_staged
 from provisioning.doctor.facts import parse_qnn_name
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6
+from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
 from provisioning.versions import is_older
 
@@ -33,7 +39,7 @@ OWN = re.compile(r"lib(Qnn|qnn|Genie|Htp|Snpe|SNPE|executorch|onnxruntime|c[+][+
 RUNTIME = re.compile(r"lib(qnn_)?executorch.*|libonnxruntime.*")
 # What an incomplete copy, or a part of an app, may lack.
 ABSENCES = frozenset({"QNN216", "QNN304", "QNN310", "QNN311", "QNN312", "QNN317"})
-ABSENCES |= {"QNN309", "QNN850", "QNN851", "QNN852", "QNN864"}
+ABSENCES |= {"QNN870", "QNN309", "QNN850", "QNN851", "QNN852", "QNN864"}
 OF_COPY = frozenset({"QNN853", "QNN854"})
 # What the app that takes a library decides, and what Gradle does later.
 OF_APP = frozenset({"QNN850", "QNN851", "QNN852", "QNN856", "QNN860"})
@@ -44,15 +50,60 @@ REPLACED = frozenset({"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"
 APPS: Subjects[AppUnit] = Subjects()
 
 
+class Pairing(NamedTuple):
+    """A program of an app, whether the app's libraries load it, the ids and file names of what the
+    doctor found, and the axes in which it need not fit, since another program does."""
+
+    program: PackedFile
+    answer: Answer
+    known: Collection[tuple[str, str]]
+    spared: Collection[Axis]
+
+
+PAIRINGS: Subjects[Pairing] = Subjects()
+TARGETS = frozenset({Axis.HEXAGON, Axis.SOC, Axis.VTCM})
+OF_TARGET = frozenset({"QNN323", "QNN324"})
+SAME_AXIS = {Axis.BUILD: "QNN313", Axis.HEXAGON: "QNN323", Axis.SOC: "QNN323"}
+
+
+def list_app_checks() -> list[Check[Any]]:
+    """Every check that only an app has, in the order of ids."""
+    return sorted([*APPS.checks, *PAIRINGS.checks], key=lambda check: check.id)
+
+
 def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
     """Every finding on one app or flavour, sorted by id, each once. Raises UsageError."""
     found = list(APPS.judge(unit))
     if unit.tree.files or unit.tree.lowered:
         for soc in socs or [""]:
+            pairs = [*_pair(unit, soc)]
+            spared = TARGETS if soc and any(_is_for(answer) for _, answer in pairs) else frozenset()
             staged = judge_staged(unit.tree, "android", soc, find_wanted(unit))
-            found += [one for one in staged if one.id not in REPLACED]
+            left_out = REPLACED | (OF_TARGET if spared else frozenset())
+            found += [one for one in staged if one.id not in left_out]
+            known = {(one.id, PurePath(one.where).name) for one in staged}
+            for program, answer in pairs:
+                found += PAIRINGS.judge(Pairing(program, answer, known, spared))
     texts = (replace(one, where=unit.show(one.where), fix=unit.show(one.fix)) for one in found)
     return sorted({one for each in texts if (one := _weigh(unit, each))})
+
+
+def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
+    """Each program with what `compat` says of it; damaged ones are the doctor's (QNN322)."""
+    for one in unit.assets:
+        with suppress(UnfitError, UsageError):  # the onnx package is missing; it cannot be read
+            program = inspect_file(one.path).program
+            if program and not program.damage:
+                operators = {name for each in program.methods for name in each.cpu_operators}
+                runtime = describe_runtime(unit.tree.files, unit.name, operators)
+                yield one, judge_compat(program, runtime, soc)
+
+
+def _is_for(answer: Answer) -> bool:
+    """Whether a program was compiled for the SoC."""
+    rows = {row.axis: row.verdict for row in answer.rows}
+    refused = [axis for axis in TARGETS if rows[axis] is Verdict.NO]
+    return rows[Axis.FILE] is Verdict.YES and not refused
 
 
 def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
@@ -478,3 +529,20 @@ def see_maven(unit: AppUnit) -> Iterator[Seen]:
 def see_computed_packaging(unit: AppUnit) -> Iterator[Seen]:
     if unit.gradle and unit.gradle.is_legacy_computed and _list_skels(unit):
         yield seen(unit.gradle.file, f"{unit.name}: {unit.gradle.file}")
+
+
+@PAIRINGS.check(
+    "QNN870",
+    "{subject} does not go with the app's libraries: {reason}",
+    "the program is not loaded, or stops at its first call",
+    "package libraries and kernels that fit, or lower the model again for those that are packaged; "
+    "`qnn-ci compat` with --runtime lists what was compared",
+)
+def see_program_that_does_not_fit(pairing: Pairing) -> Iterator[Seen]:
+    """Once per axis; what the doctor found of the same program is not repeated."""
+    for row in pairing.answer.rows:
+        same = (SAME_AXIS.get(row.axis, ""), pairing.program.name)
+        is_new = row.axis not in pairing.spared and same not in pairing.known
+        if row.verdict is Verdict.NO and is_new:
+            reason = f"{row.axis.value}: {row.why}"
+            yield seen(pairing.program.name, pairing.program.shown, reason=reason)

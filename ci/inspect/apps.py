@@ -153,10 +153,12 @@ class AppUnit:
         """``text`` with the places that a person knows, not those of the scratch directory."""
         for relative, one in self.placed():
             text = text.replace(str(self.tree.root / relative), one.shown)
-        directories = {f"lib/{QNN_ABI}": QNN_ABI}
-        for relative, shown in directories.items():
-            text = text.replace(str(self.tree.root / relative), f"{self.name}: {shown}")
-        return text.replace(str(self.tree.root), self.name)
+        place = (
+            "src/main/jniLibs" if self.kind.is_source else "jni" if self.kind is Kind.AAR else "lib"
+        )
+        for path in (self.tree.root / "lib" / QNN_ABI, self.tree.root):
+            text = text.replace(str(path), f"{place}/{QNN_ABI} of {self.name}")
+        return text
 
     def placed(self) -> Iterator[tuple[str, PackedFile]]:
         """Each file that is judged with its path in ``tree``."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 BUILD_FILES = ("build.gradle.kts", "build.gradle")
 MAX_BYTES = 1 << 18
-# Strings count first: "**/*.so" holds the start of a comment. No pattern here looks at the text more
-# than a few times, so that a hostile file takes no time.
+# Strings count first: "**/*.so" holds the start of a comment. The patterns take
+# linear time, so that a hostile file takes none.
 COMMENT = re.compile(
     r"""("(?:[^"\\\n]|\\[^\n])*"?|'(?:[^'\\\n]|\\[^\n])*'?)|/\*.*?(?:\*/|\Z)|//[^\n]*""", re.DOTALL
 )

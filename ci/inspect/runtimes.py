@@ -7,7 +7,7 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -83,6 +83,11 @@ def _unpack(path: Path, target: Path) -> None:
 def _survey(root: Path, name: str, operators: Iterable[str]) -> Runtime:
     with TemporaryDirectory() as scratch:
         files = survey_tree(root, FactsCache(Path(scratch))).files
+    return describe_runtime(files, name, operators)
+
+
+def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[str]) -> Runtime:
+    """Libraries as a runtime. ``operators`` are those of the CPU whose kernels are looked for."""
     backends = [one for one in files if one.name == BACKEND]
     builds = [one.build.version for one in backends or files if one.build and one.build.version]
     linked = [one for one in files if EXECUTORCH.fullmatch(one.name)]

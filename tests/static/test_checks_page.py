@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from ci.inspect.app_checks import APPS
+from ci.inspect.app_checks import list_app_checks
 from provisioning.doctor.checks.registry import Check
 from provisioning.doctor.examine import list_checks
 
 DROPPED = {"QNN224"}
-OF_APPS = sorted(APPS.checks, key=lambda check: check.id)
+OF_APPS = list_app_checks()
 CHECKS = sorted([*list_checks(), *OF_APPS], key=lambda check: check.id)
 IDS = [check.id for check in CHECKS]
 PAGE = Path(__file__).parents[2] / "docs" / "checks.md"

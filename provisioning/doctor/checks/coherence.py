@@ -195,7 +195,7 @@ def see_lone_stub(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN317",
-    "no skel is staged for {subject}",
+    "there is no skel for {subject}",
     "a device needs the skel of its Hexagon version and of the stub's build, below /vendor for "
     "example: without it error 4000 or 14001, with one of another build 1008 or 0x8000040e",
     "add {skel} of the same SDK (lib/{directory}/unsigned), or make sure that the device has it; "

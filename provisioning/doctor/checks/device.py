@@ -306,7 +306,7 @@ def _name_targets(file: FileFacts) -> str:
 
 @STAGINGS.check(
     "QNN310",
-    "{subject} is not staged",
+    "{subject} is missing",
     "'library \"{subject}\" not found' on the device",
     "copy {subject} from the SDK's libraries for the device into {where}",
     after=("QNN309", "QNN320", "QNN321"),
@@ -320,7 +320,7 @@ def see_not_staged(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check(
     "QNN311",
-    "no stub is staged: {subject}",
+    "there is no stub: {subject} is missing",
     "libQnnHtp.so talks to the DSP through it: error 4000 or 14001 on the device",
     "copy {subject} of the same SDK into {where}{more}",
     after=("QNN309", "QNN320", "QNN321"),
@@ -338,7 +338,7 @@ def see_no_stub(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check(
     "QNN312",
-    "{soc} has Hexagon V{hexagon}; not staged: {subject}",
+    "missing for {soc}, which has Hexagon V{hexagon}: {subject}",
     "nothing can be run on that SoC: error 14001 or 4000",
     "copy {subject} of the same SDK into {where}: the skel is in lib/hexagon-v{hexagon}/unsigned",
     after=("QNN309", "QNN320", "QNN321"),

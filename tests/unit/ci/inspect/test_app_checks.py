@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.inspect.app_checks import APPS, judge_unit, lacks_only_files
+from ci.inspect.app_checks import APPS, judge_unit, lacks_only_files, list_app_checks
 from ci.inspect.apps import AppUnit, read_app
 from provisioning.doctor.checks.registry import Finding, Severity
 from tests.stand_ins.android_apps import (
@@ -23,6 +23,7 @@ from tests.stand_ins.android_apps import (
     write_apk,
     write_sources,
 )
+from tests.stand_ins.lowered import make_binary, make_program
 
 Make = Callable[[Path], Path]
 SET = make_set()
@@ -159,8 +160,8 @@ def test_a_check_sees_its_fault_and_not_the_nearest_thing(code: str, tmp_path: P
 
 
 def test_every_check_has_a_test() -> None:
-    others = {"QNN861", "QNN862"}  # below
-    assert {check.id for check in APPS.checks} == PAIRS.keys() | others
+    others = {"QNN861", "QNN862", "QNN870"}  # below
+    assert {check.id for check in list_app_checks()} == PAIRS.keys() | others
 
 
 @pytest.mark.parametrize("make", [apk(), sources(), apk({**SET, **make_set(hexagon=0x79)})])
@@ -184,7 +185,7 @@ def test_the_doctors_checks_judge_the_libraries(
     found = judge(apk(libraries)(tmp_path), tmp_path / "scratch")
     errors = [one for one in found if one.severity is Severity.ERROR]
     assert ids(errors) == ({code} if code else set())
-    assert all(one.where.startswith("app.apk") for one in errors)
+    assert all("app.apk" in one.where for one in errors)
 
 
 def test_each_soc_that_is_asked_for_needs_its_stub_and_skel(tmp_path: Path) -> None:
@@ -264,3 +265,27 @@ def test_a_program_that_the_app_starts_needs_no_declaration(tmp_path: Path) -> N
     with_program = needing(unit, "librunner.so", interpreter="/system/bin/linker64")
     assert ids(APPS.judge(unit)) == {"QNN860"}
     assert ids(APPS.judge(with_program)) == {"QNN861"}
+
+
+def test_a_program_is_compared_with_libraries_and_kernels(tmp_path: Path) -> None:
+    """`compat` judges it: libexecutorch.so has no kernel for the operator on the CPU."""
+    program = {"assets/model.pte": make_program()}
+    runtime = {"libqnn_executorch_backend.so": library("libqnn_executorch_backend.so")}
+    path = write_apk(tmp_path / "app.apk", SET | runtime, others=program)
+    (finding,) = judge(path, tmp_path / "scratch", "SM8650")
+    assert (finding.id, finding.where) == ("QNN870", "app.apk/assets/model.pte")
+    runtime["libkernels.so"] = library("libkernels.so") + b"aten::erf.out\0"
+    path = write_apk(tmp_path / "app.apk", SET | runtime, others=program)
+    assert judge(path, tmp_path / "scratch", "SM8650") == []
+    found = judge(path, tmp_path / "scratch", "SM8750")
+    assert "QNN323" in ids(found)
+
+
+def test_an_app_may_have_one_program_per_soc(tmp_path: Path) -> None:
+    names = {"SM8650": ("SM8650", 57, 75), "SM8750": ("SM8750", 69, 79)}
+    programs = {f"assets/{one}.bin": make_binary(soc=soc) for one, soc in names.items()}
+    libraries = SET | make_set(hexagon=0x79)
+    path = write_apk(tmp_path / "app.apk", libraries, others=programs)
+    assert judge(path, tmp_path / "scratch", *names) == []
+    path = write_apk(tmp_path / "one.apk", libraries, others={"assets/a.bin": make_binary()})
+    assert ids(judge(path, tmp_path / "scratch", *names)) == {"QNN323"}

@@ -86,8 +86,8 @@ def test_which_module_is_an_app(text: str, is_app: bool) -> None:
     "part",
     [
         'keepDebugSymbols += "a", ',
-        "keepDebugSymbols    ",
-        "pickFirsts.aaaa",
+        "keepDebugSymbols  ",
+        "pickFirsts.aa",
         '"\\',
         "/*",
         "jniLibs {",
