@@ -37,6 +37,7 @@ VERBS: dict[str, Verb] = {
     "check-app": Verb("ci.verbs.check_app", "check whether an Android app can run QNN"),
     "compat": Verb("ci.verbs.compat", "say whether a runtime can load a program, and why not"),
     "context": Verb("ci.verbs.context", "the old name of inspect and compat for ONNX models"),
+    "explain": Verb("ci.verbs.explain", "name the first cause in a log, with its fix and source"),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
     "verify-evidence": Verb(
         "ci.verbs.evidence", "say whether a program is one that passed, by the evidence of it"

@@ -15,6 +15,8 @@ import msgspec
 from msgspec import Struct, field
 
 from ci.cases.spec import CaseSpec, match_names
+from ci.explain.explain import explain_text
+from ci.explain.rules import Advice, Role, read_rules
 from ci.models.schemes import Scheme
 from ci.models.suite import SUITE
 from ci.models.user_models import Limits, Metric, ModelEntry, ReferencePolicy, resolve_entry
@@ -63,19 +65,6 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
             (choices, self.choices),
         )
         return all(any(fnmatchcase(name, glob) for glob in globs) for name, globs in pairs)
-
-
-class Advice(Struct, frozen=True, forbid_unknown_fields=True):
-    """What to do about a failure whose reason ``pattern`` finds, and why it is so."""
-
-    pattern: str
-    fix: str
-    why: str = ""
-
-    @property
-    def text(self) -> str:
-        """The lines that follow the reason."""
-        return f"  why: {self.why}\n  fix: {self.fix}" if self.why else f"  fix: {self.fix}"
 
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,9 +146,14 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         return next(found, "")
 
     def advise(self, reason: str) -> str:
-        """The first advice that fits; empty for a failure that is not known."""
-        fitting = (entry.text for entry in self.advice if re.search(entry.pattern, reason))
-        return next(fitting, "")
+        """The lines that say why and what to do: of the first own advice that fits, else of the
+        first cause or hint that the rules of errors.toml find; empty if neither is known."""
+        own = (one for one in self.advice if re.search(one.pattern, reason))
+        if row := next(own, None):
+            return row.text
+        told = explain_text(reason, read_rules())
+        found = [one for one in (*told.causes, *told.notes) if one.role is not Role.SYMPTOM]
+        return Advice("", found[0].fix, found[0].cause).text if found else ""
 
 
 def _threshold(

@@ -174,6 +174,7 @@ SAMPLES = (
     "qnn-ci compat model.pte --runtime 2.49.40 --soc SM8650",
     "qnn-ci context model_ctx.onnx",
     "qnn-ci env PROFILE",
+    "qnn-ci explain build.log",
     "qnn-ci gate plan.json --needs needs.json --results results",
     "qnn-ci gc",
     "qnn-ci init --policy-only",
@@ -263,6 +264,7 @@ RECIPES = (
     Recipe("qnn-ci compat .*SM8750", (setups.leave_program,), "V75, SM8750 has V79", 1),
     Recipe("qnn-ci compat", (setups.leave_program,), ": yes"),
     Recipe("qnn-ci inspect", (setups.leave_program,), "SM8650, V75, 8 MB VTCM"),
+    Recipe("qnn-ci explain", (setups.leave_logs,), r"line 1: .*libc\+\+.*\[libcxx-missing\]", 1),
     # Builds of ExecuTorch in miniature.
     Recipe("build_direct$", says="is for one SoC", code=2, packages=TORCH),
     Recipe("r27", (*BUILD, setups.plant_second_ndk), "cmake", adds="--dry-run", packages=TORCH),

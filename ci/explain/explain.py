@@ -1,0 +1,225 @@
+"""A log -> its first cause, what follows from it, and the error lines that no rule knows. Pure."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from ci.explain.rules import Role, Rule
+
+CHUNK_BYTES = 4 << 20
+LINE_CHARS = 500  # of a line, around what was found: a pattern's work is bounded
+MOST_MATCHES = 1000  # of one rule, counted
+SHOWN_UNKNOWN = 20
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_UTF16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+# What marks an error line, in lower case, and the lines of a traceback that only quote code.
+_MARKS = (b"error", b"fatal", b"fail", b"exception", b"abort", b"sigsegv", b"cannot ", b"<e>")
+_ERROR = re.compile(
+    r"(?i)\b(?:error|fatal|failed|failure|exception|abort(?:ed|ing)?|cannot|can't|unable to)\b"
+    r"|[a-z](?:Error|Exception)\b|SIGSEGV|SIGABRT|<E>|\[E:|\bE/|\bE \w+ *:"
+)
+_QUOTED = re.compile(
+    r"^\s*(?:File \"|raise |return |except|at [\w.$]+\(|[\^~]+$|#|\||\d+ \|)"
+    r"|(?i:\b(?:no|0|without) (?:errors?|failures?|failed)\b|\b(?:errors?|failed)\"?[:=] ?0\b)"
+    r"|deprecated|above exception"
+)
+
+
+class Finding(Struct, frozen=True):
+    """A rule that lines of a log match. ``line`` is the first of them, ``count`` how many there
+    are, ``consequence_of`` the rule it follows from; empty for what follows from nothing else."""
+
+    rule: str
+    role: Role
+    line: int
+    text: str
+    cause: str
+    fix: str
+    source: tuple[str, ...]
+    seen: bool
+    versions: str = ""
+    count: int = 1
+    consequence_of: str = ""
+
+
+class Unknown(Struct, frozen=True):
+    """A line that looks like an error and that no rule knows."""
+
+    line: int
+    text: str
+
+
+class Explanation(Struct, frozen=True):
+    """What a log says. ``causes`` are in the order of their lines, the first cause first;
+    ``unknown_count`` counts all unknown error lines, of which ``unknown`` has the first."""
+
+    file: str
+    lines: int
+    causes: tuple[Finding, ...] = ()
+    consequences: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
+    harmless: tuple[Finding, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
+    unknown_count: int = 0
+
+
+@dataclass
+class _Seen:
+    line: int
+    text: str
+    count: int = 1
+
+
+@dataclass
+class _Scan:
+    rules: Sequence[Rule]
+    seen: dict[str, _Seen] = field(default_factory=dict)
+    unknown: list[Unknown] = field(default_factory=list)
+    unknown_count: int = 0
+    lines: int = 0
+
+    def read(self, chunk: bytes) -> None:
+        """Look for the rules in whole lines of a log; the first that a line matches has it."""
+        low = chunk.lower()
+        known: set[int] = set()
+        for rule in self.rules:
+            if (had := self.seen.get(rule.id)) and had.count >= MOST_MATCHES:
+                continue
+            for start, line in _find_lines(chunk, low, rule.literals):
+                if start not in known and rule.fits(line):
+                    known.add(start)
+                    self._note(rule, chunk, start, line)
+        self._find_unknown(chunk, low, known)
+        self.lines += chunk.count(b"\n") + (not chunk.endswith(b"\n"))
+
+    def _note(self, rule: Rule, chunk: bytes, start: int, line: str) -> None:
+        if had := self.seen.get(rule.id):
+            had.count += 1
+            return
+        self.seen[rule.id] = _Seen(self.lines + chunk.count(b"\n", 0, start) + 1, line.strip())
+
+    def _find_unknown(self, chunk: bytes, low: bytes, known: set[int]) -> None:
+        if self.unknown_count >= MOST_MATCHES:
+            return
+        found: dict[int, str] = {}
+        for start, line in _find_lines(chunk, low, _MARKS):
+            if start not in known and _ERROR.search(line) and not _QUOTED.search(line):
+                found[start] = line.strip()
+        self.unknown_count += len(found)
+        for start in sorted(found)[: SHOWN_UNKNOWN - len(self.unknown)]:
+            number = self.lines + chunk.count(b"\n", 0, start) + 1
+            self.unknown.append(Unknown(number, found[start]))
+
+
+def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator[tuple[int, str]]:
+    """Yield where each line begins that has one of ``literals``, and what of it is around that; all
+    lines if there are none."""
+    found: dict[int, int] = {}
+    for literal in literals or (b"",):
+        at = low.find(literal)
+        while 0 <= at < len(low):
+            start = low.rfind(b"\n", 0, at) + 1
+            found.setdefault(start, at)
+            end = low.find(b"\n", at)
+            at = low.find(literal, end + 1) if end >= 0 else -1
+    for start in sorted(found):
+        end = chunk.find(b"\n", start)
+        at, stop = found[start], len(chunk) if end < 0 else end
+        part = chunk[max(start, at - LINE_CHARS) : min(stop, at + LINE_CHARS)]
+        yield start, part.decode("utf-8", "replace")
+
+
+def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanation:
+    """Return what a log says; ``log`` are its bytes, in parts of any size, in any encoding and with
+    any line ends. Time and memory grow with the size of the log, and memory with its longest line
+    too, up to CHUNK_BYTES."""
+    scan = _Scan(rules)
+    for chunk in _split(log):
+        scan.read(chunk)
+    return _conclude(file, scan)
+
+
+def explain_text(text: str, rules: Sequence[Rule]) -> Explanation:
+    """Return what a text says."""
+    return explain("", [text.encode("utf-8", "replace")], rules)
+
+
+def _split(log: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield whole lines of a log in UTF-8, with ends of one kind and without colours."""
+    rest, decoder = b"", None
+    for number, part in enumerate(log):
+        if not number and part[:2] in _UTF16:
+            decoder = codecs.getincrementaldecoder(_UTF16[part[:2]])("replace")
+        text = rest + (decoder.decode(part).encode("utf-8", "replace") if decoder else part)
+        whole = len(text) if len(text) > CHUNK_BYTES else 0
+        cut = text.rfind(b"\n") + 1 or whole
+        rest = text[cut:]
+        if cut:
+            yield _clean(text[:cut])
+    if rest:
+        yield _clean(rest)
+
+
+def _clean(part: bytes) -> bytes:
+    if b"\x1b" in part:
+        part = _ANSI.sub(b"", part)
+    return part.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in part else part
+
+
+def _conclude(file: str, scan: _Scan) -> Explanation:
+    """Sort what was seen into causes and what follows from them."""
+    matched = sorted(
+        (rule for rule in scan.rules if rule.id in scan.seen),
+        key=lambda rule: scan.seen[rule.id].line,
+    )
+    by_role = {role: [one for one in matched if one.role is role] for role in Role}
+    ids = {rule.id for rule in matched}
+    follows = {
+        rule.id: next((one for one in rule.consequence_of if one in ids), "") for rule in matched
+    }
+    named = {follows[one.id] for one in by_role[Role.CAUSE]}
+    symptoms, hints = by_role[Role.SYMPTOM], by_role[Role.HINT]
+    if symptoms and not any(not follows[one.id] for one in by_role[Role.CAUSE]):
+        named |= {one.id for one in hints if not follows[one.id]}
+    causes = [one for one in matched if one.role is Role.CAUSE and not follows[one.id]]
+    causes = [one for one in matched if one in causes or (one in hints and one.id in named)]
+    notes = [one for one in hints if one not in causes]
+    if symptoms and not causes:
+        causes, symptoms = symptoms[:1], symptoms[1:]
+    first = causes[0].id if causes else ""
+    consequences = [one for one in by_role[Role.CAUSE] if follows[one.id]] + symptoms
+    return Explanation(
+        file=file,
+        lines=scan.lines,
+        causes=tuple(_find(rule, scan) for rule in causes),
+        consequences=tuple(
+            _find(rule, scan, follows.get(rule.id) or first)
+            for rule in sorted(consequences, key=lambda rule: scan.seen[rule.id].line)
+        ),
+        notes=tuple(_find(rule, scan) for rule in notes),
+        harmless=tuple(_find(rule, scan) for rule in by_role[Role.HARMLESS]),
+        unknown=tuple(scan.unknown),
+        unknown_count=scan.unknown_count,
+    )
+
+
+def _find(rule: Rule, scan: _Scan, consequence_of: str = "") -> Finding:
+    seen = scan.seen[rule.id]
+    return Finding(
+        rule=rule.id,
+        role=rule.role,
+        line=seen.line,
+        text=seen.text,
+        cause=rule.cause,
+        fix=rule.fix,
+        source=rule.source,
+        seen=rule.seen,
+        versions=rule.versions,
+        count=seen.count,
+        consequence_of=consequence_of,
+    )

@@ -1,0 +1,194 @@
+"""Rules: what a line of a log means, what to do about it, and where that is known from."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from enum import Enum
+
+from msgspec import Struct
+
+from provisioning.errors import ManifestError
+from provisioning.manifest.reader import read_policy
+
+
+class Role(Enum):
+    """What a line says of the run it is from.
+
+    A ``symptom`` follows from any cause, and is one only if the log has no other. A ``hint`` fails
+    nothing by itself: it is the cause if there are symptoms and no cause. A ``harmless`` line
+    appears in logs of runs that succeed.
+    """
+
+    CAUSE = "cause"
+    HINT = "hint"
+    SYMPTOM = "symptom"
+    HARMLESS = "harmless"
+
+
+class Area(Enum):
+    """The section of docs/troubleshooting.md that lists a rule."""
+
+    INSTALLING = "installing"
+    BUILDING = "building"
+    LOADING = "loading"
+    LOWERING = "lowering"
+    JUDGING = "judging"
+    RUNNING = "running"
+    DEVICE = "device"
+    ONNX = "onnx"
+    LITERT = "litert"
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+    """A line matches if it contains one of ``text``, whatever the case, and ``pattern`` finds
+    something in it. ``code`` is an error number, which matches in decimal, in hexadecimal and as
+    one of ``names`` (see spell_code).
+
+    ``source`` are links and the word ``experiment``; ``seen`` is whether we saw the line ourselves.
+    ``consequence_of`` are ids of rules: next to one of them, the line is a consequence. ``matches``
+    and ``rejects`` are a line that the rule matches and one that it does not.
+    """
+
+    id: str
+    area: Area
+    cause: str
+    fix: str
+    matches: str
+    rejects: str
+    source: tuple[str, ...]
+    seen: bool = False
+    text: tuple[str, ...] = ()
+    pattern: str = ""
+    code: int = 0
+    names: tuple[str, ...] = ()
+    versions: str = ""
+    role: Role = Role.CAUSE
+    consequence_of: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (self.text or self.pattern or self.code):
+            raise ValueError(f"{self.id}: it has no text, pattern or code")
+        if any(len(one.strip()) < 3 for one in self.text):
+            raise ValueError(f"{self.id}: a text of one or two characters is in every log")
+        check_pattern(self.pattern)
+
+    @property
+    def literals(self) -> tuple[bytes, ...]:
+        """What a line must contain one of, in lower case; empty if that is not known."""
+        spelled = [one.removeprefix("0x") for one in spell_code(self.code)] if self.code else ()
+        return tuple(one.lower().encode() for one in (*self.text, *spelled, *self.names))
+
+    def fits(self, line: str) -> bool:
+        """Return whether a line that has one of ``literals`` is what the rule is about."""
+        if self.code and not _code_expression(self.code, self.names).search(line):
+            low = line.lower()
+            if not any(one.lower() in low for one in self.text):
+                return False
+        return not self.pattern or re.search(self.pattern, line) is not None
+
+    def matches_line(self, line: str) -> bool:
+        """Return whether a line is what the rule is about."""
+        low, literals = line.lower().encode(), self.literals
+        return (not literals or any(one in low for one in literals)) and self.fits(line)
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    rule: tuple[Rule, ...]
+
+
+@functools.cache
+def read_rules() -> tuple[Rule, ...]:
+    """Return the rules of manifests/policies/errors.toml, symptoms last. Raises ManifestError."""
+    rules = read_policy("errors", _File).rule
+    known = {rule.id for rule in rules}
+    named = {name for rule in rules for name in rule.consequence_of}
+    if len(known) < len(rules) or named - known:
+        raise ManifestError(
+            "manifests/policies/errors.toml is not consistent",
+            why=f"an id occurs twice, or there is no rule {', '.join(sorted(named - known))}",
+            fix="give each rule an id that no other has, and name such ids in consequence_of",
+        )
+    return tuple(sorted(rules, key=lambda rule: rule.role is Role.SYMPTOM))
+
+
+def spell_code(code: int) -> tuple[str, ...]:
+    """Return how logs write an error number: 5005 and 0x138d; those of FastRPC, whose highest bit
+    is set, as a signed number too."""
+    signed = (str(code - (1 << 32)),) if code >> 31 == 1 else ()
+    return (str(code), f"{code:#x}", *signed)
+
+
+# A number alone is a size or a time, unless such a word is shortly before it.
+_CONTEXT = (
+    r"(?i)\b(?:err(?:or)?|code|status|fail(?:ed|ure)|return(?:s|ed)?|exits?|symbols|handle|setup)\b"
+    r"[^\n\d]{0,28}?"
+)
+
+
+@functools.cache
+def _code_expression(code: int, names: tuple[str, ...]) -> re.Pattern[str]:
+    decimal, *others = spell_code(code)
+    digits = f"0x0*{code:x}" if others else decimal
+    signed = "".join(f"|{one}" for one in others[1:])
+    exact = "".join(rf"|\b{re.escape(name)}\b" for name in names)
+    return re.compile(rf"{_CONTEXT}(?<![\w.-])(?:{decimal}|{digits}{signed})(?!\w|\.\d){exact}")
+
+
+_CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
+_GROUP = re.compile(r"\((?:\?[:=!]|\?<[=!]|\?[aimsx]+\))?([^()]*)\)([*+]|\{\d*,\d*\})?")
+_ENDLESS = re.compile(r"[*+]|\{\d+,\}")
+MOST_ENDLESS = 3
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise ValueError for an expression that is none, or that can take for ever: one that repeats
+    a group which itself repeats or chooses, or has many unbounded repetitions."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
+    plain = _CLASS.sub("x", re.sub(r"\\.", "x", pattern))
+    if len(_ENDLESS.findall(plain)) > MOST_ENDLESS:
+        raise ValueError(f"{pattern!r} may take for ever: it has many * and +")
+    while group := _GROUP.search(plain):
+        inner, repeats = group[1], group[2] or ""
+        if repeats and (_ENDLESS.search(inner) or "|" in inner):
+            raise ValueError(f"{pattern!r} may take for ever: it repeats ({inner})")
+        plain = f"{plain[: group.start()]}{inner}{repeats}{plain[group.end() :]}"
+
+
+class Advice(Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of a team's own policy: what to do about a failure whose reason ``pattern`` finds, and
+    why it is so."""
+
+    pattern: str
+    fix: str
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        check_pattern(self.pattern)
+
+    @property
+    def text(self) -> str:
+        """The lines that follow the reason."""
+        return f"  why: {self.why}\n  fix: {self.fix}" if self.why else f"  fix: {self.fix}"
+
+
+def make_rules(rows: Iterable[Advice]) -> tuple[Rule, ...]:
+    """Return the ``[[advice]]`` rows of a team's policy as rules."""
+    return tuple(
+        Rule(
+            id=f"policy-{number}",
+            area=Area.JUDGING,
+            cause=row.why,
+            fix=row.fix,
+            pattern=row.pattern,
+            matches="",
+            rejects="",
+            source=("policy",),
+            seen=True,
+        )
+        for number, row in enumerate(rows, 1)
+    )

@@ -1,0 +1,113 @@
+"""``explain [FILE...]``: the first cause of what failed in a log, with its fix and its source."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ci.explain.explain import Explanation, explain
+from ci.explain.render import annotate, render
+from ci.explain.rules import Rule, make_rules, read_rules
+from ci.report.providers import Provider
+from provisioning.console.command import Outcome, user_path
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, UsageError
+
+STDIN = "-"
+PART_BYTES = 1 << 20
+LOGS = (".log", ".txt", ".out", ".err", ".logcat")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="a log, logcat or CI log, a directory of them, or - for standard input (the default)",
+    )
+    parser.add_argument(
+        "--policy", type=user_path, help="a policy whose [[advice]] rows are rules too"
+    )
+    parser.add_argument(
+        "--github", action="store_true", help="print the causes as GitHub annotations"
+    )
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Exit code 1 if a cause was found, 0 if not, 2 for a file that cannot be read."""
+    rules = (*read_team_rules(args.policy), *read_rules())
+    explanations = []
+    for name in list_logs(args.files or [STDIN]):
+        progress.step(f"reading {'standard input' if name == STDIN else name}")
+        explanations.append(read_log(name, rules))
+    failed = any(one.causes for one in explanations)
+    if args.github:
+        text = Provider({"GITHUB_ACTIONS": "true"}).annotate(list(annotate(explanations)))
+    else:
+        text = "\n".join(map(render, explanations))
+    return Outcome(
+        text,
+        {"logs": [msgspec.to_builtins(one) for one in explanations]},
+        ExitCode.FAILED if failed else ExitCode.OK,
+        exact=args.github,
+    )
+
+
+def read_team_rules(policy: Path | None) -> tuple[Rule, ...]:
+    """Return the rules of a team's own policy. Raises ManifestError."""
+    if policy is None:
+        return ()
+    from ci.cases.policy import read_emulator_policy
+
+    return make_rules(read_emulator_policy(policy).advice)
+
+
+def list_logs(names: list[str]) -> Iterator[str]:
+    """Yield the logs that names stand for: files, and those in directories whose names are of
+    logs. Raises UsageError."""
+    for name in names:
+        path = user_path(name) if name != STDIN else Path(STDIN)
+        if not path.is_dir():
+            yield str(path)
+            continue
+        found = sorted(
+            one for one in path.rglob("*") if one.suffix.lower() in LOGS and one.is_file()
+        )
+        if not found:
+            raise UsageError(
+                f"{path} holds no logs",
+                why=f"no file in it ends in {', '.join(LOGS)}",
+                fix="name the files",
+            )
+        yield from map(str, found)
+
+
+def read_log(name: str, rules: tuple[Rule, ...]) -> Explanation:
+    """Explain a file, or standard input. Raises UsageError."""
+    try:
+        if name == STDIN:
+            return explain("standard input", read_parts(None), rules)
+        return explain(name, read_parts(Path(name)), rules)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {name}", why=error.strerror or str(error), fix="name a log"
+        ) from error
+
+
+def read_parts(path: Path | None) -> Iterator[bytes]:
+    """Yield the bytes of a file, or of standard input, in parts. Raises OSError."""
+    if path is None:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise UsageError(
+                "there is no log", why="standard input is a terminal", fix="name a file, or pipe it"
+            )
+        while part := sys.stdin.buffer.read(PART_BYTES):
+            yield part
+        return
+    with path.open("rb") as file:
+        while part := file.read(PART_BYTES):
+            yield part

@@ -1,0 +1,102 @@
+"""docs/troubleshooting.md has the rules of manifests/policies/errors.toml, and the schema of
+``explain --json`` is that of the code.
+
+``python -m tests.static.test_troubleshooting_page`` writes the tables and the schema.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ci.explain.explain import Explanation
+from ci.explain.rules import Area, Role, Rule, read_rules, spell_code
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "troubleshooting.md"
+SCHEMA = DOCS / "schemas" / "explain.schema.json"
+HEAD = "| what a line says | why | what to do | known from |\n|---|---|---|---|\n"
+TABLE = re.compile(r"(<!-- rules: (\w+) -->\n\n)(?:\|.*\n)*")
+HINT = "run `python -m tests.static.test_troubleshooting_page`"
+SHOWN_TEXTS = 3
+UPSTREAM = "pytorch/executorch"
+
+
+def render_page(page: str) -> str:
+    """``page`` with the rows of each of its tables as the rules have them."""
+    return TABLE.sub(lambda found: found[1] + HEAD + "".join(list_rows(Area(found[2]))), page)
+
+
+def list_rows(area: Area) -> list[str]:
+    rules = [rule for rule in read_rules() if rule.area is area]
+    return [_row(rule) for rule in sorted(rules, key=lambda one: one.role is Role.HARMLESS)]
+
+
+def _row(rule: Rule) -> str:
+    fix = rule.fix.replace("python -m ci ", "qnn-ci ")
+    cells = (_describe_line(rule), _escape(rule.cause), _escape(fix), _describe_sources(rule))
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _describe_line(rule: Rule) -> str:
+    decimal, *others = spell_code(rule.code) if rule.code else ("",)
+    code = [f"error {decimal}, {others[0]}"] if others and rule.code < 1 << 31 else others[:1]
+    texts = [*code, *rule.names[:1], *rule.text[:SHOWN_TEXTS]] or [rule.pattern]
+    shown = ", ".join(f"`{one.strip().replace('|', chr(92) + '|')}`" for one in texts)
+    notes = {Role.HARMLESS: "; no error", Role.HINT: "; alone no error"}
+    return shown + notes.get(rule.role, "")
+
+
+def _describe_sources(rule: Rule) -> str:
+    links = []
+    for one in rule.source:
+        found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", one)
+        name = one if found is None else f"{found[1].removeprefix(UPSTREAM)}#{found[2]}"
+        links.append("our experiment" if one == "experiment" else f"[{_shorten(name)}]({one})")
+    seen = [] if rule.seen else ["read only"]
+    return ", ".join([*links, *filter(None, [_escape(rule.versions)]), *seen])
+
+
+def _shorten(name: str) -> str:
+    return name.split("/")[2] if name.startswith("https://") else name
+
+
+def _escape(text: str) -> str:
+    parts = re.split(r"(`[^`]*`)", text.replace("|", r"\|"))
+    return "".join(
+        one if one.startswith("`") else re.sub(r"([*_<>$\[\]])", r"\\\1", one) for one in parts
+    )
+
+
+def make_schema() -> dict[str, Any]:
+    """The schema of what ``explain --json`` prints."""
+    own = msgspec.json.schema(Explanation)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "explain.schema.json",
+        "title": "What logs say: qnn-ci explain --json",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["logs"],
+        "properties": {"logs": {"type": "array", "items": {"$ref": own["$ref"]}}},
+        "$defs": own["$defs"],
+    }
+
+
+def test_the_page_is_what_the_rules_say() -> None:
+    page = PAGE.read_text("utf-8")
+    assert render_page(page) == page, HINT
+    assert {found[2] for found in TABLE.finditer(page)} == {area.value for area in Area}
+
+
+def test_the_schema_is_that_of_the_code() -> None:
+    assert json.loads(SCHEMA.read_text("utf-8")) == json.loads(json.dumps(make_schema())), HINT
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render_page(PAGE.read_text("utf-8")), "utf-8")
+    SCHEMA.write_text(json.dumps(make_schema(), indent=1) + "\n", "utf-8")

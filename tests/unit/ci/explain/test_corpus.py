@@ -1,0 +1,54 @@
+"""Real logs: of what was broken for real, the right first cause; of runs that succeeded, none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.explain.explain import Explanation, explain
+from ci.explain.rules import read_rules
+from provisioning.manifest.reader import read_toml
+
+LOGS = Path(__file__).parents[3] / "artifacts" / "logs"
+ROWS: list[dict[str, Any]] = read_toml("table.toml", dict[str, Any], LOGS)["log"]
+BROKEN = [row for row in ROWS if row["cause"]]
+GOOD = [row for row in ROWS if not row["cause"]]
+MOST_WRONG = 0.05
+
+
+def explain_log(name: str) -> Explanation:
+    return explain(name, [(LOGS / name).read_bytes()], read_rules())
+
+
+def find_wrong(rows: list[dict[str, Any]]) -> list[str]:
+    """The logs whose first cause is another than the right one."""
+    causes = {row["file"]: explain_log(row["file"]).causes for row in rows}
+    return [
+        row["file"]
+        for row in rows
+        if [one.rule for one in causes[row["file"]]][:1] != [row["cause"]]
+    ]
+
+
+def test_the_first_cause_is_the_right_one() -> None:
+    wrong = find_wrong(BROKEN)
+    assert len(BROKEN) >= 60
+    assert len(wrong) <= MOST_WRONG * len(BROKEN), wrong
+
+
+def test_half_of_the_logs_are_older_than_the_rules() -> None:
+    older = [row for row in BROKEN if row["made"] == "before the rules"]
+    assert len(older) >= 30
+    assert len(find_wrong(older)) <= MOST_WRONG * len(older)
+
+
+@pytest.mark.parametrize("row", GOOD, ids=lambda row: row["file"])
+def test_a_run_that_succeeded_has_no_cause(row: dict[str, Any]) -> None:
+    assert explain_log(row["file"]).causes == ()
+
+
+def test_there_are_thirty_clean_logs_and_no_other_files() -> None:
+    assert len(GOOD) >= 30
+    assert {row["file"] for row in ROWS} | {"table.toml"} == {one.name for one in LOGS.iterdir()}

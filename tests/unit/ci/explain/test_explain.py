@@ -1,0 +1,134 @@
+"""The first cause comes first, consequences are marked, and what no rule knows is not guessed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ci.explain.explain import CHUNK_BYTES, Explanation, explain, explain_text
+from ci.explain.rules import read_rules
+
+RULES = read_rules()
+STUB = "<E> Stub lib id mismatch: expected (v2.28), detected (v2.25)"
+DEVICE = "[ERROR] [Qnn ExecuTorch]: Failed to create device_handle for Backend ID 6, error=14001"
+INIT = "[QnnExecuTorchBackend.cpp:92] Fail to initialize Qnn Manager"
+FP16 = "[ERROR] [Qnn ExecuTorch]:  <E> The SocModel doesn't support FP16"
+REFUSED = "[ERROR] [Qnn ExecuTorch]:  <E> QnnBackend_validateOpConfig failed 3110"
+MAGIC = "QnnContextCustomProtocol expected magic number: 0x5678abcd but get: 0x2000000"
+
+
+def say(*lines: str) -> Explanation:
+    return explain_text("\n".join(lines) + "\n", RULES)
+
+
+def names(findings: tuple) -> list[str]:
+    return [one.rule for one in findings]
+
+
+def test_what_follows_from_a_cause_is_marked_wherever_it_stands() -> None:
+    for lines in ((STUB, DEVICE, INIT), (INIT, DEVICE, STUB)):
+        told = say("fine", *lines)
+        assert names(told.causes) == ["stub-mismatch"]
+        assert told.causes[0].line == 2 + lines.index(STUB)
+        assert {one.rule: one.consequence_of for one in told.consequences} == {
+            "device-config": "stub-mismatch",
+            "backend-not-initialized": "stub-mismatch",
+        }
+
+
+def test_of_two_causes_the_earlier_one_is_first() -> None:
+    one, other = "No space left on device", "zipfile.BadZipFile: File is not a zip file"
+    space, missing = "OSError: [Errno 28] No space left on device", "KeyError: 'use_9a9w'"
+    assert names(say(space, missing).causes) == ["no-space", "quantization-unknown"]
+    assert names(say(missing, space).causes) == ["quantization-unknown", "no-space"]
+    assert names(say(other, one).consequences) == ["zip-broken"]
+
+
+def test_a_symptom_is_named_only_if_there_is_no_cause() -> None:
+    assert names(say(INIT).causes) == ["backend-not-initialized"]
+    assert names(say(INIT, "Segmentation fault (core dumped)").consequences) == ["crashed"]
+
+
+def test_a_refused_operator_is_a_cause_only_in_a_run_that_failed() -> None:
+    assert say(FP16, REFUSED, "wrote m.pte").causes == ()
+    assert names(say(FP16, REFUSED).notes) == ["op-refused-fp16", "op-refused"]
+    failed = say(FP16, REFUSED, "RuntimeError: Node x was not decomposed or delegated.")
+    assert names(failed.causes) == ["op-refused-fp16"]
+    assert names(failed.consequences) == ["not-delegated"]
+
+
+def test_a_hint_that_a_cause_follows_from_is_the_cause() -> None:
+    told = say("qti.aisw:ElementWiseAdd failed 3110", "<E> No graph inputs present for graph [0]")
+    assert names(told.causes) == ["half-quantized"]
+    assert [(one.rule, one.consequence_of) for one in told.consequences] == [
+        ("constants-only", "half-quantized")
+    ]
+
+
+def test_lines_of_good_runs_are_harmless() -> None:
+    told = say(MAGIC, "ignoring error from set_output_data_ptr(): 0x2", "done")
+    assert (told.causes, told.unknown) == ((), ())
+    assert names(told.harmless) == ["magic-number", "set-output-pointer"]
+
+
+def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
+    told = say("frobnicator: fatal error 77", "all 3 tests passed, 0 errors", *["E: failed"] * 30)
+    assert told.causes == ()
+    assert told.unknown[0].line == 1
+    assert told.unknown[0].text == "frobnicator: fatal error 77"
+    assert (len(told.unknown), told.unknown_count) == (20, 31)
+
+
+def test_a_matched_line_is_not_unknown_and_is_counted() -> None:
+    told = say(DEVICE, DEVICE, "fine", DEVICE)
+    assert told.causes[0].count == 3
+    assert told.unknown == ()
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        f"{STUB}\r\n{DEVICE}\r\n".encode(),
+        f"{STUB}\r{DEVICE}\r".encode(),
+        f"\x1b[1;31m{STUB[:9]}\x1b[0m{STUB[9:]}\x1b[m\n".encode(),
+        f"03-13 17:53:30.249 29043 29043 E [Qnn ExecuTorch]: {STUB}\n".encode(),
+        f"2026-11-22T12:25:43.1230657Z {STUB}\n".encode(),
+        f"\ufeff{STUB}\r\n{DEVICE}".encode("utf-16-le"),
+        f"\ufeff{STUB}\r\n{DEVICE}".encode("utf-16-be"),
+        b"\xff\x00\x80 \xc3(\n" + STUB.encode() + b"\xfe\n\x00\x00",
+        STUB.encode(),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 7, 1 << 20])
+def test_forms_of_logs(log: bytes, size: int) -> None:
+    parts = [log[at : at + size] for at in range(0, len(log), size)]
+    if size == 1:
+        parts = [log[:2], *parts[2:]]
+    assert names(explain("log", parts, RULES).causes) == ["stub-mismatch"]
+
+
+def test_an_empty_log_has_no_cause() -> None:
+    assert explain("log", [], RULES) == Explanation("log", 0)
+
+
+def test_lines_are_numbered_over_parts() -> None:
+    lines = [f"line {number}" for number in range(1, 30001)]
+    lines[23456] = STUB
+    log = "\n".join(lines).encode()
+    parts = [log[at : at + 1000] for at in range(0, len(log), 1000)]
+    told = explain("log", parts, RULES)
+    assert (told.lines, told.causes[0].line) == (30000, 23457)
+
+
+def test_time_grows_with_the_log_and_not_faster() -> None:
+    hostile = b"error " * 200_000 + b"\n" + b"aaaaaaaaaaaaaaaa.*" * 50_000
+    noise = b"11-22 12:00:01.331 17202 1 I adsprpc : " + b"0123456789abcdef " * 6 + b"failed 1\n"
+    begun = time.process_time()
+    explain("log", [hostile, noise * 20_000], RULES)
+    assert time.process_time() - begun < 20
+
+
+def test_a_line_without_an_end_is_read_in_parts() -> None:
+    log = [b"x" * (1 << 20)] * (2 * CHUNK_BYTES >> 20) + [STUB.encode()]
+    assert names(explain("log", log, RULES).causes) == ["stub-mismatch"]

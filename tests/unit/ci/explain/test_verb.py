@@ -1,0 +1,120 @@
+"""``qnn-ci explain``: files, directories, standard input, exit codes, JSON by its schema."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ci.__main__ import main
+from ci.explain.render import render_briefly
+from ci.explain.rules import read_rules
+from ci.verbs.explain import read_log
+
+ROOT = Path(__file__).parents[4]
+SCHEMA = ROOT / "docs" / "schemas" / "explain.schema.json"
+SPACE = "OSError: [Errno 28] No space left on device\n"
+
+
+class Pipe:
+    """Standard input that holds a log."""
+
+    def __init__(self, log: bytes) -> None:
+        self.buffer = io.BytesIO(log)
+
+    def isatty(self) -> bool:
+        return False
+
+
+def test_a_cause_gives_1_and_a_clean_log_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, good = tmp_path / "bad.log", tmp_path / "good.txt"
+    bad.write_text(SPACE)
+    good.write_text("all fine\n")
+    assert main(["explain", str(good)]) == 0
+    assert main(["explain", str(good), str(bad)]) == 1
+    assert "[no-space]" in capsys.readouterr().out
+
+
+def test_a_directory_stands_for_its_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "b.log").write_text(SPACE)
+    (tmp_path / "in" / "model.pte").write_text(SPACE)
+    assert main(["explain", str(tmp_path), "--json"]) == 1
+    logs = json.loads(capsys.readouterr().out)["logs"]
+    assert [Path(one["file"]).name for one in logs] == ["b.log"]
+
+
+@pytest.mark.parametrize("name", ["nothing", "empty"])
+def test_what_cannot_be_read_gives_2(name: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert main(["explain", str(tmp_path / name)]) == 2
+
+
+@pytest.mark.parametrize(("log", "code"), [(b"", 0), (SPACE.encode(), 1)])
+@pytest.mark.parametrize("words", [[], ["-"]])
+def test_standard_input(
+    log: bytes, code: int, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Pipe(log))
+    assert main(["explain", *words]) == code
+
+
+def test_a_terminal_is_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = Pipe(b"")
+    monkeypatch.setattr(pipe, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", pipe)
+    assert main(["explain"]) == 2
+
+
+def test_a_log_gives_no_command_to_the_ci_system(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("::warning::No space left on device\n")
+    assert main(["explain", "--github", str(log)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("::error title=explain%3A no-space::")
+    assert main(["explain", str(log)]) == 1
+    assert not any(one.lstrip().startswith("::") for one in capsys.readouterr().out.splitlines())
+
+
+def test_json_fits_its_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(
+        f"{SPACE}BadZipFile: no\nfrob: error\nexpected magic number: 0x5678abcd but get: 1\n"
+    )
+    assert main(["explain", str(log), "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    jsonschema.validate(told, json.loads(SCHEMA.read_text()))
+    assert told["logs"][0]["consequences"][0]["consequence_of"] == "no-space"
+    assert told["logs"][0]["unknown"] == [{"line": 3, "text": "frob: error"}]
+
+
+def test_a_teams_rows_count_and_slow_ones_are_refused(tmp_path: Path) -> None:
+    policy, log = tmp_path / "qnn.toml", tmp_path / "x.log"
+    log.write_text("the frob is loose\n")
+    rows = '[[advice]]\npattern = "frob is"\nfix = "tighten it"\n'
+    policy.write_text(f'extends = "default"\n{rows}')
+    assert main(["explain", str(log)]) == 0
+    assert main(["explain", str(log), "--policy", str(policy)]) == 1
+    policy.write_text(f'extends = "default"\n{rows.replace("frob is", "(f+)+ is")}')
+    assert main(["explain", str(log), "--policy", str(policy)]) == 2
+
+
+def test_errors_of_ours_are_not_repeated_at_the_end_of_a_run(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    own = "python -m ci fetch: libcxx could not be fetched\n  fix: try again\n"
+    for text, told in ((own, ""), (own + SPACE, "no-space"), ("fine\n", "")):
+        log.write_text(text)
+        brief = render_briefly(read_log(str(log), read_rules()))
+        assert told in brief
+        assert bool(brief) == bool(told)
