@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ci.inspect.binaries import TensorSpec, list_context_binaries
 from ci.inspect.programs import (
     Method,
     Partition,
@@ -21,14 +17,16 @@ from ci.inspect.programs import (
     parse_program,
     wrap_contexts,
 )
+from provisioning.archives.layout import Limits, check_members
+from provisioning.archives.zipfiles import FileSource, extract_members, read_directory
+from provisioning.doctor.survey.context_binaries import TensorSpec, list_context_binaries
 from provisioning.doctor.survey.tree import LIBRARY, read_file
 from provisioning.elf.facts import EM_QDSP6
 from provisioning.errors import QnnCiError
 
 ELF, ARCHIVE, POINTER = b"\x7fELF", b"PK\x03\x04", b"version https://git-lfs"
 PROGRAMS = (".pte", ".onnx", ".bin")
-MAX_ENTRIES = 4096
-MAX_ENTRY_BYTES = 1 << 30  # of a file that is taken out of an archive
+MAX_UNPACKED = 4 << 30
 DTYPES = {1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64"}
 DTYPES |= {9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16"}
 
@@ -111,40 +109,30 @@ def _inspect_library(path: Path, name: str) -> Inspected:
 def _inspect_package(path: Path, name: str, size: int) -> Inspected:
     """An APK, an AAR, or another zip archive: its libraries and programs."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            entries = tuple(_inspect_entries(archive))
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError) as error:
-        return Inspected(name, "package", size, f"cannot be read as a zip archive: {error}")
+        with TemporaryDirectory() as scratch:
+            files = unpack_files(path, Path(scratch))
+            found = [inspect_file(file, inner) for inner, file in files]
+    except QnnCiError as error:
+        return Inspected(name, "package", size, f"cannot be unpacked: {error.what}: {error.why}")
+    # Most .bin files of an app are its own.
+    entries = tuple(one for one in found if one.kind != "unknown" or not one.file.endswith(".bin"))
     bad = [one.file for one in entries if one.damage]
     damage = f"holds files that cannot be used: {', '.join(bad[:4])}" if bad else ""
     return Inspected(name, "package", size, damage, entries=entries)
 
 
-def _inspect_entries(archive: zipfile.ZipFile) -> Iterator[Inspected]:
-    found = [
-        one
-        for one in archive.infolist()
-        if not one.is_dir() and (LIBRARY.search(one.filename) or one.filename.endswith(PROGRAMS))
-    ]
-    for entry in found[:MAX_ENTRIES]:
-        with TemporaryDirectory() as scratch:
-            path = Path(scratch, f"entry{Path(entry.filename).suffix}")
-            inspected = _inspect_entry(archive, entry, path)
-        if inspected.kind != "unknown" or not entry.filename.endswith(".bin"):
-            yield inspected  # most .bin files of an app are its own
-
-
-def _inspect_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> Inspected:
-    """What is unpacked to ``path``."""
-    name, size = entry.filename, entry.file_size
-    if size > MAX_ENTRY_BYTES:
-        return Inspected(name, "unknown", size, f"is too large: it unpacks to {size} bytes")
-    try:
-        with archive.open(entry) as source, path.open("wb") as target:
-            shutil.copyfileobj(source, target)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
-        return Inspected(name, "unknown", size, f"cannot be unpacked: {error}")
-    return inspect_file(path, name)
+def unpack_files(path: Path, scratch: Path) -> list[tuple[str, Path]]:
+    """The libraries and programs of an archive, below ``scratch``. Raises IntegrityError for one
+    that is damaged or unpacks to more than MAX_UNPACKED bytes."""
+    with closing(FileSource(path)) as source:
+        members = [
+            one
+            for one in read_directory(source)
+            if one.kind == "file" and (LIBRARY.search(one.name) or one.name.endswith(PROGRAMS))
+        ]
+        check_members(path.name, members, Limits(MAX_UNPACKED))
+        extract_members(source, scratch, [(one.name, one) for one in members])
+    return [(one.name, scratch / one.name) for one in members]
 
 
 def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:

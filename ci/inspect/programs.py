@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ci.inspect.binaries import (
+from provisioning.doctor.survey.context_binaries import (
     ContextBinary,
     TensorSpec,
     list_context_binaries,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ci.inspect.binaries import ContextBinary, TensorSpec
 from ci.inspect.files import Inspected, Library
 from ci.inspect.programs import Method, Program
 from ci.report.text import count, show_bytes
+from provisioning.doctor.survey.context_binaries import ContextBinary, TensorSpec
 
 KINDS = {
     "program": "ExecuTorch program",
@@ -82,7 +82,9 @@ def _describe_context(context: ContextBinary) -> Iterator[str]:
     if context.unread:
         yield _row("not read", context.unread)
     for graph in context.graphs:
-        yield _row("graph", graph.name)
+        constants = graph.constant_bytes
+        packed = "" if constants is None else f", constants of {show_bytes(constants)}"
+        yield _row("graph", f"{graph.name}{packed}")
         yield from _describe_ports(graph.inputs, graph.outputs)
 
 

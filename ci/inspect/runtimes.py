@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import mmap
 import re
-import shutil
-import zipfile
-import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci.inspect.compat import Runtime
-from ci.inspect.files import MAX_ENTRIES, MAX_ENTRY_BYTES
+from ci.inspect.files import unpack_files
 from provisioning.artifacts.selection import stored_trees
 from provisioning.console.command import user_path
 from provisioning.doctor.facts import FileFacts
-from provisioning.doctor.survey.tree import LIBRARY, FactsCache, survey_tree
+from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.elf.facts import EM_X86_64
 from provisioning.elf.qnn_build import find_headers_version
 from provisioning.errors import UsageError
@@ -37,7 +34,7 @@ def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
     """The runtime that ``word`` names: a directory, an APK or AAR, ARTIFACT@VERSION, or a version.
     ``operators`` are those of the CPU whose kernels are looked for.
 
-    Raises UsageError for a word that names none of them.
+    Raises UsageError for a word that names none of them, IntegrityError for a damaged archive.
     """
     name, _, version = word.partition("@")
     if is_version(word):
@@ -60,24 +57,8 @@ def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
             fix="name a directory with libQnnHtp.so, an APK, qnn-runtime@2.49.40 or 2.49.40",
         )
     with TemporaryDirectory() as scratch:
-        try:
-            _unpack(path, Path(scratch))
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
-            raise UsageError(f"{path.name} is no APK or AAR", why=str(error)) from error
+        unpack_files(path, Path(scratch))
         return _survey(Path(scratch), path.name, operators)
-
-
-def _unpack(path: Path, target: Path) -> None:
-    """The libraries of an archive, in folders by number."""
-    with zipfile.ZipFile(path) as archive:
-        found = [one for one in archive.infolist() if LIBRARY.search(one.filename)]
-        for number, one in enumerate(found[:MAX_ENTRIES]):
-            if one.file_size > MAX_ENTRY_BYTES:
-                raise zipfile.BadZipFile(f"{one.filename} unpacks to {one.file_size} bytes")
-            (target / str(number)).mkdir()
-            place = target / str(number) / Path(one.filename).name
-            with archive.open(one) as source, place.open("wb") as file:
-                shutil.copyfileobj(source, file)
 
 
 def _survey(root: Path, name: str, operators: Iterable[str]) -> Runtime:

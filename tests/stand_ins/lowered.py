@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 BUILD = "v2.49.40.260810104044"
-OPTIONS = "soc_type={soc};arch={hexagon};unroll=1;vtcm_size={vtcm};"
+OPTIONS = "min_arch={hexagon};soc_type={soc};arch={hexagon};unroll=1;vtcm_size={vtcm};"
 
 
 class Number(NamedTuple):
@@ -122,7 +122,7 @@ def make_binary(
         inputs = [make_tensor("x", 0x0408, (1, 3), 0.5)]
         outputs = [make_tensor("y", 0x0232, (1, 4))]
         ports = {0: name, 1: Number("I", 1), 2: Vector(inputs), 3: Number("I", 1)}
-        packed = struct.pack("<IQII", 1, 0, 0, vtcm_mb << 20)
+        packed = struct.pack("<IQII68xQ", 1, 0, 0, vtcm_mb << 20, 24 << 10)
         whole = {0: {**ports, 4: Vector(outputs)}}
         return {0: Number("I", 3), 1: Number("B", 3), 2: {0: whole, 2: Vector(packed)}}
 

@@ -98,6 +98,7 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
     """A program for ExecuTorch, or a context binary, which names the QNN that compiled it; None for
     a .bin that is neither. An empty one may be either.
     """
+    from provisioning.doctor.survey.context_binaries import scan_context_binaries
     from provisioning.elf import programs
     from provisioning.elf.qnn_build import search_build
 
@@ -113,7 +114,11 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
                 damage = programs.find_context_damage(data) if is_known else ""
             else:
                 return None
-            targets = programs.find_targets(data)
+            targets = programs.find_targets(data) or tuple(
+                programs.Target(one.soc or programs.NO_SOC, one.hexagon, one.vtcm_mb)
+                for one in scan_context_binaries(data)
+                if one.hexagon
+            )
     except (OSError, ValueError):  # an empty file cannot be mapped
         build, damage, targets = None, "is empty" if not size_bytes else "", ()
     defect = Defect.TRUNCATED if damage else None

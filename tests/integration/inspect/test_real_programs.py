@@ -27,6 +27,7 @@ def test_the_compiler_and_its_target_are_those_of_the_binary(program: Program) -
     assert context.build.startswith("v2.37.0.250724")
     assert (context.qnn, context.core_api, context.backend_api) == ("2.37.0", "2.27.0", "5.37.0")
     assert (context.soc, context.soc_id, context.hexagon, context.vtcm_mb) == ("SM8650", 57, 75, 8)
+    assert context.min_arch == context.hexagon
     assert [one.name for one in context.graphs] == ["kv_forward", "prefill_forward"]
     assert (program.damage, program.misplaced, context.unread) == ("", "", "")
 

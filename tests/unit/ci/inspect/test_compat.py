@@ -12,11 +12,11 @@ import jsonschema
 import pytest
 
 from ci.__main__ import main
-from ci.inspect.binaries import ContextBinary
 from ci.inspect.compat import Answer, Axis, Runtime, Verdict, judge_compat
 from ci.inspect.programs import Method, Program, parse_program
 from ci.inspect.runtimes import read_runtime
-from provisioning.errors import ExitCode, QnnCiError, UsageError
+from provisioning.doctor.survey.context_binaries import ContextBinary
+from provisioning.errors import ExitCode, QnnCiError
 from tests.stand_ins.lowered import make_binary, make_program
 
 SCHEMA = Path(__file__).parents[4] / "docs" / "schemas" / "compat.schema.json"
@@ -186,7 +186,7 @@ def test_a_directory_or_archive_is_a_runtime(libraries: Path) -> None:
             archive.write(path, f"lib/arm64-v8a/{path.name}")
     assert replace(read_runtime(str(apk), wanted), name="libs") == found
     apk.write_bytes(b"no archive")
-    with pytest.raises(UsageError):
+    with pytest.raises(QnnCiError):
         read_runtime(str(apk))
 
 

@@ -13,7 +13,6 @@ from types import FrameType
 import msgspec
 import pytest
 
-from ci.inspect.binaries import TensorSpec, parse_context_binary
 from ci.inspect.files import Inspection, inspect_file
 from ci.inspect.programs import (
     Partition,
@@ -23,6 +22,7 @@ from ci.inspect.programs import (
     read_program,
 )
 from ci.inspect.render import render_files
+from provisioning.doctor.survey.context_binaries import TensorSpec, parse_context_binary
 from provisioning.elf.tables import MAX_ITEMS, Tables
 from provisioning.errors import QnnCiError, UsageError
 from tests.stand_ins.lowered import (
@@ -44,6 +44,7 @@ def test_a_context_binary_names_its_compiler_target_and_graphs() -> None:
     assert (found.soc, found.soc_id, found.hexagon, found.vtcm_mb) == ("SM8650", 57, 75, 4)
     assert (found.binary_info, found.offset, found.damage, found.unread) == (3, 64, "", "")
     assert [(one.name, one.vtcm_mb) for one in found.graphs] == [("prefill", 4), ("decode", 4)]
+    assert (found.min_arch, found.graphs[0].constant_bytes) == (75, 24 << 10)
     assert found.graphs[0].inputs == (TensorSpec("x", "ufixed8", (1, 3), 0.5, 128),)
     assert found.graphs[0].outputs == (TensorSpec("y", "float32", (1, 4)),)
 

@@ -15,6 +15,7 @@ from provisioning.elf.programs import (
     find_program_damage,
     find_targets,
 )
+from tests.stand_ins import lowered
 
 TEXT = b"soc_type=SM8650;arch=75;unroll=1;vtcm_size=8388608;\0v2.49.40.260810104044\0"
 
@@ -125,3 +126,12 @@ def test_a_tree_has_its_programs_with_their_damage(tmp_path: Path) -> None:
     damaged = {name for name, one in found.items() if one.defect}
     assert damaged == {"cut.pte", "cut.bin", "empty.bin"}
     assert found["whole.bin"].targets == found["whole.pte"].targets == (Target("SM8650", 75, 8),)
+
+
+def test_a_tree_tells_targets_that_only_the_description_names(tmp_path: Path) -> None:
+    """The options of a program that the SDK 2.37 compiled are not in one piece."""
+    binary = lowered.make_binary().replace(b"soc_type=", b"soc_kind=")
+    (tmp_path / "context.bin").write_bytes(binary)
+    (tmp_path / "model.pte").write_bytes(lowered.make_program(binary))
+    found = survey_tree(tmp_path, FactsCache(tmp_path / "cache"))
+    assert [one.targets for one in found.lowered] == [(Target("SM8650", 75, 8),)] * 2

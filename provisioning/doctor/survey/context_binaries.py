@@ -9,7 +9,9 @@ structs it mirrors, and with what programs were lowered from. libQnnSystem gives
 from __future__ import annotations
 
 import math
+import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +32,10 @@ from provisioning.manifest.targets import read_socs
 INFO_AT, SIZE_AT = 40, 16
 KNOWN_INFO = 3  # the version of QnnSystemContext_BinaryInfo_t, and of the graphs in it, read here
 UNDEFINED = 0x7FFFFFFF
+MIN_ARCH = re.compile(rb"min_arch=(\d{1,3})")
+# Of HTP, about a graph: the VTCM (u32) and the bytes of constants (u64), which follow the bits of
+# the weights: 44, 28 and 20 KiB for a mlp of 16, 8 and 4 bits.
+VTCM_AT, CONSTANTS_AT = 16, 88
 SCALE_OFFSET = 0
 # By Qnn_DataType_t of QnnTypes.h.
 DTYPES = {
@@ -72,13 +78,14 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph of a context; ``vtcm_mb`` is the VTCM that it was compiled with, None if it does not
-    say."""
+    """A graph of a context; ``vtcm_mb`` is the VTCM that it was compiled with, ``constant_bytes``
+    what its weights take with biases and tables. None if it does not say."""
 
     name: str
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     vtcm_mb: int | None = None
+    constant_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,9 @@ class ContextBinary:
 
     ``build`` is QNN's whole version, ``qnn`` its numbers (2.49.40), ``core_api`` and
     ``backend_api`` the versions of QNN's API and of the backend's; ``format`` is that of what the
-    backend packed. ``soc_id`` is QNN's number. What the file does not say is empty or 0.
-    ``unread`` is why its graphs cannot be listed, ``damage`` why it cannot be loaded.
+    backend packed. ``soc_id`` is QNN's number, ``min_arch`` the oldest Hexagon version in the
+    compiler's options. What the file does not say is empty or 0. ``unread`` is why its graphs
+    cannot be listed, ``damage`` why it cannot be loaded.
     """
 
     offset: int
@@ -104,6 +112,7 @@ class ContextBinary:
     soc_id: int = 0
     hexagon: int = 0
     vtcm_mb: int = 0
+    min_arch: int = 0
     targets: tuple[Target, ...] = ()
     graphs: tuple[Graph, ...] = ()
     unread: str = ""
@@ -115,13 +124,17 @@ def list_context_binaries(part: View, offset: int = 0) -> tuple[ContextBinary, .
     which they are stored as they are). One that cannot be loaded has ``damage``."""
     if bytes(part[: len(ARCHIVE)]) != ARCHIVE or find_context_damage(part):
         return (parse_context_binary(part, offset),)
-    found = []
-    for start in (one.start() for one in BINARY.finditer(part)):
-        if start + CONTEXT.size <= len(part):
-            end = start + sum(CONTEXT.unpack_from(part, start))
-            if start + INFO_AT < end <= len(part):
-                found.append(parse_context_binary(part[start:end], offset + start))
-    return tuple(found) or (parse_context_binary(part, offset),)
+    return tuple(scan_context_binaries(part, offset)) or (parse_context_binary(part, offset),)
+
+
+def scan_context_binaries(blob: View, offset: int = 0) -> Iterator[ContextBinary]:
+    """Whole context binaries anywhere in a program or a package."""
+    view = memoryview(blob)
+    for start in (one.start() for one in BINARY.finditer(blob)):
+        if start + CONTEXT.size <= len(view):
+            end = start + sum(CONTEXT.unpack_from(view, start))
+            if start + INFO_AT < end <= len(view):
+                yield parse_context_binary(view[start:end], offset + start)
 
 
 def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
@@ -140,6 +153,7 @@ def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
         "soc": named[0].soc if len(named) == 1 else "",
         "hexagon": targets[0].hexagon if len({one.hexagon for one in targets}) == 1 else 0,
         "vtcm_mb": max((one.vtcm_mb for one in targets), default=0),
+        "min_arch": min((int(one[1]) for one in MIN_ARCH.finditer(part)), default=0),
     }
     if part[: len(MAGIC)] == MAGIC:
         try:
@@ -187,10 +201,12 @@ def _parse_graph(item: Table) -> Graph:
     graph = whole.table(0) if whole else None
     if item.number(0) != KNOWN_INFO or not outer or not graph:
         return Graph("?")
-    packed = outer.bytes(2)  # of HTP: a version, spilled bytes (u64), VTCM in bytes ...
-    vtcm = struct.unpack_from("<I", packed, 16)[0] >> 20 if len(packed) >= 20 else None
+    packed = outer.bytes(2)
+    whole_size = len(packed) >= CONSTANTS_AT + 8
+    vtcm = struct.unpack_from("<I", packed, VTCM_AT)[0] >> 20 if len(packed) >= 20 else None
+    constants = struct.unpack_from("<Q", packed, CONSTANTS_AT)[0] if whole_size else None
     inputs, outputs = (tuple(map(_parse_tensor, graph.list_tables(one))) for one in (2, 4))
-    return Graph(graph.text(0), inputs, outputs, vtcm)
+    return Graph(graph.text(0), inputs, outputs, vtcm, constants)
 
 
 def _parse_tensor(item: Table) -> TensorSpec:
