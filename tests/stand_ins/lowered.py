@@ -103,7 +103,7 @@ def make_tensor(name: str, dtype: int, shape: Sequence[int], scale: float | None
     """An input or output of a graph; with ``scale`` its zero point is 128."""
     fields: dict[int, Any] = {3: Number("I", dtype), 7: Vector(shape, "I"), 9: name}
     if scale is None:
-        return fields | {4: Number("I", 0x7FFFFFFF)}
+        return fields | {4: Number("I", 0x7FFFFFFF), 15: {}}
     return fields | {4: Number("I", 1), 15: {0: Number("f", scale), 1: Number("i", -128)}}
 
 
@@ -155,10 +155,12 @@ def make_program(
         {0: {0: Number("i", soc_model), 1: {0: Number("i", hexagon), 1: Number("I", vtcm_mb)}}}
     )
     port = {0: Number("B", 5), 1: {0: Number("b", 6), 2: Vector([1, 3], "i")}}
-    weight = {0: Number("B", 5), 1: {0: Number("b", 1), 2: Vector([2, 3], "i"), 5: Number("I", 1)}}
+    stored = {0: Number("b", 1), 2: Vector([2, 3], "i"), 5: Number("I", 1)}
+    weight = {0: Number("B", 5), 1: stored}
+    state = {0: Number("B", 5), 1: {**stored, 0: Number("b", 6), 6: {}}}  # a buffer that it writes
     forward = {
         0: "forward",
-        2: Vector([port, port, weight]),
+        2: Vector([port, port, weight, state]),
         3: Vector([0], "i"),
         4: Vector([1], "i"),
         5: Vector(

@@ -101,6 +101,11 @@ def test_a_soc_runs_what_was_compiled_for_it(
     assert find(answer, Axis.BUILD) is Verdict.SKIPPED
 
 
+def test_a_program_without_a_soc_is_for_no_other() -> None:
+    answer = judge_compat(change(soc_id=0, soc="", hexagon=79), None, "SM8650")
+    assert (answer.decided_by, find(answer, Axis.SOC)) == ((Axis.HEXAGON,), Verdict.UNKNOWN)
+
+
 def test_a_package_has_one_context_per_soc() -> None:
     other = replace(CONTEXT, soc="SM8750", soc_id=69, hexagon=79)
     package = replace(PROGRAM, contexts=(CONTEXT, other), is_package=True)

@@ -130,10 +130,23 @@ def test_offsets_that_lead_back_cost_bounded_time() -> None:
         tables.root().list(1)
 
 
-@pytest.mark.parametrize("place", [-1, 1 << 40])
+@pytest.mark.parametrize("place", [-8, -1, 13, 1 << 40])
 def test_no_byte_outside_is_read(place: int) -> None:
     with pytest.raises(struct.error):
         Tables(bytes(16)).read("I", place)
+
+
+def test_a_field_behind_the_vtable_has_its_default() -> None:
+    fields = {number: Number("I", 7) for number in range(4)}  # the table follows at once
+    table = Tables(make_flatbuffer(fields)).root()
+    assert [table.number(one, default=5) for one in range(6)] == [7, 7, 7, 7, 5, 5]
+
+
+def test_bytes_that_end_outside_are_not_read() -> None:
+    data = make_flatbuffer({0: "abcd"})
+    assert Tables(data).root().text(0) == "abcd"
+    with pytest.raises(struct.error):
+        Tables(data, 0, len(data) - 2).root().text(0)
 
 
 def test_a_constant_that_json_cannot_have_is_text() -> None:
