@@ -32,6 +32,8 @@ VERBS: dict[str, Verb] = {
     "plan": Verb("ci.verbs.plan", "say which sessions a change needs, and why", "plan"),
     "matrix": Verb("ci.verbs.matrix", "print a plan's jobs as GitHub's matrix"),
     "gate": Verb("ci.verbs.gate", "judge what the jobs of a plan left: one verdict"),
+    "stage": Verb("ci.verbs.stage", "put together what a device needs to run programs", "stage"),
+    "deploy": Verb("ci.verbs.deploy", "bring that to a phone or a board", "deploy"),
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
     "inspect": Verb("ci.verbs.inspect", "say what a program, library, APK or AAR holds"),
     "check-app": Verb("ci.verbs.check_app", "check whether an Android app can run QNN"),

@@ -8,7 +8,9 @@ import argparse
 import dataclasses
 import hashlib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +25,7 @@ from ci.cases.spec import (
     require_hardware,
     require_options,
 )
+from ci.device.bundle import read_bundle
 from ci.gate.jobs import parse_shard, split_cases
 from ci.gate.results import read_plan
 from ci.models.schemes import EXECUTORCH, Scheme
@@ -30,6 +33,7 @@ from ci.models.suite import expect_s
 from ci.report.merge import digest_names
 from ci.report.schema import Report, ShardMark
 from ci.report.text import count
+from ci.verbs.deploy import add_device, describe_device, ready_device
 from ci.verbs.lanes.built import (
     add_executorch,
     compare_built,
@@ -57,6 +61,11 @@ from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.manifest.targets import Backend
 from provisioning.versions import is_same
+
+if TYPE_CHECKING:  # these bring what a list of choices can do without
+    from ci.cases.engine import Runner
+    from ci.cases.judged import SessionOptions
+    from ci.cases.session import Phases
 
 SESSION = "test_emulator"
 PYTHON, WHEEL_RUNNER = "python", "cpp"
@@ -88,6 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with 3 if the runner that a build of this call made does not load the programs",
     )
     choice.add_arguments(parser)
+    add_device(parser, required=False)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -96,6 +106,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--plan names the cases", fix="leave out --model, --scheme and --soc")
     backend = Backend(args.backend)
     require_options(backend, runner=args.runner, plan=bool(args.plan))
+    if args.device:
+        check_device(args)
     policy = read_limits(args.policy, EMULATOR, progress).for_backend(backend)
     lane = choose_lane(EXECUTORCH, backend, policy.schemes, args.scheme)
     if args.list:
@@ -127,6 +139,21 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return outcome
     code = ExitCode.ENVIRONMENT if args.strict and not outcome.exit_code else outcome.exit_code
     return dataclasses.replace(outcome, text=f"{outcome.text}warning: {told}\n", exit_code=code)
+
+
+def check_device(args: argparse.Namespace) -> None:
+    """Let the bundle choose the SoC if the call does not. Raises UsageError, UnfitError."""
+    if args.runner != PYTHON:
+        raise UsageError("--device with --runner", fix="the bundle has the runner: leave one out")
+    if not args.bundle:
+        raise UsageError("--device without --bundle", fix="make one with `qnn-ci stage`")
+    socs = read_bundle(args.bundle).socs
+    args.soc = args.soc or [socs[0]]
+    if unknown := [soc for soc in args.soc if soc.upper() not in socs]:
+        raise UsageError(
+            f"--soc {', '.join(unknown)}: the bundle is for {', '.join(socs)}",
+            fix="stage one for that SoC",
+        )
 
 
 def require_executorch(wanted: str) -> None:
@@ -202,7 +229,6 @@ def run(
     require_packages(("torch", "executorch"), "lowering")
     from ci.cases.judged import SessionOptions
     from ci.cases.session import Phases
-    from ci.verbs.lanes.executorch import IMPORTS, report_unrun, run_specs
 
     chosen = choice.read_choice(args.sdk, args.adaptor)
     check_choice(args.runner, chosen)
@@ -222,17 +248,41 @@ def run(
             "try-unsupported",
             backend="" if backend is Backend.HTP else backend.value,
             runner="" if args.runner == PYTHON else args.runner,
+            device=args.device,
+            bundle=str(args.bundle or ""),
             **{"log-level": args.log_level, **chosen.options},
         ),
         backend=backend,
     )
+    with ready_device(args, progress) if args.device else nullcontext() as device:
+        report = judge_specs(
+            specs, args, options, phases, chosen=chosen, device=device and device[0]
+        )
+    if not device:
+        return report
+    return replace(report, remarks=(*report.remarks, describe_device(*device)))
+
+
+def judge_specs(
+    specs: list[CaseSpec],
+    args: argparse.Namespace,
+    options: SessionOptions,
+    phases: Phases,
+    *,
+    chosen: QnnChoice,
+    device: Runner | None,
+) -> Report:
+    """Take the four steps, with ``device`` as the runner if the call names one."""
+    from ci.verbs.lanes.executorch import IMPORTS, report_unrun, run_specs
+
+    progress, backend = phases.progress, options.backend
     return take_steps(
         chosen.profile,
         f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
         lambda environment, scratch: run_specs(
             specs,
-            check_backend(args.runner, environment, progress),
-            args.runner,
+            environment if device else check_backend(args.runner, environment, progress),
+            device or args.runner,
             options,
             plain=args.plain,
             phases=phases,

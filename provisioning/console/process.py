@@ -140,6 +140,50 @@ def run_process(
     return ended
 
 
+@dataclass(frozen=True)
+class Streams:
+    """What a program wrote, as bytes, and how it ended; a time-out has no exit code."""
+
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+    timeout_s: float | None = None
+
+    @property
+    def timed_out(self) -> bool:
+        return self.timeout_s is not None
+
+    def describe(self) -> str:
+        """``exited with 3``, ``was killed by SIGSEGV``, ``did not end within 5 s``."""
+        if self.timeout_s is not None:
+            return f"did not end within {self.timeout_s:.0f} s"
+        return describe_exit(self.returncode)
+
+
+def run_streams(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    data: bytes | Path = b"",
+    env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> Streams:
+    """Run ``argv`` to its end with ``data``, or a file's content, as its stdin; stdout and stderr
+    are kept apart and unchanged. Raises ToolError when the program cannot be started."""
+    words = tuple(os.fspath(word) for word in argv)
+    environment = None if env is None else dict(env)
+    with data.open("rb") if isinstance(data, Path) else nullcontext() as file:
+        given: dict[str, Any] = {"stdin": file} if file else {"input": data}
+        try:
+            ended = subprocess.run(
+                words, env=environment, capture_output=True, timeout=timeout_s, check=False, **given
+            )
+        except OSError as error:
+            raise explain_start(words[0], None, error, "") from error
+        except subprocess.TimeoutExpired as error:
+            return Streams(-1, error.stdout or b"", error.stderr or b"", timeout_s)
+    return Streams(ended.returncode, ended.stdout, ended.stderr)
+
+
 def run_bytes(
     argv: Sequence[str | os.PathLike[str]],
     *,
@@ -153,25 +197,11 @@ def run_bytes(
     Raises ToolError when the program cannot be started, exits with anything but 0 or exceeds
     ``timeout_s``.
     """
-    words = tuple(os.fspath(word) for word in argv)
-    try:
-        ended = subprocess.run(
-            words,
-            env=None if env is None else dict(env),
-            input=data or b"",
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except OSError as error:
-        raise explain_start(words[0], None, error, "") from error
-    except subprocess.TimeoutExpired as error:
+    words = [os.fspath(word) for word in argv]
+    ended = run_streams(words, data=data or b"", env=env, timeout_s=timeout_s)
+    if ended.timed_out or ended.returncode != 0:
         raise ToolError(
-            f"{Path(words[0]).name} did not end within {timeout_s:.0f} s: {' '.join(words)}"
-        ) from error
-    if ended.returncode != 0:
-        raise ToolError(
-            f"{Path(words[0]).name} exited with {ended.returncode}: {' '.join(words)}",
+            f"{Path(words[0]).name} {ended.describe()}: {' '.join(words)}",
             why=ended.stderr.decode("utf-8", "replace").strip() or "it printed nothing",
         )
     return ended.stdout

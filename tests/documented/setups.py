@@ -17,11 +17,13 @@ from msgspec import structs
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import select_cases
+from ci.device.bundle import stage as make_bundle
 from ci.gate.schema import Plan
 from ci.models.schemes import ONNX
 from ci.report.schema import Case, Status
 from ci.report.write import write_report
 from ci.verbs.emulate import list_planned, take_shard
+from provisioning.console.progress import Progress
 from provisioning.store.store import store_home
 from tests.documented.pages import ROOT
 from tests.documented.stage import Stage
@@ -134,6 +136,17 @@ def leave_context(stage: Stage) -> None:
 
     binary = make_binary(soc=("SM8750", 69, 79), graphs=(GRAPH,))
     write_context(stage.project, binary).rename(stage.project / "model_ctx.onnx")
+
+
+def leave_bundle(stage: Stage) -> None:
+    """A runner for this machine, libraries by the names of an emulator's, and a bundle of them."""
+    runtime = stage.project / "runtime"
+    runtime.mkdir()
+    for name in ("libQnnHtp.so", "libQnnSystem.so"):
+        shutil.copyfile("/bin/true", runtime / name)
+    runner = stage.project / "qnn_executor_runner"
+    shutil.copyfile("/bin/true", runner)
+    make_bundle(["SM8650"], runner, [runtime], stage.project / "bundle", progress=Progress())
 
 
 def leave_program(stage: Stage) -> None:

@@ -34,6 +34,8 @@ VERBS = {
     "provision": ["fetch"],
     "qnn_ci": [],
     "sign_skel": ["sign"],
+    "stage": ["stage"],
+    "deploy": ["deploy"],
     "validate": ["doctor"],
 }
 PASSING = {"code": 0, "cases": 2}

@@ -54,6 +54,7 @@ LANES = {"test-emulator", "test-onnx"}
 READERS_FILES = {
     "net.py", "net.onnx", "qnn.toml", "model_ctx.onnx", "plan.json", "needs.json", "results",
     "model.pte", "evidence.intoto.json", "bundle.json", "app.apk", "MyApp",
+    "bundle", "qnn_executor_runner", "runtime",
     "kept", "before/report.json", "reports/test_emulator", "shard-1", "shard-2", "signed", "DIR",
     "reports", "signed/libQnnLpaiSkel.so", "../sdk.zip", "../qnn.whl",
     "~/executorch", "executorch", "$EXECUTORCH_ROOT",

@@ -290,6 +290,8 @@ MODULES = {
     "build_linux": ("lowering", "ci", "build", "linux"),
     "build_direct": ("lowering", "ci", "build", "direct"),
     "sign_skel": ("core", "ci", "sign"),
+    "stage": ("core", "ci", "stage"),
+    "deploy": ("core", "ci", "deploy"),
     "docker_build": ("core", "ci", "image", "build"),
     "docker_shell": ("core", "ci", "image", "shell"),
     "qnn_ci": ("core", "ci"),

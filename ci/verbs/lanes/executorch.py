@@ -27,18 +27,23 @@ IMPORTS = ExecutorchEngine.imports
 def run_specs(
     specs: Sequence[CaseSpec],
     environment: Environment,
-    runner: str,
+    runner: str | Runner,
     options: SessionOptions,
     *,
     plain: bool,
     phases: Phases,
     scratch: ScratchPool,
 ) -> Report:
-    """Run the cases in an environment. Raises what finding the runner raises, and StoreError."""
+    """Run the cases in an environment, with a runner or the one that a word names. Raises what
+    finding it raises, and StoreError."""
     parts = tuple(describe_toolchain(environment))
     variables = environment.apply(os.environ)
     pool = scratch.open(variables)
-    found = find_runner(runner, pool, variables, options, phases.progress)
+    found = (
+        find_runner(runner, pool, variables, options, phases.progress)
+        if isinstance(runner, str)
+        else runner
+    )
     session = Session(
         name=SESSION,
         specs=specs,

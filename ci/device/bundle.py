@@ -1,0 +1,298 @@
+"""The files with which a device runs programs, and the record that ties them together."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from ci.device.connection import require_plain
+from ci.inspect.compat import Verdict, judge_compat
+from ci.inspect.files import inspect_file
+from ci.inspect.runtimes import read_runtime
+from provisioning.console.progress import Progress
+from provisioning.doctor.examine import examine_request, make_request
+from provisioning.doctor.facts import STAGING
+from provisioning.elf.facts import EM_AARCH64, EM_X86_64, ElfError, ElfFacts
+from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.elf.reader import read_elf
+from provisioning.errors import UnfitError
+from provisioning.files import explain_writes, hash_file, staged_directory, walk, write_json
+from provisioning.manifest.targets import find_soc
+
+BUNDLE, FILES = "bundle.json", "files"
+SCHEMA_VERSION = 1
+BACKEND, SYSTEM = "libQnnHtp.so", "libQnnSystem.so"
+STUB, SKEL = "libQnnHtpV{}Stub.so", "libQnnHtpV{}Skel.so"
+EMULATED = ("libHtpPrepare.so", "libQnnHtpPrepare.so")  # an emulator's, by QNN's own loader
+LICENCES = ("LICENSE*", "LICENCE*", "*LICENSE.pdf", "NOTICE*", "ThirdPartyNotices*")
+
+
+class Target(str, Enum):
+    """What a runner is for. A host with QNN's libraries for x86-64 emulates the SoC."""
+
+    ANDROID = "aarch64-android"
+    LINUX = "aarch64-linux"
+    EMULATOR = "x86_64-linux"
+
+    @property
+    def profile(self) -> str:
+        """The doctor's profile that examines a directory for it; empty for a host."""
+        return {Target.ANDROID: "android", Target.LINUX: "linux"}.get(self, "")
+
+    @property
+    def machine(self) -> str:
+        """What ``uname -m`` prints there."""
+        return self.value.partition("-")[0]
+
+
+class BundleFile(msgspec.Struct, frozen=True):
+    """A file of a bundle: its name, SHA-256 and bytes, and the QNN that it names, if it does."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+    qnn: str = ""
+
+
+class Bundle(msgspec.Struct, frozen=True, kw_only=True):
+    """The record: for which SoCs, by which runner, from which QNN. ``files`` are sorted."""
+
+    schema_version: int = SCHEMA_VERSION
+    target: Target
+    socs: tuple[str, ...]
+    runner: str
+    qnn: str
+    files: tuple[BundleFile, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over names and bytes of all files."""
+        rows = "".join(f"{file.name} {file.sha256}\n" for file in self.files)
+        return hashlib.sha256(rows.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file that may go into a bundle; ``elf`` is None for one that is no ELF file."""
+
+    path: Path
+    elf: ElfFacts
+
+
+def stage(
+    socs: Sequence[str],
+    runner: Path,
+    runtimes: Sequence[Path],
+    out: Path,
+    *,
+    programs: Sequence[Path] = (),
+    progress: Progress,
+) -> Bundle:
+    """Write to ``out`` what ``socs`` need to run programs with ``runner`` and the QNN libraries of
+    ``runtimes``, and ``programs``, byte for byte; return its record.
+
+    Raises UsageError for a SoC that is not known, UnfitError for what is missing or does not fit:
+    then nothing is written. Raises StoreError if ``out`` cannot be written.
+    """
+    names = tuple(dict.fromkeys(soc.upper() for soc in socs))
+    versions = {name: find_soc(name).hexagon for name in names}
+    head = read_library(runner)
+    if not head:
+        raise UnfitError(f"{runner} is no program", fix="name a runner that build_android made")
+    target = find_target(head.elf)
+    places = [runner.parent, *map(Path, head.elf.runpath), *runtimes]
+    known = index_libraries(places, head.elf, progress)
+    wanted = [BACKEND, SYSTEM]
+    skels: dict[str, Path] = {}
+    if target is Target.EMULATOR:
+        wanted += [name for name in EMULATED if name in known]
+    else:
+        for version in sorted(set(versions.values())):
+            wanted.append(STUB.format(version))
+            skels |= {SKEL.format(version): find_skel(SKEL.format(version), runtimes)}
+    own = {path.name: path for path in (runner, *programs)}
+    files = {**own, **close_over(wanted, head, known), **skels}
+    with explain_writes(out), staged_directory(out) as fresh:
+        for name, path in files.items():
+            require_plain(name)
+            (fresh / FILES).mkdir(exist_ok=True)
+            shutil.copyfile(path, fresh / FILES / name)
+            (fresh / FILES / name).chmod(0o755)
+        bundle = describe(target, names, runner.name, fresh / FILES)
+        for name in names if target.profile else ():
+            require_fit(target, name, fresh / FILES, progress)
+        for program in programs:
+            require_loads(program, fresh / FILES, names)
+        copy_licences(runtimes, fresh / "licences")
+        write_json(fresh / BUNDLE, msgspec.to_builtins(bundle))
+    return bundle
+
+
+def read_bundle(directory: Path) -> Bundle:
+    """Return the record of a bundle whose files are whole. Raises UnfitError."""
+    try:
+        bundle = msgspec.json.decode((directory / BUNDLE).read_bytes(), type=Bundle)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UnfitError(
+            f"{directory} is no bundle", why=str(error), fix="make one with `qnn-ci stage`"
+        ) from error
+    for file in bundle.files:
+        require_plain(file.name)
+        path = directory / FILES / file.name
+        if not path.is_file() or hash_file(path) != file.sha256:
+            raise UnfitError(
+                f"{path} is not the file that {BUNDLE} names",
+                why="it was changed or taken away after staging",
+                fix="stage the bundle again",
+            )
+    require_plain(bundle.runner)
+    return bundle
+
+
+def find_target(elf: ElfFacts) -> Target:
+    """Return what a runner is for. Raises UnfitError for a machine that no runner is built for."""
+    if elf.machine == EM_X86_64:
+        return Target.EMULATOR
+    if elf.machine == EM_AARCH64:
+        is_android = elf.android or (elf.interpreter or "").startswith("/system/")
+        return Target.ANDROID if is_android else Target.LINUX
+    raise UnfitError(
+        f"{elf.path.name} is for {elf.machine_name}",
+        why="programs are run on AArch64 devices, or emulated on x86-64",
+        fix="name a runner that build_android, build_linux or build_runner made",
+    )
+
+
+def read_library(path: Path) -> Found | None:
+    """Return an ELF file with its facts; None for any other file."""
+    try:
+        return Found(path, read_elf(path))
+    except (OSError, ElfError):
+        return None
+
+
+def index_libraries(
+    places: Iterable[Path], like: ElfFacts, progress: Progress
+) -> Mapping[str, Found]:
+    """Return the libraries for a runner's system below ``places``, by file name; an earlier place
+    counts more than a later one."""
+    known: dict[str, Found] = {}
+    for place in places:
+        if not place.is_dir():
+            continue
+        progress.step(f"looking for libraries in {place}")
+        for top, _, names in walk(place):
+            for name in names:
+                if name in known or ".so" not in name:
+                    continue
+                found = read_library(top / name)
+                if found and is_alike(found.elf, like):
+                    known[name] = found
+    return known
+
+
+def is_alike(elf: ElfFacts, like: ElfFacts) -> bool:
+    """Whether a library is for the same machine and system as another file."""
+    return elf.machine == like.machine and (
+        elf.machine == EM_X86_64 or bool(elf.android) == (find_target(like) is Target.ANDROID)
+    )
+
+
+def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found]) -> dict[str, Path]:
+    """Return the wanted libraries and all that they and the runner need; what is not there is the
+    system's to have, except QNN's and ExecuTorch's own. Raises UnfitError."""
+    found: dict[str, Path] = {}
+    todo = [*wanted, *runner.elf.needed]
+    required = {*wanted, *(name for name in runner.elf.needed if is_ours(name))}
+    while todo:
+        name = todo.pop()
+        if name in found:
+            continue
+        if name in known:
+            found[name] = known[name].path
+            todo += known[name].elf.needed
+        elif name in required or is_ours(name):
+            raise UnfitError(
+                f"{name} is missing",
+                why="it is in none of the directories for this runner's machine and system",
+                fix="name the directory that has it with --runtime, which may be repeated",
+            )
+    return found
+
+
+def is_ours(name: str) -> bool:
+    """Whether no system brings a library of this name."""
+    return name.startswith(("libQnn", "libqnn", "libexecutorch", "libc++"))
+
+
+def find_skel(name: str, runtimes: Iterable[Path]) -> Path:
+    """Return the unsigned skel, a signed one if there is no other. Raises UnfitError."""
+    found: list[Path] = []
+    for place in runtimes:
+        found += (top / name for top, _, names in walk(place) if name in names)
+    if not found:
+        raise UnfitError(
+            f"{name} is missing",
+            why="the SoC's DSP loads it; no --runtime has it",
+            fix="take an SDK, or qnn-runtime-aarch64, which has the skels of V68 to V81",
+        )
+    return min(found, key=lambda path: ("unsigned" not in path.parts, str(path)))
+
+
+def describe(target: Target, socs: tuple[str, ...], runner: str, directory: Path) -> Bundle:
+    """Return the record of the files in a directory."""
+    rows = []
+    for path in sorted(directory.iterdir()):
+        build = find_qnn_build(path) if ".so" in path.name else None
+        size, said = path.stat().st_size, build.text if build else ""
+        rows.append(BundleFile(path.name, hash_file(path), size, said))
+    qnn = next((row.qnn for row in rows if row.name == BACKEND), "")
+    return Bundle(target=target, socs=socs, runner=runner, qnn=qnn, files=tuple(rows))
+
+
+def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -> None:
+    """Raises UnfitError if the doctor objects to what is staged for a SoC."""
+    request = make_request(target.profile, {STAGING: directory}, os.environ)
+    verdict = examine_request(replace(request, soc=soc), progress)
+    errors = [one for one in verdict.errors if str(directory) in str(one.where)]
+    if errors:
+        first = errors[0]
+        raise UnfitError(f"{first.id}: {first.what}", why=first.why, fix=first.fix)
+
+
+def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
+    """Raises UnfitError for a program that the staged libraries or a SoC do not load."""
+    found = inspect_file(program)
+    if found.program is None:
+        raise UnfitError(f"{program} is no program", why=f"it is of kind {found.kind}")
+    operators = {one for method in found.program.methods for one in method.cpu_operators}
+    for soc in socs:
+        answer = judge_compat(found.program, read_runtime(str(directory), operators), soc)
+        if answer.verdict is Verdict.NO:
+            row = next(one for one in answer.rows if one.verdict is Verdict.NO)
+            raise UnfitError(
+                f"{program.name} does not load on {soc}: {row.axis.value}",
+                why=row.why,
+                fix=f"`qnn-ci compat {program} --soc {soc}` has the whole answer",
+            )
+
+
+def copy_licences(runtimes: Iterable[Path], target: Path) -> None:
+    """Copy the licences that come with QNN's libraries."""
+    for path in list_licences(runtimes):
+        target.mkdir(exist_ok=True)
+        shutil.copyfile(path, target / path.name)
+
+
+def list_licences(runtimes: Iterable[Path]) -> Iterator[Path]:
+    for place in runtimes:
+        for folder in (place, place / "LICENSES"):
+            for pattern in LICENCES:
+                yield from (path for path in folder.glob(pattern) if path.is_file())

@@ -1,0 +1,320 @@
+"""A phone or a board and its shell: scripts with bytes in and bytes out, through adb's or OpenSSH's
+client. Both clients read their usual settings: ~/.ssh/config and known_hosts, ANDROID_ADB_SERVER_*.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import NamedTuple
+
+from provisioning.console.process import run_streams
+from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
+
+ANSWER_S = 60.0  # for a script that only asks
+PUSH_S_PER_MIB = 10.0
+ENDED = re.compile(rb"\nqnn-ci-ended (\d+)\n")
+NO_ROOM = re.compile(r"No space left|Disk quota|not enough space")
+PHONE_PLACE, BOARD_PLACE = "/data/local/tmp/qnn-ci", "qnn-ci"  # the board's is below the home
+LARGE_BYTES = 8 << 20  # a file of more is sent alone: what arrived before a break stays
+PART, SUMS, DAMAGED = ".part", ".sums", 92
+RECEIVE = f"""
+cd {{directory}} && rm -rf {PART} && mkdir {PART} && tar -x -f - -C {PART} && cd {PART} || exit 1
+sha256sum -c {SUMS} > /dev/null || exit {DAMAGED}
+chmod 755 * && mv -f * .. && cd .. && rm -rf {PART}
+"""
+NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]*")
+HOST = re.compile(r"(?P<user>[^@]+@)?(?:\[(?P<v6>[^\]]+)\]|(?P<v4>[^:]+))(?::(?P<port>\d+))?")
+
+
+class Answer(NamedTuple):
+    """The exit code of a script, its stdout, and its stderr as text."""
+
+    code: int
+    out: bytes
+    said: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """``name`` is what the user calls it, ``client`` the command that takes a script as its last
+    word, ``place`` the directory on the device that is ours."""
+
+    name: str
+    client: tuple[str, ...]
+    place: str
+
+    def call(self, script: str, *, data: bytes | Path = b"", timeout_s: float = ANSWER_S) -> Answer:
+        """Run a script for sh on the device.
+
+        Raises ToolError if the device cannot be reached or the connection breaks, StoreError if
+        the device has no room.
+        """
+        whole = f"( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
+        ended = run_streams([*self.client, whole], data=data, timeout_s=timeout_s)
+        marks = ENDED.findall(b"\n" + ended.stderr)
+        said = ENDED.sub(b"", b"\n" + ended.stderr).decode("utf-8", "replace").strip()
+        if not marks:
+            how = "did not answer in time" if ended.timed_out else "cannot be reached"
+            raise ToolError(
+                f"{self.name} {how}",
+                why=said or f"{self.client[0]} {ended.describe()}",
+                fix=f"see whether this works: {' '.join(map(quote, [*self.client, 'true']))}",
+            )
+        if NO_ROOM.search(said):
+            raise StoreError(
+                f"{self.name} has no room",
+                why=said.splitlines()[-1],
+                fix=f"free space there, or remove {self.place} on it",
+            )
+        return Answer(int(marks[-1]), ended.stdout, said)
+
+    def ask(self, script: str, *, data: bytes | Path = b"", timeout_s: float = ANSWER_S) -> bytes:
+        """Return what a script that has to succeed wrote. Raises ToolError, StoreError."""
+        answer = self.call(f"set -e\n{script}", data=data, timeout_s=timeout_s)
+        if answer.code:
+            raise ToolError(
+                f"{self.name}: a command on the device exited with {answer.code}",
+                why=answer.said or f"the last of: {script.strip()}",
+            )
+        return answer.out
+
+    def push(self, directory: str, files: Mapping[str, Path], digests: Mapping[str, str]) -> int:
+        """Make a directory of the device hold ``files``, of which ``digests`` are the SHA-256; what
+        is there already with the same bytes is not sent. Return the bytes that were.
+
+        A file appears under its name only when its bytes are whole. Raises as call does.
+        """
+        for name in files:
+            require_plain(name)
+        there = self.list_digests(directory)
+        lacking = [name for name in files if there.get(name) != digests[name]]
+        sizes = {name: files[name].stat().st_size for name in lacking}
+        large = [[name] for name in lacking if sizes[name] > LARGE_BYTES]
+        small = [name for name in lacking if sizes[name] <= LARGE_BYTES]
+        for names in filter(None, [*large, small]):
+            with tempfile.NamedTemporaryFile(suffix=".tar") as packed:
+                pack([(name, files[name], digests[name]) for name in names], packed.name)
+                size = sum(sizes[name] for name in names)
+                code = self.call(
+                    RECEIVE.format(directory=quote(directory)),
+                    data=Path(packed.name),
+                    timeout_s=ANSWER_S + PUSH_S_PER_MIB * size / 2**20,
+                ).code
+            if code:
+                raise ToolError(
+                    f"{self.name}: {', '.join(names)} did not arrive whole",
+                    why="SHA-256 on the device is another than here" if code == DAMAGED else "",
+                    fix="run this again: what arrived whole is not sent twice",
+                )
+        return sum(sizes.values())
+
+    def list_digests(self, directory: str) -> dict[str, str]:
+        """Return the SHA-256 of each file in a directory, made if it is missing. What pushes that
+        broke off left in it is removed."""
+        where = quote(directory)
+        text = self.ask(
+            f"mkdir -p {where}\ncd {where}\nrm -rf {PART}\n"
+            'for f in *; do if [ -f "$f" ]; then sha256sum "$f"; fi; done',
+            timeout_s=10 * ANSWER_S,
+        )
+        rows = (line.split(None, 1) for line in text.decode("utf-8", "replace").splitlines())
+        return {name.lstrip("*"): digest for digest, name in rows}
+
+
+def pack(rows: Sequence[tuple[str, Path, str]], target: str) -> None:
+    """Write a tar archive of files, (name, path, SHA-256) each, and a list of their sums."""
+    with tarfile.open(target, "w") as tar:
+        for name, path, _ in rows:
+            tar.add(path, name, filter=forget_owner)
+        sums = "".join(f"{digest}  {name}\n" for name, _, digest in rows).encode()
+        entry = tarfile.TarInfo(SUMS)
+        entry.size = len(sums)
+        tar.addfile(entry, io.BytesIO(sums))
+
+
+def forget_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """The device's own user owns what arrives, root too."""
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
+
+
+def require_plain(name: str) -> None:
+    """Raises UsageError for a file name that a shell or a device may take for something else."""
+    if not NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name for a file on a device")
+
+
+def open_device(word: str, place: str = "") -> Device:
+    """Return the device that ``adb:SERIAL``, ``adb:`` or ``ssh:[USER@]HOST[:PORT]`` names.
+
+    Raises UsageError for another word, UnfitError without the client or for an unfit phone.
+    """
+    kind, _, rest = word.partition(":")
+    if kind == "adb":
+        client = require_client("adb", "install adb (Debian, Ubuntu: the package adb)")
+        serial = choose_phone(client, rest)
+        return Device(f"adb:{serial}", (client, "-s", serial, "shell", "-T"), place or PHONE_PLACE)
+    if kind != "ssh" or not rest or rest.startswith("-"):
+        raise UsageError(
+            f"--device {word}: no such device",
+            fix="adb:SERIAL, adb: for the only phone, or ssh:[USER@]HOST[:PORT]",
+        )
+    host, port = split_port(rest)
+    client = require_client("ssh", "install OpenSSH's client (Debian, Ubuntu: openssh-client)")
+    # A host key that is not known and a password are refused: neither can be asked for here.
+    options = ("-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes")
+    ports = ("-p", port) if port else ()
+    return Device(word, (client, *options, *ports, "--", host), place or BOARD_PLACE)
+
+
+def split_port(host: str) -> tuple[str, str]:
+    """Return host and port, which is empty if none is given; ``[::1]:22`` is an IPv6 address."""
+    found = HOST.fullmatch(host)
+    if not found:
+        return host, ""
+    return f"{found['user'] or ''}{found['v6'] or found['v4']}", found["port"] or ""
+
+
+def require_client(name: str, fix: str) -> str:
+    """Return the client's name. Raises UnfitError if it is not on PATH."""
+    if not shutil.which(name):
+        raise UnfitError(f"{name} is not on PATH", why="devices are reached with it", fix=fix)
+    return name
+
+
+def choose_phone(client: str, wanted: str) -> str:
+    """Return the serial of the phone that is asked for, by ANDROID_SERIAL if ``wanted`` is empty,
+    or of the only one. Raises UnfitError, ToolError."""
+    wanted = wanted or os.environ.get("ANDROID_SERIAL", "")
+    ended = run_streams([client, "devices"], timeout_s=ANSWER_S)
+    if ended.returncode or ended.timed_out:
+        why = ended.stderr.decode("utf-8", "replace").strip()
+        raise ToolError(f"adb devices {ended.describe()}", why=why)
+    lines = ended.stdout.decode("utf-8", "replace").splitlines()
+    phones = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    listed = ", ".join(f"{serial} ({state})" for serial, state in phones.items()) or "none"
+    if not wanted and len(phones) != 1:
+        raise UnfitError(
+            f"adb lists {'no phone' if not phones else f'{len(phones)} phones'}",
+            why=f"seen: {listed}",
+            fix="connect one with USB debugging on"
+            if not phones
+            else "name one: --device adb:SERIAL",
+        )
+    serial = wanted or next(iter(phones))
+    if phones.get(serial) != "device":
+        state = phones.get(serial, "missing")
+        fix = STATES.get(state, "reconnect it, or `adb reconnect`")
+        raise UnfitError(f"{serial} is {state}", why=f"adb lists: {listed}", fix=fix)
+    return serial
+
+
+STATES = {
+    "unauthorized": "accept this computer's key on the phone's screen",
+    "authorizing": "accept this computer's key on the phone's screen",
+    "missing": "connect it, or name one that adb lists",
+}
+
+
+def parse_lines(text: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values per name of lines such as ``soc=SM8650``."""
+    found: dict[str, list[str]] = {}
+    for line in text:
+        name, equals, value = line.partition("=")
+        if equals and value.strip():
+            found.setdefault(name, []).append(value.strip())
+    return found
+
+
+QUESTIONS = """
+echo "machine=$(uname -m)"
+for name in machine soc_id; do
+  if [ -r /sys/devices/soc0/$name ]; then echo "soc0_$name=$(cat /sys/devices/soc0/$name)"; fi
+done
+if command -v getprop >/dev/null; then
+  echo "soc=$(getprop ro.soc.model)"; echo "model=$(getprop ro.product.model)"
+  echo "android=$(getprop ro.build.version.release)"; echo "api=$(getprop ro.build.version.sdk)"
+fi
+echo "user=$(id -un)"
+for node in /dev/fastrpc-* /dev/adsprpc-smd; do
+  if [ -e "$node" ]; then
+    if [ -r "$node" ] && [ -w "$node" ]; then echo "dsp=$node"; else echo "closed=$node"; fi
+  fi
+done
+for dir in /vendor/lib64 /odm/lib64 /usr/lib /usr/lib/aarch64-linux-gnu /usr/lib64; do
+  for lib in $dir/libQnn*.so $dir/libcdsprpc.so*; do
+    if [ -e "$lib" ]; then echo "library=$lib"; fi
+  done
+done
+for tool in sha256sum tar mktemp; do
+  if ! command -v $tool >/dev/null; then echo "lacks=$tool"; fi
+done
+"""
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What a device says of itself: ``soc`` is empty for a host without a Qualcomm SoC, ``dsp`` are
+    the device files of FastRPC that this user may open, ``closed`` those that it may not."""
+
+    machine: str
+    soc: str = ""
+    model: str = ""
+    android: str = ""
+    user: str = ""
+    free_bytes: int = 0
+    dsp: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """One line for a person."""
+        parts = [
+            self.model,
+            self.soc or self.machine,
+            f"Android {self.android}" if self.android else "Linux",
+            f"{self.free_bytes // 2**20} MiB free",
+            f"user {self.user}",
+            f"{len(self.libraries)} QNN and FastRPC libraries of its own" if self.libraries else "",
+        ]
+        return ", ".join(filter(None, parts))
+
+
+def identify(device: Device) -> DeviceFacts:
+    """Ask a device what it is. Raises as Device.call does, UnfitError if it lacks a tool."""
+    where = quote(device.place)
+    room = f'mkdir -p {where}\nset -- $(df -kP {where} | tail -n 1)\necho "free_kb=$4"'
+    text = device.ask(f"{QUESTIONS}\n{room}").decode("utf-8", "replace")
+    found = parse_lines(text.splitlines())
+    if lacks := found.get("lacks"):
+        raise UnfitError(
+            f"{device.name} has no {' and no '.join(lacks)}",
+            why="files are checked and sent back with it",
+            fix="install toybox, busybox or coreutils there",
+        )
+
+    def first(*names: str) -> str:
+        return next((found[name][0] for name in names if name in found), "")
+
+    free = first("free_kb")
+    return DeviceFacts(
+        machine=first("machine"),
+        soc=first("soc", "soc0_machine").upper(),
+        model=first("model"),
+        android=first("android"),
+        user=first("user"),
+        free_bytes=int(free) * 1024 if free.isdigit() else 0,
+        dsp=tuple(found.get("dsp", ())),
+        closed=tuple(found.get("closed", ())),
+        libraries=tuple(found.get("library", ())),
+    )

@@ -1,0 +1,79 @@
+"""``stage``: the minimal set of files that a device needs, checked, in one directory."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from ci.device.bundle import BUNDLE, Bundle, stage
+from provisioning.artifacts.provision import locate_artifact
+from provisioning.artifacts.selection import parse_selection
+from provisioning.artifacts.sources import Options
+from provisioning.console.caller import shown_path
+from provisioning.console.command import Outcome, user_path
+from provisioning.console.progress import Progress
+from provisioning.errors import UnfitError, UsageError
+from provisioning.store.store import Store
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--soc", action="append", required=True, help="the SoC, such as SM8650; may be repeated")
+    add("--runner", type=user_path, required=True, metavar="FILE", help="what runs programs there")
+    add(
+        "--runtime",
+        action="append",
+        required=True,
+        metavar="ARTIFACT[@VERSION]|DIR",
+        help="where QNN's libraries are, or libc++_shared.so; may be repeated, the first counts",
+    )
+    add(
+        "--program",
+        action="append",
+        type=user_path,
+        default=[],
+        metavar="M.pte",
+        help="a program to bring along, and to check against the libraries; may be repeated",
+    )
+    add("--out", type=user_path, required=True, metavar="DIR", help="replaced, if it is a bundle")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    for path in (args.runner, *args.program):
+        if not path.is_file():
+            raise UsageError(f"{path} is no file")
+    if args.out.exists() and not (args.out / BUNDLE).is_file() and any(args.out.iterdir()):
+        raise UsageError(
+            f"--out {args.out} is not empty and no bundle", fix="name a directory that is new"
+        )
+    runtimes = [find_runtime(word, progress) for word in args.runtime]
+    bundle = stage(
+        args.soc, args.runner, runtimes, args.out, programs=args.program, progress=progress
+    )
+    data = {**msgspec.to_builtins(bundle), "digest": bundle.digest, "directory": str(args.out)}
+    return Outcome(render(bundle, args.out), data)
+
+
+def find_runtime(word: str, progress: Progress) -> Path:
+    """Return a directory, or where an artifact is in place. Raises UsageError, UnfitError."""
+    place = user_path(word)
+    if place.is_dir():
+        return place.absolute()
+    (request, *_) = parse_selection([word], Options(offline=True))
+    found = locate_artifact(request, Store(), progress)
+    if not found:
+        raise UnfitError(
+            f"{request.label} is not in place", fix=f"`qnn-ci fetch {word}`, or name a directory"
+        )
+    return found.root
+
+
+def render(bundle: Bundle, out: Path) -> str:
+    """Return the files of a bundle, with their sizes, for a person."""
+    lines = [f"{bundle.target.value} for {', '.join(bundle.socs)}, QNN {bundle.qnn or 'unknown'}"]
+    lines += [f"  {file.name:<32} {file.size_bytes:>12,} bytes" for file in bundle.files]
+    total = sum(file.size_bytes for file in bundle.files)
+    lines.append(f"{len(bundle.files)} files, {total:,} bytes: {shown_path(out)}")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,151 @@
+"""A board behind a real sshd and a phone behind the stand-in for adbd, both on loopback."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ci.device.connection import Device, open_device
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+GETPROP = """#!/bin/sh
+case $1 in
+  ro.soc.model) cat {root}/soc;; ro.product.model) echo Stand-in;;
+  ro.build.version.release) echo 14;; ro.build.version.sdk) echo 34;;
+esac
+"""
+
+
+class Lab(NamedTuple):
+    """A device, the directory that is ours on it, and one whose programs it finds first."""
+
+    device: Device
+    place: Path
+    bin: Path
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def tool(folder: Path, name: str, text: str) -> None:
+    """Put a program where the device finds it before its own."""
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """sshd as this user, with keys and known_hosts of its own."""
+    if not Path(SSHD).is_file() or not shutil.which("ssh"):
+        pytest.skip("sshd and ssh are needed (Debian: openssh-server, openssh-client)")
+    folder, programs = tmp_path / "sshd", tmp_path / "bin"
+    folder.mkdir(mode=0o700)
+    programs.mkdir()
+    for name in ("host", "key"):
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(words, check=True)
+    port = free_port()
+    (folder / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nStrictModes no\n"
+        f"AuthorizedKeysFile {folder}/key.pub\nPidFile none\nUsePAM no\n"
+        f"PasswordAuthentication no\nSetEnv PATH={programs}:/usr/bin:/bin\n"
+    )
+    key = (folder / "host.pub").read_text().split()[:2]
+    (folder / "known").write_text(f"[127.0.0.1]:{port} {' '.join(key)}\n")
+    user = pwd.getpwuid(os.getuid()).pw_name
+    (folder / "config").write_text(
+        f"Host board\nHostName 127.0.0.1\nPort {port}\nUser {user}\nIdentityFile {folder}/key\n"
+        f"UserKnownHostsFile {folder}/known\nIdentitiesOnly yes\n"
+    )
+    client = tmp_path / "client"
+    client.mkdir()
+    # OpenSSH takes the home from the password file: a test's configuration has to be named.
+    real = shutil.which("ssh")
+    tool(client, "ssh", f'#!/bin/sh\nexec {real} -F {folder}/config "$@"\n')
+    monkeypatch.setenv("PATH", f"{client}:{os.environ['PATH']}")
+    if os.getuid() == 0:  # sshd of root asks for it, as Debian's unit makes it
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log, stdout=log
+        )
+    try:
+        wait_for(port, folder / "log")
+        place = tmp_path / "on board"
+        yield Lab(open_device("ssh:board", str(place)), place, programs)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_for(port: int, log: Path) -> None:
+    for _ in range(100):
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    pytest.skip(f"sshd did not start: {log.read_text()}")
+
+
+Connect = Callable[..., str]
+
+
+@pytest.fixture
+def connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
+    """Start phones, and connect the real adb client, with a server of its own, to them."""
+    if not shutil.which("adb"):
+        pytest.skip("adb is needed (Debian: the package adb)")
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free_port()))
+    monkeypatch.setenv("HOME", str(tmp_path))  # adb's key
+    monkeypatch.delenv("ANDROID_SERIAL", raising=False)
+    started = []
+
+    def start(fault: str = "", soc: str = "SM8650") -> str:
+        root = tmp_path / f"phone{len(started)}"
+        (root / "bin").mkdir(parents=True)
+        (root / "soc").write_text(f"{soc}\n")
+        tool(root / "bin", "getprop", GETPROP.format(root=root))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.stand_ins.adbd", "0", str(root), fault],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[3],
+        )
+        started.append(process)
+        assert process.stdout
+        serial = f"127.0.0.1:{process.stdout.readline().split()[1]}"
+        subprocess.run(["adb", "connect", serial], check=True, capture_output=True)
+        return serial
+
+    yield start
+    subprocess.run(["adb", "kill-server"], check=False, capture_output=True)
+    for process in started:
+        process.terminate()
+        process.communicate()
+
+
+@pytest.fixture
+def phone(tmp_path: Path, connect: Connect) -> Lab:
+    serial = connect()
+    place = tmp_path / "phone0" / "on phone"
+    return Lab(open_device(f"adb:{serial}", str(place)), place, tmp_path / "phone0/bin")
+
+
+@pytest.fixture(params=["board", "phone"])
+def lab(request: pytest.FixtureRequest) -> Lab:
+    found: Lab = request.getfixturevalue(request.param)
+    return found

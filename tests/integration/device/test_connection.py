@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ci.device.connection import Device, identify, open_device, require_plain, split_port
+from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
+from tests.integration.device.conftest import Connect, Lab, tool
+
+BIG = os.urandom(9 << 20)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def push(lab: Lab, folder: Path) -> int:
+    files = {path.name: path for path in folder.iterdir()}
+    digests = {name: digest(path) for name, path in files.items()}
+    return lab.device.push(str(lab.place / "a b"), files, digests)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "one").write_bytes(b"1")
+    (folder / "two.so").write_bytes(b"22")
+    (folder / "big").write_bytes(BIG)
+    return folder
+
+
+def test_a_script_answers_with_bytes_and_its_exit_code(lab: Lab) -> None:
+    every = bytes(range(256)) * 300
+    assert lab.device.call("cat; exit 7", data=every) == (7, every, "")
+    assert lab.device.call("echo words >&2; exit 0") == (0, b"", "words")
+    with pytest.raises(ToolError, match="exited with 3") as caught:
+        lab.device.ask("echo because >&2; exit 3")
+    assert caught.value.why == "because"
+
+
+def test_only_what_a_device_lacks_is_sent(lab: Lab, files: Path) -> None:
+    assert push(lab, files) == len(BIG) + 3
+    assert push(lab, files) == 0
+    there = lab.place / "a b"
+    assert {path.name: path.read_bytes() for path in there.iterdir()} == {
+        path.name: path.read_bytes() for path in files.iterdir()
+    }
+    assert os.access(there / "one", os.X_OK)
+    (there / "two.so").write_bytes(b"33")  # stale, of the right size
+    (there / "one").unlink()
+    assert push(lab, files) == 3
+
+
+def test_what_does_not_arrive_whole_has_no_name(lab: Lab, files: Path) -> None:
+    tool(lab.bin, "sha256sum", '#!/bin/sh\n[ "$1" = -c ] && exit 1\nexec /usr/bin/sha256sum "$@"\n')
+    with pytest.raises(ToolError, match="did not arrive whole"):
+        push(lab, files)
+    assert not (lab.place / "a b/big").exists()
+    (lab.bin / "sha256sum").unlink()
+    assert push(lab, files) == len(BIG) + 3
+    assert {path.name for path in (lab.place / "a b").iterdir()} == {"one", "two.so", "big"}
+
+
+def test_a_full_device_is_named_as_that(lab: Lab, files: Path) -> None:
+    tool(lab.bin, "tar", "#!/bin/sh\necho 'tar: write: No space left on device' >&2; exit 1\n")
+    with pytest.raises(StoreError, match="has no room"):
+        push(lab, files)
+
+
+def test_a_push_that_broke_off_is_repaired_by_the_next(connect: Connect, files: Path) -> None:
+    serial = connect("breaks")
+    device = open_device(f"adb:{serial}", str(files.parent / "there"))
+    small = {"one": files / "one"}
+    assert device.push(device.place, small, {"one": digest(files / "one")}) == 1
+    with pytest.raises(ToolError, match="reached"):
+        device.push(device.place, {"big": files / "big"}, {"big": digest(files / "big")})
+    assert [path.name for path in Path(device.place).iterdir() if path.name == "big"] == []
+
+
+def test_a_device_says_what_it_is(lab: Lab) -> None:
+    facts = identify(lab.device)
+    assert facts.machine == os.uname().machine
+    assert facts.free_bytes > 0
+    is_phone = lab.device.name.startswith("adb")
+    assert (facts.android, facts.soc) == (("14", "SM8650") if is_phone else ("", ""))
+    tool(lab.bin, "sha256sum", "")
+    (lab.bin / "sha256sum").unlink()
+
+
+def test_a_board_that_is_not_reached(board: Lab) -> None:
+    away = Device("ssh:away", (*board.device.client[:-1], "127.0.0.2"), board.device.place)
+    with pytest.raises(ToolError, match="cannot be reached"):
+        away.ask("true")
+    slow = time.monotonic()
+    with pytest.raises(ToolError, match="did not answer in time"):
+        board.device.ask("sleep 30", timeout_s=0.5)
+    assert time.monotonic() - slow < 10
+
+
+def test_a_host_key_that_changed_is_refused(board: Lab, tmp_path: Path) -> None:
+    known = tmp_path / "sshd/known"
+    other = (tmp_path / "sshd/key.pub").read_text().split()[:2]
+    known.write_text(f"{known.read_text().split()[0]} {' '.join(other)}\n")
+    with pytest.raises(ToolError) as caught:
+        board.device.ask("true")
+    assert "IDENTIFICATION HAS CHANGED" in caught.value.why
+    known.write_text("")
+    with pytest.raises(ToolError, match="reached"):
+        board.device.ask("true")
+
+
+def test_phones_that_cannot_be_used(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnfitError, match="no phone"):
+        open_device("adb:")
+    first = connect()
+    assert open_device("adb:").name == f"adb:{first}"
+    second = connect("unauthorized")
+    with pytest.raises(UnfitError, match="2 phones"):
+        open_device("adb:")
+    with pytest.raises(UnfitError, match="unauthorized"):
+        open_device(f"adb:{second}")
+    with pytest.raises(UnfitError, match="missing"):
+        open_device("adb:nowhere")
+    monkeypatch.setenv("ANDROID_SERIAL", first)
+    assert open_device("adb:").name == f"adb:{first}"
+
+
+def test_the_client_is_looked_for_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for word in ("adb:", "ssh:board"):
+        with pytest.raises(UnfitError, match="not on PATH"):
+            open_device(word)
+
+
+@pytest.mark.parametrize("word", ["", "board", "ssh:", "usb:1", "ssh:-oProxyCommand=x"])
+def test_words_that_name_no_device(word: str) -> None:
+    with pytest.raises(UsageError):
+        open_device(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "host", "port"),
+    [
+        ("board", "board", ""),
+        ("me@board:2222", "me@board", "2222"),
+        ("[::1]:22", "::1", "22"),
+        ("me@[fe80::1]", "me@fe80::1", ""),
+        ("a:b:c", "a:b:c", ""),
+    ],
+)
+def test_hosts_and_ports(word: str, host: str, port: str) -> None:
+    assert split_port(word) == (host, port)
+
+
+@pytest.mark.parametrize("name", ["a b", "../x", "a/b", "-rf", "$(x)", ".hidden", ""])
+def test_names_that_a_shell_may_mistake(name: str) -> None:
+    if name == "-rf":
+        require_plain("lib-rf")
+    with pytest.raises(UsageError):
+        require_plain(name)
+
+
+def test_the_real_client_refuses_a_stand_in_that_breaks_a_rule(connect: Connect) -> None:
+    """The stand-in's answers are checked by adb itself: without shell_v2, -T is refused."""
+    serial = connect("old")
+    ended = subprocess.run(
+        ["adb", "-s", serial, "shell", "-T", "true"], capture_output=True, check=False, timeout=20
+    )
+    assert ended.returncode != 0

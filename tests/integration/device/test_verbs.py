@@ -1,0 +1,145 @@
+"""What a user types: stage, deploy, and the suite on a device."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ci.__main__ import main
+from ci.device.bundle import BUNDLE, FILES, Target
+from provisioning.artifacts.environment import provision_profile
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode
+from provisioning.files import hash_file
+from tests.integration.device.conftest import Connect, Lab, tool
+
+Capture = pytest.CaptureFixture[str]
+
+
+def write_bundle(folder: Path, target: Target = Target.EMULATOR, soc: str = "SM8650") -> Path:
+    (folder / FILES).mkdir(parents=True)
+    tool(folder / FILES, "runner", "#!/bin/sh\n")
+    row = {"name": "runner", "sha256": hash_file(folder / FILES / "runner"), "size_bytes": 10}
+    record = {"target": target.value, "socs": [soc], "runner": "runner", "qnn": "", "files": [row]}
+    (folder / BUNDLE).write_text(json.dumps(record))
+    return folder
+
+
+def deploy(lab: Lab, bundle: Path, *words: str) -> int:
+    name = "ssh:board" if lab.device.name.startswith("ssh") else "adb:"
+    common = ["deploy", "--device", name, "--place", str(lab.place), "--bundle", str(bundle)]
+    return main([*common, "--json", *words])
+
+
+def test_a_bundle_is_deployed_once(lab: Lab, tmp_path: Path, capsys: Capture) -> None:
+    bundle = write_bundle(tmp_path / "bundle")
+    sent = []
+    for _ in range(2):
+        assert deploy(lab, bundle) == ExitCode.OK
+        sent.append(json.loads(capsys.readouterr().out)["sent_bytes"])
+    assert sent == [10, 0]
+    assert not (lab.place / "lease").exists()
+    assert deploy(lab, bundle, "--clean") == ExitCode.OK
+    assert not lab.place.exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "soc", "word"),
+    [
+        (Target.LINUX, "SM8650", "x86_64"),
+        (Target.ANDROID, "SM8750", "x86_64"),
+    ],
+)
+def test_a_bundle_for_another_device_is_not_sent(
+    lab: Lab, tmp_path: Path, capsys: Capture, target: Target, soc: str, word: str
+) -> None:
+    assert deploy(lab, write_bundle(tmp_path / "bundle", target, soc)) == ExitCode.ENVIRONMENT
+    assert word in capsys.readouterr().err
+    assert not (lab.place / "bundles").exists()
+
+
+@pytest.mark.parametrize(
+    ("soc", "target", "fits"),
+    [
+        ("SM8650", Target.ANDROID, True),
+        ("SM8750", Target.ANDROID, False),
+        ("unheard-of", Target.ANDROID, True),  # what a phone calls itself need not be known
+        ("SM8650", Target.LINUX, False),
+    ],
+)
+def test_a_phone_s_soc_and_system_have_to_be_the_bundle_s(
+    connect: Connect, tmp_path: Path, capsys: Capture, soc: str, target: Target, fits: bool
+) -> None:
+    connect(soc=soc)
+    place = tmp_path / "phone0/there"
+    tool(tmp_path / "phone0/bin", "uname", "#!/bin/sh\necho aarch64\n")
+    bundle = write_bundle(tmp_path / "bundle", target)
+    words = ["deploy", "--device", "adb:", "--place", str(place), "--bundle", str(bundle)]
+    assert main(words) == (ExitCode.OK if fits else ExitCode.ENVIRONMENT)
+    assert (place / "bundles").exists() is fits
+
+
+def test_a_device_without_room_is_named_before_anything_is_sent(
+    lab: Lab, tmp_path: Path, capsys: Capture
+) -> None:
+    row = "/dev/x 100 90 10 90% /"
+    tool(lab.bin, "df", f"#!/bin/sh\necho head\necho '{row}'\n")
+    assert deploy(lab, write_bundle(tmp_path / "bundle")) == ExitCode.DOWNLOAD
+    assert not (lab.place / "bundles").exists()
+
+
+def test_words_that_do_not_go_together(tmp_path: Path, capsys: Capture) -> None:
+    bundle = str(write_bundle(tmp_path / "bundle"))
+    base = ["test-emulator", "--device", "ssh:board"]
+    for words in (
+        ["--bundle", bundle, "--runner", "cpp"],
+        [],
+        ["--bundle", bundle, "--soc", "SM8550"],
+    ):
+        assert main([*base, *words]) == ExitCode.USAGE
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    runner = str(tmp_path / "bundle" / FILES / "runner")
+    words = ["stage", "--soc", "SM8650", "--runner", runner, "--runtime", str(tmp_path)]
+    assert main([*words, "--out", str(tmp_path / "full")]) == ExitCode.USAGE
+    assert main([*words[:-1], "no-such-artifact", "--out", str(tmp_path / "o")]) == ExitCode.USAGE
+    assert main([*words, "--out", str(tmp_path / "o")]) == ExitCode.ENVIRONMENT
+
+
+@pytest.mark.emulator
+def test_the_suite_s_programs_give_the_same_bits_on_a_device(
+    board: Lab, connect: Connect, tmp_path: Path, capsys: Capture
+) -> None:
+    """Lowered here, run by the wheel's runner behind sshd and behind adbd, judged by the gate."""
+    pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+    from ci.builds.runner import ensure_wheel_runner
+
+    runtime = provision_profile("emulator", Progress()).artifacts[0].root
+    runner = ensure_wheel_runner(Progress())
+    bundle = tmp_path / "bundle"
+    staged = ["stage", "--soc", "SM8650", "--runner", str(runner), "--runtime", str(runtime)]
+    assert main([*staged, "--out", str(bundle)]) == ExitCode.OK
+    connect()
+    cases = ["test-emulator", "--model", "mlp", "--scheme", "fp16", "--scheme", "8a8w"]
+    devices = [
+        [],
+        ["--device", "ssh:board", "--place", str(board.place), "--bundle", str(bundle)],
+        ["--device", "adb:", "--place", str(tmp_path / "phone0/there"), "--bundle", str(bundle)],
+    ]
+    kept = []
+    for number, words in enumerate(devices):
+        keep, reports = tmp_path / f"kept{number}", tmp_path / f"reports{number}"
+        both = ["--keep-artifacts", str(keep), "--reports", str(reports)]
+        assert main([*cases, *words, *both]) == ExitCode.OK, capsys.readouterr().err
+        kept.append({
+            path.relative_to(keep): path.read_bytes() for path in keep.rglob("outputs/*.raw")
+        })  # fmt: skip
+        report = json.loads((reports / "test_emulator/report.json").read_text())
+        wanted = words[1] if words else "python"
+        assert all(case["runner"].startswith(wanted) for case in report["cases"])
+    assert kept[0]
+    assert kept[0] == kept[1] == kept[2]
+    assert os.environ["PATH"]
