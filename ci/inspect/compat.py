@@ -24,7 +24,7 @@ from provisioning.manifest.targets import find_soc
 from provisioning.versions import is_older
 
 # The first QNN that was seen to write descriptions of version 3.
-INFO_SINCE = "2.37.0"
+INFO_SINCE = "2.29.0"
 # Libraries that read socModel at byte 8 of QnnHtpDevice_CustomConfig_t; 2.37 and 2.49.40 do at 4,
 # where headers up to OLD_HEADERS have it.
 MOVED_SOC = {"2.47.0", "2.48.40", "2.50.40", "2.51.0"}

@@ -1,8 +1,8 @@
 """Context binaries of QNN: compiler, target, and each graph with its inputs and outputs.
 
-The format is published nowhere. Seen in binaries of QNN 2.37 and 2.47 to 2.51: after the header
-that provisioning/elf/programs.py describes, whose u64 at byte 16 is a size, a flatbuffer of that
-size begins at byte 40. What its fields are was found by comparing it with QnnSystemContext.h, whose
+The format is published nowhere. Seen in binaries of QNN 2.29, 2.31, 2.37 and 2.47 to 2.51: after
+the header that provisioning/elf/programs.py describes, whose u64 at byte 16 is a size, a flatbuffer
+of that size begins at byte 40. What its fields are was found by comparing it with QnnSystemContext.h, whose
 structs it mirrors, and with what programs were lowered from. libQnnSystem gives no more than that.
 """
 

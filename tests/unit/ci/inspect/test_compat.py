@@ -70,7 +70,7 @@ def test_the_newest_context_of_a_program_decides() -> None:
         (change(qnn=""), SAME, Axis.BUILD),
         (PROGRAM, Runtime("device"), Axis.BUILD),
         (change(binary_info=4), SAME, Axis.BINARY_INFO),
-        (change(qnn="2.30.0"), Runtime("device", "2.31.0"), Axis.BINARY_INFO),
+        (change(qnn="2.20.0"), Runtime("device", "2.28.0"), Axis.BINARY_INFO),
         (replace(PROGRAM, contexts=()), SAME, Axis.FILE),
     ],
 )
