@@ -22,7 +22,7 @@ from provisioning.archives.zipfiles import FileSource, extract_members, read_dir
 from provisioning.doctor.survey.context_binaries import TensorSpec, list_context_binaries
 from provisioning.doctor.survey.tree import LIBRARY, read_file
 from provisioning.elf.facts import EM_QDSP6
-from provisioning.errors import QnnCiError
+from provisioning.errors import FailedError, QnnCiError, UsageError
 
 ELF, ARCHIVE, POINTER = b"\x7fELF", b"PK\x03\x04", b"version https://git-lfs"
 PROGRAMS = (".pte", ".onnx", ".bin")
@@ -113,7 +113,7 @@ def _inspect_package(path: Path, name: str, size: int) -> Inspected:
             files = unpack_files(path, Path(scratch))
             found = [inspect_file(file, inner) for inner, file in files]
     except QnnCiError as error:
-        return Inspected(name, "package", size, f"cannot be unpacked: {error.what}: {error.why}")
+        return Inspected(name, "package", size, f"cannot be unpacked: {error.why}")
     # Most .bin files of an app are its own.
     entries = tuple(one for one in found if one.kind != "unknown" or not one.file.endswith(".bin"))
     bad = [one.file for one in entries if one.damage]
@@ -141,10 +141,11 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
 
     try:
         model, context, blob = open_context(path)
-    except QnnCiError as error:
-        return Inspected(
-            name, "onnx", size, f"{error.what}: {error.why}" if error.why else error.what
-        )
+    except FailedError as error:
+        return Inspected(name, "onnx", size, f"cannot be loaded: {error.why}")
+    except UsageError as error:
+        damage = error.what.removeprefix(f"{path.name} ")
+        return Inspected(name, "onnx", size, f"{damage}: {error.why}" if error.why else damage)
     found = wrap_contexts(name, "onnx", size, list_context_binaries(memoryview(blob)))
     number = {one: place for place, one in enumerate(context.partitions)}
     nodes = [one for one in model.graph.node if one.op_type != "EPContext"]

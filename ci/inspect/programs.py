@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import re
+import stat
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -144,9 +145,9 @@ def read_program(path: Path) -> Program:
 def map_file(path: Path) -> View:
     """The bytes of a file. Raises UsageError for one that cannot be read."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for its writer
+            raise UsageError(f"cannot read {path}", why="it is not a regular file")
         with path.open("rb") as file:
-            if not path.is_file():
-                raise UsageError(f"cannot read {path}", why="it is not a regular file")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except ValueError:  # an empty file cannot be mapped
         return memoryview(b"")

@@ -12,7 +12,7 @@ from provisioning.doctor.survey.context_binaries import ContextBinary, TensorSpe
 KINDS = {
     "program": "ExecuTorch program",
     "context": "QNN context binary",
-    "onnx": "ONNX context model",
+    "onnx": "ONNX model",
     "library": "library",
     "package": "package",
     "unknown": "file",
@@ -28,7 +28,7 @@ def render_files(files: Iterable[Inspected]) -> str:
 def _describe(item: Inspected) -> Iterator[str]:
     yield f"{item.file}: {KINDS[item.kind]}, {show_bytes(item.size_bytes)}"
     if item.damage:
-        yield _row("damaged", f"{item.file} {item.damage}")
+        yield _row("problem", f"it {item.damage}")
     if item.library:
         yield _row("library", _describe_library(item.library))
     if item.program:

@@ -46,7 +46,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     found = inspect_file(args.file)
     if found.program is None:
         if found.kind == "onnx":
-            raise FailedError(f"{found.file} cannot be loaded", why=found.damage)
+            raise FailedError(f"{found.file} cannot be judged", why=f"it {found.damage}")
         why = f"it is of kind {found.kind}"
         raise UsageError(f"{found.file} is no program", why=why, fix="name a .pte or a context")
     operators = {one for method in found.program.methods for one in method.cpu_operators}

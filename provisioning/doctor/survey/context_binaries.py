@@ -2,8 +2,8 @@
 
 The format is published nowhere. Seen in binaries of QNN 2.29, 2.31, 2.37 and 2.47 to 2.51: after
 the header that provisioning/elf/programs.py describes, whose u64 at byte 16 is a size, a flatbuffer
-of that size begins at byte 40. What its fields are was found by comparing it with QnnSystemContext.h, whose
-structs it mirrors, and with what programs were lowered from. libQnnSystem gives no more than that.
+of that size begins at byte 40. What its fields are was found by comparing binaries with what they
+were compiled from. QnnSystemContext_BinaryInfo_t of libQnnSystem has the same parts.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import struct
@@ -114,8 +115,10 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
             read_program(path)
     with pytest.raises(UsageError):
         read_program(tmp_path / "missing.pte")
-    with pytest.raises(UsageError):
-        read_program(tmp_path)
+    os.mkfifo(tmp_path / "pipe.pte")
+    for place in (tmp_path, tmp_path / "pipe.pte"):
+        with pytest.raises(UsageError):
+            read_program(place)
 
 
 def test_offsets_that_lead_back_cost_bounded_time() -> None:
