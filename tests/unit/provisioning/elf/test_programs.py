@@ -15,6 +15,7 @@ from provisioning.elf.programs import (
     find_program_damage,
     find_targets,
 )
+from provisioning.elf.tables import MAX_ITEMS, Tables
 from tests.stand_ins import lowered
 
 TEXT = b"soc_type=SM8650;arch=75;unroll=1;vtcm_size=8388608;\0v2.49.40.260810104044\0"
@@ -135,3 +136,18 @@ def test_a_tree_tells_targets_that_only_the_description_names(tmp_path: Path) ->
     (tmp_path / "model.pte").write_bytes(lowered.make_program(binary))
     found = survey_tree(tmp_path, FactsCache(tmp_path / "cache"))
     assert [one.targets for one in found.lowered] == [(Target("SM8650", 75, 8),)] * 2
+
+
+def test_fields_of_a_flatbuffer_are_read_up_to_a_number_of_items() -> None:
+    # The root's place; a vtable of two fields, of which one is there; a table of a struct.
+    data = struct.pack("<IHHHHiII", 12, 8, 12, 4, 0, 8, 0xFFFFFFFF, 7)
+    tables = Tables(data)
+    root = tables.root()
+    assert (root.numbers(0, 2), root.numbers(1, 2)) == ((0xFFFFFFFF, 7), ())
+    assert (root.number(0), root.number(1, default=5), root.number(2)) == (0xFFFFFFFF, 5, 0)
+    assert (root.span(1), root.bytes(1), root.list(1), root.table(1)) == ((0, 0), b"", (), None)
+    tables.count(MAX_ITEMS - 2)
+    with pytest.raises(struct.error, match="items"):
+        tables.count()
+    with pytest.raises(struct.error, match="not inside"):
+        root.numbers(0, 3)
