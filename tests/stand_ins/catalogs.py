@@ -47,6 +47,7 @@ def issue(
     end: datetime = NOW + YEAR,
     *,
     key: str = "",
+    path_length: int | None = None,
 ) -> Holder:
     """An authority, or with ``usage`` a signer; without an issuer a root."""
     own = make_key(key or name)
@@ -60,7 +61,7 @@ def issue(
         .serial_number(x509.random_serial_number())
         .not_valid_before(start)
         .not_valid_after(end)
-        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        .add_extension(x509.BasicConstraints(is_authority, path_length), critical=True)
         .add_extension(
             x509.KeyUsage(
                 digital_signature=True,

@@ -30,6 +30,7 @@ from provisioning.artifacts.selection import all_requests, parse_selection, uniq
 from provisioning.artifacts.sources import Options
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import read_profiles, read_toolchain
+from provisioning.verbs.env import find_built
 
 
 @pytest.fixture(autouse=True)
@@ -148,6 +149,12 @@ def test_overlays_of_an_sdk_are_found_the_newest_first(tmp_path: Path) -> None:
     assert [path for path, _ in find_overlays("2.37.0")] == [new, old]
     assert [record.sdk for _, record in find_overlays("2.40.0")] == ["2.40.0"]
     assert find_overlays("2.50.0") == []
+    for executorch, found in (("1.5.1", new), ("1.4.1", None)):
+        artifacts = tuple(
+            Provisioned(name, version, tmp_path)
+            for name, version in (("qnn-sdk", "2.37.0"), ("executorch", executorch))
+        )
+        assert find_built(Environment("aot", artifacts, {})) == found
 
 
 def test_only_backends_of_the_overlay_itself_count(tmp_path: Path) -> None:

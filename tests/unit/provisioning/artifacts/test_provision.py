@@ -11,7 +11,8 @@ import shutil
 import stat
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -306,6 +307,47 @@ def test_a_verification_fails_where_one_of_several_is_missing(
     ]
     (provision(store)[0].root / "lib/one.so").write_bytes(b"1")
     assert [main(["verify", *words]) for words in ([], ["--repair"], [])] == [4, 0, 0]
+
+
+def test_a_list_has_what_this_machine_trusted_as_its_pin(
+    store: Store,
+    manifests: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+    unpin(manifests, tmp_path)
+    told = []
+    for act in (lambda: None, lambda: trust(store)):
+        act()
+        assert main(["list", "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["artifacts"]
+        told.append((row["pinned"], row["files_locked"], len(row["stored"])))
+    digest = hashlib.sha256((tmp_path / "vendor.zip").read_bytes()).hexdigest()
+    assert told == [("", False, 0), (digest, True, 1)]
+
+
+@pytest.mark.parametrize(
+    ("words", "locked"),
+    [(["store"], ["sdk"]), (["downloads"], ["sdk"]), (["parity"], []), (["all", "--dry-run"], [])],
+)
+def test_what_a_fetch_may_write_is_cleaned_under_its_lock(
+    store: Store, monkeypatch: pytest.MonkeyPatch, words: list[str], locked: list[str]
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+    provision(store)
+    held: list[str] = []
+    lock = Store.lock
+
+    def note(own: Store, names: Sequence[str], progress: Progress) -> AbstractContextManager[None]:
+        held.extend(names)
+        return lock(own, names, progress)
+
+    monkeypatch.setattr(Store, "lock", note)
+    assert main(["cache", "clean", *words]) == 0
+    assert held == locked
+    assert bool(list(store.trees.iterdir())) == (words != ["store"])
 
 
 @pytest.mark.parametrize("redistribute", [True, False])

@@ -241,6 +241,17 @@ def test_a_timestamp_is_of_a_version_that_clocks_write(version: int, is_known: b
         parse_catalog(data, TRUST, NOW)
 
 
+@pytest.mark.parametrize(("allowed", "is_refused"), [(0, True), (1, False), (2, False)])
+def test_an_authority_has_no_more_authorities_below_it_than_it_may(
+    allowed: int, is_refused: bool
+) -> None:
+    above = issue("Test CA 1", ROOT, key="chain", path_length=allowed)
+    below = issue("Test CA 2", above, key="chain")
+    data = sign(LIST, members, issue(PUBLISHER, below, WHQL), below, above)
+    with pytest.raises(CatalogError, match="may not sign") if is_refused else nullcontext():
+        parse_catalog(data, TRUST, NOW)
+
+
 @pytest.mark.parametrize(("many", "is_long"), [(MAX_CHAIN - 2, False), (MAX_CHAIN - 1, True)])
 def test_a_chain_has_no_more_than_eight_certificates(many: int, is_long: bool) -> None:
     chain = [ROOT]
