@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ci.__main__ import main
-from ci.verbs.lanes.steps import add_case_arguments, check_arguments
+from ci.cases import pool
+from ci.cases.session import Phases
+from ci.verbs.lanes.steps import (
+    add_case_arguments,
+    check_arguments,
+    keep_evidence,
+    repeat_command,
+    take_steps,
+)
+from provisioning.artifacts import environment
+from provisioning.artifacts.environment import Environment
+from provisioning.console.progress import Progress
+from provisioning.doctor import examine
 from provisioning.errors import ExitCode, UsageError
+from tests.stand_ins.reports import make_report
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +92,57 @@ def test_a_directory_that_cannot_be_written_is_named_first(
     assert "a-file" in told
     assert "cannot be written" in told
     assert "1/4" not in told
+
+
+@pytest.mark.parametrize("lacks", [None, SimpleNamespace(what="libQnnLpai.so is missing")])
+def test_libraries_are_hashed_and_the_environment_checked_before_a_run(
+    monkeypatch: pytest.MonkeyPatch, lacks: Any
+) -> None:
+    done: list[Any] = []
+    found = Environment("emulator", (), {})
+    finding = SimpleNamespace(id="QNN1", what="tolerated")
+    verdict = SimpleNamespace(
+        lacks=lacks, findings=(finding,), require=lambda: done.append("required")
+    )
+
+    def provision(*given: Any, **more: Any) -> Environment:
+        done.append((given[0], more))
+        return found
+
+    def act(name: str) -> Callable[..., Any]:
+        return lambda *given: done.append((name, *given)) or make_report([])
+
+    scratch = SimpleNamespace(guess=act("guess"))
+    monkeypatch.setattr(environment, "provision_profile", provision)
+    monkeypatch.setattr(examine, "settle_adaptor", lambda *_, **__: (found, verdict))
+    monkeypatch.setattr(pool, "open_scratch_pool", lambda _: nullcontext(scratch))
+    more: dict[str, Any] = {"offline": True, "imports": (), "tolerated": {"QNN1"}}
+    phases = Phases(Progress())
+    report = take_steps("emulator", "work", act("run"), phases, refuse=act("refuse"), **more)
+    hashed = [("guess", "emulator"), ("emulator", {"verify": True, "offline": True})]
+    ran = [("refuse", found, lacks)] if lacks else ["required", ("run", found, scratch)]
+    assert done == hashed + ran
+    assert report.unsupported == "tolerated"
+
+
+def test_a_command_to_repeat_is_one_that_a_shell_takes(tmp_path: Path) -> None:
+    args = argparse.Namespace(
+        program="./nox -s test_emulator --",
+        policy=tmp_path / "a b.toml",
+        plain=True,
+        no_cache=False,
+    )
+    told = repeat_command(args, "plain", "no-cache", runner="sh 'x'", soc="")
+    words = ["./nox", "-s", "test_emulator", "--", "--policy", "a b.toml", "--plain"]
+    assert shlex.split(told) == [*words, "--runner", "sh 'x'"]
+
+
+def test_evidence_is_of_one_run(tmp_path: Path) -> None:
+    old = tmp_path / "evidence" / "old.intoto.json"
+    old.parent.mkdir()
+    old.touch()
+    keep_evidence(make_report([]), old.parent, None, Progress())
+    assert not old.exists()
 
 
 def test_a_list_writes_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_row
 
 from provisioning.doctor.checks.registry import Case
 from provisioning.doctor.examine import Verdict, find_fitness, judge_environment
@@ -44,6 +45,14 @@ def test_the_defaults_are_of_one_row() -> None:
     assert is_same(read_toolchain("android-ndk").default, DEFAULT.ndk.pinned)
     assert not is_older(DEFAULT.qnn.newest, read_toolchain("qnn-runtime").default)
     assert is_same(DEFAULT.wheel_adaptor + ".0", DEFAULT.qnn.pinned)
+
+
+def test_a_version_without_a_row_goes_by_its_minor_version() -> None:
+    assert DEFAULT is not None
+    rows = [replace_row(DEFAULT, version=version) for version in ("1.5.1", "1.5.0", "1.4.2")]
+    pairs = replace_row(PAIRS, executorch=tuple(rows))
+    found = {version: pairs.find(version) for version in ("1.5.0", "1.5.9", "1.4.0", "1.6.0")}
+    assert found == {"1.5.0": rows[1], "1.5.9": rows[0], "1.4.0": rows[2], "1.6.0": None}
 
 
 def test_every_row_is_in_order_and_agrees_with_the_policies() -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from ci.builds.artifacts import collect_artifacts
 from ci.builds.builder import CacheCounts, read_counts
-from ci.builds.checkout import unneeded_submodules, wanted_submodules
+from ci.builds.checkout import check_lpai, unneeded_submodules, wanted_submodules
 from ci.builds.place import Place
 from ci.builds.plan import BuildPlan, BuildRequest, Kit, make_plan
 from ci.builds.steps import Output, explain_failure
@@ -23,7 +25,10 @@ from ci.builds.toolchains import (
     choose_program,
     find_cache,
     find_compiler,
+    identify_compiler,
 )
+from provisioning.artifacts.environment import Environment
+from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Bar, Progress
 from provisioning.doctor.policies import elf_policy
 from provisioning.errors import (
@@ -34,6 +39,7 @@ from provisioning.errors import (
     UnfitError,
     UsageError,
 )
+from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile, read_toolchain
 
 VALUES = {
@@ -345,3 +351,36 @@ def test_submodules_that_no_target_needs_are_neither_read_nor_copied() -> None:
     skipped = unneeded_submodules(tiny, ("adaptor",))
     assert skipped == {"third-party/unneeded", "extension/llm/tokenizers"}
     assert skipped.isdisjoint(wanted_submodules(tiny, ("adaptor",)))
+
+
+@pytest.mark.parametrize(
+    ("version", "is_fit"), [("2.38.1", False), ("2.39.0", True), ("2.50.1", True)]
+)
+def test_a_build_for_lpai_needs_an_sdk_that_lowers_for_it(version: str, is_fit: bool) -> None:
+    row = read_pairs().find("1.5.1")
+    assert row
+    assert row.lpai == "2.39"
+    artifacts = (
+        Provisioned("qnn-sdk", version, Path()),
+        Provisioned("executorch", "1.5.1", Path()),
+    )
+    with nullcontext() if is_fit else pytest.raises(UnfitError, match=r"2\.39 is the first"):
+        check_lpai(Environment("direct-lpai", artifacts, {}))
+
+
+def test_a_compiler_that_was_replaced_is_another(tmp_path: Path) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho cc 12\n")
+    compiler.chmod(0o755)
+    names = [identify_compiler(compiler)]
+    os.utime(compiler, (1, 1))
+    names.append(identify_compiler(compiler))
+    compiler.write_text("#!/bin/sh\necho cc 123\n")
+    os.utime(compiler, (1, 1))
+    names.append(identify_compiler(compiler))
+    assert len({*names}) == 3
+    assert all(name.startswith("cc 12") for name in names)
+    compiler.write_text("#!/bin/sh\nexit 3\n")
+    for gone in (compiler, tmp_path / "gone"):
+        with pytest.raises(UnfitError, match="compiler"):
+            identify_compiler(gone)
