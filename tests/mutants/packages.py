@@ -59,6 +59,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         f"{ARTIFACTS}/test_provision_git.py",
         f"{ARTIFACTS}/test_provision_wheel.py",
         f"{ARTIFACTS}/test_update.py",
+        "tests/unit/provisioning/elf/test_checksum.py",
     ),
     "provisioning/console": ("tests/unit/provisioning/console",),
     "provisioning/doctor/checks": ("tests/unit/provisioning/doctor",),

@@ -164,6 +164,9 @@ def test_each_method_is_made_by_a_function_of_the_models_file(
     for reference in ("/my/net.py:factory", "mlp"):
         module, example, _ = model.make_model(reference, choices)
         assert ([*model.split_module(module)], len(example)) == (["forward", "other"], 2)
+        given = model.split_inputs(module, (draw(1), draw(2)))
+        assert {name: len(one) for name, one in given.items()} == {"forward": 1, "other": 1}
+        assert all(map(torch.equal, module(draw(1), draw(2)), (draw(1), draw(2))))
     assert asked == ["/my/net.py:factory", "/my/net.py:other", "mlp", "mlp:other"]
 
 

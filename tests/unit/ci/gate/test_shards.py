@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
@@ -88,6 +89,14 @@ def test_the_marks_of_shards_say_how_they_fit_together() -> None:
         assert [SPECS[place] for place in mark.positions] == specs
     assert len({(mark.whole, mark.policy, mark.count) for mark in marks}) == 1
     assert take_shard(SPECS, "1/3", POLICY, "cpp")[1].policy != marks[0].policy
+    changed = {
+        "unsupported": (),
+        "reference": replace(POLICY.reference, min_rms=1.0),
+        "schemes": {one: replace(own, max_abs=1.0) for one, own in POLICY.schemes.items()},
+    }
+    for name, value in changed.items():
+        other = replace(POLICY, **{name: value})
+        assert take_shard(SPECS, "1/3", other, "python")[1].policy != marks[0].policy
     assert take_shard(SPECS[1:], "1/3", POLICY, "python")[1].whole != marks[0].whole
 
 

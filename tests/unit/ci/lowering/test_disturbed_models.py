@@ -110,6 +110,7 @@ class Joined(nn.Module):
     [
         (lambda: nn.Linear(16, 16), 1.0, True),
         (lambda: nn.Linear(16, 16), 0.5, False),
+        (lambda: nn.Conv1d(1, 1, 1), 1.0, True),
         (lambda: nn.Conv1d(1, 1, 1), 0.5, True),
         (nn.ReLU, 1.0, False),
     ],

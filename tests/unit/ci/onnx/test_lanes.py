@@ -21,6 +21,17 @@ from tests.stand_ins.reports import make_report
 SOCS = ["SM8650", "SM8750"]
 
 
+def test_the_schemes_of_a_pair_have_the_same_bits() -> None:
+    def name_bits(scheme: Scheme) -> str:
+        bits = scheme.value.removeprefix("u").removesuffix("_channel")
+        return "8a8w" if bits == "8" else bits
+
+    assert {name_bits(one): other.value for one, other in TWINS.items()} == {
+        name_bits(one): name_bits(one) for one in TWINS
+    }
+    assert {*TWINS} == {*ONNX.schemes} - {Scheme.ASIS}
+
+
 def report_of(*cases: Case) -> Report:
     return make_report(cases)
 

@@ -11,13 +11,19 @@ import pytest
 from msgspec.structs import replace
 
 import ci.__main__
+from ci.cases.policy import read_emulator_policy
+from ci.models.schemes import Scheme
 from ci.report.evidence import CASE, LIMITS, POLICY, digest_limits, parse_statement
 from ci.report.schema import (
     Question,
     Status,
     Threshold,
 )
-from ci.verbs.evidence import find_signature_faults
+from ci.verbs.evidence import find_limits, find_signature_faults
+from ci.verbs.lanes.steps import LANES
+from provisioning.errors import UsageError
+from provisioning.manifest.reader import manifests_root
+from provisioning.manifest.targets import Backend
 from tests.stand_ins.statements import PROGRAM, SHA256, SOLD, make, state
 
 BUNDLES = Path(__file__).parents[3] / "artifacts" / "evidence"
@@ -216,6 +222,24 @@ def test_a_program_that_changed_does_not_fit(judge: Judge) -> None:
     assert judge(statement)[0] == 1
     Path("M.pte").write_bytes(b"")
     assert judge(statement)[0] == 1
+
+
+@pytest.mark.parametrize("session", LANES)
+@pytest.mark.parametrize("backend", [Backend.HTP, Backend.LPAI])
+def test_limits_are_those_of_the_cases_lane_and_backend(session: str, backend: Backend) -> None:
+    policy = manifests_root() / "policies" / f"{LANES[session]}.toml"
+    case = {"session": session, "backend": backend.value, "scheme": "fp16", "model": "mlp"}
+    own = read_emulator_policy(lane=LANES[session])
+    if backend is not Backend.HTP:
+        if backend not in own.backends:
+            with pytest.raises(UsageError, match="no limits for backend"):
+                find_limits(policy, case)
+            return
+        case["scheme"] = min(own.backends[backend]).value
+    wanted = own.for_backend(backend).limits_of("mlp", Scheme(case["scheme"]))
+    assert find_limits(policy, case) == wanted
+    with pytest.raises(ValueError, match="there is no session x"):
+        find_limits(policy, {**case, "session": "x"})
 
 
 def test_a_stricter_policy_is_not_met(judge: Judge) -> None:
