@@ -211,6 +211,7 @@ class FakeEngine:
             SimpleNamespace(name=name)
             for name, labels in self.names.items()
             if filters["label"] in labels
+            if not (filters.get("dangling") and name in self.refused)
         ]
 
     def make_volume(self, name: str, labels: dict[str, str]) -> None:

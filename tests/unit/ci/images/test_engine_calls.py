@@ -381,7 +381,9 @@ def test_prune_takes_what_is_dangling_and_ours_and_leaves_what_is_not(engine: An
 def test_prune_takes_shells_that_never_started_and_their_volumes(engine: Any) -> None:
     gone: list[str] = []
     engine.made["c9"] = SimpleNamespace(id="c9", remove=lambda: gone.append("c9"))
-    engine.names = {"ours": {f"{LABEL}.shell": "aot"}, "theirs": {}}
+    own = {f"{LABEL}.shell": "aot"}
+    engine.names = {"ours": own, "busy": own, "theirs": {}}
+    engine.refused = {"busy"}
     stale = find_stale(engine, set())
     (asked,) = engine.called("list containers")
     assert asked["filters"]["label"] == f"{LABEL}.shell"
@@ -389,7 +391,7 @@ def test_prune_takes_shells_that_never_started_and_their_volumes(engine: Any) ->
     assert [one.kind for one in stale] == ["container", "volume"]
     remove_stale(engine, stale)
     assert gone == ["c9"]
-    assert list(engine.names) == ["theirs"]
+    assert list(engine.names) == ["busy", "theirs"]
 
 
 def test_what_stays_in_use_is_not_called_removed(engine: Any) -> None:
