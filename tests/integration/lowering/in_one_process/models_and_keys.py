@@ -167,6 +167,15 @@ def test_each_method_is_made_by_a_function_of_the_models_file(
         given = model.split_inputs(module, (draw(1), draw(2)))
         assert {name: len(one) for name, one in given.items()} == {"forward": 1, "other": 1}
         assert all(map(torch.equal, module(draw(1), draw(2)), (draw(1), draw(2))))
+        one, two = (draw(1), draw(2)), (draw(3), draw(4))
+        parts = model.split_model(Model("net", module, (one, two), (two,)))
+        assert {name: part.name for name, part in parts.items()} == {
+            "forward": "net.forward",
+            "other": "net.other",
+        }
+        other = parts["other"]
+        assert other.module is model.split_module(module)["other"]
+        assert (other.evaluation, other.calibration) == (((one[1],), (two[1],)), ((two[1],),))
     assert asked == ["/my/net.py:factory", "/my/net.py:other", "mlp", "mlp:other"]
 
 

@@ -47,7 +47,7 @@ from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
 from ci.models import model as models  # noqa: E402
 from ci.models.lowering_options import PROFILE_LEVELS, Choices, Part  # noqa: E402
 from ci.models.methods import join_methods  # noqa: E402
-from ci.models.model import Model, split_model  # noqa: E402
+from ci.models.model import Model  # noqa: E402
 from ci.models.schemes import FLOAT16, Scheme  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.models.user_models import Source  # noqa: E402
@@ -512,12 +512,6 @@ def test_methods_are_one_model_whose_inputs_and_outputs_are_all_of_theirs() -> N
     assert all(map(torch.equal, joined(*example), wanted))
     assert len(joined(*example)) == len(wanted)
     model = Model("net", joined, (example,), (example, *calibration))
-    parts = split_model(model)
-    names = {name: part.name for name, part in parts.items()}
-    assert names == {"forward": "net.forward", "other": "net.other"}
-    assert parts["other"].evaluation == ((three,),)
-    assert parts["forward"].calibration == ((one, two), (two, three))
-    assert all(map(torch.equal, parts["other"].module(three), wanted[1:]))
     assert lower.describe_methods(model) == ("forward", "other")
     assert lower.describe_methods(make_model()) == ()
 

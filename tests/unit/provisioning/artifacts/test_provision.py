@@ -42,6 +42,7 @@ from provisioning.artifacts.provision import (
 from provisioning.artifacts.provision_many import provision_artifacts
 from provisioning.artifacts.selection import all_requests, stored_requests, unreadable_trees
 from provisioning.artifacts.sources import ArtifactRequest, Options, substitute
+from provisioning.artifacts.sources.local import read_version
 from provisioning.console.progress import Progress
 from provisioning.errors import (
     DownloadError,
@@ -581,8 +582,9 @@ def test_each_directory_has_its_machine(tmp_path: Path, folder: str, machine: in
     (found,) = check_machines(tmp_path)
     assert found.startswith("1 libraries are ")
     library.write_bytes(made.make_library(243, 9000))
-    with pytest.raises(IntegrityError, match="machine other than its directory says"):
+    with pytest.raises(IntegrityError, match="machine other than its directory says") as caught:
         check_machines(tmp_path)
+    assert caught.value.fix
     library.write_bytes(b"no ELF")
     with pytest.raises(IntegrityError, match="is not a library"):
         check_machines(tmp_path)
@@ -606,6 +608,11 @@ def test_libraries_name_the_version_of_their_archive(store: Store, tmp_path: Pat
     with pytest.raises(IntegrityError, match="contradicts itself") as caught:
         check_version(request, root)
     assert caught.value.why.startswith("1 libraries say 2.36.0")
+    (root / "sdk.yaml").write_text("no version\n")
+    (root / "libB.so").unlink()
+    assert request.toolchain.adoption
+    assert read_version(root, request.toolchain.adoption) == "unknown"
+    assert len(check_version(request, root)) == 1
 
 
 def test_a_mirror_holds_files_sums_and_locks(
