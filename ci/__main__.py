@@ -54,7 +54,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run one verb; the exit codes are those of provisioning.errors.ExitCode."""
     installed = Path(sys.argv[0]).name == "qnn-ci"
     words = sys.argv[1:] if argv is None else argv
-    return run_program("qnn-ci" if installed else "python -m ci", VERBS, words)
+    return run_program("qnn-ci" if installed else "python -m ci", VERBS, words, explain_error)
+
+
+def explain_error(text: str) -> str:
+    """Return what helps against an error that came without a fix; empty if that is not known."""
+    from ci.explain.render import advise
+
+    return advise(text)
 
 
 if __name__ == "__main__":

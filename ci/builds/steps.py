@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ci.builds.plan import BuildPlan, StagePlan
 from ci.builds.toolchains import PROBE_S
+from ci.explain.render import advise
 from ci.report.providers import detect_provider, group
 from provisioning.console.process import run_process
 from provisioning.console.progress import Bar, Progress
@@ -116,7 +117,8 @@ def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Pro
             log.unlink(missing_ok=True)
     if ended.returncode != 0:
         tail = name_sources(ended.tail)
-        raise explain_failure(label, output, ended.describe(), tail, plan.place.log)
+        advice = advise(text)
+        raise explain_failure(label, output, ended.describe(), tail, plan.place.log, advice=advice)
     return output
 
 
@@ -142,9 +144,10 @@ class PathMap:
 
 
 def explain_failure(
-    label: str, output: Output, how: str, tail: str, log: Path
+    label: str, output: Output, how: str, tail: str, log: Path, *, advice: str = ""
 ) -> ToolError | StoreError:
-    """The error for a step that failed: the disk, or the first error that the tools printed."""
+    """The error for a step that failed: the disk, or the first error that the tools printed;
+    ``advice`` is what to do about it, if that is known."""
     if output.disk_is_full:
         return StoreError(
             f"{label}: the disk is full",
@@ -155,7 +158,7 @@ def explain_failure(
     return ToolError(
         f"{label} failed: {what}",
         why=output.excerpt or tail or "it printed nothing",
-        fix=f"the whole output is in {log}",
+        fix="; ".join(filter(None, [advice, f"the whole output is in {log}"])),
     )
 
 

@@ -279,9 +279,11 @@ class CaseJudge:
         self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
     ) -> CaseResult:
         """Make the case's row of everything that is known."""
-        # Why a process died is in its log alone.
-        told = f"{reason}\n{log_tail}" if " was killed by " in reason else reason
-        advice = self.policy.advise(told) if status is Status.FAILED else ""
+        advice = self.policy.advise(reason) if status is Status.FAILED else ""
+        # Why a process died, and often why something was refused, is in its log alone.
+        is_dead = reason.startswith(("run: ", "refused: ")) or " was killed by " in reason
+        if status is Status.FAILED and is_dead:
+            advice = advice or self.policy.advise(log_tail)
         spec, known = self.spec, self.evidence
         case = make_case(
             spec,

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct, field
 
 from ci.cases.spec import CaseSpec, match_names
-from ci.explain.explain import explain_text
-from ci.explain.rules import Advice, Role, read_rules
+from ci.explain.explain import find_known
+from ci.explain.rules import Advice, read_rules
 from ci.models.schemes import Scheme
 from ci.models.suite import SUITE
 from ci.models.user_models import Limits, Metric, ModelEntry, ReferencePolicy, resolve_entry
@@ -151,9 +151,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         own = (one for one in self.advice if re.search(one.pattern, reason))
         if row := next(own, None):
             return row.text
-        told = explain_text(reason, read_rules())
-        found = [one for one in (*told.causes, *told.notes) if one.role is not Role.SYMPTOM]
-        return Advice("", found[0].fix, found[0].cause).text if found else ""
+        known = find_known(reason, read_rules())
+        return Advice("", known.fix, known.cause).text if known else ""
 
 
 def _threshold(

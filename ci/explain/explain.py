@@ -149,6 +149,14 @@ def explain_text(text: str, rules: Sequence[Rule]) -> Explanation:
     return explain("", [text.encode("utf-8", "replace")], rules)
 
 
+def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
+    """Return the first cause, else the first hint, in the words of something that failed; None if
+    no rule knows it or it has symptoms only."""
+    told = explain_text(text, rules)
+    known = (one for one in (*told.causes, *told.notes) if one.role is not Role.SYMPTOM)
+    return next(known, None)
+
+
 def _split(log: Iterable[bytes]) -> Iterator[bytes]:
     """Yield whole lines of a log in UTF-8, with ends of one kind and without colours."""
     rest, decoder = b"", None

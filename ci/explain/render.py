@@ -1,14 +1,14 @@
-"""An explanation as text, as annotations, and as the few lines that end a failed run."""
+"""An explanation as text, as annotations, and as the one line that ends a failed run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ci.explain.explain import Explanation, Finding
+from ci.explain.explain import Explanation, Finding, find_known
+from ci.explain.rules import read_rules
 from ci.report.annotation import Annotation, Level, one_line
 
 LINE_CHARS = 200
-OWN = frozenset({"own-error", "doctor-unfit"})
 
 
 def render(explanation: Explanation) -> str:
@@ -41,14 +41,11 @@ def _render_cause(number: int, cause: Finding, one: Explanation) -> str:
     )
 
 
-def render_briefly(explanation: Explanation) -> str:
-    """Return the first cause and its fix, for the end of a failed run; empty if the log has none
-    besides errors of this project, which have their fix already."""
-    causes = [cause for cause in explanation.causes if cause.rule not in OWN]
-    if not causes:
-        return ""
-    first = causes[0]
-    return f"  cause: {first.cause} [{first.rule}, line {first.line}]\n  fix: {first.fix}\n"
+def advise(text: str) -> str:
+    """Return the fix and the cause of what failed with this text, on one line; empty if no rule
+    knows it. An error of this project, which has its fix already, gives nothing."""
+    known = find_known(text, read_rules())
+    return f"{known.fix} ({known.cause})" if known else ""
 
 
 def annotate(explanations: Sequence[Explanation]) -> Iterator[Annotation]:

@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -118,11 +118,20 @@ class Parser(argparse.ArgumentParser):
             super().print_help(file)
 
 
-def run_program(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) -> int:
-    """Run ``program VERB ...``, write what belongs on stdout, and return the exit code."""
+def run_program(
+    program: str,
+    verbs: Mapping[str, Verb],
+    argv: Sequence[str],
+    advise: Callable[[str], str] | None = None,
+) -> int:
+    """Run ``program VERB ...``, write what belongs on stdout, and return the exit code.
+
+    ``advise`` gives a fix, or nothing, for the text of an error that has none, such as the output
+    of a tool that failed.
+    """
     open_missing_streams()
     catch_signals()
-    code, text = run_command(program, verbs, argv)
+    code, text = run_command(program, verbs, argv, advise)
     if code == ExitCode.INTERRUPTED:
         ignore_signals()
     try:
@@ -135,7 +144,12 @@ def run_program(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
     return code
 
 
-def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) -> tuple[int, str]:
+def run_command(
+    program: str,
+    verbs: Mapping[str, Verb],
+    argv: Sequence[str],
+    advise: Callable[[str], str] | None = None,
+) -> tuple[int, str]:
     """Run ``program VERB ...`` and return the exit code and what belongs on stdout.
 
     Every error of the tree becomes its message on stderr and its exit code, and with ``--json``
@@ -153,6 +167,8 @@ def run_command(program: str, verbs: Mapping[str, Verb], argv: Sequence[str]) ->
     try:
         outcome = _run_verb(caller, verbs, name, words)
     except QnnCiError as error:
+        if advise and not error.fix:
+            error.fix = advise(f"{error.what}\n{error.why}")
         return _report_error(caller, name, error, as_json=as_json)
     except KeyboardInterrupt:
         return _report_error(caller, name, InterruptedRunError("interrupted"), as_json=as_json)

@@ -6,6 +6,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from ci.builds.builder import CacheCounts, read_counts
 from ci.builds.checkout import check_lpai, unneeded_submodules, wanted_submodules
 from ci.builds.place import Place
 from ci.builds.plan import BuildPlan, BuildRequest, Kit, make_plan
-from ci.builds.steps import Output, explain_failure
+from ci.builds.steps import Output, _run_step, explain_failure
 from ci.builds.targets import Artifact, CompilerChoice, fill_placeholders, find_target, read_targets
 from ci.builds.toolchains import (
     Compilers,
@@ -127,6 +128,19 @@ def test_without_an_error_line_the_end_is_told() -> None:
     output, _ = read_output("all quiet")
     error = explain_failure("build", output, "was killed by SIGKILL", "all quiet", Path("log"))
     assert (error.what, error.why) == ("build failed: was killed by SIGKILL", "all quiet")
+
+
+def test_a_step_that_fails_says_what_helps_and_where_its_output_is(tmp_path: Path) -> None:
+    place = SimpleNamespace(root=tmp_path, log=tmp_path / "build.log")
+    plan = SimpleNamespace(
+        place=place, aliases={}, environment={}, overlay=tmp_path, source=tmp_path
+    )
+    for line, helps in (("fatal error: QnnInterface.h: No such file", True), ("no idea", False)):
+        command = ["/bin/sh", "-c", f"echo 'a.cpp:1: {line} or directory'; exit 1"]
+        with pytest.raises(ToolError) as raised:
+            _run_step(plan, "compile", command, Progress(None))  # type: ignore[arg-type]
+        assert ("QNN_SDK_ROOT" in raised.value.fix) == helps
+        assert str(place.log) in raised.value.fix
 
 
 def test_every_target_names_what_there_is() -> None:

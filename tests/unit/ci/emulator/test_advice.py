@@ -210,3 +210,20 @@ def test_a_library_that_was_loaded_twice_is_named_where_its_process_died(tmp_pat
     reason = judge_case.end(Status.FAILED, died, read_tail(log)).case.reason
     assert "two copies of libquantized_ops_aot_lib.so were loaded" in reason
     assert "two copies" not in judge_case.end(Status.FAILED, died, "another end").case.reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "helps"),
+    [
+        ("refused: RuntimeError: Node aten_linear_default was not decomposed or delegated", True),
+        ("run: RuntimeError: Failed to load method forward, error: 0x:1", True),
+        ("not faithful: output 0: 3 dB", False),
+    ],
+)
+def test_the_log_of_what_died_says_why(reason: str, helps: bool, tmp_path: Path) -> None:
+    policy = read_emulator_policy()
+    setup = JudgeSetup(options=SessionOptions(policy=policy, timeout_s=9), runner="x")
+    judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), setup, tmp_path)
+    log = "[ERROR] [Qnn ExecuTorch]:  <E> The SocModel doesn't support FP16\n"
+    assert ("quantize the model" in judge_case.end(Status.FAILED, reason, log).case.reason) == helps
+    assert "quantize" not in judge_case.end(Status.PASSED, reason, log).case.reason

@@ -10,10 +10,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from ci.__main__ import main
-from ci.explain.render import render_briefly
-from ci.explain.rules import read_rules
-from ci.verbs.explain import read_log
+from ci.__main__ import explain_error, main
+from ci.explain.render import advise
 
 ROOT = Path(__file__).parents[4]
 SCHEMA = ROOT / "docs" / "schemas" / "explain.schema.json"
@@ -110,11 +108,9 @@ def test_a_teams_rows_count_and_slow_ones_are_refused(tmp_path: Path) -> None:
     assert main(["explain", str(log), "--policy", str(policy)]) == 2
 
 
-def test_errors_of_ours_are_not_repeated_at_the_end_of_a_run(tmp_path: Path) -> None:
-    log = tmp_path / "x.log"
+def test_an_error_without_a_fix_gets_that_of_a_rule() -> None:
     own = "python -m ci fetch: libcxx could not be fetched\n  fix: try again\n"
-    for text, told in ((own, ""), (own + SPACE, "no-space"), ("fine\n", "")):
-        log.write_text(text)
-        brief = render_briefly(read_log(str(log), read_rules()))
-        assert told in brief
-        assert bool(brief) == bool(told)
+    assert advise(own) == ""
+    assert advise("frobnicator failed") == ""
+    assert "cache info" in advise(own + SPACE)
+    assert explain_error("git exited with 128\nfatal: unable to access 'https://x/': no") != ""

@@ -16,7 +16,7 @@ from provisioning.__main__ import VERBS as PROVISIONING
 from provisioning.console import interrupts
 from provisioning.console.command import Outcome, Verb, run_command, user_path, user_program
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UnfitError, UsageError
+from provisioning.errors import ExitCode, ToolError, UnfitError, UsageError
 
 
 @pytest.fixture
@@ -57,6 +57,29 @@ def test_an_error_of_the_tree_has_a_message_and_an_exit_code(
     assert code == ExitCode.ENVIRONMENT
     assert json.loads(text)["fix"] == "provision it"
     assert "no libc++\n  why: it is not there\n  fix: provision it" in capsys.readouterr().err
+
+
+def test_an_error_without_a_fix_gets_the_one_that_is_known(
+    verbs: dict[str, Verb], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def advise(text: str) -> str:
+        asked.append(text)
+        return "know better"
+
+    def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+        raise ToolError("git failed", why="fatal: no network")
+
+    assert run_command("p", verbs, ["show", "--fail"], advise)[0] == ExitCode.ENVIRONMENT
+    assert "fix: provision it" in capsys.readouterr().err
+    assert asked == []
+    sys.modules["a_verb"].execute = execute  # type: ignore[attr-defined]
+    assert run_command("p", verbs, ["show"], advise)[0] == ExitCode.TOOL
+    assert "fix: know better" in capsys.readouterr().err
+    assert asked == ["git failed\nfatal: no network"]
+    assert run_command("p", verbs, ["show"])[0] == ExitCode.TOOL
+    assert "fix:" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["nonsense"]])

@@ -189,7 +189,7 @@ def test_what_ends_an_interrupted_program_cannot_be_changed_by_another_signal(
     monkeypatch.setattr(command, "catch_signals", lambda: None)
     monkeypatch.setattr(command, "ignore_signals", lambda: ignored.append(True))
 
-    def run(program: str, verbs: object, argv: object) -> tuple[int, str]:
+    def run(program: str, verbs: object, argv: object, *rest: object) -> tuple[int, str]:
         assert (program, verbs, argv) == ("p", VERBS, [])
         return codes.pop(0), ""
 
