@@ -32,7 +32,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     found: list[Inspected] = []
     for path in args.files:
         progress.step(f"reading {path.name}")
-        found.append(inspect_file(path))
+        found.append(inspect_file(path, str(path)))
         if args.seal and found[-1].kind == "onnx" and not found[-1].damage:
             from ci.onnx.contexts import seal_context
 

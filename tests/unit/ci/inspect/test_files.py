@@ -76,6 +76,7 @@ def test_json_is_what_the_schema_says(package: Path, capsys: pytest.CaptureFixtu
     data = json.loads(capsys.readouterr().out)
     jsonschema.validate(data, json.loads(SCHEMA.read_text()))
     (file,) = data["files"]
+    assert file["file"] == str(package)
     assert file["entries"][0]["program"]["methods"][0]["inputs"][0]["shape"] == [1, 3]
 
 
