@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import secrets
 import shutil
 import socket
@@ -10,7 +11,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -22,7 +23,7 @@ from ci.device.bundle import Bundle
 from ci.device.connection import Device
 from ci.models.tensors import FILE, write_sets
 from provisioning.console.progress import Progress
-from provisioning.errors import ToolError, UnfitError
+from provisioning.errors import StoreError, ToolError, UnfitError
 from provisioning.files import hash_file
 
 LEASE_S, GRACE_S = 900, 30.0
@@ -35,7 +36,7 @@ TAKE = """
 mkdir -p {place}; cd {place}; now=$(date +%s)
 if [ -f lease/held ]; then
   read -r until owner < lease/held
-  if [ "$owner" != {owner} ] && [ "$now" -lt "$until" ]; then
+  if [ "$owner" != {owner} ] && [ "$owner" != {gone} ] && [ "$now" -lt "$until" ]; then
     echo "$owner $((until - now))"; exit 90
   fi
   if [ "$owner" != {owner} ]; then mv lease lease.{owner} && rm -r lease.{owner} || exit 91; fi
@@ -62,6 +63,17 @@ tar -c -f - {outputs} {log} $(ls {late} {speed} 2>/dev/null)
 """
 
 
+def name_owner() -> str:
+    """Return what a lease of this process is known by."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def is_gone(owner: str) -> bool:
+    """Whether a lease is of a process of this computer that has ended."""
+    host, _, rest = owner.rpartition("-")[0].rpartition("-")
+    return host == socket.gethostname() and rest.isdigit() and not Path(f"/proc/{rest}").exists()
+
+
 @dataclass
 class DeviceRunner:
     """Runs programs one at a time on ``device``, with the runner of ``bundle``, which is in
@@ -73,7 +85,7 @@ class DeviceRunner:
     progress: Progress
     wait_s: float = 0.0
     sent: int = 0
-    owner: str = field(default_factory=lambda: f"{socket.gethostname()}-{secrets.token_hex(4)}")
+    owner: str = field(default_factory=name_owner)
     turn: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -91,23 +103,31 @@ class DeviceRunner:
     @contextmanager
     def lease(self) -> Iterator[None]:
         """Hold the device for as long as the block takes. Raises UnfitError if another has it."""
+        self.renew(self.wait_s)
         try:
-            self.renew(self.wait_s)
             yield
         finally:
-            self.device.call(LEAVE.format(place=quote(self.device.place), owner=quote(self.owner)))
+            script = LEAVE.format(place=quote(self.device.place), owner=quote(self.owner))
+            with suppress(ToolError, StoreError):  # then it ends by itself
+                self.device.call(script)
 
     def renew(self, wait_s: float = 0.0, seconds: float = LEASE_S) -> None:
         """Take the lease, or take it for longer. Raises UnfitError if another computer has it."""
-        script = TAKE.format(
-            place=quote(self.device.place), owner=quote(self.owner), seconds=int(seconds)
-        )
-        ends = time.monotonic() + wait_s
+        ends, gone = time.monotonic() + wait_s, ""
         while True:
+            script = TAKE.format(
+                place=quote(self.device.place),
+                owner=quote(self.owner),
+                gone=quote(gone),
+                seconds=int(seconds),
+            )
             answer = self.device.call(script)
             if not answer.code:
                 return
             owner, _, left = answer.out.decode("utf-8", "replace").strip().partition(" ")
+            if gone != owner and is_gone(owner):
+                gone = owner
+                continue
             if time.monotonic() >= ends:
                 raise UnfitError(
                     f"{self.device.name} is in use by {owner or 'another computer'}",

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import socket
+import subprocess
 import tarfile
 import threading
 import time
@@ -131,6 +133,22 @@ def test_a_lease_of_a_computer_that_died_ends_by_itself(lab: Lab, tmp_path: Path
         with pytest.raises(UnfitError):
             first.renew()
     assert not (lab.place / "lease").exists()
+
+
+def test_a_lease_of_a_process_that_was_killed_is_taken_at_once(lab: Lab, tmp_path: Path) -> None:
+    first, second = (open_program(lab, tmp_path, ECHO).runner for _ in range(2))
+    with subprocess.Popen(["true"]) as process:
+        pass
+    first.owner = f"{socket.gethostname()}-{process.pid}-0"
+    first.renew()
+    second.renew()
+    with pytest.raises(UnfitError):
+        first.renew()
+    lab.device.call(f"rm -r '{lab.place}/lease'")
+    first.owner = f"elsewhere-{process.pid}-0"  # of another computer: it may be alive
+    first.renew()
+    with pytest.raises(UnfitError):
+        second.renew()
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", "outputs/../outside", "other/x.raw"])
