@@ -26,7 +26,35 @@ from provisioning.errors import UnfitError
 from provisioning.files import explain_writes, hash_file, staged_directory, walk, write_json
 from provisioning.manifest.targets import find_soc
 
-BUNDLE, FILES = "bundle.json", "files"
+BUNDLE, FILES, BY_HAND = "bundle.json", "files", "by-hand.md"
+BY_HAND_TEXT = """\
+# Without qnn-ci
+
+`input_list.txt` has a line per run: the raw files of a program's inputs, in their order.
+
+On a phone:
+
+```sh
+adb shell mkdir -p /data/local/tmp/bundle/outputs
+adb push files/. M.pte input_list.txt *.raw /data/local/tmp/bundle/
+adb shell 'cd /data/local/tmp/bundle && chmod 755 {runner} && export LD_LIBRARY_PATH=$PWD \
+  ADSP_LIBRARY_PATH=$PWD && ./{runner} --model_path M.pte --input_list_path input_list.txt \
+  --output_folder_path outputs'
+adb pull /data/local/tmp/bundle/outputs
+```
+
+On a board, called `board` here:
+
+```sh
+ssh board mkdir -p bundle/outputs
+scp files/* M.pte input_list.txt *.raw board:bundle/
+ssh board 'cd bundle && chmod 755 {runner} && export LD_LIBRARY_PATH=$PWD ADSP_LIBRARY_PATH=$PWD &&
+  ./{runner} --model_path M.pte --input_list_path input_list.txt --output_folder_path outputs'
+scp -r board:bundle/outputs .
+```
+
+Several directories in ADSP_LIBRARY_PATH are separated by ";", not by ":".
+"""
 SCHEMA_VERSION = 1
 BACKEND, SYSTEM = "libQnnHtp.so", "libQnnSystem.so"
 STUB, SKEL = "libQnnHtpV{}Stub.so", "libQnnHtpV{}Skel.so"
@@ -131,6 +159,7 @@ def stage(
         for program in programs:
             require_loads(program, fresh / FILES, names)
         copy_licences(runtimes, fresh / "licences")
+        (fresh / BY_HAND).write_text(BY_HAND_TEXT.format(runner=bundle.runner), encoding="utf-8")
         write_json(fresh / BUNDLE, msgspec.to_builtins(bundle))
     return bundle
 

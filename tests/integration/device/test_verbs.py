@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from ci.__main__ import main
-from ci.device.bundle import BUNDLE, FILES, Target
+from ci.device.bundle import BUNDLE, BY_HAND, FILES, Target
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
@@ -107,6 +110,22 @@ def test_words_that_do_not_go_together(tmp_path: Path, capsys: Capture) -> None:
     assert main([*words, "--out", str(tmp_path / "full")]) == ExitCode.USAGE
     assert main([*words[:-1], "no-such-artifact", "--out", str(tmp_path / "o")]) == ExitCode.USAGE
     assert main([*words, "--out", str(tmp_path / "o")]) == ExitCode.ENVIRONMENT
+
+
+def test_a_bundle_says_how_to_run_it_by_hand(tmp_path: Path) -> None:
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    for name in ("libQnnHtp.so", "libQnnSystem.so"):
+        shutil.copyfile("/bin/true", runtime / name)
+    runner = shutil.copyfile("/bin/true", tmp_path / "runner_of_mine")
+    words = ["stage", "--soc", "SM8650", "--runner", str(runner), "--runtime", str(runtime)]
+    assert main([*words, "--out", str(tmp_path / "bundle")]) == ExitCode.OK
+    page = (tmp_path / "bundle" / BY_HAND).read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        assert "./runner_of_mine --model_path" in block
+        subprocess.run(["sh", "-n", "-c", block], check=True)
 
 
 @pytest.mark.emulator
