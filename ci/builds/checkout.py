@@ -33,6 +33,7 @@ QNN_NAME = re.compile(
 )
 NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 DIRECTIVE = re.compile(r"\s*#\s*(\w+)")
+NOT_HEXAGON = re.compile(r"\s*#\s*ifndef\s+__hexagon__\b")
 DEFINITION = re.compile(r"#\s*define\s+(\w+)")
 EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"})
 
@@ -201,14 +202,19 @@ def check_names(source: Path, sdk: Path) -> None:
 
 def list_names(text: str) -> frozenset[str]:
     """The names of QNN's API that C++ source uses, outside of what the preprocessor may leave
-    out."""
+    out. What is only left out for Hexagon is compiled for each host and device."""
     lines: list[str] = []
-    depth = 0
+    unsure: list[bool] = []  # per conditional around a line
     for line in NO_CODE.sub(" ", text).splitlines():
         directive = DIRECTIVE.match(line)
         word = directive[1] if directive else ""
-        depth += word.startswith("if") - (word == "endif")
-        if not depth and not word:
+        if word.startswith("if"):
+            unsure.append(not NOT_HEXAGON.match(line))
+        elif word == "endif" and unsure:
+            unsure.pop()
+        elif word.startswith("el") and unsure:
+            unsure[-1] = True
+        elif not word and not any(unsure):
             lines.append(line)
     return frozenset(QNN_NAME.findall("\n".join(lines)))
 

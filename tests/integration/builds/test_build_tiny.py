@@ -375,15 +375,24 @@ def test_a_missing_header_is_named_before_cmake_runs(world: BuildWorld, name: st
     assert not (world.home / "builds").exists()
 
 
-@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize(
+    ("guard", "refused"),
+    [
+        ("", True),
+        ("#if QNN_API_VERSION_MINOR > 90\n", False),
+        ("#ifndef __hexagon__\n", True),  # as LpaiContextCustomConfig.cpp has it
+        ("#ifndef __hexagon__\n#else\n", False),
+        ("#ifdef X\n#ifndef __hexagon__\n#endif\n", False),
+    ],
+)
 def test_a_name_that_the_sdk_s_headers_lack_is_refused_before_cmake_runs(
-    world: BuildWorld, guarded: bool
+    world: BuildWorld, guard: str, refused: bool
 ) -> None:
     source = world.checkout / "backends/qualcomm/runtime/Graph.cpp"
     use = "static const int kSlc = QNN_HTP_GRAPH_OPTIMIZATION_TYPE_NEW; // QNN_GPU_OTHER\n"
-    guard = "#if QNN_API_VERSION_MINOR > 90\n"
-    source.write_text(source.read_text() + (f"{guard}{use}#endif\n" if guarded else use))
-    if guarded:
+    end = "#endif\n" if guard else ""
+    source.write_text(f"{source.read_text()}{guard}{use}{end}")
+    if not refused:
         assert world.call("runner_checkout", "--dry-run")[0] == 0
         return
     data = world.refuse(3, "lack QNN_HTP_GRAPH_OPTIMIZATION_TYPE_NEW", "runner_checkout")
