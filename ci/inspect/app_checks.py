@@ -237,6 +237,17 @@ def see_pointers(unit: AppUnit) -> Iterator[Seen]:
 
 
 @APPS.check(
+    "QNN871",
+    "{subject} is not read: {reason}",
+    "Gradle cannot unpack it either; what it holds cannot be judged",
+    "get the AAR from its vendor again",
+)
+def see_damaged(unit: AppUnit) -> Iterator[Seen]:
+    for path, reason in unit.damaged.items():
+        yield seen(PurePath(path).name, path, reason=reason)
+
+
+@APPS.check(
     "QNN855",
     "the manifest of {subject} was not read: {reason}",
     "whether the libraries are extracted, and which of the vendor's it may load, is not known",

@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -123,8 +123,8 @@ class AppUnit:
 
     ``libraries`` has one file per ABI and name, ``duplicates`` those of which several places have
     one. ``absent`` are files that git knows, or a build file names, and that are missing here;
-    ``pointers`` files of which only an LFS pointer is here. ``tree`` has the facts
-    of what is for QNN's ABI and of the assets.
+    ``pointers`` files of which only an LFS pointer is here, ``damaged`` AARs, with the reason.
+    ``tree`` has the facts of what is for QNN's ABI and of the assets.
     """
 
     name: str
@@ -136,6 +136,7 @@ class AppUnit:
     gradle: Gradle | None = None
     absent: tuple[str, ...] = ()
     pointers: tuple[str, ...] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
     min_sdk: int | None = None
     tree: TreeFacts = field(default_factory=lambda: TreeFacts(Path(), ()))
 
@@ -147,7 +148,7 @@ class AppUnit:
     def is_complete(self) -> bool:
         """Whether everything that is packaged was seen."""
         brings = self.gradle and self.gradle.maven
-        return not (self.absent or self.pointers or brings or self.kind.is_part)
+        return not (self.absent or self.pointers or self.damaged or brings or self.kind.is_part)
 
     def show(self, text: str) -> str:
         """``text`` with the places that a person knows, not those of the scratch directory."""
@@ -185,7 +186,9 @@ def read_app(path: Path, scratch: Path) -> list[AppUnit]:
     elif path.is_file():
         units = [reader.read_file(path)]
     else:
-        raise UsageError(f"{path} does not exist", fix="name an APK, an AAR or a directory")
+        raise UsageError(
+            f"{path} is neither a file nor a directory", fix="name an APK, an AAR or a directory"
+        )
     return [reader.survey(unit) for unit in units]
 
 
@@ -373,6 +376,7 @@ class _Reader:
         origins: list[Iterable[PackedFile]] = []
         kept = [module / part for module in modules for part in ("src", "libs")]
         manifests, absent, pointers = [], set(_list_absent(root, kept)), set()
+        damaged: dict[str, str] = {}
         for module in modules:
             found = [module / "src" / name / "jniLibs" for name in sets]
             found += [module / name for name in known[module].libraries]
@@ -390,7 +394,11 @@ class _Reader:
                 elif path and is_pointer(path):
                     pointers.add(_relative(root, path))
                 elif path:
-                    unit = self.read_file(path)
+                    try:
+                        unit = self.read_file(path)
+                    except (IntegrityError, UsageError) as error:
+                        damaged[_relative(root, path)] = error.why
+                        continue
                     origins.append(
                         replace(one, shown=one.shown.replace(path.name, _relative(root, path), 1))
                         for one in unit.libraries
@@ -404,18 +412,21 @@ class _Reader:
         ]
         assets = _list_assets(root, folders)
         libraries, duplicates = gather(origins)
+        manifest = merge_manifests(manifests)
+        stated = manifest.min_sdk if manifest else None
         name = _relative(root, own) or root.name
         return AppUnit(
             f"{name} ({flavour})" if flavour else name,
             Kind.SOURCES if gradle.is_app else Kind.LIBRARY,
-            merge_manifests(manifests),
+            manifest,
             libraries,
             duplicates,
             assets,
             gradle,
             tuple(sorted(absent)),
             tuple(sorted(pointers)),
-            find_min_sdk(own),
+            damaged,
+            gradle.min_sdk or find_min_sdk(own) or stated,
         )
 
 

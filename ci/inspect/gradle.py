@@ -42,7 +42,7 @@ ARCHIVE = re.compile(
 COORDINATES = re.compile(
     r"[\"']([\w.-]+:[\w.-]*(?:qnn|executorch)[\w.-]*(?::[^\"'\s]*)?)[\"']", re.IGNORECASE
 )
-TARGET_SDK = re.compile(r"\btargetSdk(?:Version)?[\s=(]+(\d{1,5})\b")
+LEVEL = re.compile(r"\b(min|target)Sdk(?:Version)?[\s=(]+(\d{1,5})\b")
 # `apply false` in a root's build file only names the version.
 APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*false)")
 
@@ -61,6 +61,7 @@ class Gradle:
     is_app: bool = True
     legacy: bool | None = None
     is_legacy_computed: bool = False
+    min_sdk: int | None = None
     target_sdk: int | None = None
     kept: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
@@ -100,7 +101,7 @@ def read_gradle(module: Path) -> Gradle | None:
 def parse_gradle(file: str, text: str) -> Gradle:
     """What the text of a build file says, in Groovy or Kotlin."""
     text = COMMENT.sub(lambda found: found[1] or " ", text)
-    target = TARGET_SDK.search(text)
+    levels = {name: int(level) for name, level in reversed(LEVEL.findall(text))}
     legacy = {found[1] for found in LEGACY.finditer(text)}
     is_computed = len(legacy) > 1 or not legacy <= {"true", "false"}
     lists = {
@@ -112,7 +113,8 @@ def parse_gradle(file: str, text: str) -> Gradle:
         is_app=bool(APPLICATION.search(text)),
         legacy=None if is_computed or not legacy else legacy == {"true"},
         is_legacy_computed=is_computed,
-        target_sdk=int(target[1]) if target else None,
+        min_sdk=levels.get("min"),
+        target_sdk=levels.get("target"),
         projects=tuple(dict.fromkeys(PROJECT.findall(text))),
         archives=tuple(one or f"{name}.aar" for one, name in ARCHIVE.findall(text)),
         maven=tuple(dict.fromkeys(COORDINATES.findall(text))),

@@ -171,6 +171,27 @@ def test_each_flavour_is_an_app(check: Check, tmp_path: Path) -> None:
     assert ids(data) == {"QNN852"}
 
 
+def test_a_failure_counts_more_than_an_incomplete_copy(check: Check, tmp_path: Path) -> None:
+    root = write_sources(tmp_path / "p", {})
+    pointer = b"version https://git-lfs.github.com/spec/v1"
+    write_sources(root, SET | {"libQnnHtp.so": pointer}, source_set="qnn")
+    assert check(root)[0] == ExitCode.ENVIRONMENT
+    write_sources(root, {"libapp.so": library("libapp.so")}, source_set="plain")
+    assert check(root)[0] == ExitCode.FAILED
+
+
+def test_of_a_set_what_a_device_gets_together_counts(check: Check, tmp_path: Path) -> None:
+    right = write_apk(tmp_path / "right.apk", SET)
+    wrong = write_apk(tmp_path / "wrong.apk", SET, manifest="undeclared")
+    other = write_apk(tmp_path / "other.apk", make_set(OLDER))
+    members = {"splits/base.apk": right, "standalones/standalone-x86.apk": other}
+    for extra in ({}, {"universal.apk": wrong}):
+        with zipfile.ZipFile(tmp_path / "app.apks", "w") as archive:
+            for name, path in (members | extra).items():
+                archive.write(path, name)
+        assert ids(check(tmp_path / "app.apks")[1]) == ({"QNN860"} if extra else set())
+
+
 def test_modules_that_an_app_depends_on_are_packaged_with_it(check: Check, tmp_path: Path) -> None:
     root = tmp_path / "android"
     write_sources(root, {}, dependencies='implementation(project(":qnn:htp"))')

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from ci.inspect.app_checks import APPS, judge_unit, lacks_only_files, list_app_checks
+from ci.inspect.app_checks import (
+    APPS,
+    find_extraction,
+    judge_unit,
+    lacks_only_files,
+    list_app_checks,
+)
 from ci.inspect.apps import AppUnit, read_app
 from provisioning.doctor.checks.registry import Finding, Severity
 from tests.stand_ins.android_apps import (
@@ -146,6 +152,7 @@ PAIRS: dict[str, tuple[Make, Make]] = {
         sources(dependencies='implementation("com.qualcomm.qti:qnn-runtime:2.49.0")'),
         sources(dependencies='implementation("com.google:guava:1")'),
     ),
+    "QNN871": (with_file(with_aar({}), "app/libs/a.aar", b"PK\3\4 cut"), with_aar(APP_LIBS)),
     "QNN869": (sources(jni=f"{LEGACY}.and(x)"), sources()),
 }
 
@@ -289,3 +296,37 @@ def test_an_app_may_have_one_program_per_soc(tmp_path: Path) -> None:
     assert judge(path, tmp_path / "scratch", *names) == []
     path = write_apk(tmp_path / "one.apk", libraries, others={"assets/a.bin": make_binary()})
     assert ids(judge(path, tmp_path / "scratch", *names)) == {"QNN323"}
+
+
+def test_what_packaging_is_without_a_word_of_it(tmp_path: Path) -> None:
+    """Gradle leaves libraries inside from minSdk 23 on; Android extracts them by default."""
+    root = write_sources(tmp_path / "p", SET, jni="", manifest="undeclared")
+    assert "QNN856" in ids(judge(root, tmp_path / "scratch"))
+    gradle = root / "app" / "build.gradle.kts"
+    gradle.write_text(gradle.read_text().replace("minSdk = 30", "minSdk = 21"))
+    assert "QNN856" not in ids(judge(root, tmp_path / "scratch"))
+    (unit,) = units(apk(manifest="undeclared")(tmp_path), tmp_path / "scratch")
+    assert find_extraction(unit) is True
+
+
+def test_pages_of_16_kib_are_for_64_bits(tmp_path: Path) -> None:
+    narrow = apk(abi="armeabi-v7a", manifest="inside", stored=True, align=4096)(tmp_path)
+    assert ids(judge(narrow, tmp_path / "scratch")) == {"QNN851", "QNN863"}
+
+
+def test_without_a_soc_each_program_must_fit_the_packaged_skels(tmp_path: Path) -> None:
+    programs = {
+        "assets/a.bin": make_binary(),
+        "assets/b.bin": make_binary(soc=("SM8750", 69, 79)),
+    }
+    path = write_apk(tmp_path / "app.apk", SET, others=programs)
+    (finding,) = judge(path, tmp_path / "scratch")
+    assert (finding.id, finding.subject) == ("QNN323", "b.bin")
+
+
+def test_a_flavours_library_replaces_the_main_one(tmp_path: Path) -> None:
+    root = write_sources(tmp_path / "p", make_set(OLDER))
+    write_sources(root, SET, source_set="newer")
+    (unit,) = units(root, tmp_path / "scratch")
+    assert {one.shown.split("/")[2] for one in unit.libraries} == {"newer"}
+    assert judge_unit(unit, []) == []

@@ -79,3 +79,11 @@ def test_libraries_of_all_manifests_count_and_the_rest_is_the_first_ones() -> No
     libraries = {"libcdsprpc.so": False, "libOpenCL.so": True}
     assert merged == replace(DECLARED, native_libraries=libraries)
     assert merge_manifests([]) is None
+
+
+def test_a_library_is_required_unless_the_manifest_denies_it() -> None:
+    uses = '<uses-native-library xmlns:a="{}" a:name="libA.so"/>'.format(
+        "http://schemas.android.com/apk/res/android"
+    )
+    text = f"<manifest><application>{uses}</application></manifest>"
+    assert parse_manifest(text.encode()).native_libraries == {"libA.so": True}

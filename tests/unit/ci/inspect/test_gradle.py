@@ -54,7 +54,8 @@ def test_the_rest() -> None:
     found = parse(
         """plugins { alias(libs.plugins.android.application) }
         android { ndk { abiFilters.addAll(listOf("arm64-v8a", "x86")) }
-          targetSdkVersion 34
+          defaultConfig { minSdkVersion 29; targetSdkVersion 34 } // minSdk 1
+          flavour { minSdk = 31 }
           sourceSets { main { jniLibs.srcDirs = ['libs', 'more'] } }
           packaging { jniLibs { pickFirsts += ['**/libc++_shared.so'] } } }
         dependencies { implementation project(path: ':lib:qnn')
@@ -65,7 +66,8 @@ def test_the_rest() -> None:
     assert found.is_app
     assert (found.abis, found.libraries) == (("arm64-v8a", "x86"), ("libs", "more"))
     assert (found.projects, found.archives) == (("lib:qnn",), ("libs/a.aar", "b.aar"))
-    assert (found.maven, found.target_sdk) == (("org.pytorch:executorch-android-qnn:1.0.0",), 34)
+    assert found.maven == ("org.pytorch:executorch-android-qnn:1.0.0",)
+    assert (found.min_sdk, found.target_sdk) == (29, 34)
     assert found.picks_first("lib/x86/libc++_shared.so")
     assert not found.picks_first("lib/x86/libb.so")
 
