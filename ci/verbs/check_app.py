@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ci.inspect.app_checks import judge_unit
 from ci.inspect.app_report import CheckedUnit, choose_exit, data_of, render_units
-from ci.inspect.apps import read_app
+from ci.inspect.app_trees import read_app
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor.verdict_text import WIDTH

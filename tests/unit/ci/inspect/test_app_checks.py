@@ -17,7 +17,8 @@ from ci.inspect.app_checks import (
     lacks_only_files,
     list_app_checks,
 )
-from ci.inspect.apps import AppUnit, read_app
+from ci.inspect.app_trees import read_app
+from ci.inspect.apps import AppUnit
 from provisioning.doctor.checks.registry import Finding, Severity
 from tests.stand_ins.android_apps import (
     ABI,

@@ -1,0 +1,163 @@
+"""An Android app in an archive: an APK, a set of split APKs, an AAR.
+
+Archives are unpacked into a scratch directory, by the reader that fetches use: only libraries,
+programs and the manifest, each judged before a byte is written.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from ci.inspect.app_manifest import AppManifest, merge_manifests
+from ci.inspect.apps import (
+    LFS,
+    MANIFEST,
+    PROGRAMS,
+    AppUnit,
+    Kind,
+    PackedFile,
+    gather,
+    read_manifest,
+)
+from provisioning.archives.layout import Limits, Member, check_members
+from provisioning.archives.zipfiles import (
+    STORED,
+    FileSource,
+    extract_members,
+    find_data_offset,
+    read_directory,
+)
+from provisioning.errors import IntegrityError, UnfitError, UsageError
+
+ZIP = b"PK"
+MAX_UNPACKED = 4 << 30  # bytes of all archives of an app together
+NATIVE = re.compile(r"(?:lib|jni)/([\w-]+)/([^/]+\.so)")
+ASSET = re.compile(
+    rf"(?:assets|res/raw)/(?:.*/)?([^/]+(?:\.so|{'|'.join(map(re.escape, PROGRAMS))}))"
+)
+# Names that lead out are taken too, so that they are refused.
+WANTED = re.compile(rf"{NATIVE.pattern}|{ASSET.pattern}|{MANIFEST}|/.*|(?:.*/)?\.\./.*", re.DOTALL)
+
+
+class _Contents(NamedTuple):
+    """What of an archive matters."""
+
+    libraries: tuple[PackedFile, ...]
+    assets: tuple[PackedFile, ...]
+    manifest: AppManifest | None
+    is_apk: bool = True
+
+
+class ArchiveReader:
+    """Reads the archives of one app, with one limit for all of them."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        self.left = MAX_UNPACKED
+
+    def read_file(self, path: Path) -> AppUnit:
+        with path.open("rb") as file:
+            start = file.read(len(LFS))
+        if start == LFS:
+            raise UnfitError(
+                f"{path} is an LFS pointer", fix="run 'git lfs pull' in the checkout it came from"
+            )
+        if not start.startswith(ZIP):
+            raise UsageError(
+                f"{path} is no Android app",
+                why="an APK or an AAR is a ZIP archive, and this is none",
+                fix="name an APK, an AAR, a set of APKs (.apks, .xapk), or a directory",
+            )
+        with refused_as_app(path.name), closing(FileSource(path)) as source:
+            members = read_directory(source)
+            names = {member.name for member in members}
+            if "BundleConfig.pb" in names or f"base/manifest/{MANIFEST}" in names:
+                raise UsageError(
+                    f"{path} is an app bundle (AAB)",
+                    why="a store makes the APKs of it; how they are packed is decided then",
+                    fix=f"run `bundletool build-apks --mode=universal --bundle={path.name} "
+                    f"--output={path.stem}.apks`, and check the .apks",
+                )
+            inner = [one for one in members if one.name.endswith(".apk") and one.kind == "file"]
+            if MANIFEST not in names and inner:
+                return self.read_set(path.name, self._take(source, choose_splits(inner)))
+            contents = self._read_members(source, members, path.name)
+            if MANIFEST not in names and not contents.libraries:
+                raise UsageError(
+                    f"{path} is a ZIP archive, but no Android app",
+                    why=f"it has neither {MANIFEST} nor libraries in lib/ABI or jni/ABI",
+                    fix="name an APK, an AAR, a set of APKs (.apks, .xapk), or a directory",
+                )
+        return self._combine(path.name, [contents])
+
+    def _take(self, source: FileSource, members: Sequence[Member]) -> list[Path]:
+        """The members, written below a new directory of the scratch directory."""
+        check_members(source.name, members, Limits(max(self.left, 1), case_collisions=True))
+        self.left -= sum(member.size for member in members)
+        root = Path(tempfile.mkdtemp(dir=self.scratch))
+        extract_members(source, root, [(member.name, member) for member in members])
+        return [root / member.name for member in members]
+
+    def _read_members(self, source: FileSource, members: Sequence[Member], shown: str) -> _Contents:
+        wanted = [one for one in members if one.kind == "file" and WANTED.fullmatch(one.name)]
+        libraries: list[PackedFile] = []
+        assets: list[PackedFile] = []
+        manifest = None
+        for member, path in zip(wanted, self._take(source, wanted), strict=True):
+            if member.name == MANIFEST:
+                manifest = read_manifest(path)
+                continue
+            native = NATIVE.fullmatch(member.name)
+            offset = find_data_offset(source, member) if member.method == STORED else None
+            file = PackedFile(
+                *(path.name, path, f"{shown}/{member.name}", member.size),
+                *(native[1] if native else "", member.compressed, offset),
+            )
+            (libraries if native else assets).append(file)
+        is_apk = not any(one.name.startswith("jni/") or one.name == "R.txt" for one in members)
+        return _Contents(tuple(libraries), tuple(assets), manifest, is_apk)
+
+    def read_set(self, name: str, paths: Sequence[Path]) -> AppUnit:
+        """An app in several APKs."""
+        parts = []
+        for path in paths:
+            with refused_as_app(path.name), closing(FileSource(path)) as source:
+                parts.append(self._read_members(source, read_directory(source), path.name))
+        return self._combine(name, parts)
+
+    def _combine(self, name: str, parts: Sequence[_Contents]) -> AppUnit:
+        manifests = [one.manifest for one in parts if one.manifest]
+        manifest = merge_manifests(sorted(manifests, key=lambda one: bool(one.split)))
+        libraries, duplicates = gather(part.libraries for part in parts)
+        return AppUnit(
+            *(name, Kind.APK if parts[0].is_apk else Kind.AAR, manifest, libraries, duplicates),
+            tuple(one for part in parts for one in part.assets),
+            min_sdk=manifest.min_sdk if manifest else None,
+        )
+
+
+@contextmanager
+def refused_as_app(name: str) -> Iterator[None]:
+    """What is wrong with an archive, for the person who built it."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise IntegrityError(
+            f"{name} is refused", why=error.why, fix="build the app again, or copy it again"
+        ) from error
+
+
+def choose_splits(members: Sequence[Member]) -> list[Member]:
+    """Of the APKs of a set those that a device gets together: the one for any device, else the
+    splits. Bundletool's standalone APKs are for devices that take no splits."""
+    whole = [one for one in members if one.name.rpartition("/")[2] == "universal.apk"]
+    return (
+        whole
+        or [one for one in members if not one.name.startswith("standalones/")]
+        or [*members][:1]
+    )

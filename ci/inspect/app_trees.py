@@ -1,0 +1,291 @@
+"""An Android app in any form: an archive, a directory, or sources with build files of Gradle."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path, PurePath
+
+from ci.inspect.app_archives import ArchiveReader
+from ci.inspect.app_manifest import merge_manifests
+from ci.inspect.apps import (
+    ABIS,
+    MANIFEST,
+    PROGRAMS,
+    AppUnit,
+    Kind,
+    PackedFile,
+    gather,
+    is_pointer,
+    read_manifest,
+)
+from ci.inspect.gradle import BUILD_FILES, Gradle, read_gradle
+from provisioning.console.git import ask_git
+from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, survey_tree
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect
+from provisioning.errors import IntegrityError, ToolError, UsageError
+
+MAX_DEPTH = 12
+NOT_SOURCES = frozenset({"build", "node_modules", "Pods", "third_party", "third-party"})
+OTHER_SETS = re.compile(r"main|(test|androidTest|benchmark).*")
+
+
+def read_app(path: Path, scratch: Path) -> list[AppUnit]:
+    """The app at ``path``, by flavour. Raises UsageError for what is none, UnfitError for an LFS
+    pointer, IntegrityError for a damaged or hostile archive, OSError."""
+    reader, path = ArchiveReader(scratch), path.absolute()
+    if path.is_dir():
+        units = list(_read_directory(path, reader))
+    elif path.is_file():
+        units = [reader.read_file(path)]
+    else:
+        raise UsageError(
+            f"{path} is neither a file nor a directory", fix="name an APK, an AAR or a directory"
+        )
+    return [_survey(unit, scratch) for unit in units]
+
+
+def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
+    """The unit with the facts of its files, which are laid out as a device has them."""
+    root = Path(tempfile.mkdtemp(dir=scratch))
+    for relative, one in unit.placed():
+        link = root / relative
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(one.path.absolute())
+    tree = survey_tree(root, FactsCache(root))
+    files = [
+        file
+        for file in tree.files
+        if file.relative.startswith("lib/")
+        or (file.elf and file.elf.machine in {EM_AARCH64, EM_QDSP6})
+        or file.defect is Defect.LFS_POINTER
+    ]
+    pointers = [one.shown for _, one in unit.placed() if one.is_pointer]
+    return replace(
+        unit,
+        pointers=(*unit.pointers, *pointers),
+        assets=tuple(one for one in unit.assets if one.shown not in pointers),
+        tree=replace(tree, files=tuple(files), min_sdk=unit.min_sdk),
+    )
+
+
+def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
+    """Sources with build files, else directories named after ABIs, else APKs of one app."""
+    places = list(_walk(root, 0))
+    modules = [place for place in places if any((place / one).is_file() for one in BUILD_FILES)]
+    parents = sorted({one.parent for one in places if one.name in ABIS})
+    if modules:
+        yield from _read_sources(root, modules, archives)
+    elif parents:
+        for parent in parents:
+            yield _read_plain(root, parent)
+    elif apks := sorted(one for one in root.glob("*.apk") if one.is_file()):
+        yield archives.read_set(root.name, apks)
+    elif (root / MANIFEST).is_file():
+        manifest = read_manifest(root / MANIFEST)
+        yield AppUnit(root.name, Kind.DIRECTORY, manifest)
+    else:
+        raise UsageError(
+            f"{root} holds no Android app",
+            why="it has no build.gradle, no directory named after an ABI such as arm64-v8a, "
+            f"no {MANIFEST} and no APK",
+            fix="name the directory of the app; one with libraries as a device has them is for "
+            "`qnn-ci doctor android --root staging=DIR`",
+        )
+
+
+def _read_plain(root: Path, parent: Path) -> AppUnit:
+    """An unpacked APK or AAR, or a directory with one directory for each ABI."""
+    above = [
+        one for one in (parent.parent, *parent.parent.parents, root) if one.is_relative_to(root)
+    ]
+    found = next((one / MANIFEST for one in above if (one / MANIFEST).is_file()), None)
+    manifest = read_manifest(found) if found else None
+    libraries = _list_libraries(root, parent)
+    assets = _list_assets(root, [parent.parent / "assets", parent.parent / "res" / "raw"])
+    return AppUnit(
+        _relative(root, parent) or root.name,
+        Kind.DIRECTORY,
+        manifest,
+        tuple(libraries),
+        assets=assets,
+        absent=tuple(_list_absent(root, [parent])),
+        min_sdk=manifest.min_sdk if manifest else None,
+    )
+
+
+def _read_sources(
+    root: Path, modules: Sequence[Path], archives: ArchiveReader
+) -> Iterator[AppUnit]:
+    """Each app of the tree by flavour, and each library that no app depends on."""
+    known = {place: gradle for place in modules if (gradle := read_gradle(place))}
+    whole = {place: _with_projects(root, place, known) for place in known}
+    apps = [place for place in known if known[place].is_app]
+    used = {each for place in apps for each in whole[place]}
+    used |= {each for place in known for each in whole[place][1:]}
+    for place in [*apps, *(one for one in known if one not in used)]:
+        sets = [one.name for one in sorted((place / "src").glob("*")) if (one / "jniLibs").is_dir()]
+        flavours = [one for one in sets if not OTHER_SETS.fullmatch(one)]
+        units = [
+            _read_variant(root, whole[place], known, one, archives) for one in flavours or [""]
+        ]
+        if known[place].is_app or any(unit.libraries or unit.absent for unit in units):
+            yield from units
+
+
+def _read_variant(
+    root: Path,
+    modules: Sequence[Path],
+    known: dict[Path, Gradle],
+    flavour: str,
+    archives: ArchiveReader,
+) -> AppUnit:
+    own, gradle = modules[0], known[modules[0]]
+    sets = [name for name in (flavour, "main") if name]
+    origins: list[Iterable[PackedFile]] = []
+    kept = [module / part for module in modules for part in ("src", "libs")]
+    manifests, absent, pointers = [], set(_list_absent(root, kept)), set()
+    damaged: dict[str, str] = {}
+    for module in modules:
+        found = [module / "src" / name / "jniLibs" for name in sets]
+        found += [module / name for name in known[module].libraries]
+        merged = {
+            (one.abi, one.name): one
+            for place in reversed(found)
+            for one in _list_libraries(root, place)
+        }
+        origins.append(merged.values())
+        texts = [module / "src" / name / MANIFEST for name in ("main", flavour)]
+        manifests += [read_manifest(one) for one in texts if one.is_file()]
+        for archive, path in _list_archives(module, known[module]):
+            if path is None and archive not in {PurePath(one).name for one in absent}:
+                absent.add(f"{_relative(root, module)}/{archive}".lstrip("/"))
+            elif path and is_pointer(path):
+                pointers.add(_relative(root, path))
+            elif path:
+                try:
+                    unit = archives.read_file(path)
+                except (IntegrityError, UsageError) as error:
+                    damaged[_relative(root, path)] = error.why
+                    continue
+                origins.append(
+                    replace(one, shown=one.shown.replace(path.name, _relative(root, path), 1))
+                    for one in unit.libraries
+                )
+                manifests += [unit.manifest] if unit.manifest else []
+    folders = [
+        one / "src" / name / part
+        for one in modules
+        for name in sets
+        for part in ("assets", "res/raw")
+    ]
+    assets = _list_assets(root, folders)
+    libraries, duplicates = gather(origins)
+    manifest = merge_manifests(manifests)
+    stated = manifest.min_sdk if manifest else None
+    name = _relative(root, own) or root.name
+    return AppUnit(
+        f"{name} ({flavour})" if flavour else name,
+        Kind.SOURCES if gradle.is_app else Kind.LIBRARY,
+        manifest,
+        libraries,
+        duplicates,
+        assets,
+        gradle,
+        tuple(sorted(absent)),
+        tuple(sorted(pointers)),
+        damaged,
+        gradle.min_sdk or find_min_sdk(own) or stated,
+    )
+
+
+def _walk(place: Path, depth: int) -> Iterator[Path]:
+    """The directory and those below it that are sources; a link is listed and not followed."""
+    yield place
+    if place.is_symlink() or depth > MAX_DEPTH or place.name in ABIS:
+        return
+    for path in sorted(place.iterdir()):
+        if path.name not in NOT_SOURCES and not path.name.startswith(".") and path.is_dir():
+            yield from _walk(path, depth + 1)
+
+
+def _relative(root: Path, path: Path) -> str:
+    """The path below ``root``, '' for itself; a whole path outside."""
+    text = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+    return "" if text == "." else text
+
+
+def _list_libraries(root: Path, place: Path) -> Iterator[PackedFile]:
+    """The libraries of ``place``/ABI."""
+    for abi in sorted(ABIS):
+        found = sorted((place / abi).iterdir()) if (place / abi).is_dir() else []
+        for path in found:
+            if path.suffix == ".so" and (path.is_symlink() or path.is_file()):
+                yield _see(root, path, abi)
+
+
+def _see(root: Path, path: Path, abi: str = "") -> PackedFile:
+    size_bytes = path.stat().st_size if path.exists() else 0
+    return PackedFile(path.name, path, _relative(root, path), size_bytes, abi)
+
+
+def _list_assets(root: Path, folders: Sequence[Path]) -> tuple[PackedFile, ...]:
+    """Programs and libraries below ``folders``."""
+    wanted = {*PROGRAMS, ".so"}
+    return tuple(
+        _see(root, path)
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in wanted and path.is_file()
+    )
+
+
+def _list_archives(module: Path, gradle: Gradle) -> Iterator[tuple[str, Path | None]]:
+    """The AARs in ``libs`` and those that the build file names; None for one that is missing."""
+    found = {path.name: path for path in sorted((module / "libs").glob("*.aar"))}
+    for archive in gradle.archives:
+        name = archive.rpartition("/")[2]
+        if "$" in archive or "*" in archive or name in found:
+            continue
+        places = (module / archive, *sorted(module.rglob(name)))
+        if there := next((one for one in places if one.is_file()), None):
+            found[name] = there
+        else:
+            yield archive, None
+    yield from found.items()
+
+
+def _with_projects(root: Path, module: Path, known: dict[Path, Gradle]) -> list[Path]:
+    """The module and all that it depends on, by the directories that Gradle takes by default."""
+    found, pending = [module], [module]
+    while pending:
+        for project in known[pending.pop()].projects:
+            parts = project.split(":")
+            above = [
+                one.joinpath(*parts)
+                for one in (module, *module.parents)
+                if one.is_relative_to(root)
+            ]
+            place = next((one for one in above if one in known), None)
+            if place and place not in found:
+                found.append(place)
+                pending.append(place)
+    return found
+
+
+def _list_absent(root: Path, places: Sequence[Path]) -> Iterator[str]:
+    """Libraries, archives and programs below ``places`` that git's index has and the disk lacks."""
+    top = next((one for one in (root, *root.absolute().parents) if (one / ".git").exists()), None)
+    if top is None:
+        return
+    patterns = [f"*{suffix}" for suffix in (".so", ".aar", *PROGRAMS)]
+    words = ("-c", "core.fsmonitor=false", "ls-files", "-z", "--deleted", "--", *patterns)
+    with suppress(ToolError):
+        for name in os.fsdecode(ask_git(top, *words)).split("\0"):
+            path = top / name
+            if name and any(path.is_relative_to(place) for place in places):
+                yield _relative(root, path)
