@@ -122,8 +122,8 @@ def spell_code(code: int) -> tuple[str, ...]:
 
 # A number alone is a size or a time, unless such a word is shortly before it.
 _CONTEXT = (
-    r"(?i)\b(?:err(?:or)?|code|status|fail(?:ed|ure)|return(?:s|ed)?|exits?|symbols|handle|setup)\b"
-    r"[^\n\d]{0,28}?"
+    r"(?i)\b(?:err(?:or)?|code|status|unable|fail(?:ed|ure)|return(?:s|ed)?|exits?|symbols|handle|setup)\b"
+    r"[^\n\d]{0,48}?"
 )
 
 
