@@ -80,6 +80,28 @@ def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
     assert (len(told.unknown), told.unknown_count) == (20, 31)
 
 
+def test_a_line_belongs_to_the_most_specific_rule() -> None:
+    missing = "libc++.so.1: cannot open shared object file: No such file or directory"
+    told = say(f"Cannot Open QNN library libQnnHtp.so, with error: {missing}")
+    assert names(told.causes) == ["libcxx-missing"]
+    assert told.consequences == ()
+
+
+def test_quoted_code_and_counts_of_nothing_are_no_error_lines() -> None:
+    told = say(
+        '  File "x.py", line 1, in raise_error',
+        '    raise ValueError("error: x")',
+        "errors: 0, no failures",
+        "this is deprecated and will be an error in a future release",
+        "During handling of the above exception, another exception occurred:",
+    )
+    assert told.unknown == ()
+
+
+def test_lines_end_in_any_way() -> None:
+    assert explain("log", [b"a\r\nb\rc\n", b"d\r", b"\ne"], RULES).lines == 5
+
+
 def test_a_matched_line_is_not_unknown_and_is_counted() -> None:
     told = say(DEVICE, DEVICE, "fine", DEVICE)
     assert told.causes[0].count == 3
