@@ -182,7 +182,7 @@ def make_rules(rows: Iterable[Advice]) -> tuple[Rule, ...]:
         Rule(
             id=f"policy-{number}",
             area=Area.JUDGING,
-            cause=row.why,
+            cause=row.why or "a row of your policy knows it",
             fix=row.fix,
             pattern=row.pattern,
             matches="",
