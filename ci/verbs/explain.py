@@ -20,6 +20,7 @@ from provisioning.errors import ExitCode, UsageError
 STDIN = "-"
 PART_BYTES = 1 << 20
 LOGS = (".log", ".txt", ".out", ".err", ".logcat")
+ARCHIVES = (b"PK\x03\x04", b"\x1f\x8b", b"\xfd7zXZ", b"BZh")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +100,8 @@ def read_log(name: str, rules: tuple[Rule, ...]) -> Explanation:
 
 
 def read_parts(path: Path | None) -> Iterator[bytes]:
-    """Yield the bytes of a file, or of standard input, in parts. Raises OSError."""
+    """Yield the bytes of a file, or of standard input, in parts. Raises OSError, and UsageError for
+    an archive and for a terminal."""
     if path is None:
         if sys.stdin is None or sys.stdin.isatty():
             raise UsageError(
@@ -109,5 +111,10 @@ def read_parts(path: Path | None) -> Iterator[bytes]:
             yield part
         return
     with path.open("rb") as file:
-        while part := file.read(PART_BYTES):
+        part = file.read(PART_BYTES)
+        if part.startswith(ARCHIVES):
+            fix = "unpack it, and name the directory"
+            raise UsageError(f"{path} is an archive, not a log", fix=fix)
+        while part:
             yield part
+            part = file.read(PART_BYTES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import zipfile
 from pathlib import Path
 
 import jsonschema
@@ -54,6 +55,16 @@ def test_a_directory_stands_for_its_logs(
 def test_what_cannot_be_read_gives_2(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert main(["explain", str(tmp_path / name)]) == 2
+
+
+def test_an_archive_of_logs_is_not_taken_for_a_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = tmp_path / "logs_123.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("build.txt", SPACE)
+    assert main(["explain", str(archive)]) == 2
+    assert "unpack it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("log", "code"), [(b"", 0), (SPACE.encode(), 1)])
