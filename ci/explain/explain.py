@@ -16,6 +16,7 @@ LINE_CHARS = 500  # of a line, around what was found: a pattern's work is bounde
 MOST_MATCHES = 1000  # of one rule, counted
 SHOWN_UNKNOWN = 20
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_DIGITS = b"0123456789"
 _UTF16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 # What marks an error line, in lower case, and the lines of a traceback that only quote code.
 _MARKS = (b"error", b"fatal", b"fail", b"exception", b"abort", b"sigsegv", b"cannot ", b"<e>")
@@ -86,11 +87,15 @@ class _Scan:
     def read(self, chunk: bytes) -> None:
         """Look for the rules in whole lines of a log; the first that a line matches has it."""
         low = chunk.lower()
+        # Most lines differ in numbers only, and most texts are in none of them.
+        shapes = b"\n".join(set(low.translate(None, _DIGITS).split(b"\n")))
         known: set[int] = set()
         for rule in self.rules:
             if (had := self.seen.get(rule.id)) and had.count >= MOST_MATCHES:
                 continue
-            for start, line in _find_lines(chunk, low, rule.literals):
+            literals = rule.literals or (b"",)
+            literals = tuple(one for one in literals if one.translate(None, _DIGITS) in shapes)
+            for start, line in _find_lines(chunk, low, literals):
                 if start not in known and rule.fits(line):
                     known.add(start)
                     self._note(rule, chunk, start, line)
@@ -117,10 +122,9 @@ class _Scan:
 
 
 def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator[tuple[int, str]]:
-    """Yield where each line begins that has one of ``literals``, and what of it is around that; all
-    lines if there are none."""
+    """Yield where each line begins that has one of ``literals``, and what of it is around that."""
     found: dict[int, int] = {}
-    for literal in literals or (b"",):
+    for literal in literals:
         at = low.find(literal)
         while 0 <= at < len(low):
             start = low.rfind(b"\n", 0, at) + 1
