@@ -37,9 +37,9 @@ On a phone:
 ```sh
 adb shell mkdir -p /data/local/tmp/bundle/outputs
 adb push files/. M.pte input_list.txt *.raw /data/local/tmp/bundle/
-adb shell 'cd /data/local/tmp/bundle && chmod 755 {runner} && export LD_LIBRARY_PATH=$PWD \
-  ADSP_LIBRARY_PATH=$PWD && ./{runner} --model_path M.pte --input_list_path input_list.txt \
-  --output_folder_path outputs'
+adb shell 'cd /data/local/tmp/bundle && chmod 755 {runner} &&
+  export LD_LIBRARY_PATH=$PWD ADSP_LIBRARY_PATH=$PWD &&
+  ./{runner} --model_path M.pte --input_list_path input_list.txt --output_folder_path outputs'
 adb pull /data/local/tmp/bundle/outputs
 ```
 
@@ -135,8 +135,8 @@ def stage(
     if not head:
         raise UnfitError(f"{runner} is no program", fix="name a runner that build_android made")
     target = find_target(head.elf)
-    places = [runner.parent, *map(Path, head.elf.runpath), *runtimes]
-    known = index_libraries(places, head.elf, progress)
+    near = [runner.parent, *map(Path, head.elf.runpath)]
+    known = index_libraries(near, runtimes, head.elf, progress)
     wanted = [BACKEND, SYSTEM]
     skels: dict[str, Path] = {}
     if target is Target.EMULATOR:
@@ -208,22 +208,20 @@ def read_library(path: Path) -> Found | None:
 
 
 def index_libraries(
-    places: Iterable[Path], like: ElfFacts, progress: Progress
+    near: Iterable[Path], runtimes: Iterable[Path], like: ElfFacts, progress: Progress
 ) -> Mapping[str, Found]:
-    """Return the libraries for a runner's system below ``places``, by file name; an earlier place
-    counts more than a later one."""
-    known: dict[str, Found] = {}
-    for place in places:
-        if not place.is_dir():
-            continue
+    """Return the libraries for a runner's system in the directories ``near`` it and anywhere below
+    ``runtimes``, by file name; an earlier place counts more than a later one."""
+    paths = [path for place in near if place.is_dir() for path in sorted(place.iterdir())]
+    for place in runtimes:
         progress.step(f"looking for libraries in {place}")
-        for top, _, names in walk(place):
-            for name in names:
-                if name in known or ".so" not in name:
-                    continue
-                found = read_library(top / name)
-                if found and is_alike(found.elf, like):
-                    known[name] = found
+        paths += (top / name for top, _, names in walk(place) for name in sorted(names))
+    known: dict[str, Found] = {}
+    for path in paths:
+        if ".so" in path.name and path.name not in known:
+            found = read_library(path)
+            if found and is_alike(found.elf, like):
+                known[path.name] = found
     return known
 
 
