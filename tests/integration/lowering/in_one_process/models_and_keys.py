@@ -281,6 +281,11 @@ def test_what_a_graph_computes_is_in_its_digest(
     assert digests[0] == digests[1] != digests[2]
 
 
+def test_the_shapes_and_types_of_its_values_are_in_the_digest_of_a_graph() -> None:
+    inputs = (draw(), draw().double(), torch.ones(3, 4))
+    assert len({digest_graph(Above(), (one,)) for one in inputs}) == len(inputs)
+
+
 class Above(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         return x.relu()

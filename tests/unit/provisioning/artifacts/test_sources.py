@@ -297,7 +297,7 @@ def test_a_link_follows_the_one_file_that_fits() -> None:
 def test_another_wheel_is_described_by_its_name_and_what_it_holds(
     wheel_request: ArtifactRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "tiny_qnn-1.1-cp311-cp311-manylinux_2_34_x86_64.manylinux_2_35_x86_64.whl"
+    name = "tiny_qnn-1.1-cp311-cp311-manylinux_2_34_x86_64.manylinux_2_35_x86_64.linux_x86_64.whl"
     content = {
         "tiny_qnn/libQnnHtp.so": b"v2.50.1.270101104044\0" + bytes(3_000_000),
         "tiny_qnn.libs/libc++-9f.so.1.0": b"c++",
