@@ -160,6 +160,7 @@ def test_large_outputs_are_disturbed_less_often(
     monkeypatch.setattr(noise_module, "MAX_BYTES", int(size_bytes * RUNS * kept) + 1)
     (noise,) = predict_noise(trace(0.0, 0.0, 0.05), inputs(), float16=False)
     assert len(noise) == runs
+    assert np.mean(np.abs(np.asarray(noise)) > 1e-6) == pytest.approx(0.1, abs=0.03)
 
 
 def test_what_float16_holds_is_read_without_an_error() -> None:

@@ -154,8 +154,9 @@ def test_a_repository_is_neither_one_file_nor_locked(
 ) -> None:
     job = make_job(tmp_path, monkeypatch, "git")
     (tmp_path / "mine").touch()
-    with pytest.raises(UsageError, match="lib does not come as one file"):
+    with pytest.raises(UsageError, match="lib does not come as one file") as caught:
         take_archive(job.request, tmp_path / "mine", job.store)
+    assert "--from" in caught.value.fix
     with pytest.raises(UsageError, match="lib has no lock") as caught:
         plan_lock(job.request, job.store, job.progress)
     assert caught.value.why == "its source is git: a commit is its pin"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from provisioning.artifacts.provision_many import describe_fetch
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.artifacts.sources.git import _Checkout
 from provisioning.console.progress import Progress
+from provisioning.errors import ToolError
 from provisioning.manifest.reader import read_toolchain
 from provisioning.store.store import Published, Store
 from tests.stand_ins.toolchains import describe
@@ -47,19 +50,30 @@ commit = "{git(repository, "rev-parse", "HEAD")}"
     return FillJob(request, root, Store(tmp_path / "home"), Progress())
 
 
-@pytest.mark.parametrize("kind", ["directory", "link", "file"])
+@pytest.mark.parametrize("kind", ["directory", "damaged", "link", "file"])
 def test_a_commit_comes_from_a_git_directory_and_from_no_link_to_one(
     job: FillJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     published = Published(tmp_path / "published", "code")
     published.root.mkdir(parents=True)
     source, target = tmp_path / "repository/.git", published.root / ".git"
-    if kind == "directory":
+    if kind in {"directory", "damaged"}:
         shutil.copytree(source, target)
     elif kind == "link":
         target.symlink_to(source)
     else:
         target.write_text(f"gitdir: {source}\n")
+    if kind == "damaged":
+        for path in (target / "objects").rglob("*"):
+            path.write_bytes(b"") if path.is_file() else None
     monkeypatch.setattr(job.store, "editions", lambda key: [published])
     assert _Checkout(job).fetch_from_store() == (kind == "directory")
     assert (job.root / "file").is_file() == (kind == "directory")
+    assert bool(list(job.root.iterdir())) == (kind == "directory")  # what is left may not count
+
+
+def test_a_git_that_fails_is_shown_with_its_words(job: FillJob) -> None:
+    with pytest.raises(ToolError, match=r"git exited with .*no-such-verb"):
+        _Checkout(job).git("no-such-verb")
+    (head, *_) = describe_fetch([job.request], job.store)
+    assert re.match(r"to fetch: 1 artifacts; [\d.,]+ \w+ are free in ", head)

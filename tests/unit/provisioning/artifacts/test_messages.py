@@ -339,11 +339,11 @@ def test_why_pip_failed_is_said_shortly(
 def test_what_pip_brings_under_another_name_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for brought in ("b.whl", ""):
+    for brought in ("a.whl, b.whl", ""):
 
         def run(argv: list[str], brought: str = brought, **_: Any) -> None:
-            if brought:
-                write(Path(argv[argv.index("--dest") + 1]) / brought, b"bytes")
+            for name in filter(None, brought.split(", ")):
+                write(Path(argv[argv.index("--dest") + 1]) / name, b"bytes")
 
         monkeypatch.setattr(wheel, "run_process", run)
         with pytest.raises(QnnCiError) as caught:
