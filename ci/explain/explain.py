@@ -21,7 +21,8 @@ _UTF16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 # What marks an error line, in lower case, and the lines of a traceback that only quote code.
 _MARKS = (b"error", b"fatal", b"fail", b"exception", b"abort", b"sigsegv", b"cannot ", b"<e>")
 _ERROR = re.compile(
-    r"(?i)\b(?:error|fatal|failed|failure|exception|abort(?:ed|ing)?|cannot|can't|unable to)\b"
+    r"(?i)(?<![\w./-])(?:error|fatal|failed|failure|exception|abort(?:ed|ing)?|cannot|can't"
+    r"|unable to)\b(?![./-]\w)"  # not a part of a file's name
     r"|[a-z](?:Error|Exception)\b|SIGSEGV|SIGABRT|<E>|\[E:|\bE/|\bE \w+ *:"
 )
 _QUOTED = re.compile(

@@ -80,6 +80,15 @@ def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
     assert (len(told.unknown), told.unknown_count) == (20, 31)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["[9/9] Building abort.cpp.o", "cp a/error/b.h c", "-I/x/fatal-dir -Iy", "error.cpp compiled"],
+)
+def test_names_of_files_are_no_errors(line: str) -> None:
+    assert say(line, "error: real").unknown_count == 1
+    assert say(line).unknown == ()
+
+
 def test_a_line_belongs_to_the_most_specific_rule() -> None:
     missing = "libc++.so.1: cannot open shared object file: No such file or directory"
     told = say(f"Cannot Open QNN library libQnnHtp.so, with error: {missing}")
