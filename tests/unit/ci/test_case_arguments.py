@@ -12,14 +12,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.cases import pool
+from ci.cases.baselines import name_figures
 from ci.cases.session import Phases
+from ci.report.evidence import BASELINES, POLICY
+from ci.report.schema import Case, Status, Tool
+from ci.report.write import read_report, report_data, write_report
+from ci.verbs.lanes import steps
 from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_arguments,
     keep_evidence,
+    publish,
     repeat_command,
     take_steps,
 )
@@ -28,6 +35,8 @@ from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine
 from provisioning.errors import ExitCode, UsageError
+from provisioning.files import hash_file
+from provisioning.manifest.reader import manifests_root
 from tests.stand_ins.reports import make_report
 
 
@@ -38,6 +47,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+CASE = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=70.0)
+TOOLS = (Tool(name="executorch", version="9.2"), Tool(name="qnn-runtime", version="9.1"))
 CORES = str(len(os.sched_getaffinity(0)))
 
 
@@ -143,6 +154,81 @@ def test_evidence_is_of_one_run(tmp_path: Path) -> None:
     old.touch()
     keep_evidence(make_report([]), old.parent, None, Progress())
     assert not old.exists()
+
+
+def args_of(**more: Any) -> argparse.Namespace:
+    """What a call without options gives what publishes its report."""
+    usual = {"base": None, "policy": None, "keep_artifacts": None, "record": False, "sarif": None}
+    return argparse.Namespace(**{**usual, **more})
+
+
+@pytest.mark.parametrize(
+    ("status", "record", "recorded"),
+    [(Status.PASSED, True, 1), (Status.PASSED, False, 0), (Status.FAILED, True, 0)],
+)
+def test_figures_of_a_run_that_passed_are_recorded_when_that_is_asked_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: Status,
+    record: bool,
+    recorded: int,
+) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(steps, "record_baselines", lambda *given: found.append(given) or [])
+    report = make_report([replace(CASE, status=status)])
+    args = args_of(record=record, policy=write_policy(tmp_path))
+    outcome = publish(report, tmp_path / "reports", args, Progress())
+    assert outcome.exit_code == report.exit_code
+    assert found == [(report, tmp_path / "own-baselines")] * recorded
+
+
+def test_a_report_is_written_where_reports_and_kept_files_are(tmp_path: Path) -> None:
+    """With what differs from a base; what an earlier run wrote there is replaced."""
+    report = make_report([CASE])
+    write_report(make_report([replace(CASE, sqnr_db=60.0)]), tmp_path / "base")
+    kept = tmp_path / "kept"
+    args = args_of(keep_artifacts=kept, base=tmp_path / "base", sarif=tmp_path / "a.json")
+    outcome = publish(report, tmp_path / "base", args, Progress())
+    written = read_report(tmp_path / "base")
+    assert written == read_report(kept)
+    assert written.comparison
+    assert outcome.data == report_data(written)
+    assert (tmp_path / "a.json").is_file()
+
+
+def write_policy(tmp_path: Path) -> Path:
+    path = tmp_path / "own.toml"
+    path.write_text('extends = "default"\n')
+    return path
+
+
+@pytest.mark.parametrize("session", ["test_emulator", "test_onnx"])
+def test_evidence_names_the_policy_and_the_figures_that_a_run_was_judged_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session: str
+) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(steps.evidence, "write_evidence", lambda *given: found.append(given))
+    monkeypatch.setattr(steps.importlib.util, "find_spec", lambda _: True)
+    suite, policy = tmp_path / "suite", write_policy(tmp_path)
+    monkeypatch.setattr(steps, "suite_folder", lambda: suite)
+    report = replace(make_report([CASE], toolchain=TOOLS), session=session)
+    default = manifests_root() / "policies" / f"{steps.LANES[session]}.toml"
+    digests: list[Any] = []
+    for path, recorded in (
+        (None, ()),
+        (policy, ()),
+        (policy, (tmp_path / "own-baselines",)),
+        (policy, (tmp_path / "own-baselines", suite)),
+    ):
+        for folder in recorded:
+            folder.mkdir(exist_ok=True)
+            (folder / name_figures(TOOLS)).write_text(folder.name)
+        keep_evidence(report, tmp_path / "evidence", path, Progress())
+        digests.append(found[-1][-1])
+        assert digests[-1][POLICY] == hash_file(path or default)
+        assert (BASELINES in digests[-1]) is bool(recorded)
+    assert digests[2] != digests[3]
+    assert found[-1][:2] == (report, tmp_path / "evidence")
 
 
 def test_a_list_writes_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,224 @@
+"""``build``: what is checked before anything is built, what is written where, and exit codes.
+
+Preparing, building and comparing are stand-ins; the verb's own order and record are real.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.__main__ import main
+from ci.builds.targets import find_target
+from ci.verbs import build as verb
+from provisioning.artifacts.choice import SDK_VARIABLE
+from provisioning.errors import ExitCode, UnfitError
+
+GOOD = SimpleNamespace(failing=(), unread=())
+
+
+class Builds:
+    """What the verb asked for, in order; ``published`` says how each build ends."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.requests: list[Any] = []
+        self.targets: list[Any] = []
+        self.published = [True, True]
+        self.parity: Any = GOOD
+        self.places: list[tuple[str, bool]] = []
+
+    def prepare(self, target: Any, request: Any, _progress: Any) -> Any:
+        self.targets.append(target)
+        self.requests.append(request)
+        plan = SimpleNamespace(target=target, list_commands=lambda: [("cmake", "-S", "a b")])
+        return SimpleNamespace(plan=plan, check=lambda: self.done.append("check"), number=request)
+
+    def check(self, _job: Any, install: str, *, with_proof: bool) -> None:
+        self.done.append("delivery")
+        self.places.append((install, with_proof))
+
+    def build(self, _job: Any, _progress: Any) -> Any:
+        self.done.append("build")
+        published = self.published.pop(0)
+        if published is None:
+            raise UnfitError("no compiler")
+        return SimpleNamespace(published=published)
+
+    def deliver(self, _job: Any, _result: Any, where: str, *_: Any, with_proof: bool) -> Any:
+        self.done.append("deliver")
+        self.places.append((where, with_proof))
+        return {"overlay": where}
+
+    def compare(self, _job: Any, _progress: Any) -> Any:
+        self.done.append("parity")
+        return self.parity
+
+
+@pytest.fixture
+def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    monkeypatch.setenv(SDK_VARIABLE, "")
+    made = Builds()
+    for name, own in {
+        "prepare_job": made.prepare,
+        "check_delivery": made.check,
+        "run_build": made.build,
+        "deliver": made.deliver,
+        "compare_parity": made.compare,
+        "describe_result": lambda result: {"published": result.published},
+        "render_result": lambda *_: "",
+        "render_table": lambda *_, **__: "",
+        "render_document": lambda _: {"findings": []},
+        "find_python": lambda word: Path(word or "python"),
+    }.items():
+        monkeypatch.setattr(verb, name, own)
+    return made
+
+
+RECORD = Path("reports/build_aot/artifacts.json")
+TWO = ("--python", "3.10", "--python", "3.11")
+
+
+@pytest.mark.parametrize(
+    ("published", "code", "delivered"),
+    [([True, True], 0, 2), ([False, True], 1, 1), ([True, False], 1, 1), ([False, False], 1, 0)],
+)
+def test_one_build_that_is_not_published_fails_the_call(
+    builds: Builds, published: list[bool], code: int, delivered: int
+) -> None:
+    builds.published = [*published]
+    assert main(["build", "aot", *TWO]) == code
+    data = json.loads(RECORD.read_text())
+    assert [row["published"] for row in data["builds"]] == published
+    assert [("overlay" in row) for row in data["builds"]] == published
+    assert data["parity"] == {"findings": []}
+    assert builds.done.count("deliver") == delivered
+    assert builds.done[:3] == ["delivery", "delivery", "parity"]
+
+
+def test_what_was_built_before_a_build_that_cannot_start_is_recorded(builds: Builds) -> None:
+    builds.published = [True, None]  # type: ignore[list-item]
+    assert main(["build", "aot", *TWO]) == ExitCode.ENVIRONMENT
+    assert len(json.loads(RECORD.read_text())["builds"]) == 1
+
+
+FAILING = SimpleNamespace(failing=("one",), unread=())
+UNREAD = SimpleNamespace(failing=(), unread=("all",))
+
+
+@pytest.mark.parametrize(
+    ("words", "parity", "compared", "code"),
+    [
+        ([], FAILING, True, 0),
+        (["--parity", "strict"], GOOD, True, 0),
+        (["--parity", "strict"], FAILING, True, 1),
+        (["--parity", "strict"], UNREAD, True, 1),
+        (["--parity", "off"], FAILING, False, 0),
+        (["--dry-run"], FAILING, False, 0),
+        (["--dry-run", "--parity", "strict"], FAILING, True, 1),
+        (["--parity", "strict"], None, True, 0),
+    ],
+)
+def test_parity_fails_a_build_where_it_is_strict(
+    builds: Builds, words: list[str], parity: Any, compared: bool, code: int
+) -> None:
+    builds.parity = parity
+    assert main(["build", "aot", *words]) == code
+    assert ("parity" in builds.done) is compared
+    assert ("build" in builds.done) is ("--dry-run" not in words)
+
+
+def test_a_failed_build_stays_one_when_parity_is_strict_and_good(builds: Builds) -> None:
+    builds.published = [False]
+    assert main(["build", "aot", "--parity", "strict"]) == ExitCode.FAILED
+
+
+def test_a_dry_run_prints_commands_that_a_shell_takes_and_writes_nothing(
+    builds: Builds, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["build", "aot", "--dry-run"]) == ExitCode.OK
+    assert capsys.readouterr().out == "cmake -S 'a b'\n"
+    assert builds.done == ["delivery", "check"]
+    assert not [*Path().iterdir()]
+
+
+def test_a_check_asks_for_no_packages_and_builds_nothing(builds: Builds) -> None:
+    assert main(["build", "aot", "--check", *TWO]) == ExitCode.OK
+    assert builds.done == ["check", "check"]
+    assert {one.packages for one in builds.requests} == {False}
+    assert not [*Path().iterdir()]
+
+
+def test_a_directory_that_cannot_be_written_is_named_before_a_build(builds: Builds) -> None:
+    Path("a-file").touch()
+    assert main(["build", "aot", "--reports", "a-file"]) == ExitCode.DOWNLOAD
+    assert "build" not in builds.done
+
+
+def test_every_option_reaches_the_build(builds: Builds, tmp_path: Path) -> None:
+    assert main(["build", "aot"]) == ExitCode.OK
+    usual = builds.requests[-1]
+    assert (usual.source, usual.doctor, usual.packages, usual.clean, usual.release) == (
+        None, True, True, False, False,
+    )  # fmt: skip
+    assert builds.places == [("overlay", True)] * 2
+    builds.places.clear()
+    where = ["--source", "tree", "--python", "3.11", "--install", "none", "--no-proof"]
+    how = ["--jobs", "3", "--clean", "--release", "--no-doctor", "-D", "A=b=c", "-D", "B="]
+    assert main(["build", "aot", *where, *how]) == ExitCode.OK
+    request = builds.requests[-1]
+    assert (request.source, request.python) == (tmp_path / "tree", Path("3.11"))
+    assert (request.jobs, request.clean, request.release) == (3, True, True)
+    assert (request.doctor, request.packages) == (False, True)
+    assert request.defines == {"A": "b=c", "B": ""}
+    assert builds.places == [("none", False)] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["direct", "--dsp-type", "0"], lambda: find_target("direct").lpai_profile),
+        (["direct"], lambda: find_target("direct").profile),
+        (["runner"], lambda: find_target("runner").profile),
+        (["runner", "--source", "tree"], lambda: find_target(source_target()).profile),
+    ],
+)
+def test_the_profile_is_the_one_of_what_is_built(
+    builds: Builds, words: list[str], expected: Callable[[], str]
+) -> None:
+    assert main(["build", *words]) == ExitCode.OK
+    assert builds.targets[-1].profile == expected()
+
+
+def source_target() -> str:
+    """The target that builds the runner of a checkout."""
+    return find_target("runner").with_source
+
+
+def test_a_checkout_chooses_the_target_for_checkouts(builds: Builds) -> None:
+    assert main(["build", "runner", "--source", "tree"]) == ExitCode.OK
+    assert main(["build", "runner"]) == ExitCode.OK
+    assert [one.name for one in builds.targets] == [source_target(), "runner"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["aot", "--jobs", "-1"],
+        ["aot", "-D", "A"],
+        ["aot", "-D", "=b"],
+        ["android", *TWO],
+        ["android", "--profile", "lpai"],
+        ["aot", "--sdk", "no-such-directory"],
+    ],
+)
+def test_a_call_that_makes_no_sense_prepares_nothing(builds: Builds, words: list[str]) -> None:
+    assert main(["build", *words]) == ExitCode.USAGE
+    assert not builds.targets

@@ -1,0 +1,285 @@
+"""What a call of test-emulator passes on to the run, and what the verb makes of its report.
+
+The four steps are a stand-in: nothing is provisioned, lowered or run.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ci.__main__ import main
+from ci.cases.judged import SessionOptions
+from ci.report.schema import Case, Report, Status
+from ci.report.write import read_report
+from ci.verbs import emulate
+from ci.verbs.lanes import built
+from ci.verbs.lanes import executorch as lane
+from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
+from provisioning.artifacts.environment import Environment
+from provisioning.console.progress import Progress
+from provisioning.doctor import examine
+from provisioning.errors import ExitCode
+from provisioning.manifest.targets import Backend
+from tests.stand_ins.reports import make_report
+
+CASE = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=70.0)
+BUILT = {"executorch_version": "1.4.1", "qnn_sdk_version": "2.99"}
+
+
+@dataclass
+class Steps:
+    """What the four steps were called with; the report that they return."""
+
+    environment: Environment = field(default_factory=lambda: Environment("emulator", (), {}))
+    report: Report = field(default_factory=lambda: make_report([CASE]))
+    given: dict[str, Any] = field(default_factory=dict)
+    ran: dict[str, Any] = field(default_factory=dict)
+
+    def take(self, profile: str, _work: str, run: Any, phases: Any, **more: Any) -> Report:
+        self.given = {"profile": profile, "phases": phases, **more}
+        report: Report = run(self.environment, "the scratch pool")
+        return report
+
+    def run(self, specs: Any, environment: Any, runner: Any, options: Any, **more: Any) -> Report:
+        own = {"specs": specs, "environment": environment, "runner": runner, "options": options}
+        self.ran = {**own, **more}
+        return self.report
+
+    @property
+    def options(self) -> SessionOptions:
+        found: SessionOptions = self.ran["options"]
+        return found
+
+
+@pytest.fixture
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    for name in (SDK_VARIABLE, ADAPTOR_VARIABLE, built.FINISHED):
+        monkeypatch.setenv(name, "")
+    made = Steps()
+    monkeypatch.setattr("ci.verbs.lanes.steps.record_baselines", lambda *_: [])
+    monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
+    monkeypatch.setattr(emulate, "take_steps", made.take)
+    monkeypatch.setattr(emulate, "require_packages", lambda *_: None)
+    monkeypatch.setattr(lane, "run_specs", made.run)
+    monkeypatch.setattr(examine, "require_runtime", lambda *_: None)
+    monkeypatch.setattr(built, "version", {"executorch": "1.5.1"}.__getitem__)
+    return made
+
+
+def run(*words: str) -> int:
+    return main(["test-emulator", "--model", "mlp", "--scheme", "fp16", *words])
+
+
+def test_a_call_without_options_is_the_usual_one(steps: Steps) -> None:
+    assert run() == ExitCode.OK
+    options = steps.options
+    assert (options.use_cache, options.record, options.keep, options.baselines) == (
+        True, False, None, None,
+    )  # fmt: skip
+    assert (options.backend, options.beside) == (Backend.HTP, Path("reports/test_emulator/qnn"))
+    assert [(one.model, one.scheme.value, one.soc) for one in steps.ran["specs"]] == [
+        ("mlp", "fp16", "SM8650")
+    ]
+    assert (steps.ran["runner"], steps.ran["plain"]) == ("python", False)
+    assert steps.given["profile"] == "emulator"
+    assert steps.given["choice"].is_usual
+    assert (steps.given["offline"], steps.given["tolerated"]) == (False, ())
+    assert not {"--plain", "--runner", "--backend", "--sdk"} & {*shlex.split(options.command)}
+
+
+def test_every_option_reaches_the_run(steps: Steps, tmp_path: Path) -> None:
+    Path("qnn.toml").write_text('extends = "default"\n')
+    (tmp_path / "an sdk").mkdir()
+    own = [
+        "--sdk",
+        "an sdk",
+        "--adaptor",
+        "wheel",
+        "--runner",
+        "./a runner",
+        "--log-level",
+        "debug",
+    ]
+    flags = ["--plain", "--try-unsupported", "--no-cache", "--record", "--offline"]
+    more = ["--policy", "qnn.toml", "--keep-artifacts", "kept", "--jobs", "3", "--timeout-s", "7"]
+    assert run(*own, *flags, *more, "--reports", "out") == ExitCode.OK
+    options = steps.options
+    assert (options.use_cache, options.record, options.jobs, options.timeout_s) == (
+        False, True, 3, 7.0,
+    )  # fmt: skip
+    assert options.keep == tmp_path / "kept"
+    assert options.beside == tmp_path / "out/test_emulator/qnn"
+    assert options.baselines == tmp_path / "qnn-baselines"
+    assert (steps.ran["runner"], steps.ran["plain"]) == ("./a runner", True)
+    assert {one.source.choices.log_level for one in steps.ran["specs"]} == {"debug"}
+    assert steps.given["offline"]
+    assert steps.given["tolerated"] == emulate.UNSUPPORTED
+    assert steps.given["choice"].sdk == str(tmp_path / "an sdk")
+    assert steps.given["profile"] == steps.given["choice"].profile != "emulator"
+    command = shlex.split(options.command)
+    assert {"--plain", "--try-unsupported"} <= {*command}
+    pairs = {*pairwise(command)}
+    assert pairs >= {
+        ("--policy", "qnn.toml"),
+        ("--runner", "./a runner"),
+        ("--log-level", "debug"),
+        ("--sdk", str(tmp_path / "an sdk")),
+        ("--adaptor", "wheel"),
+    }
+
+
+def test_a_backend_reaches_the_run_and_its_command(steps: Steps) -> None:
+    assert main(["test-emulator", "--model", "mlp", "--backend", "lpai"]) == ExitCode.OK
+    assert steps.options.backend is steps.given["backend"] is Backend.LPAI
+    assert "--backend lpai" in steps.options.command
+    assert steps.options.policy.schemes.keys() == {one.scheme for one in steps.ran["specs"]}
+
+
+@pytest.mark.parametrize("word", ["--model", "--scheme", "--soc"])
+def test_a_plan_and_a_choice_of_cases_exclude_each_other(steps: Steps, word: str) -> None:
+    case = {"model": "mlp", "scheme": "fp16", "soc": "SM8750"}
+    Path("plan.json").write_text(json.dumps({"base": "a", "head": "b", "cases": [case]}))
+    assert main(["test-emulator", "--plan", "plan.json", word, "*"]) == ExitCode.USAGE
+    assert not steps.given
+    assert main(["test-emulator", "--plan", "plan.json"]) == ExitCode.OK
+    (spec,) = steps.ran["specs"]
+    assert (spec.model, spec.scheme.value, spec.soc) == ("mlp", "fp16", "SM8750")
+
+
+def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
+    found = []
+    for index in (1, 2):
+        words = ["--scheme", "fp16", "--shard", f"{index}/2"]
+        assert main(["test-emulator", "--model", "mlp", "--model", "lstm", *words]) == ExitCode.OK
+        mark = read_report(Path("reports/test_emulator")).shard
+        assert mark
+        assert (mark.index, mark.count, len(mark.positions)) == (index, 2, 1)
+        found += [one.model for one in steps.ran["specs"]]
+    assert sorted(found) == ["lstm", "mlp"]
+
+
+def test_another_executorch_is_refused_before_anything_is_done(steps: Steps) -> None:
+    assert run("--executorch", "1.4.1") == ExitCode.ENVIRONMENT
+    assert not steps.given
+    assert run("--executorch", "1.5.1") == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("status", "strict", "code"),
+    [
+        (Status.PASSED, [], ExitCode.OK),
+        (Status.PASSED, ["--strict"], ExitCode.ENVIRONMENT),
+        (Status.FAILED, [], ExitCode.FAILED),
+        (Status.FAILED, ["--strict"], ExitCode.FAILED),
+    ],
+)
+def test_a_built_runner_that_does_not_load_the_programs_is_told_and_fails_strict_runs(
+    steps: Steps,
+    monkeypatch: pytest.MonkeyPatch,
+    status: Status,
+    strict: list[str],
+    code: ExitCode,
+) -> None:
+    monkeypatch.setenv(built.FINISHED, "build_android")
+    record = Path("reports/build_android/artifacts.json")
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"builds": [{"identity": BUILT}]}))
+    report = make_report([replace(CASE, status=status)])
+    steps.report = replace(report, remarks=("a remark of the run",))
+    assert run(*strict) == code
+    first, second = read_report(Path("reports/test_emulator")).remarks
+    assert first == "a remark of the run"
+    assert second.startswith("warning: ")
+    fits = {**BUILT, "executorch_version": "1.5.1"}
+    record.write_text(json.dumps({"builds": [{"identity": fits}]}))
+    assert run(*strict) == (ExitCode.OK if status is Status.PASSED else ExitCode.FAILED)
+    _, second = read_report(Path("reports/test_emulator")).remarks
+    assert not second.startswith("warning")
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> object:
+    """The runner of a device whose bundle is for two SoCs."""
+    runner = object()
+
+    @contextmanager
+    def ready(*_: Any) -> Iterator[tuple[object, str]]:
+        yield runner, "facts"
+
+    bundle = SimpleNamespace(socs=("SM8750", "SM8650"))
+    monkeypatch.setattr(emulate, "read_bundle", lambda _: bundle)
+    monkeypatch.setattr(emulate, "ready_device", ready)
+    monkeypatch.setattr(emulate, "describe_device", lambda *given: f"on {given[1]}")
+    return runner
+
+
+@pytest.mark.parametrize(
+    ("words", "soc"), [([], "SM8750"), (["--soc", "SM8650"], "SM8650"), (["--soc", "sm8650"], "")]
+)
+def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
+    steps: Steps,
+    device: object,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    soc: str,
+) -> None:
+    monkeypatch.setattr(emulate, "check_backend", lambda *_: pytest.fail("the host's own"))
+    where = ["--device", "adb:", "--bundle", "a bundle"]
+    assert run(*where, *words) == ExitCode.OK
+    assert {one.soc for one in steps.ran["specs"]} == {soc or "SM8650"}
+    assert steps.ran["runner"] is device
+    assert read_report(Path("reports/test_emulator")).remarks == ("on facts",)
+    assert "--device adb: --bundle" in steps.options.command
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--device", "adb:"],
+        ["--device", "adb:", "--bundle", "b", "--runner", "cpp"],
+        ["--device", "adb:", "--bundle", "b", "--soc", "SM8550"],
+    ],
+)
+def test_a_device_that_cannot_run_the_cases_is_refused_first(
+    steps: Steps, device: object, words: list[str]
+) -> None:
+    assert device
+    assert run(*words) == ExitCode.USAGE
+    assert not steps.given
+
+
+def test_the_wheel_s_runner_runs_no_program_of_an_overlay(
+    steps: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "overlay").mkdir()
+    for adaptor in ("overlay", str(tmp_path / "overlay")):
+        assert run("--runner", "cpp", "--adaptor", adaptor) == ExitCode.USAGE
+        assert not steps.given
+    monkeypatch.setenv(ADAPTOR_VARIABLE, "")
+    assert run("--runner", "cpp", "--adaptor", "wheel") == ExitCode.OK
+    steps.environment = Environment("emulator", (), {"PYTHONPATH": "/an/overlay"})
+    assert run("--runner", "cpp") == ExitCode.USAGE
+
+
+def test_the_runtime_of_python_is_asked_for_where_python_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Environment] = []
+    monkeypatch.setattr(examine, "require_runtime", lambda one, _: asked.append(one))
+    environment = Environment("emulator", (), {"PYTHONPATH": "/an/overlay"})
+    for runner, times in (("./another", 0), ("python", 1)):
+        assert emulate.check_backend(runner, environment, Progress()) is environment
+        assert asked == [environment] * times

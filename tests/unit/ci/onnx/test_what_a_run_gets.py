@@ -1,0 +1,177 @@
+"""What a call of test-onnx passes on to the run, and the table of both lanes that it writes.
+
+The four steps and the session are stand-ins: nothing is provisioned, compiled or run.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+from msgspec.structs import replace
+
+import ci.cases.session
+import ci.onnx.runner
+from ci.__main__ import main
+from ci.report.schema import Case, Report, Status
+from ci.report.write import write_report
+from ci.verbs.lanes import onnx as verb
+from provisioning.artifacts.choice import SDK_VARIABLE
+from provisioning.artifacts.environment import Environment
+from provisioning.artifacts.provision import Provisioned
+from provisioning.errors import ExitCode
+from tests.stand_ins.reports import make_report
+
+CASE = Case(model="mlp", scheme="u8", soc="SM8650", status=Status.PASSED, sqnr_db=33.0, max_abs=1.0)
+
+
+@dataclass
+class Steps:
+    """What the four steps and the session were called with."""
+
+    root: Path
+    report: Report = field(
+        default_factory=lambda: replace(make_report([CASE]), session="test_onnx")
+    )
+    given: dict[str, Any] = field(default_factory=dict)
+    session: dict[str, Any] = field(default_factory=dict)
+
+    def take(self, profile: str, _work: str, run: Any, phases: Any, **more: Any) -> Report:
+        self.given = {"profile": profile, "phases": phases, **more}
+        found = (Provisioned("qnn-runtime", "2.49.40", self.root),)
+        scratch = SimpleNamespace(open=lambda _: "a pool", scratch=self.root)
+        report: Report = run(Environment(profile, found, {}), scratch)
+        return report
+
+    def open_session(self, **given: Any) -> Any:
+        self.session = given
+        return SimpleNamespace(run=lambda *_: self.report)
+
+
+@pytest.fixture
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    monkeypatch.setenv(SDK_VARIABLE, "")
+    made = Steps(tmp_path)
+    monkeypatch.setattr("ci.verbs.lanes.steps.record_baselines", lambda *_: [])
+    monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
+    monkeypatch.setattr(verb, "take_steps", made.take)
+    monkeypatch.setattr(verb, "require_packages", lambda *_: None)
+    monkeypatch.setattr(verb, "name_toolchain", lambda parts: tuple(map(str, parts)))
+    monkeypatch.setattr(ci.cases.session, "Session", made.open_session)
+    monkeypatch.setattr(ci.onnx.runner, "make_runner", lambda *given: given)
+    return made
+
+
+def run(*words: str) -> int:
+    return main(["test-onnx", "--model", "mlp", "--scheme", "u8", *words])
+
+
+def test_a_call_without_options_is_the_usual_one(steps: Steps) -> None:
+    assert run() == ExitCode.OK
+    assert (steps.given["profile"], steps.given["offline"]) == ("onnx", False)
+    assert steps.given["choice"].is_usual
+    engine, options = steps.session["engine"], steps.session["options"]
+    assert (engine.embed, engine.saver, engine.direct, engine.log_level) == (True, False, False, "")
+    assert (engine.exports, engine.given, engine.sdk) == (True, {}, steps.root)
+    assert any("qnn-runtime" in part for part in engine.toolchain)
+    assert any("onnxruntime-qnn" in part for part in engine.toolchain)
+    assert (options.use_cache, options.record, options.keep, options.baselines) == (
+        True, False, None, None,
+    )  # fmt: skip
+    assert steps.session["runner"] == (engine, "a pool", "")
+    assert not Path("reports/test_onnx/compare.md").exists()
+
+
+def test_every_option_reaches_the_run(steps: Steps) -> None:
+    Path("qnn.toml").write_text('extends = "default"\n')
+    Path("an sdk").mkdir()
+    flags = ["--saver", "--no-cache", "--record", "--offline", "--direct", "--embed-mode", "0"]
+    own = ["--option", "htp_performance_mode=burst", "--profile", "basic", "--log-level", "debug"]
+    more = ["--policy", "qnn.toml", "--sdk", "an sdk", "--jobs", "3", "--timeout-s", "7"]
+    assert run(*flags, *own, *more, "--keep-artifacts", "kept", "--reports", "out") == ExitCode.OK
+    engine, options = steps.session["engine"], steps.session["options"]
+    assert (engine.embed, engine.saver, engine.direct, engine.log_level) == (
+        False, True, True, "debug",
+    )  # fmt: skip
+    assert engine.given == {"htp_performance_mode": "burst"}
+    assert steps.session["runner"][-1] == "basic"
+    assert (options.use_cache, options.record, options.jobs, options.timeout_s) == (
+        False, True, 3, 7.0,
+    )  # fmt: skip
+    assert options.keep == steps.root / "kept"
+    assert options.beside == steps.root / "out/test_onnx/qnn"
+    assert options.baselines == steps.root / "qnn-baselines"
+    assert steps.given["offline"]
+    assert (steps.given["profile"], steps.given["choice"].sdk) == (
+        "onnx-sdk",
+        str(steps.root / "an sdk"),
+    )
+    words = shlex.split(options.command)
+    assert engine.command == options.command
+    assert "--direct" in words
+    pairs = {*pairwise(words)}
+    assert pairs >= {
+        ("--policy", "qnn.toml"),
+        ("--option", "htp_performance_mode=burst"),
+        ("--log-level", "debug"),
+        ("--sdk", "an sdk"),
+    }
+
+
+def test_qnn_s_cpu_backend_takes_no_context_binary(steps: Steps) -> None:
+    libraries = steps.root / "lib/x86_64-linux-clang"
+    libraries.mkdir(parents=True)
+    (libraries / "libQnnCpu.so").touch()
+    assert run("--option", "backend_type=cpu") == ExitCode.OK
+    assert steps.session["engine"].direct
+    assert "--direct" in shlex.split(steps.session["options"].command)
+
+
+def write_other(path: Path, sqnr_db: float) -> None:
+    write_report(make_report([replace(CASE, scheme="8a8w", sqnr_db=sqnr_db)]), path)
+
+
+def test_a_report_to_compare_with_is_the_named_one_or_the_last(
+    steps: Steps, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Path("reports/test_onnx/compare.md")
+    write_other(Path("reports/test_emulator"), 11.0)
+    write_other(Path("named"), 22.0)
+    for words, figure in (([], "11.0 / 33.0"), (["named"], "22.0 / 33.0")):
+        assert run("--compare", *words) == ExitCode.OK
+        assert figure in table.read_text("utf-8")
+        assert figure in capsys.readouterr().out
+    steps.report = replace(steps.report, cases=(replace(CASE, status=Status.FAILED),)).recounted
+    assert run("--compare") == ExitCode.FAILED
+    assert "passed / failed" in table.read_text("utf-8")
+
+
+def test_a_report_that_is_missing_is_named_before_anything_is_done(steps: Steps) -> None:
+    assert run("--compare") == ExitCode.USAGE
+    assert not steps.given
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--option", "no_such_option=1"],
+        ["--option", "profiling_level=basic", "--profile", "basic"],
+        ["--shape", "x=1,3"],
+        ["--sdk", "no-such-directory"],
+        ["--timeout-s", "0"],
+        ["--jobs", "0"],
+    ],
+)
+def test_a_call_that_makes_no_sense_does_nothing(steps: Steps, words: list[str]) -> None:
+    assert run(*words) == ExitCode.USAGE
+    assert not steps.given
