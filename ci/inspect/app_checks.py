@@ -44,7 +44,7 @@ OF_COPY = frozenset({"QNN853", "QNN854"})
 # What the app that takes a library decides, and what Gradle does later.
 OF_APP = frozenset({"QNN850", "QNN851", "QNN852", "QNN856", "QNN860"})
 OF_BUILD = frozenset({"QNN228"})
-# These have words of their own for an app.
+# These have their own texts for an app.
 REPLACED = frozenset({"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"})
 
 APPS: Subjects[AppUnit] = Subjects()
