@@ -2,13 +2,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
+import tarfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from ci.device.connection import Device, identify, open_device, require_plain, split_port
+from ci.device.connection import (
+    Device,
+    forget_owner,
+    identify,
+    open_device,
+    require_plain,
+    split_port,
+)
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 from tests.integration.device.conftest import Connect, Lab, tool
 
@@ -65,6 +75,34 @@ def test_what_does_not_arrive_whole_has_no_name(lab: Lab, files: Path) -> None:
     (lab.bin / "sha256sum").unlink()
     assert push(lab, files) == len(BIG) + 3
     assert {path.name for path in (lab.place / "a b").iterdir()} == {"one", "two.so", "big"}
+
+
+def test_a_large_file_is_sent_alone_and_each_is_of_the_user_there(
+    tmp_path: Path, files: Path
+) -> None:
+    tool(tmp_path, "tar", f'#!/bin/sh\necho >> {tmp_path}/calls\nexec /usr/bin/tar "$@"\n')
+    client = ("env", f"PATH={tmp_path}:{os.environ['PATH']}", "sh", "-c")
+    lab = Lab(Device("here", client, str(tmp_path)), tmp_path, tmp_path)
+    assert push(lab, files) == len(BIG) + 3
+    assert (tmp_path / "calls").read_text() == "\n\n"
+    entry = tarfile.TarInfo("one")
+    entry.uid, entry.gid, entry.uname, entry.gname = 1000, 1000, "me", "us"
+    sent = forget_owner(entry)
+    assert (sent.uid, sent.gid, sent.uname, sent.gname) == (0, 0, "", "")
+
+
+@pytest.mark.parametrize("lacking", ["sha256sum", "tar", "mktemp", ""])
+def test_a_device_has_the_tools_that_files_are_checked_with(tmp_path: Path, lacking: str) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    known = ("sha256sum", "tar", "mktemp", "uname", "id", "df", "tail", "mkdir", "cat")
+    for name in known:
+        if name != lacking:
+            (programs / name).symlink_to(str(shutil.which(name)))
+    client = ("/usr/bin/env", "-i", f"PATH={programs}", "/bin/sh", "-c")
+    device = Device("here", client, str(tmp_path / "ours"))
+    with pytest.raises(UnfitError, match=lacking) if lacking else nullcontext():
+        assert identify(device).user
 
 
 def test_a_full_device_is_named_as_that(lab: Lab, files: Path) -> None:
@@ -129,6 +167,8 @@ def test_phones_that_cannot_be_used(connect: Connect, monkeypatch: pytest.Monkey
         open_device("adb:nowhere")
     monkeypatch.setenv("ANDROID_SERIAL", first)
     assert open_device("adb:").name == f"adb:{first}"
+    with pytest.raises(UnfitError, match="missing"):
+        open_device("adb:nowhere")
 
 
 def test_the_client_is_looked_for_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import socket
 import subprocess
 import tarfile
@@ -14,7 +15,8 @@ import pytest
 
 from ci.cases.engine import Compiled, Delegation, Program, RunError
 from ci.device.bundle import Bundle, Target
-from ci.device.runner import DeviceProgram, DeviceRunner
+from ci.device.connection import Device
+from ci.device.runner import LEASE_S, DeviceProgram, DeviceRunner
 from ci.models.tensors import TensorInfo
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
@@ -71,6 +73,16 @@ def test_a_program_runs_on_a_device(opened: DeviceProgram, tmp_path: Path) -> No
     assert opened.runner.sent == first
     opened.run([SETS[0], [np.array([5, 6], np.float32)]])
     assert opened.runner.sent == first + 8
+
+
+def test_a_device_is_held_for_longer_than_a_run_may_take(tmp_path: Path) -> None:
+    place = tmp_path / "there"
+    lab = Lab(Device("here", ("sh", "-c"), str(place)), place, tmp_path)
+    for timeout_s, seconds in ((20, LEASE_S), (LEASE_S, 2 * LEASE_S)):
+        open_program(lab, tmp_path, ECHO, timeout_s).run(SETS)
+        until, _ = (place / "lease/held").read_text().split()
+        assert -LEASE_S / 2 < int(until) - time.time() - seconds <= 1
+        shutil.rmtree(place / "lease")
 
 
 def test_outputs_of_an_earlier_run_are_none_of_this_one(lab: Lab, tmp_path: Path) -> None:

@@ -7,15 +7,20 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ci.__main__ import main
-from ci.device.bundle import BUNDLE, BY_HAND, FILES, Target
+from ci.device.bundle import BUNDLE, BY_HAND, FILES, Target, read_bundle
+from ci.device.connection import Device, DeviceFacts
+from ci.device.runner import DeviceRunner
+from ci.verbs.deploy import ROOM, require_match
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode
+from provisioning.errors import ExitCode, StoreError, UnfitError
 from provisioning.files import hash_file
 from tests.integration.device.conftest import Connect, Lab, tool
 
@@ -94,6 +99,53 @@ def test_a_device_without_room_is_named_before_anything_is_sent(
     assert not (lab.place / "bundles").exists()
 
 
+BOARD = DeviceFacts("aarch64", soc="SM8650")
+PHONE = replace(BOARD, android="14")
+NODE = ("/dev/fastrpc-cdsp",)
+FULL = replace(BOARD, free_bytes=ROOM + 9)
+
+
+@pytest.mark.parametrize(
+    ("facts", "target", "error"),
+    [
+        (BOARD, Target.LINUX, None),
+        (BOARD, Target.ANDROID, UnfitError),
+        (PHONE, Target.ANDROID, None),
+        (replace(PHONE, machine="arm64"), Target.ANDROID, None),
+        (replace(BOARD, machine="riscv64"), Target.LINUX, UnfitError),
+        (replace(BOARD, soc="SM8750"), Target.LINUX, UnfitError),
+        (replace(BOARD, closed=NODE), Target.LINUX, UnfitError),
+        (replace(BOARD, closed=NODE, dsp=NODE), Target.LINUX, None),
+        (DeviceFacts("x86_64", soc="SM8750", closed=NODE), Target.EMULATOR, None),
+        (FULL, Target.LINUX, StoreError),
+        (replace(FULL, free_bytes=ROOM + 10), Target.LINUX, None),
+    ],
+)
+def test_what_a_device_has_to_be_for_a_bundle(
+    tmp_path: Path, facts: DeviceFacts, target: Target, error: type[Exception] | None
+) -> None:
+    bundle = read_bundle(write_bundle(tmp_path / "bundle", target))
+    with pytest.raises(error) if error else nullcontext():
+        require_match(Device("here", ("sh", "-c"), str(tmp_path)), facts, bundle)
+
+
+def test_a_device_in_use_is_waited_for_as_long_as_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
+) -> None:
+    place = tmp_path / "there"
+    device = Device("here", ("sh", "-c"), str(place))
+    monkeypatch.setattr("ci.verbs.deploy.open_device", lambda *_: device)
+    bundle = read_bundle(write_bundle(tmp_path / "bundle"))
+    words = ["deploy", "--device", "ssh:here", "--bundle", str(tmp_path / "bundle")]
+    with DeviceRunner(device, bundle, str(place), Progress()).lease():
+        assert main(words) == ExitCode.ENVIRONMENT
+    waited: list[float] = []
+    monkeypatch.setattr(DeviceRunner, "renew", lambda _, wait_s: waited.append(wait_s))
+    for more in ([], ["--wait", "30"]):
+        assert main([*words, *more]) == ExitCode.OK
+    assert waited == [0, 30]
+
+
 def test_words_that_do_not_go_together(tmp_path: Path, capsys: Capture) -> None:
     bundle = str(write_bundle(tmp_path / "bundle"))
     base = ["test-emulator", "--device", "ssh:board"]
@@ -120,6 +172,7 @@ def test_a_bundle_says_how_to_run_it_by_hand(tmp_path: Path) -> None:
     runner = shutil.copyfile("/bin/true", tmp_path / "runner_of_mine")
     words = ["stage", "--soc", "SM8650", "--runner", str(runner), "--runtime", str(runtime)]
     assert main([*words, "--out", str(tmp_path / "bundle")]) == ExitCode.OK
+    assert main([*words, "--out", str(tmp_path / "bundle")]) == ExitCode.OK  # replaced
     page = (tmp_path / "bundle" / BY_HAND).read_text()
     blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 2

@@ -23,10 +23,10 @@ PLACEHOLDER = Path(__file__).parents[2] / "artifacts" / "elf" / "libplaceholder_
 BUILD, OTHER = "v2.49.40.260810104044", "v2.11.40.230710101010"
 
 
-def make_skel(version: int) -> bytes:
+def make_skel(version: int, build: str = OTHER) -> bytes:
     """A skel of a build that is not listed, with a checksum."""
     data = bytearray(elf.named(PLACEHOLDER, f"libQnnHtpV{version}Skel.so"))
-    elf.set_build(BUILD, OTHER)(data)
+    elf.set_build(BUILD, build)(data)
     elf.add_swiv(data)
     return bytes(data)
 
@@ -92,6 +92,10 @@ REFUSED: dict[str, dict[str, bytes]] = {
     "damaged": {V75: DAMAGED},
     "not what its catalog names": {V73: make_skel(73) + b"!", **CATALOG},
     "a forged catalog": {V73: SKELS[V73], "libqnnhtpv73.cat": CATALOG["libqnnhtpv73.cat"][:-1]},
+    "a forged catalog in capitals": {
+        V73: SKELS[V73],
+        "LIBQNNHTPV73.CAT": CATALOG["libqnnhtpv73.cat"][:-1],
+    },
     "of two builds": {V73: SKELS[V73], V75: bytes(OF_ANOTHER_BUILD)},
     "not what is listed": {V75: bytes(OF_ANOTHER_BUILD)},
 }
@@ -114,3 +118,19 @@ def test_files_without_skels_are_refused(lock: Lock, tmp_path: Path) -> None:
     text.write_text("no wheel")
     for wheel in (text, make_wheel(tmp_path / "none.whl", {}), tmp_path / "missing.whl"):
         assert lock(wheel) == ExitCode.USAGE
+
+
+def test_builds_are_in_the_order_of_their_versions_each_from_one_wheel(
+    lock: Lock, tmp_path: Path
+) -> None:
+    newest = "v2.100.4.260710101010"
+    wheels = [
+        make_wheel(tmp_path / "first.whl", SKELS),
+        make_wheel(tmp_path / "second.whl", {**SKELS, "more": b""}),
+        make_wheel(tmp_path / "newest.whl", {V73: make_skel(73, newest)}),
+    ]
+    assert lock(*wheels, "--write") == ExitCode.OK
+    known = catalogs.read_known()
+    catalogs.read_known.cache_clear()
+    assert known[OTHER].wheel == "first.whl"
+    assert (next(iter(known)), list(known)[-1]) == (OTHER, newest)

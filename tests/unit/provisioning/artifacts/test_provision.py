@@ -24,6 +24,7 @@ from provisioning.__main__ import main
 from provisioning.artifacts import provision as provisions
 from provisioning.artifacts import sources
 from provisioning.artifacts.consent import check_machines, check_version, make_lock
+from provisioning.artifacts.environment import DROPPED_VARIABLES
 from provisioning.artifacts.lockfile import (
     Lock,
     find_lock,
@@ -31,7 +32,7 @@ from provisioning.artifacts.lockfile import (
     project_lock_path,
     read_lock,
 )
-from provisioning.artifacts.pins import plan_lock, plan_update
+from provisioning.artifacts.pins import Change, plan_lock, plan_update
 from provisioning.artifacts.provision import (
     Provisioned,
     check_adopted,
@@ -56,7 +57,9 @@ from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, Release
 from provisioning.store.store import TREE_FILE, Published, Store
 from provisioning.store.tree import TreeEntry, encode_record, parse_tree
+from provisioning.verbs import update
 from provisioning.verbs.fetch import fill_mirror
+from provisioning.verbs.lock import conclude
 from tests.stand_ins import toolchains as made
 from tests.stand_ins.provisioned import provision_one
 
@@ -795,3 +798,225 @@ def test_directories_that_are_1500_deep_are_found_and_removed(store: Store) -> N
         os.close(here)
         assert provision(store, verify=True)[0].repaired[0].startswith(name[:1])
         assert provision(store, verify=True)[0].repaired == ()
+
+
+# -- verbs ----------------------------------------------------------------------------------------
+
+Tell = Callable[..., Any]
+
+
+@pytest.fixture
+def tell(store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tell:
+    """The data of a verb on ``store``, which ends with ``code``."""
+    monkeypatch.setenv("QNN_CI_HOME", str(store.home))
+
+    def run(*words: str, code: int = 0) -> Any:
+        capsys.readouterr()
+        assert main([*words, "--json"]) == code
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that a store is locked for."""
+    names: list[str] = []
+    lock = Store.lock
+
+    def note(own: Store, wanted: Sequence[str], progress: Progress) -> AbstractContextManager[None]:
+        names.extend(wanted)
+        return lock(own, wanted, progress)
+
+    monkeypatch.setattr(Store, "lock", note)
+    return names
+
+
+def test_parts_of_a_cache_are_counted_once(store: Store, tell: Tell) -> None:
+    provision(store)
+    every, one = tell("cache", "info"), tell("cache", "info", "downloads")
+    assert every["size_bytes"] == sum(row["size_bytes"] for row in every["parts"])
+    assert [row["name"] for row in one["parts"]] == ["downloads"]
+    (store.downloads / "other.zip").write_bytes(b"other")
+    removed = {str(path): path.stat().st_size for path in store.downloads.iterdir()}
+    told = tell("cache", "clean", "downloads", "downloads")
+    assert {row["path"]: row["size_bytes"] for row in told["removed"]} == removed
+    assert told["freed_bytes"] == sum(removed.values())
+
+
+def test_cleaning_makes_no_store(store: Store, tell: Tell) -> None:
+    for words in (["cache", "clean", "store", "downloads"], ["gc"], ["gc", "--downloads"]):
+        assert tell(*words)["freed_bytes"] == 0
+    assert not store.home.exists()
+
+
+def test_a_cache_has_a_path_for_each_tree_and_a_key_for_each_pin(
+    store: Store,
+    manifests: Path,
+    tmp_path: Path,
+    tell: Tell,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    old = tell("cache-key", "sdk", "--private")
+    describe(manifests, pack(tmp_path / "vendor.zip", OTHER))
+    new = tell("cache-key", "sdk", "--private")
+    assert old["paths"] == new["paths"]
+    assert old["key"] != new["key"]
+    write_lock(store)
+    parts = ["sdk:headers", "sdk:libraries"]
+    told = tell("cache-key", *parts, "--private")
+    assert len(told["paths"]) == 2
+    assert tell("cache-key", *reversed(parts), "--private") == told
+    assert main(["cache-key", "sdk:headers", "--private", "--github"]) == 0
+    rows = dict(line.split("=") for line in capsys.readouterr().out.splitlines())
+    assert rows.keys() == {"key", "paths"}
+    assert rows["paths"] in told["paths"]
+
+
+def test_an_environment_is_used_and_unsets_only_what_it_does_not_set(
+    store: Store, tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[Path] = []
+    monkeypatch.setattr(Store, "note_use", lambda own, root: used.append(root))
+    told = tell("env", "emulator")
+    assert used == [Path(one["root"]) for one in told["artifacts"]] != []
+    assert told["variables"]["QNN_SDK_ROOT"] == str(used[0])
+    assert set(told["unset"]) == set(DROPPED_VARIABLES) - told["variables"].keys()
+    assert "QNN_SDK_ROOT" in DROPPED_VARIABLES
+
+
+def test_a_fetch_looks_at_files_when_it_is_told_to(store: Store, tell: Tell) -> None:
+    (provision(store)[0].root / "lib/one.so").unlink()
+    for words, repaired in (([], []), (["--verify"], ["lib/one.so"])):
+        (row,) = tell("fetch", "sdk", *words)["artifacts"]
+        assert row["repaired"] == repaired
+
+
+def test_a_mirror_is_filled_under_the_locks_of_an_artifact_and_its_file(
+    tell: Tell, held: list[str], tmp_path: Path
+) -> None:
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "SHA256SUMS").write_text(f"{'5e' * 32}  zz.zip\n")
+    assert tell("fetch", "sdk", "--to", str(mirror)) == {"mirror": [str(mirror / "sdk.zip")]}
+    assert {"sdk", "sdk.zip"} <= {*held}
+    rows = (mirror / "SHA256SUMS").read_text().splitlines()
+    assert [row[66:] for row in rows] == ["sdk.zip", "zz.zip"]
+
+
+def test_a_mirror_asks_for_a_licence_before_trust_and_for_trust_once(
+    store: Store, manifests: Path, tmp_path: Path
+) -> None:
+    unpin(manifests, tmp_path)
+    path = manifests / "toolchains/sdk.toml"
+    path.write_text(path.read_text().replace('text = "none"', 'text = "none"\naccept = true'))
+    refused = replace(ask(), options=Options(trust_first_use=True))
+    with pytest.raises(UnfitError, match="licence"):
+        fill_mirror([refused], tmp_path / "mirror", store, Progress())
+    assert not list(store.downloads.iterdir())
+    assert not machine_lock_path(store, "sdk", "1.2.3").exists()
+    for trusts in (True, False):
+        written = fill_mirror([ask(trust=trusts)], tmp_path / "mirror", store, Progress())
+        assert [one.name for one in written] == ["sdk.zip"]
+
+
+def test_gc_keeps_what_profiles_name_by_any_lock_and_archives_until_they_are_asked_for(
+    store: Store, manifests: Path, tmp_path: Path, tell: Tell, held: list[str]
+) -> None:
+    unpin(manifests, tmp_path)
+    whole, part = trust(store).root.parent, provision(store, "headers")[0].root.parent
+    held.clear()
+    dry = tell("gc", "--dry-run")
+    assert (dry["freed_bytes"], dry["dry_run"], held) == (0, True, [])
+    assert [row["path"] for row in dry["garbage"]] == [str(part)]
+    assert [row["path"] for row in dry["kept"]] == [str(whole)]
+    done = tell("gc")
+    assert (done["freed_bytes"], held) == (dry["garbage"][0]["size_bytes"], ["sdk"])
+    archive = store.downloads / "sdk.zip"
+    assert (whole.exists(), part.exists(), archive.exists()) == (True, False, True)
+    assert [row["path"] for row in tell("gc", "--downloads")["garbage"]] == [str(archive)]
+    assert (whole.exists(), archive.exists()) == (True, False)
+
+
+def test_a_list_has_a_row_for_each_release(store: Store, manifests: Path, tell: Tell) -> None:
+    provision(store)
+    row = manifests / "toolchains" / "sdk.toml"
+    release = row.read_text().partition("[[releases]]")[2]
+    older = release.replace('"1.2.3"', '"1.2.2"').replace('"sdk.zip"', '"old.zip"')
+    row.write_text(f"{row.read_text()}\n[[releases]]{older}")
+    rows = {one["version"]: one for one in tell("list")["artifacts"]}
+    assert {name: one["default"] for name, one in rows.items()} == {"1.2.3": True, "1.2.2": False}
+    assert {name: len(one["stored"]) for name, one in rows.items()} == {"1.2.3": 1, "1.2.2": 0}
+
+
+def test_locks_are_written_before_the_manifest_that_asks_for_them(manifests: Path) -> None:
+    row, lock = manifests / "toolchains" / "sdk.toml", manifests / "locks" / "sdk.json"
+    before = row.read_text()
+    plans = {
+        "sdk": [Change(row, before, f"{before}# new\n"), Change(lock, "", "{}\n")],
+        "other": list[Change](),
+    }
+    lock.parent.write_text("in the way")
+    with pytest.raises(StoreError):
+        conclude(plans, write=True)
+    assert row.read_text() == before
+    lock.parent.unlink()
+    for write in (False, True):
+        data = conclude(plans, write=write, by_hand=["README.md:1: 1.2.3"]).data
+        assert (data["changed"], data["written"]) == (["sdk"], write)
+        assert data["by_hand"] == ["README.md:1: 1.2.3"]
+        assert lock.exists() is write
+        assert (row.read_text() != before) is write
+
+
+@pytest.mark.parametrize(
+    ("words", "carry"), [([], True), (["--baselines", "carry"], True), (["--baselines", "drop"], 0)]
+)
+def test_an_update_passes_on_what_it_is_told(
+    tell: Tell, monkeypatch: pytest.MonkeyPatch, words: list[str], carry: bool
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def plan(
+        request: ArtifactRequest, version: str, *_: object, carry: bool = True
+    ) -> list[Change]:
+        asked.append((request.name, version, request.options, carry))
+        return []
+
+    monkeypatch.setattr(update, "plan_update", plan)
+    assert tell("update", "sdk@1.3.0", "sdk", "--offline", *words)["changed"] == []
+    options = Options(offline=True)
+    assert asked == [("sdk", version, options, bool(carry)) for version in ("1.3.0", "")]
+
+
+def test_a_quick_verification_goes_by_times_and_a_repair_by_bytes(store: Store, tell: Tell) -> None:
+    path = provision(store)[0].root / "lib/one.so"
+    state = path.stat()
+    path.chmod(0o644)
+    path.write_bytes(b"ONE" * 100)
+    path.chmod(state.st_mode)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert tell("verify", "--quick")["artifacts"][0]["differences"] == []
+    (row,) = tell("verify", "--quick", "--repair")["artifacts"]
+    assert row["repaired"] == ["lib/one.so"]
+    (row,) = tell("verify")["artifacts"]
+    sizes = [len(data) for data in FILES.values()]
+    assert (row["files"], row["differences"]) == (len(FILES) + 2, [])
+    assert row["size_bytes"] >= sum(sizes)
+
+
+def test_a_verification_of_names_is_of_those_and_without_names_of_everything(
+    store: Store, manifests: Path, tmp_path: Path, tell: Tell
+) -> None:
+    assert tell("verify")["artifacts"] == []
+    assert tell("verify", "sdk", code=4)["artifacts"][0]["published"] is False
+    unpin(manifests, tmp_path)
+    root = trust(store).root
+    part = provision(store, "headers")[0].root
+    other = store.trees / "sdk-0123456789ab"
+    other.mkdir()
+    (row,) = tell("verify", "sdk")["artifacts"]
+    assert (row["root"], row["published"]) == (str(root), True)
+    rows = tell("verify", code=4)["artifacts"]
+    assert {row["root"] for row in rows} == {str(root), str(part), str(other)}
+    assert [row["root"] for row in rows if row["differences"]] == [str(other)]

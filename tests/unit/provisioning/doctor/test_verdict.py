@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.__main__ import main
 from provisioning.console.progress import Progress
 from provisioning.doctor.checks.registry import Finding, Severity
 from provisioning.doctor.examine import Verdict, find_fitness
 from provisioning.doctor.policies import read_doctor_policy
+from provisioning.doctor.survey.environment import SurveyRequest
 from provisioning.doctor.verdict_text import MAX_LINES, render_verdict
 from provisioning.errors import ExitCode, ManifestError, UnfitError, UsageError
 from provisioning.manifest.reader import read_profile, read_profiles
+from provisioning.manifest.targets import Backend
 from provisioning.store.store import Published, Store
 from provisioning.verbs import doctor
 from provisioning.verbs.doctor import compose_request, parse_roots
@@ -84,6 +87,7 @@ def test_faults_of_one_kind_are_one_entry() -> None:
 
 def test_roots_are_name_and_directory() -> None:
     assert parse_roots(["qnn-sdk=/opt/q"]) == {"qnn-sdk": Path("/opt/q")}
+    assert parse_roots(["qnn-sdk=here"])["qnn-sdk"].is_absolute()
     with pytest.raises(UsageError, match="is not NAME=DIR"):
         parse_roots(["/opt/q"])
 
@@ -94,6 +98,21 @@ def test_given_roots_come_before_variables(tmp_path: Path, monkeypatch: pytest.M
     request = compose_request("aot", {"qnn-sdk": Path("/given")}, base, keep_variables=False)
     assert request.roots == {"qnn-sdk": Path("/given"), "executorch": Path("/src/executorch")}
     assert request.variables == base
+
+
+def test_a_variable_may_name_a_root_below_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    request = compose_request("aot", {}, {"QNN_SDK_ROOT": "~/q"}, keep_variables=False)
+    assert request.roots["qnn-sdk"] == tmp_path / "q"
+
+
+def test_a_library_of_the_system_is_no_part_that_a_profile_lacks() -> None:
+    given = {name: Path("/opt", name) for name in ("qnn-sdk", "executorch", "libcxx")}
+    request = compose_request("aot", given, {"PATH": "/bin"}, keep_variables=False)
+    assert request.variables["QNN_SDK_ROOT"] == "/opt/qnn-sdk"
+    assert compose_request("aot", given, {}, keep_variables=True).variables == {}
 
 
 def test_a_given_sdk_is_meant_although_the_store_has_another(
@@ -165,3 +184,39 @@ def test_the_exit_code_of_a_verdict(
     outcome = doctor.execute(parser.parse_args(words), Progress())
     assert outcome.exit_code is code
     assert outcome.data["fit"] is (code is ExitCode.OK)
+
+
+def test_options_are_of_what_is_examined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
+    asked: list[SurveyRequest] = []
+
+    def examine(request: SurveyRequest, progress: Progress) -> Verdict:
+        asked.append(request)
+        return Verdict("emulator", ())
+
+    monkeypatch.setattr(doctor, "examine_request", examine)
+    words = ["--soc", "SM8650", "--device", "--backend", "gpu", "--python", "/opt/python"]
+    for more in ([], [*words, "--shell", f"--root=qnn-runtime={tmp_path}"]):
+        assert main(["doctor", "emulator", *more]) == ExitCode.OK
+    usual, chosen = asked
+    assert (usual.soc, usual.device, usual.backend, usual.python) == (
+        None,
+        False,
+        Backend.HTP,
+        None,
+    )
+    assert (chosen.soc, chosen.device, chosen.backend) == ("SM8650", True, Backend.GPU)
+    assert (chosen.python, chosen.roots["qnn-runtime"]) == (Path("/opt/python"), tmp_path)
+    assert chosen.variables["LD_LIBRARY_PATH"] == "/mine"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["android", "--backend", "gpu"], ["emulator", "--backend", "x"], ["emulator", "--root=x=/"]],
+)
+def test_options_that_a_profile_has_no_use_for_are_refused_before_anything_is_examined(
+    monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr(doctor, "examine_request", None)
+    assert main(["doctor", *words]) == ExitCode.USAGE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,13 @@ import pytest
 
 from provisioning.artifacts.consent import check_machines
 from provisioning.elf.facts import Checksum, ElfError
-from provisioning.elf.reader import MAX_MEMORY_BYTES, parse_checksum, read_elf
+from provisioning.elf.reader import (
+    E_SHOFF,
+    MAX_MEMORY_BYTES,
+    parse_checksum,
+    read_elf,
+    sum_segments,
+)
 from provisioning.errors import IntegrityError
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins.elfsigner.keys import make_key
@@ -72,6 +79,17 @@ def test_flipped_bit_of_any_segment_is_seen(sealed: bytearray) -> None:
             assert checksum
             assert checksum.is_wrong, position
             sealed[position] ^= 1
+
+
+@pytest.mark.parametrize("end", [E_SHOFF + 4, E_SHOFF + 3, E_SHOFF, E_SHOFF - 4, 64])
+def test_only_a_whole_field_is_summed_as_another(end: int) -> None:
+    data = LIBRARY.read_bytes()[:64]
+    head = read_elf(LIBRARY).program_headers[0]._replace(offset=0, filesz=end, memsz=end)
+    other = data[:E_SHOFF] + b"else" + data[E_SHOFF + 4 :]
+    is_whole = end >= E_SHOFF + 4
+    assert sum_segments(data, [head]) == zlib.crc32(data[:end])
+    assert sum_segments(data, [head], b"else") == zlib.crc32((other if is_whole else data)[:end])
+    assert zlib.crc32(other[:end]) != zlib.crc32(data[:end]) or end <= E_SHOFF
 
 
 def test_words_name_both_sums() -> None:

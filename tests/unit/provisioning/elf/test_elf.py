@@ -17,6 +17,7 @@ from provisioning.elf.facts import (
     PT_GNU_STACK,
     PT_INTERP,
     PT_LOAD,
+    PT_NOTE,
     PT_NULL,
     TYPE_HASHES,
     AndroidNote,
@@ -255,6 +256,16 @@ def test_notes_are_as_far_apart_as_their_segment_says(align: int, step: int) -> 
 
     blob = note(b"Linux\0", b"x") + note(b"GNU\0", b"\xab\xcd")
     assert find_build_id(parse_notes(blob, "little", align)) == "abcd"
+
+
+def test_a_segment_says_how_far_apart_its_notes_are() -> None:
+    first = struct.pack("<III", 6, 1, 3) + b"LINUX\0".ljust(12, b"\0") + b"x".ljust(8, b"\0")
+    blob = first + struct.pack("<III", 4, 2, 3) + b"GNU\0" + b"\xab\xcd"
+    elf = reader._Elf(Path(), (LIBRARIES / "libx86.so").read_bytes())
+    head = elf.loads[0]._replace(type=PT_NOTE, offset=4, filesz=len(blob), align=8)
+    elf.heads, elf.map = [head], b"head" + blob + b"tail"
+    notes = list(elf._notes())
+    assert [(note.name, note.desc) for note in notes] == [(b"LINUX", b"x"), (b"GNU", b"\xab\xcd")]
 
 
 def test_a_note_that_overruns_its_segment_ends_the_notes() -> None:

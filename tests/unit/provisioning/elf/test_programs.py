@@ -15,7 +15,7 @@ from provisioning.elf.programs import (
     find_program_damage,
     find_targets,
 )
-from provisioning.elf.tables import MAX_ITEMS, Tables
+from provisioning.elf.tables import MAX_ITEMS, MAX_TEXT, Table, Tables
 from tests.stand_ins import lowered
 
 TEXT = b"soc_type=SM8650;arch=75;unroll=1;vtcm_size=8388608;\0v2.49.40.260810104044\0"
@@ -93,6 +93,7 @@ def test_segments_are_where_they_can_be_mapped() -> None:
     assert not find_misplaced(make_segmented(128))
     assert "byte 356, not at a multiple of 128" in find_misplaced(make_segmented(100))
     assert "ends at 584" in find_misplaced(make_segmented(128, 200))
+    assert "ends at" in find_misplaced(make_segmented(128, (1 << 32) + 64))
     inside = bytearray(make_segmented(128))
     inside[197:205] = make_context()[:8]  # as four-byte numbers look from their second byte on
     assert not find_misplaced(bytes(inside))
@@ -151,3 +152,48 @@ def test_fields_of_a_flatbuffer_are_read_up_to_a_number_of_items() -> None:
         tables.count()
     with pytest.raises(struct.error, match="not inside"):
         root.numbers(0, 3)
+
+
+def make_vector(form: str, *numbers: int, count: int = -1) -> bytes:
+    """A root whose only field is a vector of numbers; its vtable comes after it."""
+    vtable, size = struct.pack("<HHH", 6, 8, 4), len(numbers) if count < 0 else count
+    head = struct.pack("<IiII", 4, -8, 12, 0)  # the table is at 4, its field at 8
+    return head[:12] + vtable + b"\0\0" + struct.pack(f"<I{len(numbers)}{form}", size, *numbers)
+
+
+@pytest.mark.parametrize("form", ["B", "H", "I", "Q"])
+def test_a_vector_has_numbers_of_any_size(form: str) -> None:
+    data = make_vector(form, 7, 8, 9)
+    root = Tables(data).root()
+    assert root.list(0, form) == (7, 8, 9)
+    with pytest.raises(struct.error, match="not inside"):
+        Tables(data[:-1]).root().list(0, form)
+    with pytest.raises(struct.error, match="items"):
+        Tables(make_vector(form, 7, count=MAX_ITEMS)).root().list(0, form)
+
+
+def test_bytes_of_a_vector_are_inside_and_text_has_an_end() -> None:
+    data = make_vector("B", *(b"x" * (MAX_TEXT + 1)))
+    root = Tables(data).root()
+    assert root.span(0) == (len(data) - MAX_TEXT - 1, MAX_TEXT + 1)
+    assert root.bytes(0) == b"x" * MAX_TEXT
+    assert root.text(0) == "x" * MAX_TEXT
+    for tables in (Tables(data, 0, len(data) - 1), Tables(data[:-1], 0, len(data))):
+        with pytest.raises(struct.error, match="not inside"):
+            tables.root().span(0)
+
+
+def test_a_flatbuffer_is_between_its_bounds() -> None:
+    data = make_vector("I", 7)
+    inside = Tables(b"head" + data + b"tail", 4, 4 + len(data))
+    assert inside.root().list(0) == (7,)
+    for place in (0, 3, 4 + len(data), 2 + len(data)):
+        with pytest.raises(struct.error, match="not inside"):
+            inside.read("I", place)
+    assert inside.read("I", len(data)) == 7
+
+
+@pytest.mark.parametrize(("size", "is_there"), [(4, False), (5, False), (6, True), (8, True)])
+def test_a_field_is_there_if_its_whole_entry_is(size: int, is_there: bool) -> None:
+    data = struct.pack("<HHHHi", size, 8, 4, 0, 8) + struct.pack("<I", 7)
+    assert Table(Tables(data), 8).number(0, default=5) == (7 if is_there else 5)
