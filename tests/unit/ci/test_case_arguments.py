@@ -234,3 +234,13 @@ def test_evidence_names_the_policy_and_the_figures_that_a_run_was_judged_by(
 def test_a_list_writes_nothing(tmp_path: Path) -> None:
     assert main(["test-emulator", "--list"]) == ExitCode.OK
     assert not [*tmp_path.iterdir()]
+
+
+def test_figures_of_a_model_that_no_policy_names_are_not_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said before anything is provisioned."""
+    (tmp_path / "net.py").write_text("def make(): ...\n")
+    words = ["test-emulator", "--model", "net.py:make", "--offline", "--record"]
+    assert main(words) == ExitCode.USAGE
+    assert "1/4" not in capsys.readouterr().err

@@ -342,6 +342,29 @@ def test_the_verb_writes_the_report_of_the_session(
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_the_limits_are_those_of_the_backend_of_the_run(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qnn.toml").write_text(
+        'extends = "default"\n[schemes.8a8w]\nmin_sqnr_db_all = 99.0\n'
+    )
+    words = ["judge", "kept", "--policy", "qnn.toml", "--reports", "out"]
+    assert ci.__main__.main(words) == ExitCode.FAILED
+    write_report(replace(read_report(kept), backend="lpai"), kept)
+    assert ci.__main__.main(words) == ExitCode.OK
+
+
+def test_a_place_that_cannot_be_written_is_named_before_anything_is_judged(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kept.is_dir()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-file").touch()
+    monkeypatch.setattr("ci.cases.kept.judge_report", lambda *_: pytest.fail("it was judged"))
+    assert ci.__main__.main(["judge", "kept", "--reports", "a-file"]) == ExitCode.DOWNLOAD
+
+
 def test_figures_that_were_recorded_next_to_a_policy_are_judged_by(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

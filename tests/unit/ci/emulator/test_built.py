@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from ci.verbs.lanes import built
-from ci.verbs.lanes.built import Built, compare_built, explain_apart, find_built, follow_build
+from ci.verbs.lanes.built import (
+    Built,
+    compare_built,
+    explain_apart,
+    find_built,
+    find_qnn,
+    follow_build,
+)
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.manifest.reader import read_toolchain
 
@@ -78,3 +85,30 @@ def test_a_runner_loads_programs_of_its_own_executorch_and_of_no_newer_qnn(
     if not loads:
         assert f"QNN SDK {qnn}" in explain_apart(runtime)
         assert (f"--executorch {executorch}" in explain_apart(runtime)) is (executorch != "1.5.1")
+
+
+def test_the_last_build_of_a_session_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(built.FINISHED, "build_android")
+    rows = [
+        {"identity": {"executorch_version": one, "qnn_sdk_version": "2.40"}, "lowers_with": one}
+        for one in ("1.4.1", "1.5.1")
+    ]
+    (tmp_path / "build_android").mkdir()
+    (tmp_path / "build_android/artifacts.json").write_text(json.dumps({"builds": rows}))
+    assert find_built(tmp_path) == Built("build_android", "1.5.1", "2.40", "1.5.1")
+
+
+def test_the_sdk_of_the_build_is_named_if_nothing_else_is_apart() -> None:
+    assert "--sdk /of/the/build" in explain_apart(
+        Built("build_linux", "1.5.1", "2.37", "/of/the/build")
+    )
+
+
+def test_the_qnn_of_a_choice_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "sdk.yaml").write_text("version: 2.37.0.250724\n")
+    assert find_qnn(QnnChoice()) == WHEEL_QNN
+    assert find_qnn(QnnChoice("pinned")) == read_toolchain("qnn-sdk").default
+    assert find_qnn(QnnChoice("2.40.0.251030")) == "2.40.0.251030"
+    assert find_qnn(QnnChoice(str(tmp_path))) == "2.37.0.250724"

@@ -20,17 +20,20 @@ from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.cases.judged import SessionOptions
+from ci.cases.policy import read_emulator_policy
+from ci.cases.runners import ProgramRunner
+from ci.cases.session import Phases
 from ci.report.schema import Case, Report, Status
 from ci.report.write import read_report
 from ci.verbs import emulate
 from ci.verbs.lanes import built
-from ci.verbs.lanes import executorch as lane
+from ci.verbs.lanes import executorch as run_lane
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.doctor import examine
-from provisioning.errors import ExitCode
-from provisioning.manifest.targets import Backend
+from provisioning.errors import ExitCode, UsageError
+from provisioning.manifest.targets import Backend, read_backends
 from tests.stand_ins.reports import make_report
 
 CASE = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=70.0)
@@ -73,7 +76,7 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
     monkeypatch.setattr(emulate, "take_steps", made.take)
     monkeypatch.setattr(emulate, "require_packages", lambda *_: None)
-    monkeypatch.setattr(lane, "run_specs", made.run)
+    monkeypatch.setattr(run_lane, "run_specs", made.run)
     monkeypatch.setattr(examine, "require_runtime", lambda *_: None)
     monkeypatch.setattr(built, "version", {"executorch": "1.5.1"}.__getitem__)
     return made
@@ -283,3 +286,46 @@ def test_the_runtime_of_python_is_asked_for_where_python_runs(
     for runner, times in (("./another", 0), ("python", 1)):
         assert emulate.check_backend(runner, environment, Progress()) is environment
         assert asked == [environment] * times
+
+
+@pytest.mark.parametrize("backend", [Backend.HTP, Backend.GPU, Backend.LPAI])
+def test_a_session_is_of_its_environment_and_of_the_runner_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Backend
+) -> None:
+    given: dict[str, Any] = {}
+
+    def open_session(**own: Any) -> Any:
+        given.update(own)
+        return SimpleNamespace(run=lambda *_: make_report([CASE]))
+
+    monkeypatch.setattr(run_lane, "Session", open_session)
+    monkeypatch.setattr(run_lane, "describe_toolchain", lambda _: iter(["a part"]))
+    monkeypatch.setattr(run_lane, "name_toolchain", lambda parts, _: ("named", *parts))
+    monkeypatch.setattr(run_lane, "make_runner", lambda *own, quantizes: (*own, quantizes))
+    opened: list[Any] = []
+    scratch: Any = SimpleNamespace(open=opened.append, scratch=tmp_path)
+    environment = Environment("emulator", (), {"QNN_SDK_ROOT": "/an sdk"})
+    options = SessionOptions(policy=read_emulator_policy(), timeout_s=7.0, backend=backend)
+    device = ProgramRunner(["a device"], {})
+    rows: tuple[Any, ...] = ("python", "sh -e", device)
+    for runner in rows:
+        phases = Phases(Progress())
+        run_lane.run_specs(
+            [], environment, runner, options, plain=True, phases=phases, scratch=scratch
+        )
+        engine, found = given["engine"], given["runner"]
+        assert (engine.toolchain, engine.backend, engine.plain) == (
+            ("named", "a part"), backend, True,
+        )  # fmt: skip
+        assert given["parts"] == ("a part",)
+        assert opened[-1]["QNN_SDK_ROOT"] == "/an sdk"
+        assert given["device"] == (read_backends()[backend].device if runner == "python" else "")
+        if runner == "python":
+            assert found == (None, 7.0, backend.is_lpai)
+        elif runner is device:
+            assert found is device
+        else:
+            assert list(found.argv)[1:] == ["-e"]
+            assert found.environment["QNN_SDK_ROOT"] == "/an sdk"
+    with pytest.raises(UsageError):
+        run_lane.find_runner("no such program", scratch, {}, options, Progress())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import select_cases
@@ -67,6 +68,8 @@ def test_cases_of_the_same_bits_stand_side_by_side() -> None:
         "1.50 / 1.50",
     ]
     assert len(rows) == 3
+    elsewhere = replace(case("mlp", "u8", 33.8), soc="SM8750")
+    assert compare_lanes(executorch, report_of(elsewhere)) == "No case is in both reports.\n"
     onnx = report_of(case("mlp", "asis", 33.8), case("mlp", "u8", 33.8))
     assert len(compare_lanes(executorch, onnx).splitlines()) == 5
     assert compare_lanes(executorch, report_of()) == "No case is in both reports.\n"

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 from msgspec.structs import replace
+from onnx import helper
 
 import ci.cases.session
 import ci.onnx.runner
@@ -28,6 +29,7 @@ from provisioning.artifacts.choice import SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.errors import ExitCode
+from tests.qnn_provider.models import tensor, write_model
 from tests.stand_ins.reports import make_report
 
 CASE = Case(model="mlp", scheme="u8", soc="SM8650", status=Status.PASSED, sqnr_db=33.0, max_abs=1.0)
@@ -135,6 +137,17 @@ def test_qnn_s_cpu_backend_takes_no_context_binary(steps: Steps) -> None:
     assert run("--option", "backend_type=cpu") == ExitCode.OK
     assert steps.session["engine"].direct
     assert "--direct" in shlex.split(steps.session["options"].command)
+
+
+def test_shapes_of_a_file_reach_its_case_and_the_command(steps: Steps) -> None:
+    ends = [tensor("x", ("n", 3))], [tensor("y", ("n", 3))]
+    write_model(Path("a b.onnx"), [helper.make_node("Relu", ["x"], ["y"])], *ends)
+    words = ["test-onnx", "--model", "a b.onnx", "--scheme", "u8", "--shape", "x=2,3"]
+    assert main(words) == ExitCode.OK
+    (spec,) = steps.session["specs"]
+    assert spec.source.shapes == (("x", (2, 3)),)
+    assert not steps.session["engine"].exports
+    assert shlex.split(steps.session["options"].command)[-2:] == ["--shape", "x=2,3"]
 
 
 def write_other(path: Path, sqnr_db: float) -> None:

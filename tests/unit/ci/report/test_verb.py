@@ -17,6 +17,7 @@ from ci.report.schema import Digests, Place, Report, Status, make_json_schema
 from ci.report.text import count
 from ci.report.write import report_data, write_report
 from provisioning.errors import ExitCode
+from tests.stand_ins.shards import make_cases, make_shards
 
 SARIF = Path(__file__).parents[3] / "artifacts" / "parity" / "sarif.schema.json"
 
@@ -40,6 +41,27 @@ def test_json_is_report_json_and_a_bad_run_exits_with_1(
     assert json.loads(capsys.readouterr().out) == report_data(troubled)
     assert main(["report", "--schema"]) == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == make_json_schema()
+
+
+@pytest.mark.parametrize(("broken", "code"), [(False, ExitCode.OK), (True, ExitCode.FAILED)])
+def test_several_reports_are_the_shards_of_one_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: bool, code: ExitCode
+) -> None:
+    """A failure in any of them fails the whole."""
+    cases = make_cases("mlp fp16 SM8650", "lstm fp16 SM8650", "mlp 8a8w SM8650")
+    if broken:
+        cases[2] = replace(cases[2], status=Status.FAILED)
+    words = []
+    for index, shard in enumerate(make_shards(cases, 3)):
+        write_report(shard, tmp_path / str(index))
+        words.append(str(tmp_path / str(index)))
+    assert main(["report", *words, "--json", "--to", str(tmp_path / "whole")]) == code
+    data = json.loads(capsys.readouterr().out)
+    assert [(one["model"], one["scheme"]) for one in data["cases"]] == [
+        (one.model, one.scheme) for one in cases
+    ]
+    assert json.loads((tmp_path / "whole/report.json").read_text()) == data
+    assert main(["report", *words[:2]]) == ExitCode.USAGE
 
 
 def test_the_cases_outweigh_a_summary_that_says_otherwise(

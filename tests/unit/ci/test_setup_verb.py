@@ -1,0 +1,210 @@
+"""``setup``: what the steps that follow in a job get, and when it fails.
+
+Provisioning and the doctor's survey are stand-ins; export and outputs are real.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.__main__ import main
+from ci.verbs import setup as verb
+from provisioning.artifacts.environment import DROPPED_VARIABLES, Environment
+from provisioning.artifacts.provision import Provisioned
+from provisioning.doctor.checks.registry import Finding, Severity
+from provisioning.doctor.examine import Verdict
+from provisioning.errors import ExitCode
+from tests.workflows.commands import Heard
+
+BAD = Finding("QNN901", "a library", "it is missing", "lib/", "nothing runs", "fetch it")
+
+
+@dataclass
+class World:
+    """What provisioning and the doctor give, and what they were asked for."""
+
+    root: Path
+    findings: tuple[Finding, ...] = ()
+    repaired: tuple[str, ...] = ()
+    while_provisioning: Callable[[], object] = lambda: None
+    asked: list[Any] = field(default_factory=list)
+
+    def provision(self, *given: Any, **more: Any) -> Environment:
+        self.asked.append((given[0], more))
+        self.while_provisioning()
+        one = Provisioned("qnn-runtime", "2.49.40", self.root / "a root", repaired=self.repaired)
+        return Environment(given[0], (one,), {"QNN_SDK_ROOT": str(one.root)})
+
+    def examine(self, profile: str, environment: Environment, **more: Any) -> Verdict:
+        self.asked.append((profile, environment.variables, more["python"]))
+        return Verdict(profile, self.findings)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    for name in DROPPED_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    made = World(tmp_path)
+    monkeypatch.setattr(verb, "provision_profile", made.provision)
+    monkeypatch.setattr(verb, "examine", made.examine)
+    return made
+
+
+@pytest.fixture
+def github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """What the job's file of a name, such as ENV, has."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    for name in ("ENV", "PATH", "OUTPUT"):
+        monkeypatch.setenv(f"GITHUB_{name}", str(tmp_path / name))
+    return lambda name: (tmp_path / name).read_text()
+
+
+def read_outputs(text: str) -> dict[str, Any]:
+    rows = dict(line.split("=", 1) for line in text.splitlines())
+    own = {name: json.loads(value) for name, value in rows.items() if name != "report"}
+    return {**own, "report": rows["report"]}
+
+
+def list_annotations(text: str, level: str) -> list[str]:
+    heard = Heard()
+    heard.hear(text)
+    return [one.text for one in heard.annotations if one.level == level]
+
+
+def test_a_job_gets_variables_and_outputs(
+    world: World,
+    github: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stale = next(name for name in DROPPED_VARIABLES if name != "QNN_SDK_ROOT")
+    monkeypatch.setenv(stale, "/another/QNN")
+    assert main(["setup"]) == ExitCode.OK
+    assert {*github("ENV").splitlines()} == {f"{stale}=", f"QNN_SDK_ROOT={world.root / 'a root'}"}
+    assert read_outputs(github("OUTPUT")) == {
+        "roots": {"qnn-runtime": str(world.root / "a root")},
+        "versions": {"qnn-runtime": "2.49.40"},
+        "report": str(world.root / "reports/setup/doctor.json"),
+        "changed": False,
+        "repaired": False,
+    }
+    assert json.loads(Path("reports/setup/doctor.json").read_text())["fit"]
+    assert "export" not in capsys.readouterr().out
+
+
+def test_a_shell_gets_lines_that_it_evaluates(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["setup", "emulator"]) == ExitCode.OK
+    script = capsys.readouterr().out + 'printf %s "$QNN_SDK_ROOT"'
+    done = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True)
+    assert done.stdout == str(world.root / "a root")
+
+
+def test_an_unfit_environment_fails_and_gives_no_variables(
+    world: World, github: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.findings = (BAD,)
+    assert main(["setup", "--report", "out/d.json"]) == ExitCode.ENVIRONMENT
+    assert github("ENV") == ""
+    assert read_outputs(github("OUTPUT"))["report"] == str(world.root / "out/d.json")
+    assert not json.loads(Path("out/d.json").read_text())["fit"]
+    heard = capsys.readouterr()
+    assert heard.out == ""
+    (error,) = list_annotations(heard.err, "error")
+    assert "fetch it" in error
+
+
+def test_a_warning_of_the_doctor_fails_nothing(world: World, github: Callable[[str], str]) -> None:
+    world.findings = (replace(BAD, severity=Severity.WARNING),)
+    assert main(["setup"]) == ExitCode.OK
+    assert github("ENV")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed", "repaired"),
+    [
+        (b"old", b"new", True, True),
+        (b"old", None, True, False),
+        (None, b"new", True, False),
+        (b"old", b"old", False, False),
+        (None, None, False, False),
+    ],
+)
+def test_a_cache_that_was_not_good_is_seen(
+    world: World,
+    github: Callable[[str], str],
+    before: bytes | None,
+    after: bytes | None,
+    changed: bool,
+    repaired: bool,
+) -> None:
+    cached = world.root / "a.whl"
+    if before is not None:
+        cached.write_bytes(before)
+
+    def fetch() -> None:
+        if after is None:
+            cached.unlink(missing_ok=True)
+        elif after != before:
+            (world.root / "part").write_bytes(after)
+            (world.root / "part").rename(cached)
+
+    world.while_provisioning = fetch
+    assert main(["setup", "--cached", "a.whl", "--cached", "another"]) == ExitCode.OK
+    outputs = read_outputs(github("OUTPUT"))
+    assert (outputs["changed"], outputs["repaired"]) == (changed, repaired)
+
+
+def test_a_repaired_tree_is_told(
+    world: World, github: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.repaired = ("lib/libQnnHtp.so",)
+    assert main(["setup"]) == ExitCode.OK
+    assert read_outputs(github("OUTPUT"))["repaired"]
+    (warning,) = list_annotations(capsys.readouterr().err, "warning")
+    assert "libQnnHtp.so" in warning
+
+
+def test_what_is_asked_for_is_provisioned_with_every_byte_checked_and_examined(
+    world: World, github: Callable[[str], str]
+) -> None:
+    assert github
+    words = ["--offline", "--trust-first-use", "--accept-licence", "--python", "python3"]
+    assert main(["setup", "android+ndk@r26c", *words]) == ExitCode.OK
+    (name, more), (examined, variables, python) = world.asked
+    assert name == examined == "android+ndk@r26c"
+    assert more["verify"]
+    options = more["options"]
+    assert (options.offline, options.trust_first_use) == (True, True)
+    assert options.accept_licence
+    assert variables["QNN_SDK_ROOT"]
+    assert python == Path("python3")
+    assert main(["setup"]) == ExitCode.OK
+    assert world.asked[-1][-1] is None
+    assert not world.asked[-2][-1]["options"].offline
+
+
+def test_secrets_are_masked_before_anything_is_fetched(
+    world: World,
+    github: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert github
+    monkeypatch.setenv("QNN_CI_MIRROR", "https://mirror.example/?sig=abcdef0123")
+    seen: list[str] = []
+    world.while_provisioning = lambda: seen.append(capsys.readouterr().err)
+    assert main(["setup"]) == ExitCode.OK
+    heard = Heard()
+    heard.hear(seen[0])
+    assert "abcdef0123" in heard.masks
