@@ -920,6 +920,15 @@ def test_a_mirror_asks_for_a_licence_before_trust_and_for_trust_once(
         assert [one.name for one in written] == ["sdk.zip"]
 
 
+def test_a_mirror_is_not_filled_with_what_a_lock_contradicts(store: Store, tmp_path: Path) -> None:
+    lock = write_lock(store)
+    other = msgspec.structs.replace(lock, sha256="0" * 64)
+    project_lock_path("sdk", "1.2.3").write_bytes(encode_record(other))
+    with pytest.raises(IntegrityError):
+        fill_mirror([ask()], tmp_path / "mirror", store, Progress())
+    assert not list((tmp_path / "mirror").iterdir())
+
+
 def test_gc_keeps_what_profiles_name_by_any_lock_and_archives_until_they_are_asked_for(
     store: Store, manifests: Path, tmp_path: Path, tell: Tell, held: list[str]
 ) -> None:

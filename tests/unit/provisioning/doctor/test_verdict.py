@@ -108,7 +108,15 @@ def test_a_variable_may_name_a_root_below_the_home(
     assert request.roots["qnn-sdk"] == tmp_path / "q"
 
 
-def test_a_library_of_the_system_is_no_part_that_a_profile_lacks() -> None:
+@pytest.mark.parametrize("found", [True, False])
+def test_a_library_of_the_system_is_no_part_that_a_profile_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: bool
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
+    monkeypatch.setattr(
+        "provisioning.artifacts.environment.find_libraries",
+        lambda names: dict.fromkeys(names, found),
+    )
     given = {name: Path("/opt", name) for name in ("qnn-sdk", "executorch", "libcxx")}
     request = compose_request("aot", given, {"PATH": "/bin"}, keep_variables=False)
     assert request.variables["QNN_SDK_ROOT"] == "/opt/qnn-sdk"
