@@ -28,6 +28,7 @@ from ci.models.schemes import ONNX as LANE
 from ci.report.write import write_report
 from ci.verbs.emulate import list_planned, take_shard
 from ci.verbs.gate import reach_verdict
+from provisioning.errors import ExitCode
 from tests.stand_ins.reports import make_judged
 
 RULES = read_rules()
@@ -82,11 +83,11 @@ class Results:
     def file(self, job: str, name: str) -> Path:
         return next(self.of(job).glob(f"reports/*/{name}"))
 
-    def run_verb(self) -> int:
+    def run_verb(self, *more: str) -> int:
         """Return the exit code of the command."""
         files = {name: str(self.folder / name) for name in ("plan.json", "needs.json", "results")}
         words = ["--needs", files["needs.json"], "--results", files["results"]]
-        return main(["gate", files["plan.json"], *words])
+        return main(["gate", files["plan.json"], *words, *more])
 
     def judge(self) -> GateVerdict:
         return reach_verdict(*(self.folder / one for one in ("plan.json", "needs.json", "results")))
@@ -346,6 +347,30 @@ def test_lost_results_are_the_machines(results: Results, name: str) -> None:
     assert not verdict.is_green
     assert verdict.is_infrastructure, verdict
     assert results.run_verb() == 4
+
+
+@pytest.mark.parametrize("name", ["plan.json", "needs.json"])
+@pytest.mark.parametrize("text", ["", "{", "[]", None])
+def test_nothing_is_proven_without_the_plan_and_what_github_says(
+    results: Results, name: str, text: str | None
+) -> None:
+    file = results.folder / name
+    file.unlink() if text is None else file.write_text(text)
+    assert results.run_verb() == ExitCode.FAILED
+
+
+@pytest.mark.parametrize("markdown", [False, True])
+def test_what_is_wrong_with_no_job_is_in_every_form(
+    results: Results, capsys: pytest.CaptureFixture[str], markdown: bool
+) -> None:
+    stray = results.folder / "results" / "result-a stray job"
+    shutil.copytree(results.of(ONNX), stray)
+    assert results.run_verb("--markdown" if markdown else "--json") == ExitCode.FAILED
+    printed = capsys.readouterr().out
+    assert "a stray job" in printed
+    if not markdown:
+        told = json.loads(printed)
+        assert (told["green"], len(told["notes"])) == (False, 1)
 
 
 def test_figures_far_from_the_recorded_ones_are_red(results: Results) -> None:
