@@ -108,13 +108,22 @@ def test_json_fits_its_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert told["logs"][0]["unknown"] == [{"line": 3, "text": "frob: error"}]
 
 
-def test_a_teams_rows_count_and_slow_ones_are_refused(tmp_path: Path) -> None:
+def test_a_teams_rows_count_and_slow_ones_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     policy, log = tmp_path / "qnn.toml", tmp_path / "x.log"
     log.write_text("the frob is loose\n")
     rows = '[[advice]]\npattern = "frob is"\nfix = "tighten it"\n'
     policy.write_text(f'extends = "default"\n{rows}')
     assert main(["explain", str(log)]) == 0
     assert main(["explain", str(log), "--policy", str(policy)]) == 1
+    log.write_text(f"{SPACE}\n")
+    own = rows.replace("frob is", "No space left")
+    policy.write_text(f'extends = "default"\n{own}')
+    capsys.readouterr()
+    assert main(["explain", str(log), "--policy", str(policy), "--json"]) == 1
+    (cause, *_) = json.loads(capsys.readouterr().out)["logs"][0]["causes"]
+    assert cause["fix"] == "tighten it"  # a team's row comes before ours
     policy.write_text(f'extends = "default"\n{rows.replace("frob is", "(f+)+ is")}')
     assert main(["explain", str(log), "--policy", str(policy)]) == 2
 

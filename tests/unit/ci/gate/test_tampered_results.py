@@ -368,6 +368,7 @@ def test_what_is_wrong_with_no_job_is_in_every_form(
     assert results.run_verb("--markdown" if markdown else "--json") == ExitCode.FAILED
     printed = capsys.readouterr().out
     assert "a stray job" in printed
+    assert printed.startswith("{" if not markdown else "#")
     if not markdown:
         told = json.loads(printed)
         assert (told["green"], len(told["notes"])) == (False, 1)
