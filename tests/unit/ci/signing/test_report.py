@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ci.__main__ import main
+from ci.signing.record import RECORD_NAME
 from ci.signing.verdict import (
     NOT_JUDGED,
     Kind,
@@ -17,7 +19,9 @@ from ci.signing.verdict import (
     render_report,
     render_reports,
 )
+from ci.verbs import verify_signature
 from ci.verbs.verify_signature import parse_date
+from provisioning.errors import ExitCode
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
 from tests.stand_ins.elfsigner.spoil import PLACE, verify
 
@@ -145,3 +149,32 @@ def test_a_date_is_utc_wherever_this_machine_is(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize(("faults", "code"), [([], ExitCode.OK), (["other"], ExitCode.FAILED)])
+def test_a_record_that_does_not_match_fails_good_files(
+    library: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    faults: list[str],
+    code: ExitCode,
+) -> None:
+    (tmp_path / "a.so").write_bytes(library)
+    (tmp_path / RECORD_NAME).write_text("{}")
+    monkeypatch.setattr(verify_signature, "check_record", lambda _: iter(faults))
+    assert main(["verify-signature", str(tmp_path), "--expect", "unsigned"]) == code
+
+
+@pytest.mark.parametrize(
+    ("expected", "code"), [("signed", ExitCode.OK), ("unsigned", ExitCode.FAILED)]
+)
+def test_a_key_of_no_published_scheme_is_accepted_as_a_signature_alone(
+    library: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str, code: ExitCode
+) -> None:
+    signer = SignedBy("a", (), Scheme.UNKNOWN, 1)
+    found = Verification(1, signed=True, signers=[signer])
+    assert found.verdict is Verdict.UNRECOGNISED
+    (tmp_path / "a.so").write_bytes(library)
+    monkeypatch.setattr(verify_signature, "verify_file", lambda *_, **__: found)
+    words = ["verify-signature", str(tmp_path / "a.so"), "--accept-unrecognised"]
+    assert main([*words, "--expect", expected]) == code
