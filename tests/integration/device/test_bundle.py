@@ -10,6 +10,7 @@ import pytest
 from ci.device.bundle import BUNDLE, FILES, Target, find_skel, read_bundle, stage
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
+from tests.stand_ins.lowered import make_program
 
 
 def compile_to(path: Path, *words: str, compiler: str = "gcc", text: str = "int x;") -> Path:
@@ -111,6 +112,21 @@ def test_without_a_library_nothing_is_written(
     with pytest.raises(UnfitError, match=name.replace("+", r"\+")):
         stage(["SM8650"], runner, [runtime], tmp_path / "out", progress=Progress())
     assert not (tmp_path / "out").exists()
+
+
+def test_a_program_has_to_load_on_each_soc(host: tuple[Path, Path], tmp_path: Path) -> None:
+    runner, runtime = host
+    program = tmp_path / "model.pte"
+    program.write_bytes(make_program())  # for SM8650
+    out = tmp_path / "out"
+    with pytest.raises(UnfitError, match=r"model\.pte does not load on SM8750"):
+        stage(["SM8650", "SM8750"], runner, [runtime], out, programs=[program], progress=Progress())
+    assert not out.exists()
+    stage(["SM8650"], runner, [runtime], out, programs=[program], progress=Progress())
+    assert (out / FILES / "model.pte").read_bytes() == program.read_bytes()
+    program.write_bytes(b"no program")
+    with pytest.raises(UnfitError, match="is no program"):
+        stage(["SM8650"], runner, [runtime], out, programs=[program], progress=Progress())
 
 
 def test_what_is_no_runner_or_no_soc_is_refused(host: tuple[Path, Path], tmp_path: Path) -> None:
