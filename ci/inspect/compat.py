@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from ci.inspect.programs import Program
 from provisioning.doctor.survey.context_binaries import KNOWN_INFO, ContextBinary
+from provisioning.doctor.survey.programs import Program
 from provisioning.elf.programs import is_loadable
 from provisioning.manifest.targets import find_soc
 from provisioning.versions import is_older

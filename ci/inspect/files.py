@@ -9,7 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ci.inspect.programs import (
+from provisioning.archives.layout import Limits, check_members
+from provisioning.archives.zipfiles import FileSource, extract_members, read_directory
+from provisioning.doctor.survey.context_binaries import TensorSpec, list_context_binaries
+from provisioning.doctor.survey.programs import (
     Method,
     Partition,
     Program,
@@ -17,9 +20,6 @@ from ci.inspect.programs import (
     parse_program,
     wrap_contexts,
 )
-from provisioning.archives.layout import Limits, check_members
-from provisioning.archives.zipfiles import FileSource, extract_members, read_directory
-from provisioning.doctor.survey.context_binaries import TensorSpec, list_context_binaries
 from provisioning.doctor.survey.tree import LIBRARY, read_file
 from provisioning.elf.facts import EM_QDSP6
 from provisioning.errors import FailedError, QnnCiError, UsageError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ci.inspect.files import Inspected, Library
-from ci.inspect.programs import Method, Program
 from ci.report.text import count, show_bytes
 from provisioning.doctor.survey.context_binaries import ContextBinary, TensorSpec
+from provisioning.doctor.survey.programs import Method, Program
 
 KINDS = {
     "program": "ExecuTorch program",

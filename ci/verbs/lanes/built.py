@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from ci.inspect.compat import Runtime, Verdict, judge_compat
-from ci.inspect.programs import Program
 from provisioning.artifacts.choice import SDK, WHEEL, WHEEL_RUNTIME, QnnChoice
 from provisioning.artifacts.sources.local import read_version
 from provisioning.doctor.survey.context_binaries import ContextBinary
+from provisioning.doctor.survey.programs import Program
 from provisioning.manifest.reader import read_toolchain
 from provisioning.versions import is_same, is_version
 

@@ -29,12 +29,12 @@ from ci.cases.runners import ProgramRunner
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.tracing import NAME, make_runner
-from ci.inspect.programs import read_program
 from ci.models.schemes import Scheme
 from ci.models.tensors import read_sets
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
+from provisioning.doctor.survey.programs import read_program
 from provisioning.errors import ExitCode
 from provisioning.files import scratch_directory
 from provisioning.store.store import store_home

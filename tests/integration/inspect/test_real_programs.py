@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.inspect.programs import Program, read_program
+from provisioning.doctor.survey.programs import Program, read_program
 
 FOLDER = os.environ.get("QNN_CI_TEST_STORIES", "")
 NAME = "stories260k_hybrid_llama_qnn.pte"

@@ -13,9 +13,9 @@ import pytest
 
 from ci.__main__ import main
 from ci.inspect.compat import Answer, Axis, Runtime, Verdict, judge_compat
-from ci.inspect.programs import Method, Program, parse_program
 from ci.inspect.runtimes import read_runtime
 from provisioning.doctor.survey.context_binaries import ContextBinary
+from provisioning.doctor.survey.programs import Method, Program, parse_program
 from provisioning.errors import ExitCode, QnnCiError
 from tests.stand_ins.lowered import make_binary, make_program
 

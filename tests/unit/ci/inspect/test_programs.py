@@ -15,15 +15,15 @@ import msgspec
 import pytest
 
 from ci.inspect.files import Inspection, inspect_file
-from ci.inspect.programs import (
+from ci.inspect.render import render_files
+from provisioning.doctor.survey.context_binaries import TensorSpec, parse_context_binary
+from provisioning.doctor.survey.programs import (
     Partition,
     SegmentSpan,
     parse_constant,
     parse_program,
     read_program,
 )
-from ci.inspect.render import render_files
-from provisioning.doctor.survey.context_binaries import TensorSpec, parse_context_binary
 from provisioning.elf.tables import MAX_ITEMS, Tables
 from provisioning.errors import QnnCiError, UsageError
 from tests.stand_ins.lowered import (
