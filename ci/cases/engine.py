@@ -16,6 +16,7 @@ from ci.judging.degenerate import require_proof
 from ci.judging.figures import Array
 from ci.models.tensors import Loss, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
+from ci.report.schema import DeviceFigures
 from provisioning.errors import FailedError
 
 # Directories and files of a program, see ci.cases.cache.
@@ -176,13 +177,14 @@ class RunNotes:
     """What a runner reports besides outputs: ``faults`` fail the case, ``remark`` is shown,
     ``files`` are kept next to the report, ``accelerator`` are means per input set by QNN's
     profile, in cycles and microseconds, ``run_ms`` is the mean of the runs of an input set that
-    the model's entry asks for."""
+    the model's entry asks for, ``device`` are the figures of a device."""
 
     faults: tuple[str, ...] = ()
     remark: str = ""
     files: tuple[Path, ...] = ()
     accelerator: Mapping[str, int] = field(default_factory=dict)
     run_ms: float | None = None
+    device: DeviceFigures | None = None
 
 
 class RunError(FailedError):

@@ -28,7 +28,7 @@ from ci.cases.qnn_files import PARAMS, count_operators
 from ci.cases.runners import OUTPUTS
 from ci.cases.spec import CaseSpec
 from ci.judging.details import describe_outputs
-from ci.judging.figures import Array
+from ci.judging.figures import Array, Nearness, find_nearness
 from ci.judging.gate import Reason, References
 from ci.judging.verdict import (
     MODEL,
@@ -121,6 +121,7 @@ class Evidence:
     baseline: Baseline | None = None
     lacks: str = ""
     outputs: tuple[OutputFigures, ...] = ()
+    nearness: Nearness | None = None  # of outputs to the emulator's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +146,15 @@ class CaseJudge:
         self.metric = entry.metric if entry else None
         self.evidence = Evidence()
         self.remarks: list[str] = []
+
+    def compare_emulator(self, outputs: Sets, emulated: Sets, compiled: Compiled) -> None:
+        """Take down how near a device's outputs are to the emulator's of the same program."""
+        try:
+            both = [stack_outputs(one, compiled) for one in (emulated, outputs)]
+        except ValueError as error:
+            self.remarks.append(f"not compared with the emulator: {error}")
+        else:
+            self.evidence.nearness = find_nearness(zip(*both, strict=True))
 
     def note_program(self, directory: Path, artifact: Artifact) -> None:
         """Take down what is known of a program, and keep what QNN's Saver wrote.
@@ -382,6 +392,9 @@ def make_case(
         else Digests(),
         outputs=known.outputs,
         program=list_program(artifact) if artifact else (),
+        device=run.notes.device if run else None,
+        sqnr_db_emulator=known.nearness.sqnr_db if known.nearness else None,
+        equal_emulator=known.nearness.equal if known.nearness else None,
     )
 
 

@@ -97,6 +97,9 @@ def judge_case(
         warnings=(*result.case.warnings, *([UNMEASURED] if metric else [])),
         run_s=case.run_s,
         run_ms=case.run_ms,
+        device=case.device,
+        sqnr_db_emulator=case.sqnr_db_emulator,
+        equal_emulator=case.equal_emulator,
         accelerator_cycles=case.accelerator_cycles,
         accelerator_us=case.accelerator_us,
     )

@@ -35,7 +35,8 @@ ARTIFACT = "artifact"
 @dataclass(frozen=True, kw_only=True)
 class RunSetup:
     """What all cases of a run share. ``work`` is a scratch directory, ``device`` what the programs
-    need if neither this host nor the runner can run them."""
+    need if neither this host nor the runner can run them. What ``runner`` gives is compared with
+    what ``emulator`` does, if there is one."""
 
     options: SessionOptions
     engine: Engine
@@ -45,6 +46,7 @@ class RunSetup:
     cache: Path = field(default_factory=programs_home)
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     device: str = ""
+    emulator: Runner | None = None
 
 
 class CaseRun(CaseJudge):
@@ -156,6 +158,8 @@ class CaseRun(CaseJudge):
         only what fails there is this program's fault."""
         before = copy(self.evidence)
         run = self.execute(program, sets)
+        if self.setup.emulator and not run.failure:
+            self.run_emulator(self.setup.emulator, program, sets, run)
         result = self.judge_run(program, references, run)
         if result.case.status is Status.PASSED or not run.used:
             return result
@@ -166,11 +170,25 @@ class CaseRun(CaseJudge):
         seen = f"in a process that ran other programs before: {result.case.reason.splitlines()[0]}"
         return replace(again, remark="; ".join(filter(None, [again.remark, seen])))
 
-    def execute(self, program: Program, sets: Sets, *, fresh: bool = False) -> Run:
-        """Open the program and run every input set once."""
+    def run_emulator(self, emulator: Runner, program: Program, sets: Sets, run: Run) -> None:
+        """Compare outputs with the emulator's; a remark says why if that cannot be done."""
+        place = self.directory / "emulator"
+        place.mkdir()
+        own = replace(program, directory=place, log=place / "run.log")
+        emulated = self.execute(own, sets, runner=emulator)
+        if not emulated.failure:
+            self.compare_emulator(run.outputs, emulated.outputs, program.compiled)
+        else:
+            self.remarks.append(f"not compared with the emulator: {emulated.failure}")
+
+    def execute(
+        self, program: Program, sets: Sets, *, fresh: bool = False, runner: Runner | None = None
+    ) -> Run:
+        """Open the program, with the session's runner or another, and run every input set once."""
         began, used = time.monotonic(), False
+        runner = runner or self.setup.runner
         try:
-            with self.setup.runner.open(program, self.options.timeout_s, fresh=fresh) as opened:
+            with runner.open(program, self.options.timeout_s, fresh=fresh) as opened:
                 used = opened.used
                 outputs = opened.run(sets)
                 wall_s = time.monotonic() - began

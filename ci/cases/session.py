@@ -141,7 +141,8 @@ class Session:
     """A run of a lane: its name, what it compiles and runs with, and what the user asked for.
 
     ``parts`` are packages and libraries of the toolchain; ``device`` is what the programs need if
-    neither this host nor the runner can run them.
+    neither this host nor the runner can run them. Outputs are compared with those of ``emulator``,
+    if there is one.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Session:
     parts: tuple[Tool, ...]
     options: SessionOptions
     device: str = ""
+    emulator: Runner | None = None
     started: str = field(default_factory=started_now)
 
     def run(self, pool: Pool, work: Path, phases: Phases) -> Report:
@@ -168,6 +170,7 @@ class Session:
             work=work,
             baselines=baselines,
             device=self.device,
+            emulator=self.emulator,
         )
         self.check_data(pool, work)
         runs = [CaseRun(spec, setup) for spec in self.specs]

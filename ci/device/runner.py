@@ -10,7 +10,7 @@ import socket
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +19,10 @@ from shlex import quote
 from ci.cases.engine import INPUTS, Program, RunError, RunNotes, Sets
 from ci.cases.outputs import read_outputs
 from ci.cases.runners import OUTPUTS, SPEED
-from ci.device.bundle import Bundle
+from ci.device.bundle import Bundle, Target
 from ci.device.connection import Device
+from ci.device.figures import Start, parse_heat, read_times, summarize_starts
+from ci.models.lowering_options import ONE_RUN
 from ci.models.tensors import FILE, write_sets
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError
@@ -28,6 +30,10 @@ from provisioning.files import hash_file
 
 LEASE_S, GRACE_S = 900, 30.0
 PROGRAM, LISTED, LOG, LATE = "program.pte", "input_list.txt", "log.txt", "late"
+TIMES, MEMORY, BEFORE, AFTER = "times.etdp", "memory.txt", "before.txt", "after.txt"
+SYSTEM, SYSTEM_MARK = "system_log.txt", "---- the device's system log\n"
+KEPT = (LATE, SPEED, TIMES, MEMORY, BEFORE, AFTER, SYSTEM)  # besides outputs and log, if written
+STARTS, RUNS = 3, 10  # on a device, if the call or the model's entry asks for no other number
 MOST_BYTES = 2**30  # of what comes back besides outputs: logs
 
 # A lease is a directory with one line, until when and whose. Taking over one that has expired is a
@@ -49,18 +55,52 @@ cd {place}; read -r until owner < lease/held && [ "$owner" = {owner} ] && rm -r 
 """
 
 # The runner is ended on the device itself, so that it stops whatever becomes of this computer.
+# VmHWM is the largest resident memory so far: it is read often while the program loads.
 RUN = """
-cd {case}; rm -rf {outputs} {log} {late} {speed}; mkdir {outputs}
+cd {case}; rm -rf {outputs} {log} {kept}; mkdir {outputs}
 export LD_LIBRARY_PATH={libraries}:$LD_LIBRARY_PATH ADSP_LIBRARY_PATH={libraries}
+feel() {{
+  for zone in /sys/class/thermal/thermal_zone*; do
+    name=; degrees=
+    {{ read -r name < $zone/type; read -r degrees < $zone/temp; }} 2>/dev/null || continue
+    echo "zone $name $degrees"
+  done
+  for zone in /sys/class/thermal/cooling_device*; do
+    name=; state=
+    {{ read -r name < $zone/type; read -r state < $zone/cur_state; }} 2>/dev/null || continue
+    echo "cooling $name $state"
+  done
+  if command -v dumpsys >/dev/null; then
+    dumpsys thermalservice 2>/dev/null | sed -n 's/^ *Thermal Status: */status of_system /p'
+  fi
+}}
+feel > {before} 2>/dev/null || true
+since=$(date '+%m-%d %H:%M:%S.000')
 ( exec {command} ) > {log} 2>&1 < /dev/null &
 runner=$!
 ( sleep {limit}; touch {late}; kill -9 $runner ) > /dev/null 2>&1 < /dev/null &
 watch=$!
+( count=0
+  while [ -e /proc/$runner ]; do
+    while read -r name size unit; do
+      if [ "$name" = VmHWM: ]; then echo $size; fi
+    done < /proc/$runner/status
+    count=$((count + 1))
+    if [ $count -lt 50 ]; then sleep 0.02 || sleep 1; else sleep 1; fi
+  done > {memory} ) > /dev/null 2>&1 < /dev/null &
+gauge=$!
 wait $runner && code=0 || code=$?
-kill $watch 2>/dev/null || true
+kill $watch $gauge 2>/dev/null || true
+feel > {after} 2>/dev/null || true
+if [ $code != 0 ] || [ -z "$(ls {outputs})" ]; then
+  if command -v logcat >/dev/null; then logcat -d -v brief -T "$since"; else dmesg; fi 2>/dev/null |
+    grep -iE {about} | tail -n {lines} > {system} || true
+fi
 echo "$code" > {outputs}/code
-tar -c -f - {outputs} {log} $(ls {late} {speed} 2>/dev/null)
+tar -c -f - {outputs} {log} $(ls {kept} 2>/dev/null)
 """
+ABOUT = "'qnn|fastrpc|adsprpc|cdsp|remoteproc|executorch'"  # what the system's log has on the DSP
+SYSTEM_LINES = 100
 
 
 def name_owner() -> str:
@@ -77,13 +117,15 @@ def is_gone(owner: str) -> bool:
 @dataclass
 class DeviceRunner:
     """Runs programs one at a time on ``device``, with the runner of ``bundle``, which is in
-    ``directory`` on it. Other computers wait for its lease, or fail after ``wait_s`` seconds."""
+    ``directory`` on it, as often as ``starts`` says. Other computers wait for its lease, or fail
+    after ``wait_s`` seconds."""
 
     device: Device
     bundle: Bundle
     directory: str
     progress: Progress
     wait_s: float = 0.0
+    starts: int = 1
     sent: int = 0
     owner: str = field(default_factory=name_owner)
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -147,14 +189,44 @@ class DeviceProgram:
     timeout_s: float
     used: bool = field(default=False, init=False)
     speed_ms: float | None = field(default=None, init=False)
+    starts: list[Start] = field(default_factory=list, init=False)
+    unequal: list[int] = field(default_factory=list, init=False)
+
+    @property
+    def is_emulated(self) -> bool:
+        return self.runner.bundle.target is Target.EMULATOR
+
+    @property
+    def iteration(self) -> int:
+        """How often each input set runs: as the model's entry asks, else RUNS times on a device."""
+        asked = self.program.spec.source.run
+        usual = asked.iteration == ONE_RUN.iteration and not self.is_emulated
+        return RUNS if usual else asked.iteration
 
     def run(self, sets: Sets) -> Sets:
-        """Send what the device lacks, run, and read what came back. Raises RunError; StoreError if
-        the device has no room."""
+        """Send what the device lacks, run, and read what came back, for each start. Return what the
+        first gave. Raises RunError; StoreError if the device has no room."""
         try:
-            archive = self.start(sets)
+            self.send(sets)
         except ToolError as error:
-            raise RunError(f"{error.what}: {error.why}\n  fix: {error.fix}") from error
+            raise explain(error) from error
+        first = self.run_once(len(sets))
+        for number in range(1, self.runner.starts):
+            again = self.run_once(len(sets))
+            if any(
+                one.tobytes() != other.tobytes()
+                for these, those in zip(first, again, strict=True)
+                for one, other in zip(these, those, strict=True)
+            ):
+                self.unequal.append(number + 1)
+        return first
+
+    def run_once(self, sets: int) -> Sets:
+        """Start the runner once, and return the outputs per input set. Raises RunError."""
+        try:
+            archive = self.start()
+        except ToolError as error:
+            raise explain(error) from error
         place = self.program.directory
         late, code = self.unpack(archive, place)
         if late:
@@ -162,15 +234,18 @@ class DeviceProgram:
         if code:
             raise RunError(f"the runner exited with {code} on the device")
         try:
-            return read_outputs(place / OUTPUTS, self.program.compiled, len(sets))
+            return read_outputs(place / OUTPUTS, self.program.compiled, sets)
         except (OSError, ValueError) as error:
             raise RunError(str(error)) from error
 
-    def start(self, sets: Sets) -> bytes:
-        """Return what the run left on the device, as a tar archive."""
-        runner, spec = self.runner, self.program.spec
-        device = runner.device
-        runner.renew(seconds=max(LEASE_S, 2 * self.timeout_s))
+    @property
+    def place(self) -> str:
+        """The program's directory on the device."""
+        return f"{self.runner.device.place}/cases/{self.program.spec.slug}"
+
+    def send(self, sets: Sets) -> None:
+        """Send the program and its inputs. Raises ToolError, StoreError or UnfitError."""
+        self.runner.renew(seconds=self.lease_s)
         local = self.program.directory / "to_device"
         write_sets(local / INPUTS, sets)
         names = [
@@ -181,29 +256,45 @@ class DeviceProgram:
         listed.write_text("".join(f"{' '.join(row)}\n" for row in names), encoding="utf-8")
         files = {name: local / INPUTS / name for row in names for name in row}
         files |= {LISTED: listed, PROGRAM: self.program.path}
-        case = f"{device.place}/cases/{spec.slug}"
         digests = {name: hash_file(path) for name, path in files.items()}
-        runner.sent += device.push(case, files, digests)
+        self.runner.sent += self.runner.device.push(self.place, files, digests)
+
+    @property
+    def lease_s(self) -> float:
+        return max(LEASE_S, 2 * self.timeout_s)
+
+    def start(self) -> bytes:
+        """Return what a run left on the device, as a tar archive. Raises as send does."""
+        runner = self.runner
+        runner.renew(seconds=self.lease_s)
         flags = {
-            **spec.source.run.flags,
+            **self.program.spec.source.run.flags,
+            "iteration": self.iteration,
             "model_path": PROGRAM,
             "input_list_path": LISTED,
             "output_folder_path": OUTPUTS,
             "performance_output_path": SPEED,
+            "etdump_path": TIMES,
         }
         command = [shell_path(f"{runner.directory}/{runner.bundle.runner}")]
         command += [quote(f"--{name}={value}") for name, value in flags.items()]
         script = RUN.format(
-            case=quote(case),
+            case=quote(self.place),
             outputs=OUTPUTS,
             log=LOG,
             late=LATE,
-            speed=SPEED,
+            memory=MEMORY,
+            before=BEFORE,
+            after=AFTER,
+            system=SYSTEM,
+            about=ABOUT,
+            lines=SYSTEM_LINES,
+            kept=" ".join(KEPT),
             libraries=shell_path(runner.directory),
             command=" ".join(command),
             limit=int(self.timeout_s),
         )
-        return device.ask(script, timeout_s=self.timeout_s + GRACE_S)
+        return runner.device.ask(script, timeout_s=self.timeout_s + GRACE_S)
 
     def unpack(self, archive: bytes, place: Path) -> tuple[bool, int]:
         """Write the outputs and the log of a run; return whether it was ended, and its exit code.
@@ -213,7 +304,7 @@ class DeviceProgram:
         outputs = place / OUTPUTS
         shutil.rmtree(outputs, ignore_errors=True)  # of an earlier run
         outputs.mkdir()
-        late, code = False, -1
+        code, found = -1, dict[str, bytes]()
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             for member in tar:
                 folder, _, name = member.name.rpartition("/")
@@ -225,16 +316,44 @@ class DeviceProgram:
                     code = int(content.strip() or b"-1")
                 elif folder and name.endswith(".raw"):
                     (outputs / name).write_bytes(content)
-                elif name == LOG:
-                    self.program.log.write_bytes(content)
-                elif name == SPEED:
-                    self.speed_ms = parse_speed(content)
-                elif name == LATE:
-                    late = True
-        return late, code
+                elif not folder and name in {LOG, *KEPT}:
+                    found[name] = content
+        if LOG in found:
+            system = found.get(SYSTEM, b"")
+            self.program.log.write_bytes(
+                found[LOG] + (SYSTEM_MARK.encode() + system) * bool(system)
+            )
+        self.note_start(found)
+        return LATE in found, code
+
+    def note_start(self, found: Mapping[str, bytes]) -> None:
+        """Take down what the files of a start tell of times, memory and heat."""
+        load_ms, runs_ms = read_times(found.get(TIMES, b""))
+        sizes = found.get(MEMORY, b"").split()
+        before, after = (
+            parse_heat(found.get(name, b"").decode("utf-8", "replace")) for name in (BEFORE, AFTER)
+        )
+        memory = 1024 * int(sizes[-1]) if sizes and sizes[-1].isdigit() else None
+        self.speed_ms = parse_speed(found.get(SPEED, b""))
+        self.starts.append(Start(load_ms, runs_ms, memory, before, after))
 
     def finish(self) -> RunNotes:
-        return RunNotes(run_ms=self.speed_ms)
+        figures = summarize_starts(
+            self.starts,
+            warm_up=self.program.spec.source.run.warm_up,
+            iteration=self.iteration,
+            emulated=self.is_emulated,
+        )
+        faults = tuple(
+            f"start {number} on the device gave other outputs than the first"
+            for number in self.unequal
+        )
+        return RunNotes(faults=faults, run_ms=self.speed_ms, device=figures)
+
+
+def explain(error: ToolError) -> RunError:
+    """Return the failure of a run for a device that does not answer."""
+    return RunError(f"{error.what}: {error.why}\n  fix: {error.fix}")
 
 
 def parse_speed(content: bytes) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,27 @@ def _measure_set(reference: Array, output: Array) -> Figures:
     cosine = float(np.sum(wanted * got)) / norms if norms else 0.0
     sqnr_db = decibels(power, float(np.sum(error**2)))
     return Figures(sqnr_db, cosine, float(np.abs(error).max(initial=0.0)))
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """How near the outputs of one runner are to another's: the SQNR of the worst input set of the
+    worst output, in dB, and the share of all elements that have the same bits."""
+
+    sqnr_db: float
+    equal: float
+
+
+def find_nearness(pairs: Iterable[tuple[Array, Array]]) -> Nearness:
+    """Return how near outputs are to references, given as (reference, output)."""
+    sqnr_db, equal, count = math.inf, 0, 0
+    for reference, output in pairs:
+        sqnr_db = min(sqnr_db, measure(reference, output).sqnr_db)
+        count += reference.size
+        bits = (np.ascontiguousarray(one).view(np.uint8) for one in (reference, output))
+        one, other = (part.reshape(reference.size, -1) for part in bits)
+        equal += int((one == other).all(axis=1).sum())
+    return Nearness(sqnr_db, equal / count if count else 1.0)
 
 
 def decibels(signal: float, noise: float) -> float:

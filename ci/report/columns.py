@@ -14,7 +14,7 @@ from ci.report.bars import (
     draw_size,
     draw_sqnr,
 )
-from ci.report.schema import MADE_PROVES, Case, Report, Threshold
+from ci.report.schema import MADE_PROVES, Case, DeviceFigures, Report, Threshold
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
 
 NOTHING = "-"
@@ -88,6 +88,48 @@ def _make_accelerator_column(name: str, unit: str, figure: Callable[[Case], int 
         told=f"accelerator {unit} {{}}",
         hint=lambda _: NO_GATE,
     )
+
+
+def _make_time_column(
+    name: str,
+    figure: Callable[[DeviceFigures], float | None],
+    told: str,
+    spread: Callable[[DeviceFigures], float | None] = lambda _: None,
+) -> Column:
+    def show(case: Case) -> str:
+        if case.device is None or (time := figure(case.device)) is None:
+            return NOTHING
+        off = spread(case.device)
+        return f"{time:.4g}" + (f" ±{off:.2g}" if off is not None else "")
+
+    return Column(
+        name,
+        show,
+        lambda case: case.device and figure(case.device),
+        terminal=name.replace(" ", "\n"),
+        summary=name,
+        told=told,
+        hint=describe_timing,
+    )
+
+
+def describe_timing(case: Case) -> str:
+    """``30 runs in 3 starts``, and what is to be known of them."""
+    if case.device is None:
+        return ""
+    runs = f"{case.device.runs} runs in {case.device.starts} starts"
+    emulated = "; a host's processor emulated the SoC: no device's times" * case.device.emulated
+    return runs + emulated + "; throttled" * case.device.throttled
+
+
+def show_heat(case: Case) -> str:
+    """``31 -> 45 C, throttled``: the hottest sensor before and after."""
+    if case.device is None:
+        return NOTHING
+    ends = (case.device.before.hottest_c, case.device.after.hottest_c)
+    known = None not in ends
+    parts = [" -> ".join(_format(one, ".0f") for one in ends) + " C"] if known else []
+    return ", ".join([*parts, *["throttled"] * case.device.throttled]) or NOTHING
 
 
 COLUMNS = (
@@ -200,6 +242,55 @@ COLUMNS = (
         summary="run ms",
         told="{} ms for a run",
         hint=lambda case: case.run_options,
+    ),
+    _make_time_column("first ms", lambda one: one.first_ms, "{} ms for the first run"),
+    _make_time_column(
+        "p50 ms", lambda one: one.p50_ms, "{} ms at the median", lambda one: one.p50_spread_ms
+    ),
+    _make_time_column(
+        "p90 ms",
+        lambda one: one.p90_ms,
+        "{} ms at the 90th percentile",
+        lambda one: one.p90_spread_ms,
+    ),
+    _make_time_column(
+        "load ms", lambda one: one.load_ms, "loaded in {} ms", lambda one: one.load_spread_ms
+    ),
+    Column(
+        "memory",
+        lambda case: show_bytes(case.device.peak_memory_bytes) if case.device else NOTHING,
+        lambda case: case.device and case.device.peak_memory_bytes,
+        terminal="peak\nmemory",
+        summary="peak memory",
+        told="{} of memory at most",
+        hint=lambda _: "of the runner's process, without the DSP's",
+    ),
+    Column(
+        "heat",
+        show_heat,
+        lambda case: case.device and case.device.after.hottest_c,
+        terminal="heat",
+        summary="heat",
+        told="heat {}",
+        hint=lambda case: ", ".join(case.device.after.slowed) if case.device else "",
+    ),
+    Column(
+        "equal e",
+        lambda case: show_equal(case.equal_emulator),
+        lambda case: case.equal_emulator,
+        terminal="as the\nemulator",
+        summary="as the emulator",
+        told="{} of the elements as the emulator's, bit for bit",
+        hint=lambda case: (
+            f"SQNR {show_decibels(case.sqnr_db_emulator)} dB" if case.sqnr_db_emulator else ""
+        ),
+    ),
+    Column(
+        "SQNR e",
+        lambda case: show_decibels(case.sqnr_db_emulator),
+        lambda case: case.sqnr_db_emulator,
+        summary="SQNR to the emulator, dB",
+        told="{} dB against the emulator's outputs",
     ),
     Column(
         ".pte",

@@ -251,6 +251,47 @@ class Digests(Record, frozen=True, kw_only=True):
         return tuple(name for name, (was, now) in pairs.items() if was and now and was != now)
 
 
+class Heat(Record, frozen=True, kw_only=True):
+    """How hot a device is: Android's thermal ``status`` (0 none to 6 shutdown), the ``hottest_c``
+    of its sensors, degrees Celsius, in ``zone``, and what is ``slowed`` down by cooling. What the
+    device does not report is None or empty."""
+
+    status: Annotated[int, Meta(ge=0)] | None = None
+    hottest_c: float | None = None
+    zone: str = ""
+    slowed: tuple[str, ...] = ()
+
+    @property
+    def throttled(self) -> bool:
+        """Whether programs run more slowly than they would on a cool device."""
+        return bool(self.status or self.slowed)
+
+
+class DeviceFigures(Record, frozen=True, kw_only=True):
+    """What a program took on a device, over ``starts`` of its runner and ``runs`` timed runs:
+    milliseconds of the first run of a start (the median of the starts), of a run at the median and
+    at the 90th percentile, and of loading. A figure's ``spread`` is half the range of the starts'
+    own figures, or of the quartiles of the runs of a single start. ``peak_memory_bytes`` is the
+    largest resident memory of the runner's process, without memory of the DSP. ``emulated`` is
+    whether a host's processor computed it: then the times say nothing about a device."""
+
+    starts: Annotated[int, Meta(ge=1)]
+    runs: Count
+    first_ms: float | None = None
+    p50_ms: float | None = None
+    p50_spread_ms: float | None = None
+    p90_ms: float | None = None
+    p90_spread_ms: float | None = None
+    load_ms: float | None = None
+    load_spread_ms: float | None = None
+    loads_ms: tuple[float, ...] = ()
+    peak_memory_bytes: Count | None = None
+    before: Heat = Heat()
+    after: Heat = Heat()
+    throttled: bool = False
+    emulated: bool = False
+
+
 class CaseName(Record, frozen=True, kw_only=True):
     """Which case of a run."""
 
@@ -284,7 +325,9 @@ class Case(Record, frozen=True, kw_only=True):
     asked for. ``lacks`` is the missing library or device that kept a case from running here.
     ``made_inputs`` is what a case's inputs are that were not given, such as random inputs;
     ``digests`` tell what it was made from apart, ``outputs`` show each output more closely.
-    ``program`` are the files of its program, first the one that a runtime opens."""
+    ``program`` are the files of its program, first the one that a runtime opens. Of a run on a
+    device, ``device`` are its figures there, ``sqnr_db_emulator`` and ``equal_emulator`` (the share
+    of elements with the same bits) how near its outputs are to the emulator's."""
 
     model: str
     scheme: str
@@ -339,6 +382,9 @@ class Case(Record, frozen=True, kw_only=True):
     digests: Digests = Digests()
     outputs: tuple[OutputFigures, ...] = ()
     program: tuple[ProgramFile, ...] = ()
+    device: DeviceFigures | None = None
+    sqnr_db_emulator: Decibels | None = None
+    equal_emulator: Share | None = None
 
     @property
     def name(self) -> CaseName:

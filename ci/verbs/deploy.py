@@ -11,7 +11,7 @@ from shlex import quote
 
 from ci.device.bundle import FILES, Bundle, Target, read_bundle
 from ci.device.connection import Device, DeviceFacts, identify, open_device
-from ci.device.runner import DeviceRunner
+from ci.device.runner import STARTS, DeviceRunner
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, UnfitError, UsageError
@@ -72,7 +72,9 @@ def ready_device(
     progress.step(f"{device.name}: {facts.describe()}")
     require_match(device, facts, bundle)
     directory = f"{device.place}/bundles/{bundle.digest[:16]}"
-    runner = DeviceRunner(device, bundle, directory, progress, wait_s=args.wait)
+    usual = 1 if bundle.target is Target.EMULATOR else STARTS
+    starts = getattr(args, "starts", 0) or usual
+    runner = DeviceRunner(device, bundle, directory, progress, wait_s=args.wait, starts=starts)
     with runner.lease():
         files = {file.name: args.bundle / FILES / file.name for file in bundle.files}
         digests = {file.name: file.sha256 for file in bundle.files}

@@ -26,6 +26,7 @@ from ci.cases.spec import (
     require_options,
 )
 from ci.device.bundle import read_bundle
+from ci.device.runner import STARTS
 from ci.gate.jobs import parse_shard, split_cases
 from ci.gate.results import read_plan
 from ci.models.schemes import EXECUTORCH, Scheme
@@ -98,6 +99,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     choice.add_arguments(parser)
     add_device(parser, required=False)
+    add(
+        "--starts",
+        type=int,
+        default=0,
+        metavar="N",
+        help=f"how often a device starts each program, for its times; default: {STARTS}",
+    )
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -143,6 +151,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def check_device(args: argparse.Namespace) -> None:
     """Let the bundle choose the SoC if the call does not. Raises UsageError, UnfitError."""
+    if args.starts < 0:
+        raise UsageError(f"--starts {args.starts}", why="a program is started once or more")
     if args.runner != PYTHON:
         raise UsageError("--device with --runner", fix="the bundle has the runner: leave one out")
     if not args.bundle:
@@ -250,6 +260,7 @@ def run(
             runner="" if args.runner == PYTHON else args.runner,
             device=args.device,
             bundle=str(args.bundle or ""),
+            starts=str(args.starts or ""),
             **{"log-level": args.log_level, **chosen.options},
         ),
         backend=backend,

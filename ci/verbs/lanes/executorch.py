@@ -39,11 +39,11 @@ def run_specs(
     parts = tuple(describe_toolchain(environment))
     variables = environment.apply(os.environ)
     pool = scratch.open(variables)
-    found = (
-        find_runner(runner, pool, variables, options, phases.progress)
-        if isinstance(runner, str)
-        else runner
-    )
+    emulator = None
+    if isinstance(runner, str):
+        found = find_runner(runner, pool, variables, options, phases.progress)
+    else:  # a device
+        found, emulator = runner, make_runner(pool, options.timeout_s)
     session = Session(
         name=SESSION,
         specs=specs,
@@ -52,6 +52,7 @@ def run_specs(
         parts=parts,
         options=options,
         device=read_backends()[options.backend].device if runner == NAME else "",
+        emulator=emulator,
     )
     return session.run(pool, scratch.scratch, phases)
 

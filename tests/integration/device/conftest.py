@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from ci.device.connection import Device, open_device
+from provisioning.store.store import store_home
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 GETPROP = """#!/bin/sh
@@ -45,6 +46,15 @@ def tool(folder: Path, name: str, text: str) -> None:
     path = folder / name
     path.write_text(text)
     path.chmod(0o755)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Lab:
+    """A shell of this computer: for what is the same whichever way a device is reached."""
+    place, programs = tmp_path / "on device", tmp_path / "bin"
+    programs.mkdir()
+    client = ("env", f"PATH={programs}:{os.environ['PATH']}", "sh", "-c")
+    return Lab(Device("here", client, str(place)), place, programs)
 
 
 @pytest.fixture
@@ -110,6 +120,7 @@ def connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect
     if not shutil.which("adb"):
         pytest.skip("adb is needed (Debian: the package adb)")
     monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free_port()))
+    monkeypatch.setenv("QNN_CI_HOME", str(store_home()))
     monkeypatch.setenv("HOME", str(tmp_path))  # adb's key
     monkeypatch.delenv("ANDROID_SERIAL", raising=False)
     started = []

@@ -10,14 +10,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from ci.cases.engine import Compiled, Delegation, Program, RunError
 from ci.device.bundle import Bundle, Target
-from ci.device.connection import Device
-from ci.device.runner import LEASE_S, DeviceProgram, DeviceRunner
+from ci.device.runner import LEASE_S, RUNS, SYSTEM_MARK, DeviceProgram, DeviceRunner
+from ci.models.lowering_options import RunOptions
 from ci.models.tensors import TensorInfo
+from ci.models.user_models import Source
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
 from tests.integration.device.conftest import Lab, tool
@@ -34,14 +36,16 @@ COMPILED = Compiled(
     delegation=Delegation(1, 0, 1),
 )
 SETS = [[np.array([1, 2], np.float32)], [np.array([3, 4], np.float32)]]
+DUMP = Path(__file__).parents[2] / "artifacts/device/mlp.etdp"
 # Gives back its inputs, as a program of the identity would.
-ECHO = """#!/bin/sh
+ECHO = f"""#!/bin/sh
 echo "the log $*"; echo $$ > ../../pid
 number=0
 while read -r input; do
-  cp $input outputs/output_${number}_0.raw; number=$((number + 1))
+  cp $input outputs/output_${{number}}_0.raw; number=$((number + 1))
 done < input_list.txt
-echo 2.5 > speed.txt
+echo 2.5 > speed.txt; cp '{DUMP}' times.etdp
+memory=$(head -c 20000000 /dev/zero | tr '\\0' x); sleep 0.1
 """
 
 
@@ -66,7 +70,11 @@ def test_a_program_runs_on_a_device(opened: DeviceProgram, tmp_path: Path) -> No
     outputs = opened.run(SETS)
     assert [one[0].tolist() for one in outputs] == [[1, 2], [3, 4]]
     assert "--model_path=program.pte" in (tmp_path / "log").read_text()
-    assert opened.finish().run_ms == 2.5
+    notes = opened.finish()
+    assert notes.run_ms == 2.5
+    assert notes.device
+    assert (notes.device.load_ms, notes.device.runs, notes.device.emulated) == (63.2762, 15, True)
+    assert 20 < (notes.device.peak_memory_bytes or 0) / 1e6 < 80
     first = opened.runner.sent
     assert first == sum((len(b"program"), 8, 8, len("0_0.raw\n1_0.raw\n")))
     opened.run(SETS)
@@ -75,26 +83,33 @@ def test_a_program_runs_on_a_device(opened: DeviceProgram, tmp_path: Path) -> No
     assert opened.runner.sent == first + 8
 
 
-def test_a_device_is_held_for_longer_than_a_run_may_take(tmp_path: Path) -> None:
-    place = tmp_path / "there"
-    lab = Lab(Device("here", ("sh", "-c"), str(place)), place, tmp_path)
+def test_a_device_is_held_for_longer_than_a_run_may_take(here: Lab, tmp_path: Path) -> None:
     for timeout_s, seconds in ((20, LEASE_S), (LEASE_S, 2 * LEASE_S)):
-        open_program(lab, tmp_path, ECHO, timeout_s).run(SETS)
-        until, _ = (place / "lease/held").read_text().split()
+        open_program(here, tmp_path, ECHO, timeout_s).run(SETS)
+        until, _ = (here.place / "lease/held").read_text().split()
         assert -LEASE_S / 2 < int(until) - time.time() - seconds <= 1
-        shutil.rmtree(place / "lease")
+        shutil.rmtree(here.place / "lease")
 
 
-def test_outputs_of_an_earlier_run_are_none_of_this_one(lab: Lab, tmp_path: Path) -> None:
-    opened = open_program(lab, tmp_path, ECHO)
+def test_outputs_of_an_earlier_run_are_none_of_this_one(here: Lab, tmp_path: Path) -> None:
+    lines = "I/other: words\nQnnDsp <E> fastrpc: error 14001"
+    tool(here.bin, "logcat", f"#!/bin/sh\n[ $4 = -T ] && echo '{lines}'\n")
+    opened = open_program(here, tmp_path, ECHO)
     opened.run(SETS)
-    tool(lab.place / "bundle", "runner", "#!/bin/sh\nexit 0\n")
+    tool(here.place / "bundle", "runner", "#!/bin/sh\nexit 0\n")
     with pytest.raises(RunError):
         opened.run(SETS)
-    tool(lab.place / "bundle", "runner", "#!/bin/sh\necho why; exit 7\n")
+    tool(here.place / "bundle", "runner", "#!/bin/sh\necho why; exit 7\n")
     with pytest.raises(RunError, match="exited with 7"):
         opened.run(SETS)
-    assert (tmp_path / "log").read_text() == "why\n"
+    log = (tmp_path / "log").read_text()
+    assert log == f"why\n{SYSTEM_MARK}QnnDsp <E> fastrpc: error 14001\n"
+    tool(here.place / "bundle", "runner", "#!/bin/sh\necho alone; exit 0\n")
+    (here.bin / "logcat").unlink()
+    tool(here.bin, "dmesg", "#!/bin/sh\necho not permitted >&2; exit 1\n")
+    with pytest.raises(RunError):
+        opened.run(SETS)
+    assert (tmp_path / "log").read_text() == "alone\n"
 
 
 def test_a_run_is_ended_on_the_device_itself(lab: Lab, tmp_path: Path) -> None:
@@ -125,30 +140,30 @@ def test_nothing_outlives_its_limit_though_this_computer_is_gone(lab: Lab, tmp_p
     assert opened.run(SETS)[0][0].tolist() == [1, 2]
 
 
-def test_a_device_in_use_is_refused_or_waited_for(lab: Lab, tmp_path: Path) -> None:
-    first, second = (open_program(lab, tmp_path, ECHO).runner for _ in range(2))
+def test_a_device_in_use_is_refused_or_waited_for(here: Lab, tmp_path: Path) -> None:
+    first, second = (open_program(here, tmp_path, ECHO).runner for _ in range(2))
     with first.lease():
         with pytest.raises(UnfitError, match=first.owner):
             second.renew()
         first.renew()  # its own is no obstacle
-        threading.Timer(1, first.device.call, [f"rm -r '{lab.place}/lease'"]).start()
+        threading.Timer(1, first.device.call, [f"rm -r '{here.place}/lease'"]).start()
         second.renew(20)
     with pytest.raises(UnfitError, match=second.owner):
         first.renew()
 
 
-def test_a_lease_of_a_computer_that_died_ends_by_itself(lab: Lab, tmp_path: Path) -> None:
-    first, second = (open_program(lab, tmp_path, ECHO).runner for _ in range(2))
+def test_a_lease_of_a_computer_that_died_ends_by_itself(here: Lab, tmp_path: Path) -> None:
+    first, second = (open_program(here, tmp_path, ECHO).runner for _ in range(2))
     first.renew(seconds=0)
     with second.lease():
-        assert second.owner in (lab.place / "lease/held").read_text()
+        assert second.owner in (here.place / "lease/held").read_text()
         with pytest.raises(UnfitError):
             first.renew()
-    assert not (lab.place / "lease").exists()
+    assert not (here.place / "lease").exists()
 
 
-def test_a_lease_of_a_process_that_was_killed_is_taken_at_once(lab: Lab, tmp_path: Path) -> None:
-    first, second = (open_program(lab, tmp_path, ECHO).runner for _ in range(2))
+def test_a_lease_of_a_process_that_was_killed_is_taken_at_once(here: Lab, tmp_path: Path) -> None:
+    first, second = (open_program(here, tmp_path, ECHO).runner for _ in range(2))
     with subprocess.Popen(["true"]) as process:
         pass
     first.owner = f"{socket.gethostname()}-{process.pid}-0"
@@ -156,11 +171,42 @@ def test_a_lease_of_a_process_that_was_killed_is_taken_at_once(lab: Lab, tmp_pat
     second.renew()
     with pytest.raises(UnfitError):
         first.renew()
-    lab.device.call(f"rm -r '{lab.place}/lease'")
+    here.device.call(f"rm -r '{here.place}/lease'")
     first.owner = f"elsewhere-{process.pid}-0"  # of another computer: it may be alive
     first.renew()
     with pytest.raises(UnfitError):
         second.renew()
+
+
+FLAKY = """#!/bin/sh
+cp 0_0.raw outputs/output_0_0.raw; cp 1_0.raw outputs/output_1_0.raw
+echo x >> ../../starts; [ $(wc -l < ../../starts) != 3 ] || cp 0_0.raw outputs/output_1_0.raw
+"""
+
+
+def test_a_program_is_started_as_often_as_is_asked_and_gives_the_same(
+    here: Lab, tmp_path: Path
+) -> None:
+    opened = open_program(here, tmp_path, FLAKY)
+    opened.runner.starts = 4
+    assert [one[0].tolist() for one in opened.run(SETS)] == [[1, 2], [3, 4]]
+    assert (here.place / "starts").read_text() == "x\n" * 4
+    notes = opened.finish()
+    assert notes.device
+    assert notes.device.starts == 4
+    assert notes.faults == ("start 3 on the device gave other outputs than the first",)
+
+
+def test_a_device_runs_often_enough_for_its_times(here: Lab, tmp_path: Path) -> None:
+    opened = open_program(here, tmp_path, ECHO)
+    assert opened.iteration == 1
+    opened.runner.bundle = msgspec.structs.replace(opened.runner.bundle, target=Target.LINUX)
+    assert opened.iteration == RUNS
+    own = replace(SPEC, source=Source(run=RunOptions(iteration=3)))
+    opened.program = replace(opened.program, spec=own)
+    assert opened.iteration == 3
+    opened.run(SETS)
+    assert "--iteration=3" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", "outputs/../outside", "other/x.raw"])

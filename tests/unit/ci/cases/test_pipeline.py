@@ -39,7 +39,7 @@ from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
 from ci.cases.qnn_files import PARAMS
 from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
-from ci.judging.figures import Array
+from ci.judging.figures import Array, Nearness
 from ci.judging.verdict import CaseFigures
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import Scheme
@@ -47,6 +47,7 @@ from ci.models.tensors import TensorInfo, write_sets
 from ci.models.user_models import Metric, MetricJob, MetricResult, ModelEntry, Source
 from ci.report.schema import (
     ControlKind,
+    DeviceFigures,
     Digests,
     FallbackOp,
     OpCount,
@@ -369,6 +370,35 @@ def test_notes_of_a_runner_reach_the_row(tmp_path: Path) -> None:
     assert "nobody ran it" in result.case.reason
     assert result.case.accelerator_us == 7
     assert (beside / SPEC.slug / "profile.csv").read_text() == "cycles"
+
+
+@pytest.mark.parametrize("given", ["same", "other", "none", "more"])
+def test_what_a_device_gives_is_compared_with_the_emulator_s(tmp_path: Path, given: str) -> None:
+    """The emulator's outputs are a figure; the verdict is on the device's."""
+    other = [LOGITS * 1.1, IDS, MASK]
+    emulator = {
+        "same": echo(RIGHT),
+        "other": echo(other),
+        "none": EchoRunner(fail),
+        "more": echo([*RIGHT, IDS]),
+    }[given]
+    result = run_case(tmp_path, make_engine(), echo(RIGHT), emulator=emulator)
+    case = result.case
+    assert (case.status, case.reason) == (Status.PASSED, "")
+    if given == "same":
+        assert (case.equal_emulator, case.sqnr_db_emulator, result.remark) == (1, None, "")
+    elif given == "other":
+        assert case.equal_emulator == (IDS.size + MASK.size) / (IDS.size * 2 + LOGITS.size)
+        assert 15 < (case.sqnr_db_emulator or 0) < 25
+    else:
+        assert (case.equal_emulator, case.sqnr_db_emulator) == (None, None)
+        assert result.remark.startswith("not compared with the emulator: ")
+
+
+def test_a_run_that_failed_is_not_compared(tmp_path: Path) -> None:
+    emulator = echo(RIGHT)
+    case = run_case(tmp_path, make_engine(), EchoRunner(fail), emulator=emulator).case
+    assert (case.status, emulator.calls) == (Status.FAILED, [])
 
 
 def test_what_this_project_finds_is_called_neither_a_refusal_nor_lowering(
@@ -768,7 +798,9 @@ def test_everything_that_is_known_is_in_the_row() -> None:
         qnn_ops=(OpCount(op="Conv2d", count=18),),
         run=Run(
             notes=RunNotes(
-                accelerator={"accelerator_cycles": 41, "accelerator_us": 42}, run_ms=43.00004
+                accelerator={"accelerator_cycles": 41, "accelerator_us": 42},
+                run_ms=43.00004,
+                device=DeviceFigures(starts=58, runs=59),
             ),
             wall_s=44.0004,
         ),
@@ -779,6 +811,7 @@ def test_everything_that_is_known_is_in_the_row() -> None:
         baseline=Baseline(55.0, 56.0),
         lacks="an Adreno",
         outputs=(OutputFigures(dtype="float32", shape=(57,)),),
+        nearness=Nearness(60.0, 0.61),
     )
     spec = replace(SPEC, source=Source(choices=Choices(saver=True), run=RunOptions(warm_up=2)))
     given = {
@@ -822,6 +855,9 @@ def test_everything_that_is_known_is_in_the_row() -> None:
         "accelerator_cycles": 41,
         "accelerator_us": 42,
         "outputs": known.outputs,
+        "device": DeviceFigures(starts=58, runs=59),
+        "sqnr_db_emulator": 60.0,
+        "equal_emulator": 0.61,
         "program": tuple(
             ProgramFile(name=name, sha256=letter * 64)
             for name, letter in (("p.pte", "d"), ("q.bin", "c"))

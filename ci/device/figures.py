@@ -1,0 +1,145 @@
+"""What the starts of a runner on a device took: times from ExecuTorch's ETDump, memory, and heat.
+
+ETDump is a flatbuffer with a size before it (devtools/etdump/etdump_schema_flatcc.fbs): a list of
+blocks with a name and events. A block "Default" has the event Program::load_method, a block
+"Execute" per execution has Method::execute. Its clock counts nanoseconds on Android and Linux.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+from ci.report.schema import DeviceFigures, Heat
+from provisioning.elf.tables import Tables
+
+IDENTIFIER, IDENTIFIER_PLACE, PREFIX = b"ED00", 8, 4
+BLOCKS, EVENTS, PROFILE, NAME, BEGAN, ENDED = 1, 3, 0, 0, 6, 7  # field numbers
+LOAD, EXECUTE = "Program::load_method", "Method::execute"
+NS_PER_MS = 1e6
+CELSIUS = range(-40, 151)  # zones without a sensor report values far from these
+# Cooling devices that slow down what runs programs; others are fans, displays, modems and chargers.
+SLOWING = ("cpu", "gpu", "npu", "nsp", "cdsp", "hexagon", "ddr", "devfreq", "thermal-pause")
+
+UNKNOWN = Heat()
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start of a runner: how long the program took to load and each execution to run, in ms and
+    in their order, the largest resident memory in bytes, and the heat before and after. What is not
+    known is None or empty."""
+
+    load_ms: float | None = None
+    runs_ms: tuple[float, ...] = ()
+    memory_bytes: int | None = None
+    before: Heat = UNKNOWN
+    after: Heat = UNKNOWN
+
+
+def read_times(dump: bytes) -> tuple[float | None, tuple[float, ...]]:
+    """Return how long loading and each execution took, in ms; None and nothing for bytes that are
+    not an ETDump."""
+    loads: list[float] = []
+    runs: list[float] = []
+    if dump[IDENTIFIER_PLACE:][:4] != IDENTIFIER:
+        return None, ()
+    try:
+        for block in Tables(dump, PREFIX).root().list_tables(BLOCKS):
+            for event in block.list_tables(EVENTS):
+                profile = event.table(PROFILE)
+                if profile and (name := profile.text(NAME)) in {LOAD, EXECUTE}:
+                    took = profile.number(ENDED, "Q") - profile.number(BEGAN, "Q")
+                    (loads if name == LOAD else runs).append(took / NS_PER_MS)
+    except struct.error:
+        return None, ()
+    return (sum(loads) if loads else None), tuple(runs)
+
+
+def parse_heat(text: str) -> Heat:
+    """Return what the lines of the device's script report, see ci.device.runner.RUN: ``status N``,
+    ``zone NAME MILLIDEGREES`` and ``cooling NAME STATE``."""
+    zones: list[tuple[float, str]] = []
+    slowed: list[str] = []
+    status = None
+    for line in text.splitlines():
+        kind, _, rest = line.partition(" ")
+        name, _, value = rest.rpartition(" ")
+        if not value.lstrip("-").isdigit():
+            continue
+        number = int(value)
+        if kind == "status":
+            status = number
+        elif kind == "zone" and number // 1000 in CELSIUS:
+            zones.append((number / 1000, name))
+        elif kind == "cooling" and number > 0 and any(one in name.lower() for one in SLOWING):
+            slowed.append(name)
+    hottest, zone = max(zones, default=(None, ""))
+    return Heat(status=status, hottest_c=hottest, zone=zone, slowed=tuple(sorted(set(slowed))))
+
+
+def summarize_starts(
+    starts: Sequence[Start], *, warm_up: int, iteration: int, emulated: bool
+) -> DeviceFigures:
+    """Return the figures of a program's starts. Of each start the first execution is a figure of
+    its own; of each input set ``warm_up`` executions before ``iteration`` timed ones do not count.
+
+    A figure's spread is half the range of the starts' own figures; with one start, half the
+    distance of the quartiles of its runs.
+    """
+    timed = [list(list_timed(one.runs_ms, warm_up, iteration)) for one in starts]
+    timed = [runs for runs in timed if runs]
+    every = [run for runs in timed for run in runs]
+    firsts = [one.runs_ms[0] for one in starts if one.runs_ms]
+    loads = [one.load_ms for one in starts if one.load_ms is not None]
+    memory = [one.memory_bytes for one in starts if one.memory_bytes]
+    after = [one.after for one in starts]
+    p50, p90 = (find_percentile(every, share) for share in (50, 90))
+    return DeviceFigures(
+        starts=len(starts),
+        runs=len(every),
+        first_ms=show(median(firsts)) if firsts else None,
+        p50_ms=show(p50),
+        p50_spread_ms=show(find_spread(timed, 50)),
+        p90_ms=show(p90),
+        p90_spread_ms=show(find_spread(timed, 90)),
+        load_ms=show(median(loads)) if loads else None,
+        load_spread_ms=show((max(loads) - min(loads)) / 2) if loads else None,
+        loads_ms=tuple(round(one, 4) for one in loads),
+        peak_memory_bytes=max(memory, default=None),
+        before=starts[0].before,
+        after=max(after, key=lambda one: one.hottest_c or 0),
+        throttled=any(heat.throttled for one in starts for heat in (one.before, one.after)),
+        emulated=emulated,
+    )
+
+
+def list_timed(runs: Sequence[float], warm_up: int, iteration: int) -> Iterator[float]:
+    """Yield the executions that count; the first of all does if it is the only one."""
+    for number, run in enumerate(runs):
+        if number % (warm_up + iteration) >= warm_up and (number or len(runs) == 1):
+            yield run
+
+
+def find_percentile(runs: Sequence[float], percent: int) -> float | None:
+    """Return a percentile of times; None of none."""
+    if len(runs) < 2:
+        return runs[0] if runs else None
+    return quantiles(runs, n=100, method="inclusive")[percent - 1]
+
+
+def find_spread(starts: Iterable[Sequence[float]], percent: int) -> float | None:
+    """Return how far a percentile may be off, see summarize_starts; None if nothing was timed."""
+    known = list(starts)
+    if len(known) == 1:
+        low, high = (find_percentile(known[0], one) or 0.0 for one in (25, 75))
+        return (high - low) / 2
+    figures = [one for runs in known if (one := find_percentile(runs, percent)) is not None]
+    return (max(figures) - min(figures)) / 2 if figures else None
+
+
+def show(value: float | None) -> float | None:
+    """Return a time without digits that no clock has."""
+    return None if value is None else round(value, 4)
