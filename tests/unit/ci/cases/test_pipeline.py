@@ -707,6 +707,8 @@ def test_everything_of_a_case_is_kept_with_links_and_without_pipes(tmp_path: Pat
         os.mkfifo(case / "pipe")
         (case / "link").symlink_to("run.log")
         (case / "folder").mkdir()
+        (case / "outputs").mkdir()
+        (case / "outputs" / "output_9_0.raw").write_bytes(b"of a run before")
         (case / INPUT_LIST).write_text(f"{case}/inputs/0_0.raw {case}/inputs/0_1.raw\n/else\n")
         return [list(one) for one in zip(*RIGHT, strict=True)]
 
@@ -723,6 +725,7 @@ def test_everything_of_a_case_is_kept_with_links_and_without_pipes(tmp_path: Pat
     assert (place / INPUT_LIST).read_text() == f"{first}/0_0.raw {first}/0_1.raw\n/else\n"
     assert (place / "artifact" / "artifact.json").is_file()
     assert (place / "artifact" / "program.txt").read_text() == "the float model"
+    assert len([*(place / "outputs").iterdir()]) == 4 * len(RIGHT)
     read = stack_outputs(read_outputs(place / "outputs", COMPILED, 4), COMPILED)
     assert all((one == other).all() for one, other in zip(read, RIGHT, strict=True))
 
@@ -799,10 +802,10 @@ def test_everything_that_is_known_is_in_the_row() -> None:
         run=Run(
             notes=RunNotes(
                 accelerator={"accelerator_cycles": 41, "accelerator_us": 42},
-                run_ms=43.00004,
+                run_ms=43.00006,
                 device=DeviceFigures(starts=58, runs=59),
             ),
-            wall_s=44.0004,
+            wall_s=44.0006,
         ),
         figures=CaseFigures(**figures),  # type: ignore[arg-type]
         metric=MetricResult(51.0, 52.0, 53.0, 54.0),
@@ -841,8 +844,8 @@ def test_everything_that_is_known_is_in_the_row() -> None:
         "fallback_nodes": 12,
         "partitions": 13,
         "lower_s": 17.0,
-        "run_s": 44.0,
-        "run_ms": 43.0,
+        "run_s": 44.001,
+        "run_ms": 43.0001,
         "run_options": "warm_up 2",
         "pte_bytes": 14,
         "compiler": "v2.49",
@@ -975,3 +978,15 @@ def test_a_worker_that_fails_fails_the_run(tmp_path: Path, good: int) -> None:
     with pytest.raises(RunError, match="was killed by SIGKILL") as caught:
         run()
     assert caught.value.used
+
+
+@pytest.mark.parametrize(("reason", "line"), [("it failed", 3), ("it failed [net.py:2]", 2)])
+def test_a_failure_is_at_the_line_that_it_names_or_else_at_its_factory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, line: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text("#\n#\ndef make():\n    pass\n")
+    spec = replace(SPEC, model="net", source=Source(reference=f"{tmp_path}/net.py:make"))
+    judging = CaseJudge(spec, JudgeSetup(options=give_options(), runner="echo"), tmp_path)
+    assert [one.line for one in judging.find_places(reason)] == [line]
+    assert judging.end(Status.PASSED, reason).case.places == ()

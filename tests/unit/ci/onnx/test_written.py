@@ -96,3 +96,8 @@ def test_a_profile_is_read_whatever_else_its_bytes_say(tmp_path: Path) -> None:
 
 def test_no_profile_gives_no_figure(tmp_path: Path) -> None:
     assert read_accelerator(tmp_path / "profile.csv", 1, 1) == {}
+
+
+def test_a_profile_that_is_no_table_has_no_figures(tmp_path: Path) -> None:
+    (tmp_path / "profile.csv").write_text("Time," + "x" * 200_000 + "\n1,2\n")
+    assert read_accelerator(tmp_path / "profile.csv", 1, 1) == {}

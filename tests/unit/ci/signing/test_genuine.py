@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from ci.signing.verdict import Kind, Verdict
 from provisioning.manifest import catalogs
 from provisioning.manifest.catalogs import KnownBuild
 from tests.stand_ins import elf_edits as elf
-from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
+from tests.stand_ins.catalogs import NOW, TRUST, YEAR, make_catalog
 
 PLACEHOLDER = Path(__file__).parents[3] / "artifacts" / "elf" / "libplaceholder_for_hexagon.so"
 NAME, BUILD = "libQnnHtpV73Skel.so", "v2.49.40.260810104044"
@@ -48,6 +49,16 @@ def test_a_skel_that_the_catalog_does_not_cover_is_unsigned(skel: Path) -> None:
     report = verify.verify_file(skel)
     assert report.verdict is Verdict.UNSIGNED
     assert report.as_data()["catalog"]["outcome"] == "not covered"
+
+
+@pytest.mark.parametrize(
+    ("at", "verdict"), [(NOW, Verdict.GENUINE), (NOW + 9 * YEAR, Verdict.INVALID)]
+)
+def test_a_catalog_without_a_timestamp_is_judged_at_the_time_that_is_asked_for(
+    skel: Path, at: datetime, verdict: Verdict
+) -> None:
+    skel.with_name("libqnnhtpv73.cat").write_bytes(make_catalog({NAME: skel.read_bytes()}))
+    assert verify.verify_file(skel, at=at).verdict is verdict
 
 
 def test_a_forged_catalog_is_a_fault(skel: Path) -> None:

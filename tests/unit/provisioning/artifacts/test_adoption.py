@@ -220,6 +220,12 @@ def test_a_chosen_version_is_what_every_profile_asks_for(
     monkeypatch.setenv("QNN_SDK_ROOT", str(newer))
     (sdk, *_) = locate_profile("linux", Progress()).artifacts
     assert sdk.root == newer
+    own = next(one.version for one in read_profile("lpai").artifacts if one.name == "qnn-sdk")
+    assert own not in {"", "2.39.0.250926"}
+    monkeypatch.delenv("QNN_SDK_ROOT")
+    read_choice("2.39.0.250926")
+    with pytest.raises(UnfitError, match=r"qnn-sdk 2\.39\.0\.250926"):
+        locate_profile("lpai", Progress())
 
 
 def test_a_chosen_version_has_to_be_known_and_new_enough(monkeypatch: pytest.MonkeyPatch) -> None:
