@@ -212,7 +212,8 @@ def test_the_projects_lock_goes_before_this_machines(store: Store, tmp_path: Pat
     assert find_lock("sdk", ask().release, store) == lock
     project_lock_path("sdk", "1.2.3").unlink()
     assert find_lock("sdk", ask().release, store) == read_lock(own)
-    for digest in ("0" * 64, "f" * 64):
+    near = lock.sha256[:-1] + ("1" if lock.sha256.endswith("0") else "0")
+    for digest in ("0" * 64, "f" * 64, near):
         own.write_bytes(encode_record(msgspec.structs.replace(lock, sha256=digest)))
         with pytest.raises(IntegrityError, match="does not pin") as caught:
             ask().pinned(store)
@@ -687,6 +688,22 @@ def test_two_licences_are_asked_for_by_one_command(
     assert caught.value.why.count("comes under a licence") == 2
     assert "`qnn-ci fetch sdk:headers other --accept-licence`" in caught.value.fix
     assert not store.trees.exists() or not list(store.trees.iterdir())
+
+
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_two_first_uses_are_asked_for_by_one_command_except_in_ci(
+    store: Store, manifests: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ci: str
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    unpin(manifests, tmp_path)
+    row = manifests / "toolchains" / "sdk.toml"
+    row.with_name("other.toml").write_text(row.read_text().replace('"sdk"', '"other"'))
+    other = read_toolchain("other")
+    requests = [ask(), ArtifactRequest(other, other.release())]
+    with pytest.raises(IntegrityError, match="2 questions are open") as caught:
+        provision_artifacts(requests, store, Progress())
+    assert ("`qnn-ci fetch sdk other --trust-first-use`" in caught.value.fix) == (not ci)
+    assert ("--accept-licence" in caught.value.fix) is False
 
 
 def test_nobody_else_waits_for_a_whole_tree(store: Store) -> None:
