@@ -29,6 +29,7 @@ def test_a_snapshot_leaves_out_what_builds_and_version_control_leave(tmp_path: P
         tmp_path,
         {
             "a.c": "a",
+            "pyvenv.cfg": "a checkout that is an environment, too",
             "sub/b.c": "b",
             "third-party/x/x.c": "x",
             ".git/HEAD": "ref",
@@ -39,7 +40,7 @@ def test_a_snapshot_leaves_out_what_builds_and_version_control_leave(tmp_path: P
         },
     )
     found = take_snapshot(tmp_path, skip=frozenset({"third-party/x"}))
-    assert list(found) == ["a.c", "sub/b.c"]
+    assert list(found) == ["a.c", "pyvenv.cfg", "sub/b.c"]
 
 
 def test_a_touch_changes_no_digest_and_an_edit_of_equal_size_does(tmp_path: Path) -> None:

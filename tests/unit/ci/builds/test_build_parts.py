@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -124,6 +125,11 @@ def test_a_full_disk_is_no_fault_of_the_sources(line: str, error: type[Exception
     assert isinstance(explain_failure("build", output, "exited with 1", "", Path("log")), error)
 
 
+def test_a_disk_that_was_full_once_is_the_cause_whatever_is_said_later() -> None:
+    output, _ = read_output("a.c: No space left on device\nninja: build stopped")
+    assert output.disk_is_full
+
+
 def test_without_an_error_line_the_end_is_told() -> None:
     output, _ = read_output("all quiet")
     error = explain_failure("build", output, "was killed by SIGKILL", "all quiet", Path("log"))
@@ -141,6 +147,16 @@ def test_a_step_that_fails_says_what_helps_and_where_its_output_is(tmp_path: Pat
             _run_step(plan, "compile", command, Progress(None))  # type: ignore[arg-type]
         assert ("QNN_SDK_ROOT" in raised.value.fix) == helps
         assert str(place.log) in raised.value.fix
+
+
+@pytest.mark.parametrize("ending", ["exit 1", "kill -9 $$"])
+def test_a_step_that_is_killed_has_failed_too(tmp_path: Path, ending: str) -> None:
+    place = SimpleNamespace(root=tmp_path, log=tmp_path / "build.log")
+    plan: Any = SimpleNamespace(
+        place=place, aliases={}, environment={}, overlay=tmp_path, source=tmp_path
+    )
+    with pytest.raises(ToolError):
+        _run_step(plan, "compile", ["/bin/sh", "-c", f"echo quiet; {ending}"], Progress(None))
 
 
 def test_every_target_names_what_there_is() -> None:
@@ -220,9 +236,40 @@ def test_a_plan_depends_on_all_that_changes_bytes_and_not_on_jobs() -> None:
         make_plan(
             target, BuildRequest(), Path("/s"), Place(Path("/c")), make_kit(wheel_root="/w")
         ).settings_digest,
+        digest(BuildRequest(), hexagon_arch="v79"),
     ]
     assert base not in changed
-    assert len(set(changed)) == 3
+    assert len(set(changed)) == 4
+
+
+def test_flags_and_the_time_that_objects_get_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest() -> str:
+        kit = make_kit(wheel_root="/w")
+        place = Place(Path("/b"))
+        return make_plan(
+            find_target("runner"), BuildRequest(), Path("/s"), place, kit
+        ).settings_digest
+
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    base = digest()
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    assert digest() != base
+
+
+def test_a_define_goes_before_what_the_target_says() -> None:
+    target = msgspec.structs.replace(find_target("runner"), build_type="Debug")
+    name = next(iter(target.stages[0].options))
+    plan = make_plan(
+        target,
+        BuildRequest(defines={name: "mine"}, release=True),
+        Path("/s"),
+        Place(Path("/b")),
+        make_kit(wheel_root="/w"),
+    )
+    defines = plan.stages[0].defines
+    assert [one for one in defines if one.startswith(f"-D{name}=")] == [f"-D{name}=mine"]
+    assert "-DCMAKE_BUILD_TYPE=Release" in defines
+    assert plan.aliases == {"/build": "/b", "/wheel_root": "/w"}
 
 
 def test_the_environment_of_a_build_holds_no_flags_of_the_caller(

@@ -1,0 +1,116 @@
+"""What is laid over an installed executorch, and which proof of it counts, with a package and a
+Python that take milliseconds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ci.builds import deliver
+from ci.builds.deliver import (
+    CHECKOUT,
+    OVERLAY,
+    Proof,
+    check_delivery,
+    make_overlay,
+    recall_proof,
+    remember_proof,
+    run_proof,
+)
+from ci.builds.place import Place
+from ci.builds.targets import find_target
+from provisioning.errors import FailedError, UnfitError
+
+ADAPTOR = "backends/qualcomm/python/PyQnnManagerAdaptor.cpython-311-x86_64-linux-gnu.so"
+
+
+def test_an_overlay_has_the_wheels_files_as_links_and_none_of_its_adaptors(tmp_path: Path) -> None:
+    package, place = tmp_path / "package", Place(tmp_path / "build")
+    for name in ("version.py", "backends/qualcomm/a.py", ADAPTOR):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("the wheel's")
+    place.artifacts.mkdir(parents=True)
+    built = place.artifacts / Path(ADAPTOR).name.replace("311", "312")
+    built.write_text("built")
+    overlay = tmp_path / "overlay"
+    make_overlay(find_target("aot"), place, package, overlay)
+    laid = overlay / "executorch"
+    assert (laid / "version.py").readlink() == package / "version.py"
+    assert (laid / "backends/qualcomm/a.py").read_text() == "the wheel's"
+    adaptors = [*(laid / Path(ADAPTOR).parent).iterdir()]
+    assert [(one.name, one.read_text()) for one in adaptors] == [(built.name, "built")]
+    assert (package / ADAPTOR).read_text() == "the wheel's"
+
+
+def test_a_proof_counts_for_what_it_was_made_with(tmp_path: Path) -> None:
+    record, proof = tmp_path / "proof.json", Proof("adaptor.so", 7, 1.5)
+    assert recall_proof(record, "key") is None
+    remember_proof(record, "key", proof)
+    assert recall_proof(record, "key") == proof
+    assert recall_proof(record, "other") is None
+
+
+def test_what_a_proof_was_made_with_is_bytes_variables_and_wheel(tmp_path: Path) -> None:
+    def digest(sha256: str = "a", value: str = "1", package: Path = tmp_path) -> tuple[str, ...]:
+        job: Any = SimpleNamespace(variables={"LD_LIBRARY_PATH": value})
+        made: Any = SimpleNamespace(artifacts=[SimpleNamespace(sha256=sha256, path=Path("p.so"))])
+        return tuple(deliver._list_ingredients(job, made, package))
+
+    other = tmp_path / "other"
+    other.mkdir()
+    assert digest() == digest()
+    assert len({digest(), digest("b"), digest(value="2"), digest(package=other)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("program", "is_proved"),
+    [
+        ("print('proved 12 a b.so')", True),
+        ("print('proved 12 a.so'); raise SystemExit(1)", False),
+        ("import os; print('proved 12 a.so', flush=True); os.kill(os.getpid(), 9)", False),
+        ("print('nothing')", False),
+        ("", False),
+    ],
+)
+def test_a_lowering_that_fails_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, is_proved: bool
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    monkeypatch.setattr(deliver, "PROGRAM", path)
+    if is_proved:
+        proof = run_proof(tmp_path, Path(sys.executable), {})
+        assert (proof.adaptor, proof.program_bytes) == ("a b.so", 12)
+    else:
+        with pytest.raises(FailedError, match="no model could be lowered"):
+            run_proof(tmp_path, Path(sys.executable), {})
+
+
+@pytest.mark.parametrize(
+    ("where", "installed", "is_fit"),
+    [
+        (OVERLAY, "1.5.1", True),
+        (OVERLAY, "1.5.1+cpu", True),
+        (OVERLAY, "1.4.1", False),
+        (OVERLAY, "", True),
+        (CHECKOUT, "1.4.1", True),
+    ],
+)
+def test_an_overlay_is_of_the_version_of_the_checkout(
+    monkeypatch: pytest.MonkeyPatch, where: str, installed: str, is_fit: bool
+) -> None:
+    """A version that is not known is no contradiction."""
+    python = SimpleNamespace(distributions={"executorch": installed}, modules={"torch": True})
+    monkeypatch.setattr(deliver, "ask_python", lambda *words, **named: python)
+    monkeypatch.setattr(deliver, "_find_wheel", lambda job: Path("wheel"))
+    plan = SimpleNamespace(target=find_target("aot"), values={"executorch_version": "1.5.1"})
+    job: Any = SimpleNamespace(plan=plan, request=SimpleNamespace(python=Path("python")))
+    if is_fit:
+        check_delivery(job, where, with_proof=True)
+        return
+    with pytest.raises(UnfitError, match=r"1\.5\.1, executorch 1\.4\.1"):
+        check_delivery(job, where, with_proof=True)
