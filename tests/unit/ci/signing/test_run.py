@@ -102,6 +102,7 @@ def test_a_whole_run(
     signed, testsig = sign_elf(library, key, 5, "sha256"), sign_elf(library, key, serial=0xBADCAFE)
     (store / "liba.so").write_bytes(signed)
     (store / "testsig-0xbadcafe.so").write_bytes(testsig)
+    (store / "testsig-0xbadcafe.so").chmod(0o600)
     stream = io.StringIO()
 
     done = sign(plan("liba.so", serial="0xbadcafe"), signer, Progress(stream))

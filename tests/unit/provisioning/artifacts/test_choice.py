@@ -24,7 +24,7 @@ from provisioning.artifacts.choice import (
     read_overlay,
     write_overlay,
 )
-from provisioning.artifacts.environment import Environment, render_github, render_shell
+from provisioning.artifacts.environment import Environment, github_line, render_github, render_shell
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.selection import all_requests, parse_selection, unique_requests
 from provisioning.artifacts.sources import Options
@@ -236,6 +236,8 @@ def test_an_environment_holds_no_other_qnn(tmp_path: Path) -> None:
         "NEW": "1",
     }
     assert made.apply({}) == {"QNN_SDK_ROOT": "/ours", "NEW": "1"}
+    other = {"SNPE_ROOT": "/snpe", "PATH": "/snpe/bin:/bin"}
+    assert made.apply(other) == {"PATH": "/bin", "QNN_SDK_ROOT": "/ours", "NEW": "1"}
     assert made.root("qnn") == tmp_path
     with pytest.raises(KeyError):
         made.root("other")
@@ -252,6 +254,7 @@ def test_a_shell_unsets_another_qnn_and_exports_ours() -> None:
 
 
 def test_a_file_of_github_holds_values_of_several_lines() -> None:
+    assert github_line("X", "one\rX=two").startswith("X<<end_")
     text = render_github(Environment("p", (), {"X": "one", "Y": "two\nlines"}))
     rows = text.splitlines()
     assert "X=one" in rows

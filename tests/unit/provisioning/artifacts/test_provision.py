@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -56,7 +57,7 @@ from provisioning.errors import (
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, Release
 from provisioning.store.store import TREE_FILE, Published, Store
-from provisioning.store.tree import TreeEntry, encode_record, parse_tree
+from provisioning.store.tree import GIT, Tree, TreeEntry, encode_record, parse_tree
 from provisioning.verbs import update
 from provisioning.verbs.fetch import fill_mirror
 from provisioning.verbs.lock import conclude
@@ -259,6 +260,9 @@ def test_an_update_of_an_archive_moves_its_row_and_its_lock(
     row.write_text(row.read_text().replace('"sdk.zip"', '"sdk-1.2.3.zip"'))
     for change in plan_lock(ask(), store, Progress()):
         change.write()
+    path = project_lock_path("sdk", "1.2.3")
+    path.write_text(re.sub(r'"recorded": *"[^"]*"', '"recorded": "2020-01-01"', path.read_text()))
+    assert "2020-01-01" in path.read_text()
     assert plan_lock(ask(), store, Progress()) == []
     old = ask().release_as(ArchiveRelease)
     changes = plan_update(ask(trust=True), "1.3.0", store, Progress())
@@ -428,6 +432,39 @@ def test_a_tree_is_trusted_for_what_was_asked_alone(store: Store) -> None:
                 assert trusted_tree(ask(*other), published) is None
         release = msgspec.structs.replace(request.release, sha256="0" * 64)
         assert trusted_tree(replace(request, release=release), published) is None
+
+
+def test_a_tree_is_what_its_lock_says_whatever_its_own_record_says(store: Store) -> None:
+    root = provision(store)[0].root
+    write_lock(store)
+    record = root.parent / "tree.json"
+    tree = msgspec.json.decode(record.read_bytes(), type=Tree)
+    (root / "lib/one.so").write_bytes(b"another")
+    files = [
+        msgspec.structs.replace(one, size=7, sha256=hashlib.sha256(b"another").hexdigest())
+        if one.path == "lib/one.so"
+        else one
+        for one in tree.files
+    ]
+    record.write_bytes(encode_record(msgspec.structs.replace(tree, files=tuple(files))))
+    assert provision(store, verify=True)[0].repaired == ("lib/one.so",)
+
+
+def test_a_tree_without_its_record_is_made_anew(store: Store) -> None:
+    root = provision(store)[0].root
+    (root.parent / "tree.json").write_text("{")
+    found, _ = provision(store, verify=True)
+    assert (found.fetched, found.repaired) == (True, ("tree.json",))
+
+
+def test_a_checkout_whose_record_names_nothing_of_git_is_not_trusted() -> None:
+    toolchain = read_toolchain("executorch")
+    request = ArtifactRequest(toolchain, toolchain.release())
+    version, pin = request.release.version, request.release.pin
+    for names, is_trusted in ((("a", f"{GIT}/config"), True), (("a",), False)):
+        tree = Tree("executorch", version, pin, (), tuple(entry(name, "") for name in names))
+        published: Any = SimpleNamespace(read_tree=lambda tree=tree: tree)
+        assert (trusted_tree(request, published) is not None) == is_trusted
 
 
 def test_a_key_holds_all_that_makes_the_tree(store: Store, manifests: Path, tmp_path: Path) -> None:
