@@ -154,6 +154,9 @@ def require_plain(name: str) -> None:
         raise UsageError(f"{name!r} is no name for a file on a device")
 
 
+ADB_FIX = "install adb (Debian, Ubuntu: the package adb)"
+
+
 def open_device(word: str, place: str = "") -> Device:
     """Return the device that ``adb:SERIAL``, ``adb:`` or ``ssh:[USER@]HOST[:PORT]`` names.
 
@@ -161,7 +164,7 @@ def open_device(word: str, place: str = "") -> Device:
     """
     kind, _, rest = word.partition(":")
     if kind == "adb":
-        client = require_client("adb", "install adb (Debian, Ubuntu: the package adb)")
+        client = require_client("adb", ADB_FIX)
         serial = choose_phone(client, rest)
         return Device(f"adb:{serial}", (client, "-s", serial, "shell", "-T"), place or PHONE_PLACE)
     if kind != "ssh" or not rest or rest.startswith("-"):
@@ -192,16 +195,23 @@ def require_client(name: str, fix: str) -> str:
     return name
 
 
-def choose_phone(client: str, wanted: str) -> str:
-    """Return the serial of the phone that is asked for, by ANDROID_SERIAL if ``wanted`` is empty,
-    or of the only one. Raises UnfitError, ToolError."""
-    wanted = wanted or os.environ.get("ANDROID_SERIAL", "")
+def list_phones(client: str = "adb") -> dict[str, str]:
+    """Return the state per serial of what adb's client lists. Raises UnfitError without the client,
+    ToolError."""
+    require_client(client, ADB_FIX)
     ended = run_streams([client, "devices"], timeout_s=ANSWER_S)
     if ended.returncode or ended.timed_out:
         why = ended.stderr.decode("utf-8", "replace").strip()
         raise ToolError(f"adb devices {ended.describe()}", why=why)
     lines = ended.stdout.decode("utf-8", "replace").splitlines()
-    phones = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    return dict(line.split("\t", 1) for line in lines if "\t" in line)
+
+
+def choose_phone(client: str, wanted: str) -> str:
+    """Return the serial of the phone that is asked for, by ANDROID_SERIAL if ``wanted`` is empty,
+    or of the only one. Raises UnfitError, ToolError."""
+    wanted = wanted or os.environ.get("ANDROID_SERIAL", "")
+    phones = list_phones(client)
     listed = ", ".join(f"{serial} ({state})" for serial, state in phones.items()) or "none"
     if not wanted and len(phones) != 1:
         raise UnfitError(

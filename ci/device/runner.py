@@ -10,11 +10,12 @@ import socket
 import tarfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 from ci.cases.engine import INPUTS, Program, RunError, RunNotes, Sets
 from ci.cases.outputs import read_outputs
@@ -28,7 +29,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError
 from provisioning.files import hash_file
 
-LEASE_S, GRACE_S = 900, 30.0
+LEASE_S, GRACE_S, PAUSE_S = 900, 30.0, 5.0
 PROGRAM, LISTED, LOG, LATE = "program.pte", "input_list.txt", "log.txt", "late"
 TIMES, MEMORY, BEFORE, AFTER = "times.etdp", "memory.txt", "before.txt", "after.txt"
 SYSTEM, SYSTEM_MARK = "system_log.txt", "---- the device's system log\n"
@@ -114,6 +115,13 @@ def is_gone(owner: str) -> bool:
     return host == socket.gethostname() and rest.isdigit() and not Path(f"/proc/{rest}").exists()
 
 
+class Holder(NamedTuple):
+    """Who has a lease, and for how many seconds more, as the device reports it."""
+
+    owner: str
+    left_s: str
+
+
 @dataclass
 class DeviceRunner:
     """Runs programs one at a time on ``device``, with the runner of ``bundle``, which is in
@@ -155,7 +163,21 @@ class DeviceRunner:
 
     def renew(self, wait_s: float = 0.0, seconds: float = LEASE_S) -> None:
         """Take the lease, or take it for longer. Raises UnfitError if another computer has it."""
-        ends, gone = time.monotonic() + wait_s, ""
+        ends = time.monotonic() + wait_s
+        while holder := self.take(seconds):
+            if time.monotonic() >= ends:
+                raise UnfitError(
+                    f"{self.device.name} is in use by {holder.owner or 'another computer'}",
+                    why=f"it keeps its lease for {holder.left_s} s more, and may renew it",
+                    fix="wait for it: --wait SECONDS",
+                )
+            self.progress.step(f"{self.device.name}: waiting for {holder.owner}, {holder.left_s} s")
+            time.sleep(min(PAUSE_S, max(ends - time.monotonic(), 0.1)))
+
+    def take(self, seconds: float = LEASE_S) -> Holder | None:
+        """Take the lease if it is free, or ours, or of a process of this computer that has ended;
+        return who else has it. Raises ToolError, StoreError."""
+        gone = ""
         while True:
             script = TAKE.format(
                 place=quote(self.device.place),
@@ -165,19 +187,32 @@ class DeviceRunner:
             )
             answer = self.device.call(script)
             if not answer.code:
-                return
-            owner, _, left = answer.out.decode("utf-8", "replace").strip().partition(" ")
-            if gone != owner and is_gone(owner):
-                gone = owner
-                continue
-            if time.monotonic() >= ends:
-                raise UnfitError(
-                    f"{self.device.name} is in use by {owner or 'another computer'}",
-                    why=f"it keeps its lease for {left or 'a few'} s more, and may renew it",
-                    fix="wait for it: --wait SECONDS",
-                )
-            self.progress.step(f"{self.device.name}: waiting for {owner}, {left} s")
-            time.sleep(min(5.0, max(ends - time.monotonic(), 0.1)))
+                return None
+            owner, _, left_s = answer.out.decode("utf-8", "replace").strip().partition(" ")
+            if gone == owner or not is_gone(owner):
+                return Holder(owner, left_s)
+            gone = owner
+
+
+def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
+    """Return the first of some devices that is free, and take its lease. Raises UnfitError if none
+    becomes free in ``wait_s`` seconds."""
+    ends = time.monotonic() + wait_s
+    while True:
+        held = []
+        for runner in runners:
+            holder = runner.take()
+            if not holder:
+                return runner
+            held.append(f"{runner.device.name} by {holder.owner}, {holder.left_s} s")
+        if time.monotonic() >= ends:
+            raise UnfitError(
+                f"all {len(held)} devices are in use" if len(held) > 1 else "the device is in use",
+                why="; ".join(held),
+                fix="wait for one: --wait SECONDS",
+            )
+        runners[0].progress.step(f"waiting for a device: {'; '.join(held)}")
+        time.sleep(min(PAUSE_S, max(ends - time.monotonic(), 0.1)))
 
 
 @dataclass

@@ -10,30 +10,38 @@ from dataclasses import asdict
 from shlex import quote
 
 from ci.device.bundle import FILES, Bundle, Target, read_bundle
-from ci.device.connection import Device, DeviceFacts, identify, open_device
-from ci.device.runner import STARTS, DeviceRunner
+from ci.device.connection import Device, DeviceFacts, identify, list_phones, open_device
+from ci.device.runner import STARTS, DeviceRunner, take_first
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
-from provisioning.errors import StoreError, UnfitError, UsageError
+from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 from provisioning.manifest.targets import read_socs
 
 ROOM = 64 << 20  # bytes besides the bundle: programs, inputs and outputs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_device(parser, required=True)
+    add_device(parser)
     parser.add_argument("--clean", action="store_true", help="remove what is ours there, and stop")
 
 
-def add_device(parser: argparse.ArgumentParser, *, required: bool) -> None:
+def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the options that name a device and what it runs programs with."""
     add = parser.add_argument
     add(
         "--device",
-        required=required,
-        default="",
+        action="append",
+        default=[],
         metavar="adb:SERIAL|ssh:HOST",
-        help="a phone (adb: is the only one) or a board (ssh:[USER@]HOST[:PORT])",
+        help="a phone (adb: is the only one) or a board (ssh:[USER@]HOST[:PORT]); with --any,"
+        " several",
+    )
+    add(
+        "--any",
+        default="",
+        metavar="soc=SOC",
+        help="the first free device with that SoC, of those given with --device, else of those that"
+        " adb lists",
     )
     add("--bundle", type=user_path, metavar="DIR", help="what `stage` wrote for it")
     add("--place", default="", metavar="DIR", help="our directory on the device")
@@ -41,14 +49,17 @@ def add_device(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    device = open_device(args.device, args.place)
+    if not (args.device or args.any):
+        raise UsageError("no device", fix="give --device adb: or --device ssh:HOST, or --any")
     if args.clean:
+        device = open_device(choose_word(args), args.place)
         device.ask(f"rm -rf {quote(device.place)}")
         return Outcome(f"{device.name}: {device.place} was removed\n", {"removed": device.place})
     began = time.monotonic()
     with ready_device(args, progress) as (runner, facts):
         sent = runner.sent
     bundle, wall_s = runner.bundle, time.monotonic() - began
+    device = runner.device
     text = (
         f"{device.name}: {facts.describe()}\n"
         f"{bundle.target.value} bundle {bundle.digest[:12]} is in {runner.directory}:"
@@ -67,20 +78,88 @@ def ready_device(
     if not args.bundle:
         raise UsageError("--device without --bundle", fix="make one with `qnn-ci stage`")
     bundle = read_bundle(args.bundle)
-    device = open_device(args.device, args.place)
+    found = (
+        list_candidates(args, bundle, progress)
+        if args.any
+        else [find_device(choose_word(args), args, bundle, progress)]
+    )
+    usual = 1 if bundle.target is Target.EMULATOR else STARTS
+    starts = getattr(args, "starts", 0) or usual
+    runners = {}
+    for device, facts in found:
+        directory = f"{device.place}/bundles/{bundle.digest[:16]}"
+        runner = DeviceRunner(device, bundle, directory, progress, wait_s=args.wait, starts=starts)
+        runners[device.name] = (runner, facts)
+    if args.any:
+        first = take_first([runner for runner, _ in runners.values()], args.wait)
+        found_runner, facts = runners[first.device.name]
+    else:
+        ((found_runner, facts),) = runners.values()
+    with found_runner.lease():
+        files = {file.name: args.bundle / FILES / file.name for file in bundle.files}
+        digests = {file.name: file.sha256 for file in bundle.files}
+        found_runner.sent = found_runner.device.push(found_runner.directory, files, digests)
+        progress.step(f"{found_runner.device.name}: {found_runner.sent:,} bytes of the bundle sent")
+        yield found_runner, facts
+
+
+def choose_word(args: argparse.Namespace) -> str:
+    """Return the device that a call names. Raises UsageError if it names several."""
+    if len(args.device) != 1 or args.any:
+        raise UsageError(
+            "one --device is needed here" if args.any else f"{len(args.device)} devices are named",
+            fix="name one, or let --any soc=SOC choose",
+        )
+    return str(args.device[0])
+
+
+def find_device(
+    word: str, args: argparse.Namespace, bundle: Bundle, progress: Progress
+) -> tuple[Device, DeviceFacts]:
+    """Return a device that a bundle is for, and what it is. Raises as open_device, identify and
+    require_match do."""
+    device = open_device(word, args.place)
     facts = identify(device)
     progress.step(f"{device.name}: {facts.describe()}")
     require_match(device, facts, bundle)
-    directory = f"{device.place}/bundles/{bundle.digest[:16]}"
-    usual = 1 if bundle.target is Target.EMULATOR else STARTS
-    starts = getattr(args, "starts", 0) or usual
-    runner = DeviceRunner(device, bundle, directory, progress, wait_s=args.wait, starts=starts)
-    with runner.lease():
-        files = {file.name: args.bundle / FILES / file.name for file in bundle.files}
-        digests = {file.name: file.sha256 for file in bundle.files}
-        runner.sent = device.push(directory, files, digests)
-        progress.step(f"{device.name}: {runner.sent:,} bytes of the bundle sent")
-        yield runner, facts
+    return device, facts
+
+
+def list_candidates(
+    args: argparse.Namespace, bundle: Bundle, progress: Progress
+) -> list[tuple[Device, DeviceFacts]]:
+    """Return the devices with the wanted SoC that can be reached: a host that emulates is one for
+    each SoC of the bundle. Raises UsageError, UnfitError."""
+    key, _, soc = args.any.partition("=")
+    soc = soc.upper()
+    if key != "soc" or soc not in read_socs():
+        raise UsageError(f"--any {args.any}: no such SoC", fix="for example --any soc=SM8750")
+    if soc not in bundle.socs:
+        raise UnfitError(
+            f"--any {args.any}: the bundle is for {', '.join(bundle.socs)}",
+            fix=f"stage one with --soc {soc}",
+        )
+    words = args.device or [
+        f"adb:{serial}" for serial, state in list_phones().items() if state == "device"
+    ]
+    found, others = [], []
+    for word in dict.fromkeys(words):
+        try:
+            device, facts = find_device(word, args, bundle, progress)
+        except (ToolError, UnfitError, StoreError) as error:
+            others.append(f"{word}: {error.what}")
+            continue
+        if facts.soc == soc or bundle.target is Target.EMULATOR:
+            found.append((device, facts))
+        else:
+            others.append(f"{device.name} has {facts.soc or 'no known SoC'}")
+    if not found:
+        raise UnfitError(
+            f"no device with {soc}",
+            why="; ".join(others) or "adb lists none that can be used",
+            fix="connect one, or name boards: --device ssh:A --device ssh:B",
+        )
+    return found
 
 
 def describe_device(runner: DeviceRunner, facts: DeviceFacts) -> str:

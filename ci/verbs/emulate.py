@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with 3 if the runner that a build of this call made does not load the programs",
     )
     choice.add_arguments(parser)
-    add_device(parser, required=False)
+    add_device(parser)
     add(
         "--starts",
         type=int,
@@ -114,7 +114,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--plan names the cases", fix="leave out --model, --scheme and --soc")
     backend = Backend(args.backend)
     require_options(backend, runner=args.runner, plan=bool(args.plan))
-    if args.device:
+    if args.device or args.any:
         check_device(args)
     policy = read_limits(args.policy, EMULATOR, progress).for_backend(backend)
     lane = choose_lane(EXECUTORCH, backend, policy.schemes, args.scheme)
@@ -158,7 +158,8 @@ def check_device(args: argparse.Namespace) -> None:
     if not args.bundle:
         raise UsageError("--device without --bundle", fix="make one with `qnn-ci stage`")
     socs = read_bundle(args.bundle).socs
-    args.soc = args.soc or [socs[0]]
+    chosen = args.any.partition("=")[2].upper()
+    args.soc = args.soc or [chosen if chosen in socs else socs[0]]
     if unknown := [soc for soc in args.soc if soc.upper() not in socs]:
         raise UsageError(
             f"--soc {', '.join(unknown)}: the bundle is for {', '.join(socs)}",
@@ -259,13 +260,14 @@ def run(
             backend="" if backend is Backend.HTP else backend.value,
             runner="" if args.runner == PYTHON else args.runner,
             device=args.device,
+            any=args.any,
             bundle=str(args.bundle or ""),
             starts=str(args.starts or ""),
             **{"log-level": args.log_level, **chosen.options},
         ),
         backend=backend,
     )
-    with ready_device(args, progress) if args.device else nullcontext() as device:
+    with ready_device(args, progress) if args.device or args.any else nullcontext() as device:
         report = judge_specs(
             specs, args, options, phases, chosen=chosen, device=device and device[0]
         )

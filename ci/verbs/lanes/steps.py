@@ -191,11 +191,14 @@ def check_models(policy: EmulatorPolicy, names: Collection[str]) -> None:
             check_data(name, entry)
 
 
-def repeat_command(args: argparse.Namespace, *flags: str, **more: str) -> str:
-    """How this was called, without the choice of cases, as it is typed at a repository's root."""
+def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence[str]) -> str:
+    """How this was called, without the choice of cases, as it is typed at a repository's root. An
+    option of ``more`` with several values is repeated."""
     words = ["--policy", name_file(args.policy.absolute())] if args.policy else []
     words += [f"--{flag}" for flag in flags if getattr(args, flag.replace("-", "_"))]
-    words += [word for name, value in more.items() if value for word in (f"--{name}", value)]
+    for name, given in more.items():
+        values = [given] if isinstance(given, str) else given
+        words += [word for value in values if value for word in (f"--{name}", value)]
     return " ".join([args.program, *map(shlex.quote, words)])
 
 

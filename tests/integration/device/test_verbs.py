@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from ci.device.runner import DeviceRunner
 from ci.verbs.deploy import ROOM, require_match
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, StoreError, UnfitError
+from provisioning.errors import ExitCode, StoreError, ToolError, UnfitError
 from provisioning.files import hash_file
 from tests.integration.device.conftest import Connect, Lab, tool
 
@@ -146,6 +147,75 @@ def test_a_device_in_use_is_waited_for_as_long_as_is_said(
     assert waited == [0, 30]
 
 
+def here_with(tmp_path: Path, name: str, soc: str) -> Device:
+    """A device of this computer that is a phone with a SoC."""
+    programs = tmp_path / name[-1]  # ":" parts PATH
+    programs.mkdir()
+    tool(
+        programs, "getprop", f"#!/bin/sh\ncase $1 in ro.soc.model) echo {soc};; *) echo 14;; esac\n"
+    )
+    tool(programs, "uname", "#!/bin/sh\necho aarch64\n")
+    client = ("env", f"PATH={programs}:{os.environ['PATH']}", "sh", "-c")
+    return Device(name, client, str(programs / "place"))
+
+
+def test_any_takes_the_first_free_device_with_the_soc(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
+) -> None:
+    socs = {"ssh:a": "SM8550", "ssh:b": "SM8650", "ssh:c": "SM8650"}
+    known = {name: here_with(tmp_path, name, soc) for name, soc in socs.items()}
+
+    def find(word: str, _: str) -> Device:
+        if word not in known:
+            raise ToolError(f"{word} cannot be reached")
+        return known[word]
+
+    monkeypatch.setattr("ci.verbs.deploy.open_device", find)
+    folder = write_bundle(tmp_path / "bundle", Target.ANDROID)
+    bundle = read_bundle(folder)
+    base = ["deploy", "--bundle", str(folder), "--json", "--any", "soc=sm8650"]
+    words = [*base, *(word for name in ("ssh:off", *known) for word in ("--device", name))]
+
+    def deployed() -> str:
+        assert main(words) == ExitCode.OK
+        return str(json.loads(capsys.readouterr().out)["device"])
+
+    assert deployed() == "ssh:b"
+    held = [DeviceRunner(known[name], bundle, "", Progress()) for name in ("ssh:b", "ssh:c")]
+    held[0].renew()
+    assert deployed() == "ssh:c"
+    held[1].renew()
+    assert main(words) == ExitCode.ENVIRONMENT
+    assert "all 2 devices are in use" in capsys.readouterr().err
+    threading.Timer(1, shutil.rmtree, [tmp_path / "c/place/lease"]).start()
+    words += ["--wait", "30"]
+    assert deployed() == "ssh:c"
+    assert main([*base, "--device", "ssh:a", "--device", "ssh:off"]) == ExitCode.ENVIRONMENT
+    shown = capsys.readouterr().err
+    assert "no device with SM8650" in shown
+    assert "ssh:a has SM8550" in shown
+    assert "ssh:off cannot be reached" in shown
+
+
+def test_any_looks_among_the_phones_that_adb_lists(
+    connect: Connect, tmp_path: Path, capsys: Capture
+) -> None:
+    connect(soc="SM8550")
+    wanted = connect()
+    connect("unauthorized")
+    place = tmp_path / "phone1/there"
+    for name in ("phone0", "phone1"):
+        tool(tmp_path / name / "bin", "uname", "#!/bin/sh\necho aarch64\n")
+    bundle = write_bundle(tmp_path / "bundle", Target.ANDROID)
+    words = ["deploy", "--place", str(place), "--bundle", str(bundle), "--json"]
+    assert main([*words, "--any", "soc=SM8650"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["device"] == f"adb:{wanted}"
+    for one, code in (("soc=SM8750", ExitCode.ENVIRONMENT), ("soc=x", ExitCode.USAGE)):
+        assert main([*words, "--any", one]) == code
+    assert main(words) == ExitCode.USAGE
+    assert main([*words, "--device", "adb:a", "--device", "adb:b"]) == ExitCode.USAGE
+
+
 def test_words_that_do_not_go_together(tmp_path: Path, capsys: Capture) -> None:
     bundle = str(write_bundle(tmp_path / "bundle"))
     base = ["test-emulator", "--device", "ssh:board"]
@@ -153,6 +223,7 @@ def test_words_that_do_not_go_together(tmp_path: Path, capsys: Capture) -> None:
         ["--bundle", bundle, "--runner", "cpp"],
         [],
         ["--bundle", bundle, "--soc", "SM8550"],
+        ["--bundle", bundle, "--starts", "-1"],
     ):
         assert main([*base, *words]) == ExitCode.USAGE
     (tmp_path / "full").mkdir()
