@@ -64,7 +64,7 @@ def make_home(home: Path) -> Path:
     """A home that shares all but what was lowered with the user's."""
     home.mkdir()
     for name in SHARED:
-        (store_home() / name).mkdir(exist_ok=True)
+        (store_home() / name).mkdir(parents=True, exist_ok=True)
         (home / name).symlink_to(store_home() / name)
     return home
 

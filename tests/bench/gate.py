@@ -130,8 +130,9 @@ def has_cosine(case: Kept, outputs: Outputs, least: float) -> bool:
         return all(measure(one.values, other).cosine >= least for one, other in pairs)
 
 
-def count_accepted(every: Sequence[Kept]) -> dict[str, Any]:
-    """Return how many wrong and how many right outputs each gate accepts."""
+def count_accepted(every: Sequence[Kept], *names: str) -> dict[str, Any]:
+    """Return how many wrong and how many right outputs each gate accepts; ``names`` chooses gates.
+    """
     policies = {True: read_emulator_policy(lane="onnx"), False: read_emulator_policy()}
     gates: dict[str, Callable[[Kept, Outputs], bool]] = {
         f"ours{', with records' * records}": lambda case, outputs, records=records: accepts(
@@ -149,6 +150,7 @@ def count_accepted(every: Sequence[Kept]) -> dict[str, Any]:
         "cosine 0.99": lambda case, outputs: has_cosine(case, outputs, 0.99),
         "cosine 0.95": lambda case, outputs: has_cosine(case, outputs, 0.95),
     }
+    gates = {name: gates[name] for name in names or gates}
     accepted: dict[str, dict[str, list[str]]] = {name: {} for name in gates}
     wrong = 0
     for case in every:

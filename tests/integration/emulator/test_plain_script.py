@@ -16,6 +16,7 @@ from ci.executorch.context_digest import sign_by_content
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from tests.integration.conftest import MakeOnce
+from tests.integration.emulator.test_liars import run_suite
 from tests.integration.emulator.test_realistic_models import CASES, write_policy
 from tests.stand_ins.runs import JUDGED, run_to_end
 
@@ -51,7 +52,7 @@ def lower_by_script(directory: Path) -> None:
 
 
 def lower_by_ci(directory: Path, *options: str) -> None:
-    """The suite and the realistic models, or one of them. Red cases are of no concern here."""
+    """The suite and the realistic models, or one case. Red cases are of no concern here."""
     common = [sys.executable, "-m", "ci", "test-emulator", "--no-cache", *options]
     common += ["--keep-artifacts", str(directory), "--reports", str(directory / "reports")]
     realistic = ["--policy", str(write_policy(directory))]
@@ -63,9 +64,10 @@ def lower_by_ci(directory: Path, *options: str) -> None:
 @pytest.fixture(scope="module")
 def programs(make_once: MakeOnce) -> dict[str, Path]:
     """Where each way of lowering leaves its programs."""
+    patched = make_once("plain-patched", lower_by_ci) if WHOLE else make_once("suite", run_suite)
     return {
         "script": make_once("plain-script", lower_by_script),
-        "patched": make_once("plain-patched", lower_by_ci),
+        "patched": patched if WHOLE else patched / "kept",
         "plain": make_once("plain-plain", lambda place: lower_by_ci(place, "--plain")),
     }
 
