@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 from provisioning.store.lock import HeldLock
+from tests.stand_ins.forks import Forks, start_forks
 from tests.stand_ins.second_ndk import PROFILE, REVISION, make_manifests
 from tests.stand_ins.tiny_toolchains import (
     make_hexagon_sdk,
@@ -66,6 +68,7 @@ class BuildWorld:
     """A checkout, toolchains and a home of their own, and the way to call the builder in them."""
 
     folder: Path
+    forks: Forks
     variables: dict[str, str] = field(default_factory=dict)
     with_doctor: bool = False
 
@@ -89,15 +92,8 @@ class BuildWorld:
         return [sys.executable, "-m", "ci", "build", "--json", "--jobs", "2", *doctor, *words]
 
     def call(self, *words: str) -> tuple[int, dict[str, Any], str]:
-        ended = subprocess.run(
-            self.command(*words),
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        _, _, module, *rest = self.command(*words)
+        ended = self.forks.run_module(module, *rest, cwd=self.folder, env=self.environment)
         assert "Traceback" not in ended.stderr
         return ended.returncode, json.loads(ended.stdout or "{}"), ended.stderr
 
@@ -119,17 +115,55 @@ class BuildWorld:
         return sorted(self.home.glob("builds/*/artifacts/*"))
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> BuildWorld:
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """Forks of a process that has imported the verb."""
+    with start_forks("ci.verbs.build") as forks:
+        yield forks
+
+
+def make_world(folder: Path, forks: Forks) -> BuildWorld:
     # A copy whose directory has another name: the builder's own tree is called executorch.
-    made = BuildWorld(tmp_path)
+    made = BuildWorld(folder, forks)
     shutil.copytree(TINY, made.checkout)
     made.variables = {
         "EXECUTORCH_ROOT": str(made.checkout),
-        "QNN_SDK_ROOT": str(make_qnn_sdk(tmp_path / "qnn")),
-        "QNN_CI_LIBCXX_ROOT": str(make_libcxx(tmp_path / "libcxx")),
+        "QNN_SDK_ROOT": str(make_qnn_sdk(folder / "qnn")),
+        "QNN_CI_LIBCXX_ROOT": str(make_libcxx(folder / "libcxx")),
     }
     return made
+
+
+@pytest.fixture
+def world(tmp_path: Path, forks: Forks) -> BuildWorld:
+    return make_world(tmp_path, forks)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A world in which the runner was built, a copy of its files, and what the build printed."""
+
+    world: BuildWorld
+    files: Path
+    build: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Kept:
+    world = make_world(tmp_path_factory.mktemp("built") / "world", forks)
+    build = world.build("runner_checkout")
+    files = world.folder.with_name("files")
+    shutil.copytree(world.folder, files, symlinks=True)
+    return Kept(world, files, build)
+
+
+@pytest.fixture
+def built(kept: Kept) -> BuildWorld:
+    """The world in which the runner was built, with its files as the build left them."""
+    folder = kept.world.folder
+    shutil.rmtree(folder)
+    shutil.copytree(kept.files, folder, symlinks=True)
+    return BuildWorld(folder, kept.world.forks, dict(kept.world.variables))
 
 
 def by_name(build: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -428,11 +462,10 @@ def test_what_the_doctor_objects_to_is_not_built(world: BuildWorld) -> None:
     assert not list((world.home / "builds").glob("*/stages"))
 
 
-def test_a_build_that_was_forced_once_is_judged_again(world: BuildWorld) -> None:
-    world.build("runner_checkout")
-    world.with_doctor = True
+def test_a_build_that_was_forced_once_is_judged_again(built: BuildWorld) -> None:
+    built.with_doctor = True
     for words in (("runner_checkout",), ("runner_checkout", "--dry-run")):
-        world.refuse(3, r"^QNN\d", *words)
+        built.refuse(3, r"^QNN\d", *words)
 
 
 def make_bare_python(world: BuildWorld, *modules: str) -> str:
@@ -672,12 +705,11 @@ def _runs(cmdline: Path, program: Path) -> bool:
         return False
 
 
-def test_two_builds_of_one_target_do_not_meet(world: BuildWorld) -> None:
-    world.build("runner_checkout")
-    (place,) = (world.home / "builds").iterdir()
+def test_two_builds_of_one_target_do_not_meet(built: BuildWorld) -> None:
+    (place,) = (built.home / "builds").iterdir()
     lock = HeldLock(place / "lock")
     assert lock.take()
-    code, data, _ = world.call("runner_checkout")
+    code, data, _ = built.call("runner_checkout")
     lock.release()
     assert (code, "another build is running" in data["what"]) == (3, True)
     assert f"process {os.getpid()} holds" in data["why"]
@@ -686,24 +718,25 @@ def test_two_builds_of_one_target_do_not_meet(world: BuildWorld) -> None:
 # -- a build is a function of its inputs -------------------------------------------------------
 
 
-def test_nothing_runs_twice_and_an_edit_rebuilds_its_targets_only(world: BuildWorld) -> None:
-    first = world.build("runner_checkout")
-    again = world.build("runner_checkout")
+def test_nothing_runs_twice_and_an_edit_rebuilds_its_targets_only(
+    built: BuildWorld, kept: Kept
+) -> None:
+    again = built.build("runner_checkout")
     assert again["up_to_date"]
     assert again["stage_s"] == {}
-    (place,) = (world.home / "builds").iterdir()
+    (place,) = (built.home / "builds").iterdir()
     objects = {path.name: path.stat().st_mtime_ns for path in place.rglob("*.o")}
-    graph = world.checkout / "backends/qualcomm/runtime/Graph.cpp"
+    graph = built.checkout / "backends/qualcomm/runtime/Graph.cpp"
     os.utime(graph)
-    assert world.build("runner_checkout")["up_to_date"]
+    assert built.build("runner_checkout")["up_to_date"]
     graph.write_text(graph.read_text().replace("return 40", "return 41"))
-    third = world.build("runner_checkout")
+    third = built.build("runner_checkout")
     assert (third["up_to_date"], third["changed_files"]) == (False, 1)
     changed = {
         path.name for path in place.rglob("*.o") if path.stat().st_mtime_ns != objects[path.name]
     }
     assert changed == {"Graph.cpp.o"}
-    assert by_name(third)[BACKEND]["sha256"] != by_name(first)[BACKEND]["sha256"]
+    assert by_name(third)[BACKEND]["sha256"] != by_name(kept.build)[BACKEND]["sha256"]
 
 
 def find_copy(world: BuildWorld) -> Path:
@@ -715,37 +748,36 @@ def list_artifacts(build: dict[str, Any]) -> dict[str, str]:
     return {name: row["sha256"] for name, row in by_name(build).items()}
 
 
-def test_an_edit_of_the_copy_is_undone_and_reported(world: BuildWorld) -> None:
-    first = world.build("runner_checkout")
-    copy = find_copy(world)
+def test_an_edit_of_the_copy_is_undone_and_reported(built: BuildWorld, kept: Kept) -> None:
+    copy = find_copy(built)
     name = "backends/qualcomm/runtime/Graph.cpp"
     lost, added = "version.txt", "backends/qualcomm/runtime/QnnInterface.h"
     (copy / name).write_text((copy / name).read_text().replace("return 40", "return 41"))
     (copy / lost).unlink()
     (copy / added).write_text("#error shadows the SDK's\n")
-    code, data, text = world.call("runner_checkout")
+    code, data, text = built.call("runner_checkout")
     (again,) = data["builds"]
     assert (code, again["up_to_date"]) == (0, False)
     assert again["undone"] == sorted([name, lost, added])
-    assert str(world.checkout) in text
-    assert list_artifacts(again) == list_artifacts(first)
-    assert (copy / name).read_bytes() == (world.checkout / name).read_bytes()
+    assert str(built.checkout) in text
+    assert list_artifacts(again) == list_artifacts(kept.build)
+    assert (copy / name).read_bytes() == (built.checkout / name).read_bytes()
     assert (copy / lost).is_file()
     assert not (copy / added).exists()
-    third = world.build("runner_checkout")
+    third = built.build("runner_checkout")
     assert (third["up_to_date"], third["undone"]) == (True, [])
 
 
-def test_a_touch_of_the_copy_is_no_edit(world: BuildWorld) -> None:
-    world.build("runner_checkout")
-    os.utime(find_copy(world) / "backends/qualcomm/runtime/Graph.cpp")
-    assert world.build("runner_checkout")["up_to_date"]
+def test_a_touch_of_the_copy_is_no_edit(built: BuildWorld) -> None:
+    os.utime(find_copy(built) / "backends/qualcomm/runtime/Graph.cpp")
+    assert built.build("runner_checkout")["up_to_date"]
 
 
 @pytest.mark.parametrize("how", ["edited", "--clean", "options"])
-def test_what_a_build_wrote_into_the_copy_is_made_again(world: BuildWorld, how: str) -> None:
-    first = world.build("runner_checkout")
-    generated = find_copy(world) / "third-party/flatcc/lib/generated.h"
+def test_what_a_build_wrote_into_the_copy_is_made_again(
+    built: BuildWorld, kept: Kept, how: str
+) -> None:
+    generated = find_copy(built) / "third-party/flatcc/lib/generated.h"
     made = generated.read_bytes()
     old = generated.with_name("from_other_options.h")
     if how == "edited":
@@ -753,21 +785,20 @@ def test_what_a_build_wrote_into_the_copy_is_made_again(world: BuildWorld, how: 
     else:
         old.write_text("what another build left")
     words = {"edited": (), "--clean": ("--clean",), "options": ("-D", "TINY_BALLAST=OFF")}[how]
-    again = world.build("runner_checkout", *words)
+    again = built.build("runner_checkout", *words)
     assert not again["up_to_date"]
     assert generated.read_bytes() == made
     assert not old.exists()
-    assert list_artifacts(again) == list_artifacts(first)
+    assert list_artifacts(again) == list_artifacts(kept.build)
 
 
-def test_a_build_that_was_killed_leaves_nothing_of_its_copy(world: BuildWorld) -> None:
+def test_a_build_that_was_killed_leaves_nothing_of_its_copy(built: BuildWorld) -> None:
     """Without a record of what the build had written, only a build from nothing is sure."""
-    world.build("runner_checkout")
-    (record,) = (world.home / "builds").glob("*/tree.json")
+    (record,) = (built.home / "builds").glob("*/tree.json")
     record.unlink()
-    stray = find_copy(world) / "third-party/flatcc/lib/half_written.h"
+    stray = find_copy(built) / "third-party/flatcc/lib/half_written.h"
     stray.write_text("half")
-    assert not world.build("runner_checkout")["up_to_date"]
+    assert not built.build("runner_checkout")["up_to_date"]
     assert not stray.exists()
 
 
@@ -810,30 +841,29 @@ def test_options_headers_and_lost_artifacts_are_inputs_too(world: BuildWorld) ->
     rebuild("-D", "CMAKE_BUILD_TYPE=Debug")
 
 
-def test_two_directories_give_the_same_bytes(world: BuildWorld) -> None:
-    first = world.build("runner_checkout")
-    other = BuildWorld(world.folder / "elsewhere", dict(world.variables))
-    shutil.copytree(world.checkout, other.checkout)
-    shutil.copytree(world.folder / "qnn", other.folder / "sdk")
+def test_two_directories_give_the_same_bytes(built: BuildWorld, kept: Kept) -> None:
+    other = BuildWorld(built.folder / "elsewhere", built.forks, dict(built.variables))
+    shutil.copytree(built.checkout, other.checkout)
+    shutil.copytree(built.folder / "qnn", other.folder / "sdk")
     other.variables |= {
         "EXECUTORCH_ROOT": str(other.checkout),
         "QNN_SDK_ROOT": str(other.folder / "sdk"),
     }
     second = other.build("runner_checkout")
     digests = [
-        {name: row["sha256"] for name, row in by_name(build).items()} for build in (first, second)
+        {name: row["sha256"] for name, row in by_name(build).items()}
+        for build in (kept.build, second)
     ]
     assert digests[0] == digests[1]
-    data = Path(by_name(first)[BACKEND]["path"]).read_bytes()
+    data = Path(by_name(kept.build)[BACKEND]["path"]).read_bytes()
     assert b"/build/tree/executorch/backends/qualcomm/runtime/Backend.cpp" in data
-    assert os.fsencode(world.folder) not in data
+    assert os.fsencode(built.folder) not in data
 
 
-def test_artifacts_json_is_right_about_every_file(world: BuildWorld) -> None:
+def test_artifacts_json_is_right_about_every_file(built: BuildWorld) -> None:
     import hashlib
 
-    world.build("runner_checkout")
-    record = json.loads((world.folder / "reports/build_runner/artifacts.json").read_text())
+    record = json.loads((built.folder / "reports/build_runner/artifacts.json").read_text())
     (build,) = record["builds"]
     for row in build["artifacts"]:
         data = Path(row["path"]).read_bytes()

@@ -1,6 +1,6 @@
 """Runners that lie about right outputs: which wrong outputs the gate accepts, and how few.
 
-By default a part of the suite with each model and each scheme; all of it with QNN_CI_TEST_SUITE set.
+By default part of the suite, with each model and each scheme; all of it with QNN_CI_TEST_SUITE set.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ci.cases.baselines import read_baselines
 from ci.cases.policy import read_emulator_policy
 from ci.report.schema import Question, Report, Status
 from ci.report.write import read_report
+from provisioning.errors import ExitCode
 from tests.integration.conftest import MakeOnce
 
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(1800)]  # the cases are lowered once
@@ -111,7 +112,9 @@ def test_a_program_that_lies_fails_its_session(
     lies = [f"mlp-{scheme}-SM8650={lie}" for scheme, (lie, _) in LIE_OF.items()]
     runner = shlex.join([sys.executable, str(LIARS), str(suite[0]), *lies])
     schemes = [word for scheme in LIE_OF for word in ("--scheme", scheme)]
-    run_cases(tmp_path, "--model", "mlp", *schemes, "--runner", runner)
+    ended = run_cases(tmp_path, "--model", "mlp", *schemes, "--runner", runner)
+    assert ended.returncode == ExitCode.FAILED, ended.stderr
+    assert "SQNR" in ended.stdout + ended.stderr
     report = read_report(tmp_path / "test_emulator")
     assert {case.scheme for case in report.cases} == LIE_OF.keys()
     for case in report.cases:

@@ -1,6 +1,7 @@
 """Programs of CI are those of a plain script, byte for byte: with the patches and without them.
 
-By default one case; the suite and the realistic models with QNN_CI_TEST_PLAIN set.
+By default one case, from runs that other tests look at, too; the suite and the realistic models
+with QNN_CI_TEST_PLAIN set.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from provisioning.console.progress import Progress
 from tests.integration.conftest import MakeOnce
 from tests.integration.emulator.test_liars import run_suite
 from tests.integration.emulator.test_realistic_models import CASES, write_policy
+from tests.integration.emulator.test_unsupported import try_unsupported
 from tests.stand_ins.runs import JUDGED, run_to_end
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -52,11 +54,11 @@ def lower_by_script(directory: Path) -> None:
 
 
 def lower_by_ci(directory: Path, *options: str) -> None:
-    """The suite and the realistic models, or one case. Red cases are of no concern here."""
+    """The suite and the realistic models. Red cases are of no concern here."""
     common = [sys.executable, "-m", "ci", "test-emulator", "--no-cache", *options]
     common += ["--keep-artifacts", str(directory), "--reports", str(directory / "reports")]
     realistic = ["--policy", str(write_policy(directory))]
-    for words in ([], realistic) if WHOLE else (["--model", "mlp", "--scheme", "8a8w"],):
+    for words in ([], realistic):
         argv = [*common, *words]
         run_to_end(argv, timeout_s=3000, codes=JUDGED)
 
@@ -64,10 +66,14 @@ def lower_by_ci(directory: Path, *options: str) -> None:
 @pytest.fixture(scope="module")
 def programs(make_once: MakeOnce) -> dict[str, Path]:
     """Where each way of lowering leaves its programs."""
-    patched = make_once("plain-patched", lower_by_ci) if WHOLE else make_once("suite", run_suite)
+    script = make_once("plain-script", lower_by_script)
+    if not WHOLE:
+        patched = make_once("suite", run_suite) / "kept"
+        plain = make_once("unsupported", try_unsupported) / "kept"
+        return {"script": script, "patched": patched, "plain": plain}
     return {
-        "script": make_once("plain-script", lower_by_script),
-        "patched": patched if WHOLE else patched / "kept",
+        "script": script,
+        "patched": make_once("plain-patched", lower_by_ci),
         "plain": make_once("plain-plain", lambda place: lower_by_ci(place, "--plain")),
     }
 

@@ -12,6 +12,7 @@ import pytest
 
 from ci.report.write import read_report
 from provisioning.errors import ExitCode
+from tests.integration.conftest import MakeOnce
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.emulator
@@ -42,14 +43,19 @@ def test_unsupported_versions_end_with_3_before_anything_is_lowered(tmp_path: Pa
     assert not list((tmp_path / "kept").iterdir())
 
 
-def test_unsupported_versions_that_are_tried_mark_the_report_and_use_no_patch(
-    tmp_path: Path,
-) -> None:
-    ended = run_with("1.5.99", tmp_path, "--try-unsupported")
+def try_unsupported(directory: Path) -> None:
+    ended = run_with("1.5.99", directory, "--try-unsupported")
     assert ended.returncode == ExitCode.OK, ended.stderr
-    report = read_report(tmp_path / "reports" / "test_emulator")
+
+
+def test_unsupported_versions_that_are_tried_mark_the_report_and_use_no_patch(
+    make_once: MakeOnce,
+) -> None:
+    """test_plain_script.py compares the program."""
+    directory = make_once("unsupported", try_unsupported)
+    report = read_report(directory / "reports" / "test_emulator")
     assert "1.5.99" in report.unsupported
     assert any(report.unsupported in note for note in report.notes)
     assert report.command.endswith("--try-unsupported")
-    log = (tmp_path / "kept" / "mlp-8a8w-SM8650" / "lower.log").read_text()
+    log = (directory / "kept" / "mlp-8a8w-SM8650" / "lower.log").read_text()
     assert log.count(" is off: not proven with executorch 1.5.99") == 3
