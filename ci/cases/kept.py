@@ -4,6 +4,9 @@ run's is loaded, and nothing that a run wrote is believed except its references.
 report.json                        of the run
 CASE/artifact/                     see ci.cases.cache
 CASE/outputs/output_SET_INDEX.raw  what the program gave, on this machine or elsewhere
+
+Outputs that a device gave elsewhere are in a directory of their own, as ci.device.by_hand has them:
+CASE/outputs as above, CASE/log.txt, and CASE/code.txt with the exit code of the runner.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import numpy as np
 from msgspec import structs
 
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
-from ci.cases.engine import Program
+from ci.cases.engine import Compiled, Program
 from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run
 from ci.cases.outputs import read_outputs, read_references
 from ci.cases.runners import OUTPUTS
@@ -37,11 +40,16 @@ DTYPES = {"bool", *(f"float{bits}" for bits in (16, 32, 64))} | {
 # What files that were made to do harm raise when they are read and judged.
 HARM = (OSError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError, RecursionError)
 FIGURES = ("sqnr_db", "sqnr_db_quantized", "cosine", "cosine_quantized", "equal", "max_abs")
+KEPT_REMARK = "judged by kept outputs: no program was run"
+LOG, CODE = "log.txt", "code.txt"
 UNMEASURED = "the metric was not measured: it is code of the run's, and only bytes are judged here"
 
 
-def judge_report(report: Report, directory: Path, setup: JudgeSetup, work: Path) -> Report:
-    """Return the report of a run, its cases judged again by the outputs in ``directory``.
+def judge_report(
+    report: Report, directory: Path, setup: JudgeSetup, work: Path, pulled: Path | None = None
+) -> Report:
+    """Return the report of a run, its cases judged again by the outputs in ``directory``, or by
+    those that a device gave for the same programs, in ``pulled``.
 
     Raises UsageError for a scheme or SoC that does not exist, ManifestError for a case that the
     policy has no limits for.
@@ -49,7 +57,12 @@ def judge_report(report: Report, directory: Path, setup: JudgeSetup, work: Path)
     policy = setup.options.policy
     specs = [find_spec(case, setup) for case in report.cases]
     pairs = list(zip(report.cases, specs, strict=True))
-    results = [judge_case(case, spec, directory, setup, work) for case, spec in pairs]
+    results = [
+        judge_pulled(case, CaseJudge(spec, setup, work), directory / spec.slug, pulled / spec.slug)
+        if pulled
+        else judge_case(case, spec, directory, setup, work)
+        for case, spec in pairs
+    ]
     cases = tuple(result.case for result in results)
     controls = tuple(control for result in results for control in result.controls)
     counts = summarize(cases, controls, report.summary.wall_s, report.summary.phases)
@@ -59,7 +72,10 @@ def judge_report(report: Report, directory: Path, setup: JudgeSetup, work: Path)
         controls=controls,
         summary=counts,
         thresholds=policy.describe_limits(specs),
-        remarks=("judged by kept outputs: no program was run", *report.remarks),
+        remarks=(
+            f"judged by outputs of {setup.runner}" if pulled else KEPT_REMARK,
+            *report.remarks,
+        ),
     )
 
 
@@ -104,6 +120,46 @@ def judge_case(
         accelerator_us=case.accelerator_us,
     )
     return replace(result, case=row)
+
+
+def judge_pulled(case: Case, judging: CaseJudge, folder: Path, pulled: Path) -> CaseResult:
+    """Judge what a device gave for the program that a run kept in ``folder``, and compare it with
+    the run's own outputs. A case that was not lowered is as it was."""
+    spec, judging.evidence.cached = judging.spec, case.cached
+    metric, judging.metric = judging.metric, None
+    if not (folder / "artifact").is_dir():
+        return CaseResult(judge_unrun(case, judging))
+    try:
+        with np.errstate(all="ignore"):
+            artifact = read_kept(folder, spec)
+            compiled, place = artifact.compiled, folder / "artifact"
+            judging.note_program(place, artifact)
+            run = read_pulled(pulled, compiled)
+            if (folder / OUTPUTS).is_dir() and not run.failure:
+                emulated = read_outputs(folder / OUTPUTS, compiled, compiled.sets)
+                judging.compare_emulator(run.outputs, emulated, compiled)
+            path, log = place / compiled.program, pulled / LOG
+            program = Program(spec, path, compiled, judging.directory, log)
+            result = judging.judge_run(program, read_references(place, compiled), run)
+    except (*HARM, QnnCiError) as error:
+        told = f"its outputs cannot be judged: {type(error).__name__}: {error}"
+        result = judging.end(Status.FAILED, told)
+    warnings = (*result.case.warnings, *([UNMEASURED] if metric else []))
+    return replace(result, case=structs.replace(result.case, warnings=warnings))
+
+
+def read_pulled(pulled: Path, compiled: Compiled) -> Run:
+    """Return what a device gave, or why that is no run that went well."""
+    if not pulled.is_dir():
+        return Run(failure=f"there are no outputs of it: {pulled.name} is missing")
+    code = pulled / CODE
+    told = code.read_text(encoding="utf-8", errors="replace").strip() if code.is_file() else "0"
+    if told != "0":
+        return Run(failure=f"the runner exited with {told[:9]} on the device")
+    try:
+        return Run(outputs=read_outputs(pulled / OUTPUTS, compiled, compiled.sets))
+    except (OSError, ValueError) as error:
+        return Run(failure=str(error))
 
 
 def judge_unrun(case: Case, judging: CaseJudge) -> Case:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from ci.device.by_hand import list_programs, write_by_hand
 from ci.device.connection import require_plain
 from ci.inspect.compat import Verdict, judge_compat
 from ci.inspect.files import inspect_file
@@ -26,35 +27,7 @@ from provisioning.errors import UnfitError
 from provisioning.files import explain_writes, hash_file, staged_directory, walk, write_json
 from provisioning.manifest.targets import find_soc
 
-BUNDLE, FILES, BY_HAND = "bundle.json", "files", "by-hand.md"
-BY_HAND_TEXT = """\
-# Without qnn-ci
-
-`input_list.txt` has a line per run: the raw files of a program's inputs, in their order.
-
-On a phone:
-
-```sh
-adb shell mkdir -p /data/local/tmp/bundle/outputs
-adb push files/. M.pte input_list.txt *.raw /data/local/tmp/bundle/
-adb shell 'cd /data/local/tmp/bundle && chmod 755 {runner} &&
-  export LD_LIBRARY_PATH=$PWD ADSP_LIBRARY_PATH=$PWD &&
-  ./{runner} --model_path M.pte --input_list_path input_list.txt --output_folder_path outputs'
-adb pull /data/local/tmp/bundle/outputs
-```
-
-On a board, called `board` here:
-
-```sh
-ssh board mkdir -p bundle/outputs
-scp files/* M.pte input_list.txt *.raw board:bundle/
-ssh board 'cd bundle && chmod 755 {runner} && export LD_LIBRARY_PATH=$PWD ADSP_LIBRARY_PATH=$PWD &&
-  ./{runner} --model_path M.pte --input_list_path input_list.txt --output_folder_path outputs'
-scp -r board:bundle/outputs .
-```
-
-Several directories in ADSP_LIBRARY_PATH are separated by ";", not by ":".
-"""
+BUNDLE, FILES = "bundle.json", "files"
 SCHEMA_VERSION = 1
 BACKEND, SYSTEM = "libQnnHtp.so", "libQnnSystem.so"
 STUB, SKEL = "libQnnHtpV{}Stub.so", "libQnnHtpV{}Skel.so"
@@ -121,10 +94,12 @@ def stage(
     out: Path,
     *,
     programs: Sequence[Path] = (),
+    cases: Path | None = None,
     progress: Progress,
 ) -> Bundle:
     """Write to ``out`` what ``socs`` need to run programs with ``runner`` and the QNN libraries of
-    ``runtimes``, and ``programs``, byte for byte; return its record.
+    ``runtimes``, and ``programs``, byte for byte; return its record. ``cases`` is a directory that
+    a run kept: its programs and inputs come along, with a script that runs them.
 
     Raises UsageError for a SoC that is not known, UnfitError for what is missing or does not fit:
     then nothing is written. Raises StoreError if ``out`` cannot be written.
@@ -156,10 +131,10 @@ def stage(
         bundle = describe(target, names, runner.name, fresh / FILES)
         for name in names if target.profile else ():
             require_fit(target, name, fresh / FILES, progress)
-        for program in programs:
+        for program in (*programs, *list_programs(cases)):
             require_loads(program, fresh / FILES, names)
         copy_licences(runtimes, fresh / "licences")
-        (fresh / BY_HAND).write_text(BY_HAND_TEXT.format(runner=bundle.runner), encoding="utf-8")
+        write_by_hand(fresh, bundle.runner, cases)
         write_json(fresh / BUNDLE, msgspec.to_builtins(bundle))
     return bundle
 

@@ -20,6 +20,13 @@ from provisioning.manifest.targets import Backend
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("outputs", type=user_path, help="what a session wrote for --keep-artifacts")
+    add(
+        "--pulled",
+        type=user_path,
+        metavar="DIR",
+        help="what a device gave for these programs elsewhere: DIR/CASE/outputs",
+    )
+    add("--by", default="a device elsewhere", metavar="NAME", help="which device that was")
     add("--policy", type=user_path, metavar="FILE", help="the limits, if not those of the session")
     add(
         "--reports",
@@ -39,6 +46,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             why=f"its report is of {report.title}",
             fix=f"name what {' or '.join(LANES)} wrote for --keep-artifacts",
         )
+    if args.pulled and not any(args.pulled.glob("*/outputs")):
+        raise UsageError(
+            f"{args.pulled} has no outputs of a case",
+            fix="name the directory `results` that run-cases.sh of a bundle wrote on the device",
+        )
     require_writable(args.reports / report.session, REPORTS_FIX)
     require_packages(["numpy"], "lowering")
     from ci.cases.judged import JudgeSetup, SessionOptions
@@ -53,9 +65,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     }
     setup = JudgeSetup(
         options=SessionOptions(policy=policy, timeout_s=0, command=report.command, backend=backend),
-        runner="",
+        runner=args.by if args.pulled else "",
         baselines=baselines,
     )
     with TemporaryDirectory() as work:
-        judged = judge_report(report, args.outputs, setup, Path(work))
+        judged = judge_report(report, args.outputs, setup, Path(work), args.pulled)
     return publish(judged, args.reports / report.session, args, progress)

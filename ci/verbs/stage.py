@@ -37,6 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="M.pte",
         help="a program to bring along, and to check against the libraries; may be repeated",
     )
+    add(
+        "--cases",
+        type=user_path,
+        metavar="DIR",
+        help="what test_emulator kept with --keep-artifacts: its programs and inputs come along,"
+        " with a script that runs them where this toolkit is not",
+    )
     add("--out", type=user_path, required=True, metavar="DIR", help="replaced, if it is a bundle")
 
 
@@ -50,7 +57,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
     runtimes = [find_runtime(word, progress) for word in args.runtime]
     bundle = stage(
-        args.soc, args.runner, runtimes, args.out, programs=args.program, progress=progress
+        args.soc,
+        args.runner,
+        runtimes,
+        args.out,
+        programs=args.program,
+        cases=args.cases,
+        progress=progress,
     )
     data = {**msgspec.to_builtins(bundle), "digest": bundle.digest, "directory": str(args.out)}
     return Outcome(render(bundle, args.out), data)

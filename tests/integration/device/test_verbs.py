@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from ci.__main__ import main
-from ci.device.bundle import BUNDLE, BY_HAND, FILES, Target, read_bundle
+from ci.device.bundle import BUNDLE, FILES, Target, read_bundle
+from ci.device.by_hand import BY_HAND
 from ci.device.connection import Device, DeviceFacts
 from ci.device.runner import DeviceRunner
 from ci.verbs.deploy import ROOM, require_match

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from ci.cases.engine import Sets
 from ci.cases.judged import JudgeSetup, SessionOptions
 from ci.cases.kept import judge_report
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
+from ci.device.by_hand import RUN_CASES, write_by_hand
 from ci.models.user_models import Limits, Metric, ModelEntry
 from ci.report.schema import Question, Report, Status
 from ci.report.write import read_report, write_report
@@ -100,6 +102,79 @@ def test_a_figure_of_the_run_may_differ_in_its_last_digits(
     told = getattr(read_report(kept).cases[0], figure) - off
     rewrite(kept, **{figure: told})
     assert judge(kept).ok is passes
+
+
+def run_elsewhere(kept: Path, bundle: Path, gain: float = 1.0) -> Path:
+    """Run the cases of a bundle by its script, with a runner that gives COARSE, and return where
+    their results are."""
+    (bundle / "files").mkdir(parents=True)
+    runner = bundle / "files/runner.py"
+    np.save(bundle / "files/coarse.npy", COARSE * np.float32(gain))
+    runner.write_text(
+        f"#!{sys.executable}\n"
+        "import sys, pathlib, numpy\n"
+        "options = dict(one[2:].split('=', 1) for one in sys.argv[1:])\n"
+        "assert pathlib.Path(options['model_path']).is_file()\n"
+        "made = numpy.load(pathlib.Path(__file__).with_name('coarse.npy'))\n"
+        "for number, row in enumerate(open(options['input_list_path'])):\n"
+        "    (given,) = (numpy.fromfile(one, numpy.int64) for one in row.split())\n"
+        "    output = f\"{options['output_folder_path']}/output_{number}_0.raw\"\n"
+        "    made[given[0]].tofile(output)\n"
+        "print('QnnDsp <E> error 14001' if not made.any() else 'ran')\n"
+        "sys.exit(0 if made.any() else 3)\n"
+    )
+    write_by_hand(bundle, runner.name, kept)
+    ended = subprocess.run(["sh", str(bundle / RUN_CASES)], check=False, cwd="/")
+    assert ended.returncode == (0 if gain else 1)
+    return bundle / "results"
+
+
+def judge_elsewhere(kept: Path, pulled: Path) -> Report:
+    options = SessionOptions(policy=POLICY, timeout_s=0)
+    setup = JudgeSetup(options=options, runner="farm:phone")
+    return judge_report(read_report(kept), kept, setup, kept / "work", pulled)
+
+
+def test_outputs_of_a_farm_are_judged_and_compared_with_the_run_s(
+    kept: Path, tmp_path: Path
+) -> None:
+    pulled = run_elsewhere(kept, tmp_path / "a b")
+    with tarfile.open(tmp_path / "a b/results.tar") as tar:
+        assert f"results/{SPEC.slug}/outputs/output_0_0.raw" in tar.getnames()
+    report = judge_elsewhere(kept, pulled)
+    (case,) = report.cases
+    assert (case.status, case.reason, case.runner) == (Status.PASSED, "", "farm:phone")
+    assert case.equal_emulator == 0
+    assert 60 < (case.sqnr_db_emulator or 0) < 70  # the run's are 1.0005 of these
+    assert report.remarks[0] == "judged by outputs of farm:phone"
+    first = pulled / SPEC.slug / "outputs/output_0_0.raw"
+    data = first.read_bytes()
+    for spoil in (first.unlink, lambda: first.write_bytes(data[::-1])):
+        spoil()
+        assert judge_elsewhere(kept, pulled).exit_code is ExitCode.FAILED
+    first.write_bytes(data)
+    assert judge_elsewhere(kept, pulled).ok
+    shutil.rmtree(pulled / SPEC.slug)
+    (case,) = judge_elsewhere(kept, pulled).cases
+    assert case.reason.startswith("run: there are no outputs of it")
+
+
+def test_a_runner_that_failed_on_a_farm_is_explained_by_its_log(kept: Path, tmp_path: Path) -> None:
+    (case,) = judge_elsewhere(kept, run_elsewhere(kept, tmp_path / "b", gain=0)).cases
+    assert case.reason.startswith("run: the runner exited with 3 on the device\n")
+    assert "fix: " in case.reason  # what ci.explain knows of 14001
+    assert "14001" in case.log_tail
+
+
+def test_judge_takes_what_a_farm_gave(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["judge", str(kept), "--reports", str(tmp_path / "reports"), "--by", "qdc"]
+    pulled = run_elsewhere(kept, tmp_path / "b")
+    assert ci.__main__.main([*words, "--pulled", str(pulled)]) == ExitCode.OK
+    (case,) = read_report(tmp_path / "reports/test_emulator").cases
+    assert (case.runner, case.equal_emulator) == ("qdc", 0)
+    assert ci.__main__.main([*words, "--pulled", str(tmp_path)]) == ExitCode.USAGE
 
 
 def test_outputs_of_a_device_are_judged_where_the_host_cannot_run(kept: Path) -> None:

@@ -1,0 +1,144 @@
+"""What lets people and device farms run a bundle without this toolkit and return its outputs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from ci.cases.cache import RECORD, Artifact
+from ci.cases.engine import INPUTS
+from ci.cases.runners import INPUT_LIST
+from ci.models.tensors import FILE
+from provisioning.errors import UsageError
+
+BY_HAND, RUN_CASES, CASES = "by-hand.md", "run-cases.sh", "cases"
+PROGRAM = "program.pte"
+BY_HAND_TEXT = """\
+# Without qnn-ci
+
+`input_list.txt` has a line per run: the raw files of a program's inputs, in their order.
+
+On a phone:
+
+```sh
+adb shell mkdir -p /data/local/tmp/bundle/outputs
+adb push files/. M.pte input_list.txt *.raw /data/local/tmp/bundle/
+adb shell 'cd /data/local/tmp/bundle && chmod 755 {runner} &&
+  export LD_LIBRARY_PATH=$PWD ADSP_LIBRARY_PATH=$PWD &&
+  ./{runner} --model_path M.pte --input_list_path input_list.txt --output_folder_path outputs'
+adb pull /data/local/tmp/bundle/outputs
+```
+
+On a board, called `board` here:
+
+```sh
+ssh board mkdir -p bundle/outputs
+scp files/* M.pte input_list.txt *.raw board:bundle/
+ssh board 'cd bundle && chmod 755 {runner} && export LD_LIBRARY_PATH=$PWD ADSP_LIBRARY_PATH=$PWD &&
+  ./{runner} --model_path M.pte --input_list_path input_list.txt --output_folder_path outputs'
+scp -r board:bundle/outputs .
+```
+
+Several directories in ADSP_LIBRARY_PATH are separated by ";", not by ":".
+"""
+CASES_TEXT = """
+# The cases in this bundle
+
+On a phone:
+
+```sh
+adb push . /data/local/tmp/bundle
+adb shell sh /data/local/tmp/bundle/run-cases.sh
+adb pull /data/local/tmp/bundle/results
+```
+
+On a board, called `board` here:
+
+```sh
+ssh board mkdir -p bundle
+scp -r . board:bundle
+ssh board sh bundle/run-cases.sh
+scp -r board:bundle/results .
+```
+
+`qnn-ci judge KEPT --pulled results` judges them; KEPT is what `test_emulator` wrote for
+`--keep-artifacts`. `results.tar` holds the same files for a farm that returns single files.
+"""
+# Exits with 1 if the runner of a case does.
+RUN_CASES_TEXT = """\
+#!/bin/sh
+# Runs each case: results/CASE gets its outputs, log.txt and code.txt, the runner's exit code.
+cd "$(dirname "$0")" || exit 1
+here=$PWD
+chmod 755 files/* || exit 1
+export LD_LIBRARY_PATH="$here/files" ADSP_LIBRARY_PATH="$here/files"
+failed=0
+rm -rf results results.tar
+for case in cases/*; do
+  out=$here/results/${{case##*/}}
+  mkdir -p "$out/outputs"
+  ( cd "$case" && "$here/files/{runner}" --model_path={program} --input_list_path={listed} \\
+    --output_folder_path="$out/outputs" ) > "$out/log.txt" 2>&1 < /dev/null
+  code=$?
+  echo $code > "$out/code.txt"
+  echo "${{case##*/}}: $code"
+  [ $code = 0 ] || failed=1
+done
+tar -c -f results.tar results
+exit $failed
+"""
+
+
+def write_by_hand(bundle: Path, runner: str, kept: Path | None) -> None:
+    """Write the page and, for the cases that a run kept, their files and a script. Raises
+    UsageError if nothing was kept."""
+    text = BY_HAND_TEXT.format(runner=runner)
+    if kept:
+        for artifact in list_artifacts(kept):
+            copy_case(artifact, bundle / CASES / artifact.parent.name)
+        text += CASES_TEXT
+        script = RUN_CASES_TEXT.format(runner=runner, program=PROGRAM, listed=INPUT_LIST)
+        (bundle / RUN_CASES).write_text(script, encoding="utf-8")
+        (bundle / RUN_CASES).chmod(0o755)
+    (bundle / BY_HAND).write_text(text, encoding="utf-8")
+
+
+def list_artifacts(kept: Path) -> list[Path]:
+    """Return the directories of the programs that a run kept. Raises UsageError without any."""
+    found = sorted(path.parent for path in kept.glob(f"*/artifact/{RECORD}"))
+    if not found:
+        raise UsageError(
+            f"{kept} has no case", fix="name what test_emulator wrote for --keep-artifacts"
+        )
+    return found
+
+
+def list_programs(kept: Path | None) -> Iterator[Path]:
+    """Yield the programs that a run kept. Raises UsageError as list_artifacts does."""
+    for artifact in list_artifacts(kept) if kept else ():
+        yield artifact / read_artifact(artifact).compiled.program
+
+
+def read_artifact(directory: Path) -> Artifact:
+    """Return the record of a kept program. Raises UsageError for another file."""
+    try:
+        return msgspec.json.decode((directory / RECORD).read_bytes(), type=Artifact)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{directory / RECORD} is damaged", why=str(error)) from error
+
+
+def copy_case(artifact: Path, target: Path) -> None:
+    """Copy a program and its inputs, with the list that a runner reads, to ``target``."""
+    compiled = read_artifact(artifact).compiled
+    target.mkdir(parents=True)
+    shutil.copyfile(artifact / compiled.program, target / PROGRAM)
+    rows = []
+    for number in range(compiled.sets):
+        names = [FILE.format(number, index) for index in range(len(compiled.inputs))]
+        for name in names:
+            shutil.copyfile(artifact / INPUTS / name, target / name)
+        rows.append(" ".join(names))
+    (target / INPUT_LIST).write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
