@@ -26,6 +26,9 @@ VERBS: dict[str, Verb] = {
     "judge": Verb(
         "ci.verbs.judge", "judge outputs again that a session kept, by their bytes alone"
     ),
+    "localise": Verb(
+        "ci.verbs.localise", "name the operators at which a model loses its accuracy"
+    ),
     "parity": Verb(
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
     ),

@@ -7,7 +7,8 @@ import importlib.util
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # these bring what a list of choices can do without
     from ci.cases.session import Phases
     from provisioning.artifacts.environment import Environment
     from provisioning.doctor.checks.registry import Finding
+    from provisioning.doctor.examine import Verdict
 
 USUAL = QnnChoice()
 LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx"}  # policies by session
@@ -124,6 +126,43 @@ def take_steps(
     host that lacks the library of ``backend``. Findings of ``tolerated`` ids stop nothing, and mark
     the report.
     """
+    progress = phases.progress
+    with enter_environment(
+        profile,
+        phases,
+        offline=offline,
+        imports=imports,
+        choice=choice,
+        backend=backend,
+        tolerated=tolerated,
+        may_lack=refuse is not None,
+    ) as (environment, scratch, verdict):
+        if refuse and verdict.lacks:
+            progress.step(f"3/4 nothing is lowered: {verdict.lacks.what}")
+            report = refuse(environment, verdict.lacks)
+        else:
+            progress.step(f"3/4 {work}")
+            report = run(environment, scratch)
+    progress.step("4/4 report")
+    tried = "; ".join(one.what for one in verdict.findings if one.id in tolerated)
+    return replace(report, unsupported=tried)
+
+
+@contextmanager
+def enter_environment(
+    profile: str,
+    phases: Phases,
+    *,
+    offline: bool,
+    imports: Sequence[str],
+    choice: QnnChoice = USUAL,
+    backend: Backend = Backend.HTP,
+    tolerated: Collection[str] = (),
+    may_lack: bool = False,
+) -> Iterator[tuple[Environment, ScratchPool, Verdict]]:
+    """Provision and check, the first two of the four steps, and have a pool in that environment.
+    With ``may_lack`` a host that lacks the library of ``backend`` is let through, and the verdict
+    has it."""
     from ci.cases.pool import open_scratch_pool
     from ci.executorch.toolchain import find_on_path
     from provisioning.artifacts.environment import provision_profile
@@ -141,18 +180,10 @@ def take_steps(
             environment, verdict = settle_adaptor(
                 choice, environment, progress, backend=backend, tolerated=tolerated
             )
-            if not (refuse and verdict.lacks):
+            if not (may_lack and verdict.lacks):
                 verdict.require()
             find_on_path(environment.variables)
-        if refuse and verdict.lacks:
-            progress.step(f"3/4 nothing is lowered: {verdict.lacks.what}")
-            report = refuse(environment, verdict.lacks)
-        else:
-            progress.step(f"3/4 {work}")
-            report = run(environment, scratch)
-    progress.step("4/4 report")
-    tried = "; ".join(one.what for one in verdict.findings if one.id in tolerated)
-    return replace(report, unsupported=tried)
+        yield environment, scratch, verdict
 
 
 def select_asked(

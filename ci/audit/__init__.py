@@ -1,0 +1,1 @@
+"""What QNN takes of a model, what it costs, and where its accuracy goes."""

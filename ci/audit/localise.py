@@ -1,0 +1,166 @@
+"""Where a case loses accuracy: a search by programs of parts of its model, each lowered, kept in
+the cache, run, and judged as any program is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from msgspec import Struct, structs
+
+from ci.audit.localise_engine import DescribeJob, Description, PartEngine, SourceJob
+from ci.audit.localise_reproducer import write_reproducer
+from ci.audit.localise_search import (
+    Cut,
+    Departure,
+    Laboratory,
+    Located,
+    Row,
+    Search,
+    Trial,
+)
+from ci.cases.cache import CompileJob, CompileResult
+from ci.cases.outputs import read_inputs, read_references, stack_outputs
+from ci.cases.pipeline import CaseRun, RunSetup
+from ci.cases.pool import Ended, Job
+from ci.cases.spec import CaseSpec
+from ci.executorch.engine import ExecutorchEngine
+from ci.judging.figures import decibels
+from ci.judging.gate import OutputJudgement, References, judge
+from ci.models.tensors import TensorInfo
+from ci.report.schema import Question
+from provisioning.console.progress import Progress
+from provisioning.errors import FailedError
+
+LIMIT_DB = 120.0  # figures beyond it are cut off
+
+
+class Localised(Struct, frozen=True, kw_only=True):
+    """A case with what was found: ``program`` compares it with the model that was lowered,
+    ``losses`` that model with float32. ``programs`` counts what was lowered, ``reproducer`` is
+    the file that was written."""
+
+    spec: CaseSpec
+    program: Located
+    losses: Sequence[Row]
+    programs: int
+    reproducer: str = ""
+
+
+@dataclass
+class Localiser:
+    """Localises one case. ``setup`` has the ExecuTorch engine."""
+
+    spec: CaseSpec
+    setup: RunSetup
+    engine: ExecutorchEngine
+    progress: Progress
+    count: int = field(default=0, init=False)
+
+    def run(self, limit: int, reproducer: Path | None) -> Localised:
+        """Search with at most ``limit`` programs, and write the smallest wrong part to
+        ``reproducer``. Raises FailedError for a model that cannot be loaded, exported or quantized.
+        """
+        described = self.call(DescribeJob(self.engine, self.spec), self.setup.work / "model.log")
+        if described.failure:
+            raise FailedError(f"{self.spec.model}: {described.failure}", why=described.log_tail)
+        model: Description = described.result
+        laboratory = Laboratory(self.try_cut, limit, self.progress.step)
+        operators = {one.name: one for one in model.operators}
+        found = Search(operators, tuple(model.outputs), laboratory).run()
+        written = ""
+        if reproducer and found.smallest:
+            written = self.write(reproducer, found, found.smallest)
+        return Localised(
+            spec=self.spec,
+            program=found,
+            losses=model.losses,
+            programs=len(laboratory.tried),
+            reproducer=written,
+        )
+
+    def call(self, job: Job, log: Path) -> Ended:
+        """Do a job in the worker that holds the model."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with self.setup.pool.lease(self.spec, log, self.setup.options.timeout_s) as lease:
+            return lease.call(job)
+
+    def try_cut(self, cut: Cut) -> Trial:
+        """Lower, run and judge a part."""
+        self.count += 1
+        work = self.setup.work / f"part-{self.count}"
+        run = CaseRun(self.spec, replace(self.setup, work=work))
+        run.directory.mkdir(parents=True)
+        job = CompileJob(
+            engine=PartEngine(self.engine, cut),
+            spec=self.spec,
+            cache=self.setup.cache,
+            log=run.directory / "lower.log",
+            use_cache=self.setup.options.use_cache,
+        )
+        ended = self.call(job, job.log)
+        made = CompileResult(refused=ended.failure) if ended.failure else ended.result
+        if not made.artifact:
+            return Trial(refused=made.refused)
+        compiled, place = made.artifact.compiled, Path(made.directory)
+        if not compiled.delegation.partitions:
+            return Trial(refused="QNN takes nothing of it")
+        references = read_references(place, compiled)
+        program = run.copy_program(self.spec, place, compiled, run.directory)
+        sets = read_inputs(place, compiled)
+        limits = structs.replace(run.limits, outputs=())
+        trial = Trial(refused="not run")
+        for fresh in (False, True):  # only what fails in a process that ran nothing is wrong
+            ran = run.execute(program, sets, fresh=fresh)
+            if ran.failure:
+                trial = Trial(refused=ran.failure)
+            else:
+                outputs = stack_outputs(ran.outputs, compiled)
+                judged = judge(references, outputs, compiled.outputs, limits).outputs
+                rows = zip(cut.given, judged, compiled.outputs, strict=True)
+                trial = Trial(
+                    tuple(
+                        measure_departure(name, one, references, index, info)
+                        for index, (name, one, info) in enumerate(rows)
+                    )
+                )
+            if not ran.used or not (trial.refused or trial.worst):
+                break
+        return trial
+
+    def write(self, file: Path, found: Located, cut: Cut) -> str:
+        """Write the part as a Python file, with its tensors next to it; return the file's name."""
+        tensors = file.with_suffix(".pt")
+        source = self.call(
+            SourceJob(self.engine, self.spec, cut, tensors), self.setup.work / "source.log"
+        )
+        if source.failure:
+            raise FailedError(f"no reproducer was written: {source.failure}", why=source.log_tail)
+        write_reproducer(file, source.result, self.spec, found)
+        return str(file)
+
+
+def measure_departure(
+    name: str, judged: OutputJudgement, references: References, index: int, info: TensorInfo
+) -> Departure:
+    """Return how far an output is from its model; indices and booleans count as near."""
+    faithful = not judged.fails(Question.FAITHFUL)
+    figures = judged.quantized_figures or judged.float_figures
+    if figures is None:
+        return Departure(operator=name, reached_db=0.0, predicted_db=0.0, faithful=faithful)
+    prediction = references.predict(index, info)
+    floor_db = decibels(prediction.rms**2, prediction.floor)
+    predicted_db = min(prediction.sqnr_db, floor_db)
+    return Departure(
+        operator=name,
+        reached_db=clip(figures.sqnr_db),
+        predicted_db=clip(predicted_db),
+        faithful=faithful,
+    )
+
+
+def clip(figure: float) -> float:
+    """Return a figure in dB within what JSON and a table can show."""
+    return -LIMIT_DB if math.isnan(figure) else max(-LIMIT_DB, min(LIMIT_DB, figure))

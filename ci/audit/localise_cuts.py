@@ -1,0 +1,263 @@
+"""Parts of a model's graph as graphs by themselves, on inputs that were recorded in the whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_leaves
+
+from ci.audit.localise_search import Cut, Operator, Row
+from ci.models.eager import copy_inputs, keep_state
+from ci.models.noise import computes, name_operator
+from ci.models.user_code import Inputs, find_line
+from provisioning.errors import UsageError
+
+ROUNDS = ("quantize_per_tensor", "dequantize_per_tensor")
+EQUAL_DB = 120.0  # float32 itself
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The graph of a model as it is lowered, that of its float32 model, and its input sets."""
+
+    module: GraphModule
+    float32: GraphModule
+    sets: Sequence[Inputs]
+
+    @cached_property
+    def operators(self) -> dict[str, Node]:
+        """The nodes that give an activation, in the graph's order, by name.
+
+        Roundings belong to the operator whose result they round; what gives several tensors, such
+        as a split, belongs to those that read it.
+        """
+        live = _find_live(self.module)
+        names = {node.name for node in live}
+        first = record(self.module, self.sets[:1], names)[0]
+        return {
+            node.name: node
+            for node in self.module.graph.nodes
+            if node in live
+            and node.op == "call_function"
+            and not _rounds(node)
+            and isinstance(first.get(node.name), Tensor)
+        }
+
+    @cached_property
+    def results(self) -> dict[str, Node]:
+        """The node that gives an operator's result as others read it: rounded, if it is."""
+        found: dict[str, Node] = {}
+        for node in (*self._leaves, *self.module.graph.nodes):
+            source = find_source(node)
+            read = node is not source and name_operator(node).startswith("dequantize")
+            if self.operators.get(source.name) is source and (read or node in self._leaves):
+                found.setdefault(source.name, node)
+        return {**self.operators, **found}
+
+    @property
+    def _leaves(self) -> list[Node]:
+        end = next(node for node in self.module.graph.nodes if node.op == "output")
+        return [leaf for leaf in tree_leaves(end.args) if isinstance(leaf, Node)]
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The operators that give the model's outputs."""
+        leaves = map(find_source, self._leaves)
+        return tuple(dict.fromkeys(leaf.name for leaf in leaves if leaf.name in self.operators))
+
+    def describe(self) -> list[Operator]:
+        """Return what a search has to know of each operator."""
+        (first,) = record(self.module, self.sets[:1], self.operators)
+        return [
+            Operator(
+                name=name,
+                kind=name_operator(node),
+                line=find_line(node).strip(" []"),
+                inputs=tuple(dict.fromkeys(self._find_inputs(node))),
+                computes=computes(node),
+                size_bytes=first[name].numel() * first[name].element_size(),
+            )
+            for name, node in self.operators.items()
+        ]
+
+    def _find_inputs(self, node: Node) -> Iterable[str]:
+        for one in node.all_input_nodes:
+            source = find_source(one)
+            if source.name in self.operators:
+                yield source.name
+            elif source.op == "call_function":
+                yield from self._find_inputs(source)
+
+    def rank_losses(self) -> list[Row]:
+        """Return what operators, with their quantized weights, and the ranges of their results lose
+        against the float32 model, the most noise first: SQNR in dB of the worst input set."""
+        if self.module is self.float32:
+            return []
+        nodes = self._list_comparable()
+        rounded = {
+            find_source(node).name: node for node in self.module.graph.nodes if _rounds(node)
+        }
+        read = {name: rounded[name].name for name in nodes if name in rounded}
+        given = record(self.module, self.sets, {*nodes, *read.values()})
+        right = record(self.float32, self.sets, nodes)
+        reached: dict[str, float] = {}
+        rows = []
+        inputs = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        for one in (*map(_describe_input, inputs), *self.describe()):
+            name = one.name
+            before = min((reached[x] for x in one.inputs if x in reached), default=EQUAL_DB)
+            for node in filter(None, [name, read.get(name)]) if name in nodes else ():
+                behind = _measure_sets(right, name, given, node)
+                lost = before - behind
+                rows.append(
+                    Row(
+                        operator=one,
+                        before_db=before,
+                        behind_db=behind,
+                        lost_db=lost,
+                        is_range=node != name,
+                    )
+                )
+                before = behind
+            reached[name] = before
+        return sorted((row for row in rows if row.lost_db > 0), key=_added, reverse=True)
+
+    def _list_comparable(self) -> set[str]:
+        """Return the inputs and operators that the float32 graph has, too, and not as another of
+        the same name that a pass of the quantizer's made."""
+        alike = {node.name: node for node in self.float32.graph.nodes}
+        inputs = {node.name: node for node in self.module.graph.nodes if node.op == "placeholder"}
+        (first,) = record(self.float32, self.sets[:1], alike)
+        return {
+            name
+            for name, node in {**inputs, **self.operators}.items()
+            if name in alike
+            and alike[name].target == node.target
+            and find_line(alike[name]) == find_line(node)
+            and first[name].is_floating_point()
+        }
+
+    def cut(self, cut: Cut) -> tuple[GraphModule, list[Inputs]]:
+        """Return the part of the graph that ``cut`` keeps, and its inputs per input set: the
+        model's, and the recorded results of operators that it does not keep."""
+        wanted = [self.results[name] for name in cut.given]
+        kept, needed, inputs = set(cut.kept), set[Node](), set[Node]()
+        left = list(wanted)
+        while left:
+            node = left.pop()
+            if node in needed:
+                continue
+            needed.add(node)
+            if node.op == "placeholder" or (node.name in self.operators and node.name not in kept):
+                inputs.add(node)
+            else:
+                left += node.all_input_nodes
+        graph, made = Graph(), dict[Node, Node]()
+        for node in self.module.graph.nodes:
+            if node in inputs:
+                made[node] = graph.placeholder(node.name)
+                made[node].meta = {**node.meta}
+        for node in self.module.graph.nodes:
+            if node in needed and node not in inputs:
+                made[node] = graph.node_copy(node, made.__getitem__)
+        graph.output(tuple(made[node] for node in wanted))
+        part = GraphModule(self.module, graph)
+        names = [
+            self.results.get(node.name, node).name
+            for node in self.module.graph.nodes
+            if node in inputs
+        ]
+        recorded = record(self.module, self.sets, names)
+        return part, [tuple(values[name] for name in names) for values in recorded]
+
+
+def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -> Graphs:
+    """Return the graphs of a model of one method: ``module`` is what quantization made of
+    ``float32``, or the same. Raises UsageError for a model that changes its buffers."""
+    with torch.no_grad():
+        program = torch.export.export(float32, sets[0], strict=True)
+    if program.graph_signature.buffers_to_mutate:
+        raise UsageError(
+            "localise does not divide a model that changes its buffers",
+            why="an input set's results depend on the sets before it",
+            fix="pass the state as inputs and outputs, as ci/models/suite/decoder.py does",
+        )
+    plain: Any = program.module(check_guards=False)
+    return Graphs(module if isinstance(module, GraphModule) else plain, plain, sets)
+
+
+def find_source(node: Node) -> Node:
+    """Return the node whose result is rounded by a chain of roundings; the node itself for any
+    other."""
+    while _rounds(node) and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node
+
+
+def _rounds(node: Node) -> bool:
+    return name_operator(node) in ROUNDS
+
+
+def _find_live(module: GraphModule) -> set[Node]:
+    """Return the nodes that depend on an input."""
+    live: set[Node] = set()
+    for node in module.graph.nodes:
+        if node.op == "placeholder" or any(one in live for one in node.all_input_nodes):
+            live.add(node)
+    return live
+
+
+def _measure_sets(
+    right: Sequence[dict[str, Tensor]], name: str, given: Sequence[dict[str, Tensor]], node: str
+) -> float:
+    """Return the SQNR in dB of the worst input set."""
+    return min(_decibels(a[name], b[node]) for a, b in zip(right, given, strict=True))
+
+
+def _decibels(wanted: Tensor, given: Tensor) -> float:
+    if wanted.shape != given.shape:
+        return -EQUAL_DB
+    signal = float(wanted.double().square().sum())
+    noise = float((wanted.double() - given).square().sum())
+    if not noise or not signal:
+        return -EQUAL_DB if noise else EQUAL_DB
+    return min(EQUAL_DB, 10 * math.log10(signal / noise))
+
+
+def _added(row: Row) -> float:
+    """The noise that is added, as a share of the signal's power."""
+    return float(10 ** (-row.behind_db / 10) - 10 ** (-row.before_db / 10))
+
+
+def _describe_input(node: Node) -> Operator:
+    return Operator(name=node.name, kind=f"input {node.name}", computes=False)
+
+
+def record(
+    module: GraphModule, sets: Sequence[Inputs], names: Collection[str]
+) -> list[dict[str, Any]]:
+    """Return what the named nodes give, per input set."""
+    recorders = [_Recorder(module, names) for _ in sets]
+    with torch.no_grad(), keep_state(module):
+        for recorder, inputs in zip(recorders, sets, strict=True):
+            recorder.run(*copy_inputs(inputs))
+    return [recorder.values for recorder in recorders]
+
+
+class _Recorder(Interpreter):
+    def __init__(self, module: GraphModule, names: Collection[str]) -> None:
+        super().__init__(module)
+        self.names, self.values = set(names), dict[str, Any]()
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if n.name in self.names:
+            self.values[n.name] = result
+        return result

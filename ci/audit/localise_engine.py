@@ -1,0 +1,114 @@
+"""An engine for parts of a model: it quantizes the model once, and lowers parts of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from ci.audit.localise_search import Cut, Operator, Row
+from ci.cases.cache import hash_words
+from ci.cases.engine import Compiled, Staging
+from ci.cases.spec import CaseSpec
+from ci.executorch.engine import ExecutorchEngine
+from provisioning.files import digest_sources
+from provisioning.manifest.targets import Backend
+
+
+@dataclass(frozen=True)
+class PartEngine:
+    """Compiles the part ``cut`` of each case's model. A worker that does so holds the model, and so
+    serves one model alone."""
+
+    engine: ExecutorchEngine
+    cut: Cut
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        return self.engine.imports
+
+    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
+        return None if self.cut else spec
+
+    def preload(self, spec: CaseSpec) -> None:
+        self.engine.warm_up(spec)
+        hold(spec, self.engine.backend)
+
+    def key(self, spec: CaseSpec) -> str:
+        code = digest_sources(Path(__file__).with_name("localise_cuts.py"), Path(__file__))
+        return hash_words(self.engine.key(spec), code, *self.cut.kept, "gives", *self.cut.given)
+
+    def read_data(self, spec: CaseSpec) -> int:
+        return self.engine.read_data(spec)
+
+    def warm_up(self, spec: CaseSpec) -> None:
+        self.engine.warm_up(spec)
+
+    def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        from ci.executorch.lower import Lowering
+        from ci.models.eager import run_eager
+        from ci.models.model import load_digested
+
+        model, _ = load_digested(spec.reference, spec.source)
+        module, sets = hold(spec, self.engine.backend).cut(self.cut)
+        outputs = tuple(run_eager(module, sets))
+        part = replace(model, module=module, evaluation=tuple(sets), reference=outputs)
+        return Lowering(part, spec, staging, self.engine.backend).write_program(module)
+
+    def explain(self, error: Exception, log: Path) -> str:
+        return self.engine.explain(error, log)
+
+
+@cache
+def hold(spec: CaseSpec, backend: Backend) -> Any:
+    """Return the graphs of a case's model, made once per process."""
+    from ci.audit.localise_cuts import make_graphs
+    from ci.executorch.quantize import quantize_model
+    from ci.models.model import load_digested
+
+    model, _ = load_digested(spec.reference, spec.source)
+    module = model.module
+    if spec.scheme.quantized:
+        module = quantize_model(model, spec.scheme, spec.soc, spec.source.choices, backend)
+    return make_graphs(module, model.module, model.evaluation)
+
+
+class Description(Struct, frozen=True):
+    """A model's operators in the graph's order, those that give its outputs, and what quantization
+    loses at each, the worst first."""
+
+    operators: Sequence[Operator]
+    outputs: Sequence[str]
+    losses: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class DescribeJob:
+    """Describes a model, in a worker that serves it alone."""
+
+    engine: ExecutorchEngine
+    spec: CaseSpec
+
+    def __call__(self) -> Description:
+        self.engine.warm_up(self.spec)
+        graphs = hold(self.spec, self.engine.backend)
+        return Description(graphs.describe(), graphs.outputs, graphs.rank_losses())
+
+
+@dataclass(frozen=True)
+class SourceJob:
+    """Returns the Python text of a part, its weights and inputs, for a file that runs alone."""
+
+    engine: ExecutorchEngine
+    spec: CaseSpec
+    cut: Cut
+    weights: Path
+
+    def __call__(self) -> str:
+        from ci.audit.localise_reproducer import write_tensors
+
+        return write_tensors(hold(self.spec, self.engine.backend), self.cut, self.weights)

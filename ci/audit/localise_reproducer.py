@@ -1,0 +1,142 @@
+"""A part of a model as a Python file that lowers, runs and compares it without this project."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from ci.audit.localise_search import Cut, Located
+from ci.cases.spec import CaseSpec
+from provisioning.files import write_whole
+
+if TYPE_CHECKING:
+    from ci.audit.localise_cuts import Graphs
+
+RELEASED = re.compile(r";  .* = None$", re.MULTILINE)
+TEMPLATE = Template('''\
+"""$title
+
+Written by qnn-ci localise for $model, $scheme, $soc; needs torch $torch and executorch $executorch.
+
+    eval "$$(qnn-ci env emulator --shell)"
+    python $name
+
+It reads weights and inputs from $tensors, lowers the model below with ExecuTorch's documented
+call, runs it on the HTP emulator, and prints the SQNR of each output against the same model in
+eager mode. It exits with 1 while an output is more than $margin dB below what rounding explains.
+Operators:
+$operators
+"""
+
+import sys
+from math import inf, nan  # noqa: F401
+from pathlib import Path
+
+import torch
+from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+from executorch.backends.qualcomm.utils.utils import (
+    generate_htp_compiler_spec,
+    generate_qnn_executorch_compiler_spec,
+    to_edge_transform_and_lower_to_qnn,
+)
+from executorch.extension.pybindings import _C
+from torch import device  # noqa: F401
+from torchao.quantization.pt2e import quantize_pt2e  # noqa: F401 - registers the roundings
+
+PREDICTED_DB = $predicted  # by output: what rounding alone leaves
+
+
+class Model(torch.nn.Module):
+    def __init__(self, weights):
+        super().__init__()
+        for name, tensor in weights.items():
+            self.register_buffer(name, tensor)
+
+$forward
+
+def measure_db(wanted, given):
+    wanted, given = wanted.double(), given.double()
+    noise = (wanted - given).square().sum()
+    return float(10 * torch.log10(wanted.square().sum() / noise)) if noise else inf
+
+
+def main():
+    held = torch.load(Path(__file__).with_suffix(".pt"), weights_only=True)
+    model, sets = Model(held["weights"]).eval(), held["inputs"]
+    with torch.no_grad():
+        wanted = [model(*inputs) for inputs in sets]
+        options = generate_htp_compiler_spec(use_fp16=$fp16)
+        edge = to_edge_transform_and_lower_to_qnn(
+            model,
+            sets[0],
+            generate_qnn_executorch_compiler_spec(QcomChipset.$soc, options),
+            convert_linear_to_conv2d=$convolution,
+        )
+    buffer = edge.to_executorch().buffer  # the program reads it as long as it runs
+    program = _C._load_for_executorch_from_buffer(buffer)
+    given = [program.run_method("forward", inputs) for inputs in sets]
+    wrong = False
+    for index, predicted in enumerate(PREDICTED_DB):
+        reached = min(measure_db(a[index], b[index]) for a, b in zip(wanted, given))
+        wrong = wrong or reached < predicted - $margin
+        print(f"output {index}: {reached:.1f} dB, {predicted:.1f} dB predicted")
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+''')
+MARGIN_DB = 6.0
+
+
+def write_tensors(graphs: Graphs, cut: Cut, file: Path) -> str:
+    """Write the weights and inputs of a part, and return its ``forward`` as text."""
+    import torch
+    from torch.fx import Graph
+
+    module, sets = graphs.cut(cut)
+    weights: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    graph = Graph()
+    made: dict[Any, Any] = {}
+    for node in module.graph.nodes:
+        made[node] = graph.node_copy(node, made.__getitem__)
+        if node.op == "get_attr":
+            place = str(node.target)
+            name = names.setdefault(place, f"weight_{len(names)}")
+            owner, _, last = place.rpartition(".")
+            weights[name] = getattr(module.get_submodule(owner), last).detach().clone()
+            made[node].target = name
+        if node.op == "output":
+            graph.lint()
+    text = graph.python_code("self").src
+    file.parent.mkdir(parents=True, exist_ok=True)
+    kept = [tuple(tensor.detach().clone() for tensor in inputs) for inputs in sets]
+    torch.save({"weights": weights, "inputs": kept}, file)
+    return "\n".join(f"    {line}".rstrip() for line in RELEASED.sub("", text).strip().splitlines())
+
+
+def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -> None:
+    """Write the Python file of the smallest part of what was found."""
+    worst = max(found.departures, key=lambda one: one.excess_db)
+    rows = [f"    {one.name}: {one}" for one in found.part]
+    text = TEMPLATE.substitute(
+        title=f"QNN gives {worst.reached_db:.1f} dB where {worst.predicted_db:.1f} are predicted.",
+        model=spec.model,
+        scheme=spec.scheme.value,
+        soc=spec.soc,
+        torch=version("torch"),
+        executorch=version("executorch"),
+        name=file.name,
+        tensors=file.with_suffix(".pt").name,
+        operators="\n".join(rows),
+        forward=forward + "\n",
+        predicted=repr([round(one.predicted_db, 1) for one in found.departures]),
+        fp16=not spec.scheme.quantized,
+        convolution=spec.scheme.recipe.linear_as_convolution,
+        margin=f"{MARGIN_DB:g}",
+    )
+    write_whole(file, text.encode())

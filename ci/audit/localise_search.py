@@ -1,0 +1,342 @@
+"""The search for the operators at which a program departs from its model, by programs of parts.
+
+A part is tried by lowering and running it: ``Try`` says how far each of its outputs is from the
+part's own eager model, and how far rounding is predicted to bring it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from msgspec import Struct, structs
+
+T = TypeVar("T")
+# A part is still wrong if it keeps this share of the departure, and at least so many dB of it.
+KEPT_SHARE, LEAST_DB = 0.5, 6.0
+MOST_BYTES = 64 << 20  # of results of one input set that one program exposes
+
+
+class Operator(Struct, frozen=True, kw_only=True):
+    """A node that gives an activation. ``inputs`` are the operators whose results it reads,
+    ``computes`` is false for one that only moves elements, ``size_bytes`` is of its result."""
+
+    name: str
+    kind: str
+    line: str = ""
+    inputs: tuple[str, ...] = ()
+    computes: bool = True
+    size_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind} [{self.line}]" if self.line else self.kind
+
+
+class Cut(Struct, frozen=True):
+    """The operators that a part keeps, and those whose results it gives, both by name. What the
+    kept ones read from others is an input."""
+
+    kept: tuple[str, ...]
+    given: tuple[str, ...]
+
+
+class Departure(Struct, frozen=True, kw_only=True):
+    """An output of a program: SQNR in dB of the worst input set against the eager model, and what
+    rounding is predicted to leave; ``faithful`` is the gate's word."""
+
+    operator: str
+    reached_db: float
+    predicted_db: float
+    faithful: bool
+
+    @property
+    def excess_db(self) -> float:
+        """How much more is lost than predicted."""
+        return self.predicted_db - self.reached_db
+
+    @property
+    def wrong(self) -> bool:
+        return not self.faithful and self.excess_db >= LEAST_DB
+
+
+class Trial(Struct, frozen=True):
+    """What a part's program gave, in the order of what was ``given``; ``refused`` says why there is
+    no program, or none that runs."""
+
+    outputs: tuple[Departure, ...] = ()
+    refused: str = ""
+
+    @property
+    def worst(self) -> Departure | None:
+        return max(
+            (one for one in self.outputs if one.wrong),
+            key=lambda one: one.excess_db,
+            default=None,
+        )
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A line of a table: what an operator, or the range of its result, loses."""
+
+    operator: Operator
+    before_db: float
+    behind_db: float
+    lost_db: float
+    is_range: bool = False
+
+
+class Spent(Exception):  # noqa: N818 - no error: the search ends with what it has
+    """All programs that may be lowered were lowered."""
+
+
+@dataclass
+class Laboratory:
+    """Tries parts, each once, at most ``limit`` of them."""
+
+    try_cut: Callable[[Cut], Trial]
+    limit: int
+    note: Callable[[str], None] = lambda _: None
+    tried: dict[Cut, Trial] = field(default_factory=dict)
+
+    def measure(self, cut: Cut, what: str) -> Trial:
+        """Return the trial of a part. Raises Spent."""
+        if cut not in self.tried:
+            if len(self.tried) >= self.limit:
+                raise Spent(f"--limit: {self.limit} programs were lowered")
+            trial = self.tried[cut] = self.try_cut(cut)
+            worst = trial.worst
+            told = trial.refused.splitlines()[0][:90] if trial.refused else "right"
+            if worst:
+                told = f"wrong: {worst.reached_db:.1f} dB, {worst.predicted_db:.1f} predicted"
+            count = f"{len(cut.kept)} operators, {len(cut.given)} outputs"
+            self.note(f"  [{len(self.tried)}/{self.limit}] {what} ({count}): {told}")
+        return self.tried[cut]
+
+
+class Located(Struct, frozen=True, kw_only=True):
+    """What a search found of a program: its outputs, the ``rows`` of its operators, the operator
+    that is wrong ``first``, and the smallest part that is still wrong, with its operators and
+    outputs. ``cured_by`` are the fewest of its results whose exposure makes it right, and
+    ``readers`` the first operator that all of them lead to. ``ended`` says why the search ended
+    early."""
+
+    outputs: tuple[Departure, ...]
+    exposed: tuple[Departure, ...] = ()
+    rows: tuple[Row, ...] = ()
+    first: Operator | None = None
+    smallest: Cut | None = None
+    part: tuple[Operator, ...] = ()
+    departures: tuple[Departure, ...] = ()
+    cured_by: tuple[Operator, ...] = ()
+    readers: tuple[Operator, ...] = ()
+    ended: str = ""
+
+
+@dataclass
+class Search:
+    """One model's search. ``operators`` are in the graph's order."""
+
+    operators: dict[str, Operator]
+    outputs: tuple[str, ...]
+    laboratory: Laboratory
+    found: Located = field(default_factory=lambda: Located(outputs=()), init=False)
+    wanted_db: float = field(default=LEAST_DB, init=False)
+
+    def run(self) -> Located:
+        """Return what is found before the laboratory's limit is reached."""
+        whole = Cut(tuple(self.operators), self.outputs)
+        trial = self.laboratory.measure(whole, "the whole model")
+        if trial.refused:
+            return Located(outputs=(), ended=f"the model gives no program: {trial.refused}")
+        found = Located(outputs=trial.outputs)
+        try:
+            exposed = self.expose(whole, self.choose_exposed(whole))
+            rows = rank_departures(self.operators, exposed)
+            first = self.find_first(exposed)
+            found = structs.replace(found, exposed=tuple(exposed), rows=tuple(rows), first=first)
+            if trial.worst is None and first is None:
+                return found
+            return self.shrink(found, self.choose_start(whole, trial, first))
+        except Spent as spent:
+            return structs.replace(found, ended=str(spent))
+
+    def choose_exposed(self, cut: Cut) -> list[str]:
+        """Return the operators that compute, and whose results nothing gives yet."""
+        return [
+            name for name in cut.kept if self.operators[name].computes and name not in cut.given
+        ]
+
+    def expose(self, cut: Cut, names: Sequence[str]) -> list[Departure]:
+        """Return what a part's outputs and some of its operators give; of a program that is not
+        lowered with so many outputs, by halves."""
+        size = sum(self.operators[name].size_bytes for name in names)
+        trial = Trial(refused="too large")
+        if size <= MOST_BYTES:
+            exposing = Cut(cut.kept, (*cut.given, *names))
+            trial = self.laboratory.measure(exposing, "all results exposed")
+        if not trial.refused:
+            return list(trial.outputs)
+        if len(names) < 2:
+            return []
+        half = len(names) // 2
+        halves = [*self.expose(cut, names[:half]), *self.expose(cut, names[half:])]
+        return list({one.operator: one for one in halves}.values())
+
+    def find_first(self, exposed: Iterable[Departure]) -> Operator | None:
+        """Return the first operator that is wrong although all that it reads is right."""
+        wrong = {one.operator for one in exposed if one.wrong}
+        before: set[str] = set()
+        for name, one in self.operators.items():
+            if name in wrong and not before & set(one.inputs):
+                return one
+            if name in wrong or before & set(one.inputs):
+                before.add(name)
+        return None
+
+    def choose_start(self, whole: Cut, trial: Trial, first: Operator | None) -> Cut:
+        """Return the part to begin with: what leads to the first wrong operator if that alone is
+        wrong, too, else the model."""
+        if first:
+            cone = Cut(self.order(self.find_cone([first.name])), (first.name,))
+            if self.laboratory.measure(cone, f"up to {first}").worst:
+                return cone
+        if trial.worst is None and first:  # only wrong with all results exposed
+            return Cut(whole.kept, (*whole.given, *self.choose_exposed(whole)))
+        return whole
+
+    def find_cone(self, names: Iterable[str]) -> set[str]:
+        """Return the operators that lead to ``names``, with these."""
+        found, left = set[str](), list(names)
+        while left:
+            name = left.pop()
+            if name not in found:
+                found.add(name)
+                left += self.operators[name].inputs
+        return found
+
+    def order(self, names: Collection[str]) -> tuple[str, ...]:
+        return tuple(name for name in self.operators if name in names)
+
+    def shrink(self, found: Located, start: Cut) -> Located:
+        """Return ``found`` with the smallest part of ``start`` that is still wrong, and what
+        cures it."""
+        self.found = found
+        try:
+            worst = self.laboratory.measure(start, "what is to shrink").worst
+            if worst is None:
+                return found
+            self.wanted_db = max(LEAST_DB, KEPT_SHARE * worst.excess_db)
+            self.is_wrong(start, "what is to shrink")
+            given = minimize(
+                start.given,
+                lambda given: self.is_wrong(self.trim(start.kept, given), "fewer outputs"),
+            )
+            kept: tuple[str, ...] = ()
+            while self.found.smallest and kept != self.found.smallest.kept:
+                kept, given = self.found.smallest.kept, list(self.found.smallest.given)
+                self.drop_operators(kept, given)
+            return self.cure()
+        except Spent as spent:
+            return structs.replace(self.found, ended=str(spent))
+
+    def is_wrong(self, cut: Cut, what: str) -> bool:
+        """Try a part, and take it down as the smallest if it is still wrong."""
+        trial = self.laboratory.measure(cut, what)
+        wrong = bool(trial.worst and trial.worst.excess_db >= self.wanted_db)
+        if wrong:
+            self.found = structs.replace(
+                self.found,
+                smallest=cut,
+                part=tuple(self.operators[name] for name in cut.kept),
+                departures=trial.outputs,
+            )
+        return wrong
+
+    def drop_operators(self, kept: Sequence[str], given: Sequence[str]) -> None:
+        """Leave out operators, so that what they gave is an input, while the part is wrong."""
+        minimize(kept, lambda left: self.is_wrong(self.close(left, given), "fewer operators"))
+
+    def trim(self, kept: Collection[str], given: Sequence[str]) -> Cut:
+        """Return the part that gives ``given``, without the operators that lead to none."""
+        cone: set[str] = set()
+        left = list(given)
+        while left:
+            name = left.pop()
+            if name in kept and name not in cone:
+                cone.add(name)
+                left += self.operators[name].inputs
+        return Cut(self.order(cone), tuple(given))
+
+    def close(self, kept: Collection[str], given: Sequence[str]) -> Cut:
+        """Return the part of ``kept`` operators, which gives what it gave before and what no other
+        of them reads."""
+        read = {name for one in kept for name in self.operators[one].inputs}
+        last = [name for name in kept if name in given or name not in read]
+        return Cut(self.order(kept), self.order(last))
+
+    def cure(self) -> Located:
+        """Return what was found, with the fewest results whose exposure makes the smallest part
+        right."""
+        found = self.found
+        cut = found.smallest or Cut((), ())
+
+        def cures(names: Sequence[str]) -> bool:
+            exposing = Cut(cut.kept, (*cut.given, *names))
+            trial = self.laboratory.measure(exposing, "exposing more")
+            own = trial.outputs[: len(cut.given)]
+            return not trial.refused and not any(one.wrong for one in own)
+
+        names = [name for name in cut.kept if name not in cut.given]
+        if not names or not cures(names):
+            return found
+        fewest = minimize(names, cures)
+        readers = [
+            self.operators[name]
+            for name in cut.kept
+            if set(fewest) <= self.find_cone([name]) - {name}
+        ]
+        return structs.replace(
+            found,
+            cured_by=tuple(self.operators[name] for name in fewest),
+            readers=tuple(readers[:1]),
+        )
+
+
+def rank_departures(operators: dict[str, Operator], exposed: Iterable[Departure]) -> list[Row]:
+    """Return what each exposed operator loses beyond its inputs' loss and the prediction, the worst
+    first."""
+    known = {one.operator: one for one in exposed}
+    reached: dict[str, float] = {}  # the loss beyond the prediction up to an operator
+    rows = []
+    for name, one in operators.items():
+        before = max((reached[source] for source in one.inputs), default=0.0)
+        found = known.get(name)
+        reached[name] = max(found.excess_db, 0.0) if found else before
+        if found:
+            rows.append(
+                Row(
+                    operator=one,
+                    before_db=found.predicted_db - before,
+                    behind_db=found.reached_db,
+                    lost_db=found.excess_db - before,
+                )
+            )
+    return sorted(rows, key=lambda row: -row.lost_db)
+
+
+def minimize(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Return few of ``items`` for which ``holds`` is true, as it is for all: none of them can be
+    left out (delta debugging, Zeller and Hildebrandt 2002)."""
+    left, size = list(items), max(1, len(items) // 2)
+    while True:
+        start, removed = 0, False
+        while start < len(left) and len(left) > 1:
+            rest = left[:start] + left[start + size :]
+            if rest and holds(rest):
+                left, removed = rest, True
+            else:
+                start += size
+        if not removed and size == 1:
+            return left
+        size = max(1, min(size, len(left) // 2) if removed else size // 2)

@@ -1,0 +1,135 @@
+"""``localise``: at which operator a program departs from its model, and quantization from float32,
+by programs of parts of the model."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.cases.policy import EMULATOR, EmulatorPolicy
+from ci.cases.spec import CaseSpec, choose_lane
+from ci.models.schemes import EXECUTORCH
+from ci.verbs.lanes.steps import enter_environment, read_limits, require_packages, select_asked
+from provisioning.artifacts import choice
+from provisioning.console.command import Outcome, user_path
+from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
+from provisioning.files import require_writable
+from provisioning.manifest.targets import Backend
+
+if TYPE_CHECKING:  # these bring what an argument that is wrong can do without
+    from ci.audit.localise import Localised
+
+LIMIT = 60
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--model",
+        action="append",
+        default=[],
+        required=True,
+        help="name or glob, or file.py:factory; may be repeated",
+    )
+    add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
+    add("--soc", action="append", default=[], help="name or glob of a SoC; default SM8650")
+    add(
+        "--limit",
+        type=int,
+        default=LIMIT,
+        metavar="N",
+        help=f"how many programs to lower for a case at most; default {LIMIT}",
+    )
+    add(
+        "--reproducer",
+        type=user_path,
+        metavar="OUT.py",
+        help="write the smallest part that is wrong as a Python file, and its tensors to OUT.pt",
+    )
+    add("--timeout-s", type=float, default=300.0, help="limit of each lowering and of each run")
+    add("--policy", type=user_path, metavar="FILE", help="models and limits, as of test-emulator")
+    add("--no-cache", action="store_true", help="lower again what was lowered before")
+    add("--offline", action="store_true", help="use only what is provisioned already")
+    choice.add_arguments(parser)
+    parser.set_defaults(record=False)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    if args.limit < 1:
+        raise UsageError(f"--limit {args.limit}", fix="1 or more")
+    if not args.timeout_s > 0:
+        raise UsageError(f"--timeout-s {args.timeout_s}", fix="a number of seconds above 0")
+    policy = read_limits(args.policy, EMULATOR, progress).for_backend(Backend.HTP)
+    lane = choose_lane(EXECUTORCH, Backend.HTP, policy.schemes, args.scheme)
+    specs = select_asked(args, policy, lane)
+    for spec in specs:
+        if spec.source.choices.methods:
+            raise UsageError(
+                f"{spec.model} has several methods", fix="localise takes a model of one: forward"
+            )
+    if args.reproducer:
+        check_reproducer(args.reproducer, len(specs))
+    require_packages(("torch", "executorch"), "lowering")
+    from ci.audit.localise_report import choose_exit, data_of, render_cases
+
+    cases = localise(specs, policy, args, progress)
+    return Outcome(render_cases(cases) + "\n", data_of(cases), choose_exit(cases))
+
+
+def check_reproducer(file: Path, cases: int) -> None:
+    """Raises UsageError for a file that is no Python file or is meant for several cases, StoreError
+    if it cannot be written."""
+    if file.suffix != ".py":
+        raise UsageError(f"--reproducer {file}", why="it is a Python file", fix="name it OUT.py")
+    if cases > 1:
+        raise UsageError(
+            f"--reproducer is for one case, and {cases} are asked for",
+            fix="name one --model, --scheme and --soc",
+        )
+    require_writable(file.parent)
+
+
+def localise(
+    specs: list[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
+) -> list[Localised]:
+    """Provision, check, and localise one case after the other."""
+    from ci.audit.localise import Localiser
+    from ci.cases.judged import SessionOptions
+    from ci.cases.pipeline import RunSetup
+    from ci.cases.session import Phases
+    from ci.executorch.engine import ExecutorchEngine
+    from ci.executorch.toolchain import describe_toolchain, name_toolchain
+    from ci.executorch.tracing import make_runner
+
+    chosen = choice.read_choice(args.sdk, args.adaptor)
+    options = SessionOptions(policy=policy, timeout_s=args.timeout_s, use_cache=not args.no_cache)
+    found = []
+    with enter_environment(
+        chosen.profile,
+        Phases(progress),
+        offline=args.offline,
+        imports=ExecutorchEngine.imports,
+        choice=chosen,
+    ) as (environment, scratch, _):
+        pool = scratch.open(environment.apply(os.environ))
+        parts = tuple(describe_toolchain(environment))
+        engine = ExecutorchEngine(name_toolchain(parts, environment))
+        for number, spec in enumerate(specs):
+            progress.step(
+                f"3/4 localise {Path(spec.model).name} {spec.scheme.value} {spec.soc}, at most"
+                f" {args.limit} programs"
+            )
+            setup = RunSetup(
+                options=options,
+                engine=engine,
+                runner=make_runner(pool, args.timeout_s),
+                pool=pool,
+                work=scratch.scratch / f"localise-{number}",
+            )
+            localiser = Localiser(spec, setup, engine, progress)
+            found.append(localiser.run(args.limit, args.reproducer))
+    progress.step("4/4 report")
+    return found
