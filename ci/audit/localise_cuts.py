@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
-from ci.audit.localise_search import Cut, Operator, Row
+from ci.audit.localise_quantized import (
+    find_bias_off,
+    find_range,
+    measure_clipping,
+    mend_biases,
+    widen_ranges,
+)
+from ci.audit.localise_search import Cut, Mend, Operator, Row
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.noise import computes, name_operator
 from ci.models.user_code import Inputs, find_line
@@ -57,7 +64,8 @@ class Graphs:
         for node in (*self._leaves, *self.module.graph.nodes):
             source = find_source(node)
             read = node is not source and name_operator(node).startswith("dequantize")
-            if self.operators.get(source.name) is source and (read or node in self._leaves):
+            known = source is self.operators.get(source.name)
+            if known and (read or node in self._leaves):
                 found.setdefault(source.name, node)
         return {**self.operators, **found}
 
@@ -74,7 +82,7 @@ class Graphs:
 
     def describe(self) -> list[Operator]:
         """Return what a search has to know of each operator."""
-        (first,) = record(self.module, self.sets[:1], self.operators)
+        values = record(self.module, self.sets, self.operators)
         return [
             Operator(
                 name=name,
@@ -82,9 +90,13 @@ class Graphs:
                 line=find_line(node).strip(" []"),
                 inputs=tuple(dict.fromkeys(self._find_inputs(node))),
                 computes=computes(node),
-                size_bytes=first[name].numel() * first[name].element_size(),
+                size_bytes=values[0][name].numel() * values[0][name].element_size(),
+                range=bounds,
+                clipped=max(measure_clipping(one[name], bounds) for one in values),
+                bias_off=find_bias_off(self.module, node),
             )
             for name, node in self.operators.items()
+            for bounds in [find_range(self.results[name])]
         ]
 
     def _find_inputs(self, node: Node) -> Iterable[str]:
@@ -174,6 +186,11 @@ class Graphs:
             for node in self.module.graph.nodes
             if node in inputs
         ]
+        if Mend.BIASES in cut.mended:
+            mend_biases(part)
+        if Mend.RANGES in cut.mended:
+            by_clipping = sorted(self.describe(), key=lambda one: one.clipped)
+            widen_ranges(part, {one.range: one.clipped for one in by_clipping if one.clipped})
         recorded = record(self.module, self.sets, names)
         return part, [tuple(values[name] for name in names) for values in recorded]
 
@@ -183,26 +200,34 @@ def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -
     ``float32``, or the same. Raises UsageError for a model that changes its buffers."""
     with torch.no_grad():
         program = torch.export.export(float32, sets[0], strict=True)
-    if program.graph_signature.buffers_to_mutate:
+    plain: Any = program.module(check_guards=False)
+    live = _find_live(plain)
+    for node in plain.graph.nodes:
+        written = node.all_input_nodes[:1] if _writes(node) else []
+        if all(one in live for one in written):
+            continue
         raise UsageError(
             "localise does not divide a model that changes its buffers",
             why="an input set's results depend on the sets before it",
             fix="pass the state as inputs and outputs, as ci/models/suite/decoder.py does",
         )
-    plain: Any = program.module(check_guards=False)
     return Graphs(module if isinstance(module, GraphModule) else plain, plain, sets)
 
 
 def find_source(node: Node) -> Node:
     """Return the node whose result is rounded by a chain of roundings; the node itself for any
     other."""
-    while _rounds(node) and isinstance(node.args[0], Node):
-        node = node.args[0]
-    return node
+    source: Any = node.args[0] if _rounds(node) else None
+    return find_source(source) if isinstance(source, Node) else node
 
 
 def _rounds(node: Node) -> bool:
     return name_operator(node) in ROUNDS
+
+
+def _writes(node: Node) -> bool:
+    """Return whether an operator writes into its first input."""
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
 
 def _find_live(module: GraphModule) -> set[Node]:
@@ -258,6 +283,6 @@ class _Recorder(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
-        if n.name in self.names:
-            self.values[n.name] = result
+        if n.name in self.names:  # a copy, which an operator that writes into it leaves alone
+            self.values[n.name] = result.clone() if isinstance(result, Tensor) else result
         return result

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from ci.audit.localise_search import Cut, Operator, Row
@@ -32,15 +33,16 @@ class PartEngine:
         return self.engine.imports
 
     def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
-        return None if self.cut else spec
+        del spec
+        return None
 
     def preload(self, spec: CaseSpec) -> None:
         self.engine.warm_up(spec)
         hold(spec, self.engine.backend)
 
     def key(self, spec: CaseSpec) -> str:
-        code = digest_sources(Path(__file__).with_name("localise_cuts.py"), Path(__file__))
-        return hash_words(self.engine.key(spec), code, *self.cut.kept, "gives", *self.cut.given)
+        code = digest_sources(*Path(__file__).parent.glob("localise_[ceq]*.py"))
+        return hash_words(self.engine.key(spec), code, msgspec.json.encode(self.cut).decode())
 
     def read_data(self, spec: CaseSpec) -> int:
         return self.engine.read_data(spec)

@@ -3,22 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 
 from ci.audit.localise import Localised
-from ci.audit.localise_search import Departure, Located, Row
+from ci.audit.localise_search import LEAST_OFF, Departure, Located, Mend, Operator, Row
 from ci.report.text import count
 from provisioning.errors import ExitCode
 
-SCHEMA_VERSION, SHOWN = 1, 8
+SHOWN = 8
 LEAST_LOST_DB = 0.1
+
+
+class LocalisedCase(Struct, frozen=True, kw_only=True):
+    """A case in JSON. Figures are SQNR in dB of the worst input set.
+
+    ``program_rows`` compare the program with the model that was lowered, ``model_rows`` that model
+    with float32. ``part`` is the smallest part that is still wrong, with its outputs; the other
+    fields are those of ci.audit.localise_search.Located.
+    """
+
+    model: str
+    scheme: str
+    soc: str
+    wrong: bool
+    programs: int
+    outputs: tuple[Departure, ...]
+    first: Operator | None
+    program_rows: tuple[Row, ...]
+    model_rows: tuple[Row, ...]
+    part: tuple[Operator, ...]
+    part_outputs: tuple[Departure, ...]
+    cured_by: tuple[Operator, ...]
+    readers: tuple[Operator, ...]
+    mended_by: tuple[Mend, ...]
+    sharing: tuple[Operator, ...]
+    cause: str
+    ended: str
+    reproducer: str
+
+
+class Localisation(Struct, frozen=True, kw_only=True):
+    """What the verb prints with --json."""
+
+    cases: tuple[LocalisedCase, ...]
+    schema_version: Literal[1] = 1
 
 
 def data_of(cases: Sequence[Localised]) -> dict[str, Any]:
     """Return the JSON of the verb."""
-    return {"schema_version": SCHEMA_VERSION, "cases": [_describe(one) for one in cases]}
+    data: dict[str, Any] = msgspec.to_builtins(Localisation(cases=tuple(map(_describe, cases))))
+    return data
 
 
 def choose_exit(cases: Iterable[Localised]) -> ExitCode:
@@ -32,26 +69,28 @@ def is_wrong(found: Located) -> bool:
     return any(one.wrong for one in found.outputs)
 
 
-def _describe(case: Localised) -> dict[str, Any]:
+def _describe(case: Localised) -> LocalisedCase:
     found, spec = case.program, case.spec
-    plain = msgspec.to_builtins(found)
-    return {
-        "model": spec.model,
-        "scheme": spec.scheme.value,
-        "soc": spec.soc,
-        "wrong": is_wrong(found),
-        "programs": case.programs,
-        "ended": found.ended,
-        "outputs": plain["outputs"],
-        "first": plain["first"],
-        "program_rows": plain["rows"],
-        "model_rows": msgspec.to_builtins(case.losses),
-        "part": plain["part"],
-        "part_outputs": plain["departures"],
-        "cured_by": plain["cured_by"],
-        "readers": plain["readers"],
-        "reproducer": case.reproducer,
-    }
+    return LocalisedCase(
+        model=spec.model,
+        scheme=spec.scheme.value,
+        soc=spec.soc,
+        wrong=is_wrong(found),
+        programs=case.programs,
+        outputs=found.outputs,
+        first=found.first,
+        program_rows=found.rows,
+        model_rows=tuple(case.losses),
+        part=found.part,
+        part_outputs=found.departures,
+        cured_by=found.cured_by,
+        readers=found.readers,
+        mended_by=found.mended_by,
+        sharing=found.sharing,
+        cause=name_cause(found, quantized=spec.scheme.quantized) if found.part else "",
+        ended=found.ended,
+        reproducer=case.reproducer,
+    )
 
 
 def render_cases(cases: Sequence[Localised]) -> str:
@@ -86,7 +125,7 @@ def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:
         yield "  with every result exposed the program is right: QNN joins operators wrongly"
     if found.part:
         yield f"  smallest part that is still wrong, {count(len(found.part), 'operator')}:"
-        yield from (f"    {one.name}: {one}" for one in found.part)
+        yield from (f"    {one.name}: {one}{_note(one)}" for one in found.part)
         for one in found.departures:
             yield f"    gives {one.operator}: {_pair(one)}{', wrong' if one.wrong else ''}"
     if found.cured_by:
@@ -94,9 +133,32 @@ def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:
         yield f"  right once it returns, too: {names}"
     for operator in found.readers:
         yield f"  which lead to: {operator.name} ({operator})"
+    for operator in found.sharing:
+        yield f"  the quantizer gives one range to it and to {operator.name} ({operator})"
     if found.part:
-        model = "quantized model" if quantized else "float32 model"
-        yield f"  at fault: ExecuTorch's passes or QNN, since the part's {model} is the reference"
+        yield f"  cause: {name_cause(found, quantized=quantized)}"
+
+
+def _note(one: Operator) -> str:
+    clipped = f", its values exceed its range by {one.clipped:.2%}" if one.clipped else ""
+    off = one.bias_off > LEAST_OFF
+    return clipped + (f", the scale of its bias is {one.bias_off:.2%} off" if off else "")
+
+
+def name_cause(found: Located, *, quantized: bool) -> str:
+    """Return why the smallest part is wrong, by what makes it right."""
+    if Mend.BIASES in found.mended_by:
+        return (
+            "the quantizer: a bias that several layers use has one scale, and QNN takes each"
+            " layer's input times its weights. With biases of their own the part is right"
+        )
+    if Mend.RANGES in found.mended_by:
+        return (
+            "calibration: the quantized model clips values that QNN, which joins roundings, does"
+            " not. With wider ranges the part is right"
+        )
+    model = "quantized model" if quantized else "float32 model"
+    return f"ExecuTorch's passes or QNN: the part's {model} gives the figures that are wanted"
 
 
 def _pair(one: Departure) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TypeVar
 
 from msgspec import Struct, structs
@@ -15,12 +16,27 @@ from msgspec import Struct, structs
 T = TypeVar("T")
 # A part is still wrong if it keeps this share of the departure, and at least so many dB of it.
 KEPT_SHARE, LEAST_DB = 0.5, 6.0
+LEAST_OFF = 1e-4  # of a bias's scale
+JOINS = ("cat", "stack")
 MOST_BYTES = 64 << 20  # of results of one input set that one program exposes
+
+
+class Mend(str, Enum):
+    """What may be changed in a quantized part, to see whether that is why it is wrong: ranges as
+    wide as the values, or each bias in the scale of its layer's input times weights."""
+
+    RANGES = "ranges"
+    BIASES = "biases"
 
 
 class Operator(Struct, frozen=True, kw_only=True):
     """A node that gives an activation. ``inputs`` are the operators whose results it reads,
-    ``computes`` is false for one that only moves elements, ``size_bytes`` is of its result."""
+    ``computes`` is false for one that only moves elements, ``size_bytes`` is of its result.
+
+    ``range`` is the least and the greatest value that its quantized result can have; ``clipped`` by
+    how much values exceed that, as a share, and ``bias_off`` by how much the scale of its bias
+    differs from that of its input times its weights.
+    """
 
     name: str
     kind: str
@@ -28,6 +44,9 @@ class Operator(Struct, frozen=True, kw_only=True):
     inputs: tuple[str, ...] = ()
     computes: bool = True
     size_bytes: int = 0
+    range: tuple[float, float] | None = None
+    clipped: float = 0.0
+    bias_off: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.kind} [{self.line}]" if self.line else self.kind
@@ -35,10 +54,11 @@ class Operator(Struct, frozen=True, kw_only=True):
 
 class Cut(Struct, frozen=True):
     """The operators that a part keeps, and those whose results it gives, both by name. What the
-    kept ones read from others is an input."""
+    kept ones read from others is an input. Of what is ``mended`` see Mend."""
 
     kept: tuple[str, ...]
     given: tuple[str, ...]
+    mended: tuple[Mend, ...] = ()
 
 
 class Departure(Struct, frozen=True, kw_only=True):
@@ -118,8 +138,9 @@ class Located(Struct, frozen=True, kw_only=True):
     """What a search found of a program: its outputs, the ``rows`` of its operators, the operator
     that is wrong ``first``, and the smallest part that is still wrong, with its operators and
     outputs. ``cured_by`` are the fewest of its results whose exposure makes it right, and
-    ``readers`` the first operator that all of them lead to. ``ended`` says why the search ended
-    early."""
+    ``readers`` the first operator that all of them lead to. ``mended_by`` is what makes that part
+    right, and ``sharing`` are operators outside of it that join others in the range of one of its.
+    ``ended`` says why the search ended early."""
 
     outputs: tuple[Departure, ...]
     exposed: tuple[Departure, ...] = ()
@@ -130,6 +151,8 @@ class Located(Struct, frozen=True, kw_only=True):
     departures: tuple[Departure, ...] = ()
     cured_by: tuple[Operator, ...] = ()
     readers: tuple[Operator, ...] = ()
+    mended_by: tuple[Mend, ...] = ()
+    sharing: tuple[Operator, ...] = ()
     ended: str = ""
 
 
@@ -236,6 +259,8 @@ class Search:
             while self.found.smallest and kept != self.found.smallest.kept:
                 kept, given = self.found.smallest.kept, list(self.found.smallest.given)
                 self.drop_operators(kept, given)
+            self.found = structs.replace(self.found, sharing=self.find_sharing())
+            self.mend()
             return self.cure()
         except Spent as spent:
             return structs.replace(self.found, ended=str(spent))
@@ -274,6 +299,32 @@ class Search:
         read = {name for one in kept for name in self.operators[one].inputs}
         last = [name for name in kept if name in given or name not in read]
         return Cut(self.order(kept), self.order(last))
+
+    def find_sharing(self) -> tuple[Operator, ...]:
+        """Return what joins several results, is not in the smallest part, and has the range of an
+        operator of it: the quantizer gave both the same."""
+        kept = {one.name for one in self.found.part}
+        ranges = {one.range for one in self.found.part if one.range}
+        return tuple(
+            one
+            for name, one in self.operators.items()
+            if name not in kept and one.range in ranges and one.kind in JOINS
+        )
+
+    def mend(self) -> None:
+        """Take down what makes the smallest part right."""
+        cut, part = self.found.smallest, self.found.part
+        known = {
+            Mend.BIASES: any(one.bias_off > LEAST_OFF for one in part),
+            Mend.RANGES: any(one.clipped > 0 for one in part),
+        }
+        for mend in [one for one, is_possible in known.items() if cut and is_possible]:
+            trial = self.laboratory.measure(
+                Cut(cut.kept, cut.given, (mend,)) if cut else Cut((), ()), f"other {mend.value}"
+            )
+            if not trial.refused and trial.worst is None:
+                self.found = structs.replace(self.found, mended_by=(mend,))
+                return
 
     def cure(self) -> Located:
         """Return what was found, with the fewest results whose exposure makes the smallest part

@@ -183,6 +183,7 @@ SAMPLES = (
     "qnn-ci inspect model.pte",
     "qnn-ci judge kept",
     "qnn-ci list",
+    "qnn-ci localise --model net.py:factory --scheme fp16",
     "qnn-ci lock NAME...",
     "qnn-ci lock-skels WHEEL...",
     "qnn-ci matrix plan.json",
@@ -222,6 +223,11 @@ FILL = {
 NOT_RUN = {
     "qnn-ci verify-evidence model.pte --evidence evidence.intoto.json --bundle bundle.json"
     " --repository OWNER/NAME": "only a signing job makes a bundle; unit tests have published ones",
+    "qnn-ci localise --model tests/realistic/sequences.py:gru_cell --scheme 16a8w --reproducer"
+    " smallest.py": "tests/integration/emulator/test_localise.py runs it",
+    "qnn-ci localise --model tests/realistic/llama.py:stories --scheme 16a8w --soc SM8750": (
+        "it lowers 28 programs of a Llama whose weights are not here"
+    ),
     "gh attestation verify": "it asks GitHub for an attestation that only a signing job makes",
 }
 RECIPES = (
@@ -247,6 +253,7 @@ RECIPES = (
     Recipe("--model resnet", says="2 passed", adds="--scheme fp16", **MODELS),
     Recipe("^nox -s test_emulator", says="[1-9] passed.*index.html", **MODELS),
     Recipe("nox -s test_onnx", MODEL_RUN, "[1-9] passed.*index.html", packages=LANE),
+    Recipe("qnn-ci localise --model net.py", says="as predicted.*2 programs", **MODELS),
     Recipe("python net.py", **MODELS),
     Recipe(
         "qnn_wheel_runner",

@@ -59,7 +59,7 @@ READERS_FILES = {
     "reports", "signed/libQnnLpaiSkel.so", "../sdk.zip", "../qnn.whl",
     "~/executorch", "executorch", "$EXECUTORCH_ROOT",
 }  # fmt: skip
-WRITTEN = {"out", "to", "sarif", "reports", "report", "keep_artifacts"}
+WRITTEN = {"out", "reproducer", "to", "sarif", "reports", "report", "keep_artifacts"}
 SHELL = re.compile(r"\d?>>?|[|&;]+")
 
 

@@ -1,4 +1,4 @@
-"""The schemas of what `inspect` and `compat` print are those of the values that they print.
+"""The schemas of what `inspect`, `compat` and `localise` print are those of the printed values.
 
 ``python -m tests.static.test_inspect_schemas`` writes them.
 """
@@ -12,11 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from ci.audit.localise_report import Localisation
 from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
-SCHEMAS = {"inspect.schema.json": Inspection, "compat.schema.json": Answer}
+SCHEMAS = {
+    "inspect.schema.json": Inspection,
+    "compat.schema.json": Answer,
+    "localise.schema.json": Localisation,
+}
 
 
 def make_schema(kind: Any) -> str:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 IMPORT = re.compile(r"^\s*(?:from|import) executorch[.\s]", re.MULTILINE)
 # They run in an interpreter that may lack this project, and a user's model.
 ELSEWHERE = {
+    "ci/audit/localise_reproducer.py",
     "ci/builds/proof_program.py",
     "ci/models/suite/mlp.py",
     "provisioning/doctor/survey/device_probe.py",

@@ -1,0 +1,307 @@
+"""A search names the operator that is spoiled, on an emulator's stand-in that computes eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+from torch.fx import GraphModule, Interpreter, Node  # noqa: E402
+
+from ci.audit.localise_cuts import Graphs, make_graphs  # noqa: E402
+from ci.audit.localise_quantized import find_bias_off, find_range, measure_clipping  # noqa: E402
+from ci.audit.localise_search import (  # noqa: E402
+    Cut,
+    Departure,
+    Laboratory,
+    Located,
+    Mend,
+    Search,
+    Trial,
+    minimize,
+)
+from ci.models.eager import run_eager  # noqa: E402
+from ci.models.model import load_model  # noqa: E402
+from provisioning.errors import UsageError  # noqa: E402
+
+PREDICTED_DB = 60.0
+Spoils = Callable[[GraphModule, Node], bool]
+
+
+class Spoiled(Interpreter):
+    """Computes a part as a machine does that gives a tenth too much for some nodes."""
+
+    def __init__(self, module: GraphModule, spoils: Spoils) -> None:
+        super().__init__(module)
+        self.spoils = spoils
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        return result * 1.1 if self.spoils(self.module, n) else result
+
+
+def measure(right: Sequence[Any], given: Sequence[Any], index: int) -> float:
+    ratios = []
+    for one, other in zip(right, given, strict=True):
+        noise = (one[index].double() - other[index].double()).square().sum()
+        ratios.append(float(10 * torch.log10(one[index].double().square().sum() / (noise + 1e-15))))
+    return min(ratios)
+
+
+def search(graphs: Graphs, spoils: Spoils, limit: int = 200) -> tuple[Located, Laboratory]:
+    def try_cut(cut: Cut) -> Trial:
+        module, sets = graphs.cut(cut)
+        right = run_eager(module, sets)
+        with torch.no_grad():
+            given = [Spoiled(module, spoils).run(*inputs) for inputs in sets]
+        reached = [measure(right, given, index) for index in range(len(cut.given))]
+        return Trial(
+            tuple(
+                Departure(operator=name, reached_db=db, predicted_db=PREDICTED_DB, faithful=db > 50)
+                for name, db in zip(cut.given, reached, strict=True)
+            )
+        )
+
+    laboratory = Laboratory(try_cut, limit)
+    operators = {one.name: one for one in graphs.describe()}
+    return Search(operators, graphs.outputs, laboratory).run(), laboratory
+
+
+def open_suite(name: str) -> Graphs:
+    model = load_model(name)
+    return make_graphs(model.module, model.module, model.evaluation[:2])
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "place"),
+    [
+        ("mlp", "linear", -1),
+        ("resnet", "conv2d", 3),
+        ("decoder", "softmax", 0),
+        ("lstm", "tanh", 2),
+        ("transformer", "gelu", 0),
+    ],
+)
+def test_the_spoiled_operator_is_named(model: str, kind: str, place: int) -> None:
+    graphs = open_suite(model)
+    spoiled = [one for one in graphs.describe() if one.kind == kind][place]
+    found, laboratory = search(graphs, lambda _, node: node.name == spoiled.name)
+    assert found.first == spoiled
+    assert found.part == (spoiled,)
+    assert found.rows[0].operator == spoiled
+    assert spoiled.line
+    assert len(laboratory.tried) < 20
+
+
+class Pair(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        left, right = x.sin() + 2, y.cos() * 3
+        return torch.stack([left, right]).exp(), x.abs() + 1
+
+
+def open_pair() -> Graphs:
+    torch.manual_seed(0)
+    sets = [(torch.randn(2, 4), torch.randn(2, 4)) for _ in range(2)]
+    return make_graphs(Pair(), Pair(), sets)
+
+
+def test_what_exposing_cures_is_named_with_its_reader() -> None:
+    """A machine that joins two operators with the stack that reads both, unless it has to give
+    the result of either."""
+
+    def joins(module: Any, node: Node) -> bool:
+        end = next(one for one in module.graph.nodes if one.op == "output")
+        sources = [one for one in node.all_input_nodes if one.op == "call_function"]
+        both = len(sources) == 2 and not any(end in one.users for one in sources)
+        return node.name == "stack" and both
+
+    found, _ = search(open_pair(), joins)
+    assert found.first is None
+    assert [one.kind for one in found.part] == ["add", "mul", "stack"]
+    assert [one.kind for one in found.readers] == ["stack"]
+    assert {one.kind for one in found.cured_by} < {"add", "mul"}
+
+
+def test_nothing_is_named_of_a_right_program() -> None:
+    found, laboratory = search(open_pair(), lambda *_: False)
+    assert found.first is None
+    assert not found.part
+    assert found.rows
+    assert len(laboratory.tried) == 2
+
+
+def test_a_search_that_is_ended_has_what_it_found() -> None:
+    graphs = open_suite("mlp")
+    found, laboratory = search(graphs, lambda _, node: node.name == "linear_1", limit=2)
+    assert found.first
+    assert found.first.name == "linear_1"
+    assert found.ended == "--limit: 2 programs were lowered"
+    assert len(laboratory.tried) == 2
+
+
+def test_a_model_without_a_program_is_told() -> None:
+    graphs = open_pair()
+    laboratory = Laboratory(lambda _: Trial(refused="QNN has no such operator"), 9)
+    operators = {one.name: one for one in graphs.describe()}
+    found = Search(operators, graphs.outputs, laboratory).run()
+    assert found.ended == "the model gives no program: QNN has no such operator"
+
+
+def test_too_many_exposed_results_are_tried_by_halves() -> None:
+    graphs = open_pair()
+    operators = {one.name: one for one in graphs.describe()}
+
+    def try_cut(cut: Cut) -> Trial:
+        if len(cut.given) > 4:
+            return Trial(refused="too many outputs")
+        rows = [
+            Departure(operator=one, reached_db=70, predicted_db=60, faithful=True)
+            for one in cut.given
+        ]
+        return Trial(tuple(rows))
+
+    found = Search(operators, graphs.outputs, Laboratory(try_cut, 20)).run()
+    computing = {name for name, one in operators.items() if one.computes}
+    assert {one.operator for one in found.exposed} >= computing
+
+
+def quantize(value: Any, scale: float, zero: int, low: int = 0, high: int = 65535) -> Any:
+    both = torch.ops.quantized_decomposed
+    rounded = both.quantize_per_tensor(value, scale, zero, low, high, torch.int32)
+    return both.dequantize_per_tensor(rounded, scale, zero, low, high, torch.int32)
+
+
+class Twice(nn.Module):
+    """A quantized layer that is called with inputs of two scales, and whose bias has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.register_buffer("weight", torch.randint(-127, 128, (4, 8), generator=generator).char())
+        self.register_buffer(
+            "bias", torch.randint(-900000, 900000, (4,), generator=generator).int()
+        )
+        self.register_buffer("scales", torch.full((4,), 0.01))
+        self.register_buffer("bias_scales", torch.full((4,), 1e-6))
+        self.register_buffer("zeros", torch.zeros(4, dtype=torch.int64))
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        back = torch.ops.quantized_decomposed.dequantize_per_channel
+        weight = back(self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8)
+        limits = (-(2**31), 2**31 - 1, torch.int32)
+        bias = back(self.bias, self.bias_scales, self.zeros, 0, *limits)
+        first = nn.functional.linear(quantize(x, 1e-4, 32768), weight, bias)
+        second = nn.functional.linear(quantize(y, 4e-4, 32768), weight, bias)
+        return quantize(first, 1e-3, 32768), quantize(second, 1e-3, 32768)
+
+
+def test_a_shared_bias_is_named_and_mended() -> None:
+    pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    torch.manual_seed(0)
+    sets = [(torch.randn(2, 8), 3 * torch.randn(2, 8)) for _ in range(2)]
+    with torch.no_grad():
+        module = torch.export.export(Twice(), sets[0], strict=True).module(check_guards=False)
+    graphs = Graphs(module, module, sets)
+    found, _ = search(graphs, lambda part, node: find_bias_off(part, node) > 0.1)
+    (wrong,) = found.part
+    assert wrong.name == "linear_1"
+    assert wrong.bias_off == pytest.approx(0.75)
+    assert found.mended_by == (Mend.BIASES,)
+    assert found.first == wrong
+    cut = Cut(("linear_1",), ("linear_1",))
+    as_it_is, mended = (
+        run_eager(*graphs.cut(one)) for one in (cut, Cut(cut.kept, cut.given, (Mend.BIASES,)))
+    )
+    assert torch.allclose(as_it_is[0][0], mended[0][0], atol=2e-3)
+
+
+class Clipping(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        product = quantize(quantize(x, 1e-4, 32768) * 2, 1e-4, 32768)
+        return quantize(torch.cat([product, product], -1), 2e-4, 32768)
+
+
+def test_a_range_that_clips_is_named_and_mended() -> None:
+    """A machine that joins the product's rounding with the next, so that nothing is clipped."""
+    pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    sets = [(torch.linspace(-1, 2, 16).reshape(1, 16),) for _ in range(2)]
+    with torch.no_grad():
+        module = torch.export.export(Clipping(), sets[0], strict=True).module(check_guards=False)
+    graphs = Graphs(module, module, sets)
+
+    def clips(part: Any, node: Node) -> bool:
+        narrow = [one for one in part.graph.nodes if (find_range(one) or (0, 9))[1] < 3.3]
+        return node.name == "cat" and len(narrow) > 2
+
+    found, _ = search(graphs, clips)
+    assert [one.kind for one in found.part] == ["mul", "cat"]
+    assert found.part[0].clipped == pytest.approx(4 / 3.2767 - 1, abs=1e-3)
+    assert found.mended_by == (Mend.RANGES,)
+
+
+def test_a_fused_relu_clips_nothing() -> None:
+    assert measure_clipping(torch.tensor([-3.0, 1.0]), (0.0, 1.0)) == 0
+    assert measure_clipping(torch.tensor([-3.0, 1.0]), (-2.0, 1.0)) == pytest.approx(0.5)
+
+
+class Wide(nn.Module):
+    """Of two layers, the second has ranges that are too wide by far."""
+
+    def __init__(self, *, rounds: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.rounds = rounds
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.rounds:
+            return self.second(self.first(x).tanh()).tanh()
+        x = quantize(quantize(self.first(x), 1e-4, 32768).tanh(), 1e-4, 32768)
+        return quantize(quantize(self.second(x), 1e-1, 32768).tanh(), 1e-4, 32768)
+
+
+def test_the_range_that_loses_most_is_the_first_row() -> None:
+    pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
+    sets = [(torch.randn(4, 8),)]
+    float32 = Wide(rounds=False)
+    with torch.no_grad():
+        rounded: Any = Wide(rounds=True)
+        graph = torch.export.export(rounded, sets[0], strict=True).module(check_guards=False)
+        plain = torch.export.export(float32, sets[0], strict=True).module(check_guards=False)
+    for module in (graph, plain):
+        for node in module.graph.nodes:
+            node.meta.pop("stack_trace", None)
+    worst, *others = Graphs(graph, plain, sets).rank_losses()
+    assert worst.is_range
+    assert worst.operator.name == "linear_1"
+    assert worst.lost_db > 40
+    assert all(one.behind_db > 60 for one in others if one.operator.name in {"linear", "tanh"})
+
+
+def test_a_model_that_changes_its_buffers_is_refused() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen.add_(x)
+            return x + self.seen
+
+    with pytest.raises(UsageError, match="changes its buffers"):
+        make_graphs(Counter(), Counter(), [(torch.ones(4),)])
+
+
+def test_few_of_many_are_found_in_few_tries() -> None:
+    tried = []
+
+    def holds(items: Sequence[int]) -> bool:
+        tried.append(tuple(items))
+        return {3, 77} <= set(items)
+
+    assert minimize(range(100), holds) == [3, 77]
+    assert len(tried) < 45
