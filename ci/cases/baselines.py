@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ci.models.suite import SUITE
-from ci.report.schema import Case, Report, Status, Tool
+from ci.report.schema import Case, Footprint, Report, Status, Tool
 from provisioning.files import explain_writes, write_whole
 from provisioning.manifest.reader import manifests_root, read_toml
 from provisioning.manifest.targets import Backend
@@ -24,14 +24,19 @@ if TYPE_CHECKING:  # it brings numpy, which ci.gate does without
 
 # Float references differ in their last bits from host to host; a figure moves by less than this.
 MAX_CHANGE_DB = 3.0
-HEAD = "# SQNR in dB against the float32 and the quantized model. Written by --record\n\n[cases]\n"
+HEAD = (
+    "# SQNR in dB against the float32 and the quantized model, and the footprint. Written by"
+    " --record\n\n[cases]\n"
+)
 
 
 class Baseline(Struct, frozen=True, forbid_unknown_fields=True):
-    """The recorded SQNR of a case in dB, against the float32 and the quantized model."""
+    """The recorded SQNR of a case in dB, against the float32 and the quantized model, and what of
+    its footprint is the same each time."""
 
     sqnr_db: float
     sqnr_db_quantized: float | None = None
+    footprint: Footprint | None = None
 
 
 class Baselines(Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,8 +125,13 @@ def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
 
 def _round(case: Case) -> Baseline:
     quantized = case.sqnr_db_quantized
+    footprint = case.footprint and structs.replace(
+        case.footprint, graphs=(), operators=(), lowering_memory_bytes=None
+    )
     return Baseline(
-        round(case.sqnr_db or 0.0, 1), None if quantized is None else round(quantized, 1)
+        round(case.sqnr_db or 0.0, 1),
+        None if quantized is None else round(quantized, 1),
+        footprint,
     )
 
 
@@ -130,4 +140,8 @@ def _write(entry: tuple[str, Baseline]) -> str:
     figures = f"sqnr_db = {baseline.sqnr_db}"
     if baseline.sqnr_db_quantized is not None:
         figures += f", sqnr_db_quantized = {baseline.sqnr_db_quantized}"
+    if baseline.footprint:
+        own = structs.asdict(baseline.footprint)
+        given = ", ".join(f"{key} = {own[key]}" for key in own if isinstance(own[key], int))
+        figures += f", footprint = {{ {given} }}"
     return f'"{name}" = {{ {figures} }}'

@@ -16,7 +16,7 @@ from ci.judging.degenerate import require_proof
 from ci.judging.figures import Array
 from ci.models.tensors import Loss, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
-from ci.report.schema import DeviceFigures
+from ci.report.schema import DeviceFigures, Footprint
 from provisioning.errors import FailedError
 
 # Directories and files of a program, see ci.cases.cache.
@@ -55,6 +55,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     ``loss`` is where quantization costs most, if that is known. ``layers`` names the last outputs,
     if the case asks for those of its layers.
     ``made_inputs`` is what its inputs are if they were not given, see ci.models.model.name_made.
+    ``footprint`` is what it and its lowering take.
     ``weights`` and ``calibration`` are SHA-256 of the float32 model's weights and, if it was
     calibrated, of the sets.
     """
@@ -73,6 +74,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     made_inputs: str = ""
     weights: str = ""
     calibration: str = ""
+    footprint: Footprint | None = None
 
 
 @dataclass(frozen=True)

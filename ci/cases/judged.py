@@ -27,6 +27,13 @@ from ci.cases.pool import read_tail
 from ci.cases.qnn_files import PARAMS, count_operators
 from ci.cases.runners import OUTPUTS
 from ci.cases.spec import CaseSpec
+from ci.judging.budget import (
+    Excess,
+    advise_on_budget,
+    find_excesses,
+    name_excesses,
+    suggest_tighter,
+)
 from ci.judging.details import describe_outputs
 from ci.judging.figures import Array, Nearness, find_nearness
 from ci.judging.gate import Reason, References
@@ -142,6 +149,7 @@ class CaseJudge:
         self.directory = directory
         self.policy = self.options.policy
         self.limits = self.policy.limits_of(spec.model, spec.scheme)
+        self.budget = self.policy.budget_of(spec.model, spec.scheme)
         entry = self.policy.models.get(spec.model)
         self.metric = entry.metric if entry else None
         self.evidence = Evidence()
@@ -161,7 +169,8 @@ class CaseJudge:
 
         Saver takes and refuses what HTP does, so that its operators are the program's.
         """
-        build = find_qnn_build(directory / artifact.compiled.binary)
+        binary = directory / artifact.compiled.binary  # not there if QNN took nothing
+        build = find_qnn_build(binary) if binary.is_file() else None
         self.evidence.artifact = artifact
         self.evidence.compiler = build.text if build else ""
         calls = directory / SAVER / SAVER_CALLS
@@ -184,6 +193,7 @@ class CaseJudge:
             if known:
                 return self.end(Status.UNSUPPORTED, f"run: {known}", log_tail)
             faults = [f"run: {run.failure}", *self.delegation_faults(compiled)]
+            faults += name_reasons(name_excesses(self.find_excesses(compiled)))
             return self.end(Status.FAILED, "; ".join(faults), log_tail)
         if self.options.keep:  # instead of those of an earlier run
             shutil.rmtree(self.directory / OUTPUTS, ignore_errors=True)
@@ -193,11 +203,14 @@ class CaseJudge:
         verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
         task = self.measure_metric(references, outputs)
-        failing, forgiven = forgive([*verdict.reasons, *task], self.metric)
+        over = self.find_excesses(compiled)
+        every = [*verdict.reasons, *task, *name_excesses(over)]
+        failing, forgiven = forgive(every, self.metric)
         self.evidence.question = failing[0].question if failing else None
         unjudged = self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf
         own = [NO_FLOAT] * unjudged  # the file is its own reference
-        self.evidence.warnings = (*forgiven, *verdict.warnings, *own)
+        tighter = suggest_tighter(compiled.footprint, self.budget)
+        self.evidence.warnings = (*forgiven, *verdict.warnings, *own, *tighter)
         proofless = verdict.proofless
         if proofless and self.evidence.metric and not task:
             self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
@@ -222,7 +235,7 @@ class CaseJudge:
         advice = MODEL if failing and failing[0].is_model else verdict.advice
         if self.evidence.question is Question.QUANTIZED:
             advice = advice or SCHEME
-        explained = "\n".join(["; ".join(reasons), *advice, *where])
+        explained = "\n".join(["; ".join(reasons), *advice, *advise_on_budget(over), *where])
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
 
     def locate(self) -> str:
@@ -253,6 +266,10 @@ class CaseJudge:
         named = "; ".join([*every[:SHOWN_OPS], *more])
         many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
         return [f"{many} back to the CPU ({named})"]
+
+    def find_excesses(self, compiled: Compiled) -> tuple[Excess, ...]:
+        """Return what of a program or of its lowering is over the case's budget."""
+        return find_excesses(compiled.footprint, self.limits.budget, self.budget)
 
     def refuse(self, reason: str, log_tail: str, *, is_ours: bool = False) -> CaseResult:
         """A refusal that the policy knows is ``unsupported``; any other fails the case. What this
@@ -395,6 +412,8 @@ def make_case(
         device=run.notes.device if run else None,
         sqnr_db_emulator=known.nearness.sqnr_db if known.nearness else None,
         equal_emulator=known.nearness.equal if known.nearness else None,
+        footprint=compiled.footprint if compiled else None,
+        recorded_footprint=known.baseline.footprint if known.baseline else None,
     )
 
 

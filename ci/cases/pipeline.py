@@ -21,9 +21,10 @@ from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
 from ci.cases.runners import INPUT_LIST
 from ci.cases.spec import CaseSpec
+from ci.judging.budget import advise_on_budget, name_excesses
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, Reason, References, judge
-from ci.judging.verdict import judge_metric
+from ci.judging.verdict import judge_metric, name_reasons
 from ci.models.user_models import MetricJob, MetricResult
 from ci.report.schema import Question, Status
 from provisioning.errors import StoreError, UnfitError
@@ -143,8 +144,11 @@ class CaseRun(CaseJudge):
         """End a case that was lowered and cannot run here; the program stays near the report."""
         self.leave(program.path)
         faults = self.delegation_faults(program.compiled)
-        if faults:
-            return self.end(Status.FAILED, "; ".join(faults))
+        over = self.find_excesses(program.compiled)
+        if faults or over:
+            self.evidence.question = Question.BUDGET if over else None
+            told = "; ".join([*faults, *name_reasons(name_excesses(over))])
+            return self.end(Status.FAILED, "\n".join([told, *advise_on_budget(over)]))
         self.evidence.lacks = self.setup.device
         reason = (
             f"lowered; cannot run here: it needs {self.setup.device}\n"

@@ -19,8 +19,23 @@ from ci.explain.explain import find_known
 from ci.explain.rules import Advice, read_rules
 from ci.models.schemes import Scheme
 from ci.models.suite import SUITE
-from ci.models.user_models import Limits, Metric, ModelEntry, ReferencePolicy, resolve_entry
-from ci.report.schema import ANY_MODEL, DROPPED, OutputThreshold, Threshold, find_threshold
+from ci.models.user_models import (
+    Limits,
+    Metric,
+    ModelBudget,
+    ModelEntry,
+    ReferencePolicy,
+    resolve_entry,
+)
+from ci.report.schema import (
+    ANY_MODEL,
+    DROPPED,
+    NO_BUDGET,
+    Budget,
+    OutputThreshold,
+    Threshold,
+    find_threshold,
+)
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy, read_toml
@@ -69,13 +84,15 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file. ``models`` are the user's, ``suite`` those of this project; ``schemes`` has
-    HTP's limits, ``backends`` those of the others. ``runtimes`` are where devices get QNN from: see
+    HTP's limits, ``backends`` those of the others. ``budget`` is what every program may take on
+    HTP, and the lowering of it. ``runtimes`` are where devices get QNN from: see
     list_device_runtimes. ``dropped`` are limits of a user's file that nothing is judged by any
     more."""
 
     reference: ReferencePolicy
     schemes: dict[Scheme, Limits]
     backends: dict[Backend, dict[Scheme, Limits]] = field(default_factory=dict)
+    budget: Budget = NO_BUDGET
     suite: dict[str, tuple[Scheme, ...]] = field(default_factory=dict)
     models: dict[str, ModelEntry] = field(default_factory=dict)
     extends: Literal["", "default"] = ""
@@ -86,8 +103,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     dropped: tuple[str, ...] = ()
 
     def for_backend(self, backend: Backend) -> EmulatorPolicy:
-        """What a run on ``backend`` is judged by: its own limits, and no expectation or limit that
-        was found with another backend. Raises UsageError for one without limits."""
+        """What a run on ``backend`` is judged by: its own limits, and no expectation, limit or
+        budget that was found with another backend. Raises UsageError for one without limits."""
         known = tuple(one for one in self.unsupported if backend in one.backends)
         if backend is Backend.HTP:
             return msgspec.structs.replace(self, unsupported=known)
@@ -99,29 +116,37 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
                 fix=f"add [backends.{backend.value}.SCHEME] to it",
             )
         models = {
-            name: msgspec.structs.replace(entry, limits={}) for name, entry in self.models.items()
+            name: msgspec.structs.replace(entry, limits={}, budget=ModelBudget())
+            for name, entry in self.models.items()
         }
         return msgspec.structs.replace(
             self, schemes=limits, models=models, override=(), unsupported=known
         )
 
+    def budget_of(self, model: str, scheme: Scheme) -> Budget:
+        """Return the budget that the policy gives a model itself."""
+        entry = self.models.get(model)
+        return entry.budget.of(scheme) if entry else NO_BUDGET
+
     def limits_of(self, model: str, scheme: Scheme) -> Threshold:
         """The limits of a case. Raises ManifestError: a case without a policy is not judged."""
         entry = self.models.get(model)
+        budget = self.budget.merge(self.budget_of(model, scheme))
         if entry and (own := entry.limits.get(scheme) or self.schemes.get(scheme)):
-            return _threshold(scheme, own, model, metric=entry.metric)
+            found = _threshold(scheme, own, model, metric=entry.metric)
+            return msgspec.structs.replace(found, budget=budget)
         rules = [_threshold(name, limits) for name, limits in self.schemes.items()]
         rules += [
             _threshold(one.scheme, one.limits, one.model, one.reason) for one in self.override
         ]
-        found = find_threshold(rules, model, scheme.value)
-        if found is None:
+        rule = find_threshold(rules, model, scheme.value)
+        if rule is None:
             raise ManifestError(
                 f"no limits for scheme {scheme.value}",
                 why="a case without a policy proves nothing",
                 fix=f"add [schemes.{scheme.value}] to the emulator policy",
             )
-        return found
+        return msgspec.structs.replace(rule, budget=budget)
 
     def describe_limits(self, specs: Iterable[CaseSpec]) -> tuple[Threshold, ...]:
         """Return the limits of cases, each once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from ci.cases.forked import note_step
 from ci.executorch.internals import get_delegation_info, qnn_partitioner
 from ci.models.lowering_options import NO_CHOICES, Choices
 from ci.models.user_code import find_line
+from ci.report.schema import OperatorCount
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
 
@@ -136,6 +138,26 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
 
 def name_operator(node: Any) -> str:
     return getattr(node.target, "__name__", str(node.target))
+
+
+def count_operators(graph_modules: Sequence[Any]) -> Iterator[OperatorCount]:
+    """Yield how many nodes of each operator are on the NPU and on the CPU, in a program's lowered
+    graphs."""
+    npu, cpu = Counter[str](), Counter[str]()
+    for one in graph_modules:
+        cpu.update(_list_operators(one.graph))
+        for node in one.graph.nodes:
+            if node.op == "get_attr" and node.name.startswith("lowered_module_"):
+                npu.update(_list_operators(getattr(one, node.name).original_module.graph))
+    for op in {**npu, **cpu}:
+        yield OperatorCount(op=op, npu=npu[op], cpu=cpu[op])
+
+
+def _list_operators(graph: Any) -> Iterator[str]:
+    for node in graph.nodes:
+        name = name_operator(node) if node.op == "call_function" else ""
+        if name and "executorch_call_delegate" not in name and name not in COMPUTES_NOTHING:
+            yield name
 
 
 def audit_delegation(

@@ -26,10 +26,17 @@ from ci.cases.engine import (
     Delegation,
     Staging,
 )
+from ci.cases.footprint import flush_stdio, make_footprint, measure_peak
 from ci.cases.forked import describe_error, run_forked
 from ci.cases.spec import CaseSpec
 from ci.executorch.context_digest import sign_by_content
-from ci.executorch.delegation import LEFT, audit_delegation, qnn_errors, record_refusals
+from ci.executorch.delegation import (
+    LEFT,
+    audit_delegation,
+    count_operators,
+    qnn_errors,
+    record_refusals,
+)
 from ci.executorch.internals import (
     ExecutorchBackendConfig,
     InitializedMutableBufferPass,
@@ -49,6 +56,8 @@ from ci.models.noise import predict_noise
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import Inputs, working_directory
+from ci.report.schema import Footprint
+from provisioning.doctor.survey.programs import parse_program
 from provisioning.elf.programs import find_misplaced
 from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import scratch_directory
@@ -152,7 +161,7 @@ class Lowering:
         self.staging.write_noise(predict_noise(exact, model.evaluation, float16=float16))
         if choices.saver:
             run_forked(lambda: self.write_calls(module))
-        program, delegation = self.compile(module, choices)
+        program, delegation, footprint = self.compile(module, choices)
         unshared = self.compile_unshared(module, len(program))
         if misplaced := find_misplaced(program):
             raise FailedError(f"the program {misplaced}")
@@ -165,6 +174,7 @@ class Lowering:
             inputs=tuple(map(describe_tensor, model.evaluation[0])),
             outputs=describe_outputs(model, module),
             delegation=delegation,
+            footprint=footprint,
             methods=describe_methods(model),
             unshared_bytes=len(unshared),
             loss=loss,
@@ -185,15 +195,30 @@ class Lowering:
                         path = self.staging.directory / kind / pattern.format(number, index)
                         path.write_bytes(np.asarray(tensor).tobytes())
 
-    def compile(self, module: Any, choices: Choices) -> tuple[bytes, Delegation]:
-        """Return the program of a float or quantized module, and what QNN took of it."""
-        with record_refusals(self.staging.log, choices) as refusals:
-            spec = compiler_spec(self.spec.scheme, self.spec.soc, choices, self.backend)
-            edge = self.lower_edge(module, spec)
+    def compile(self, module: Any, choices: Choices) -> tuple[bytes, Delegation, Footprint]:
+        """Return the program of a float or quantized module, what QNN took of it, and what it and
+        its lowering take."""
+        log, start = self.staging.log, self.staging.log.stat().st_size
+        with measure_peak() as peak:
+            with record_refusals(log, choices) as refusals:
+                spec = compiler_spec(self.spec.scheme, self.spec.soc, choices, self.backend)
+                edge = self.lower_edge(module, spec)
+            program = sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer)
         refusals.require_skipped()
         graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
         delegation = audit_delegation(graphs, refusals, self.backend)
-        return sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer), delegation
+        flush_stdio()
+        parsed = parse_program(memoryview(program), PROGRAM)
+        footprint = make_footprint(
+            program_bytes=len(program),
+            partitions=delegation.partitions,
+            contexts=parsed.contexts if parsed else (),
+            segments=parsed.segments if parsed else (),
+            log=log.read_bytes()[start:].decode("utf-8", "replace"),
+            operators=count_operators(graphs),
+            peak=peak,
+        )
+        return program, delegation, footprint
 
     def lower_edge(self, module: Any, spec: list[Any]) -> Any:
         """Return what ExecuTorch makes of a module before it is a program."""
@@ -238,7 +263,7 @@ class Lowering:
         choices = self.spec.source.choices
         if not choices.weight_sharing:
             return b""
-        program, _ = self.compile(module, structs.replace(choices, weight_sharing=False))
+        program, *_ = self.compile(module, structs.replace(choices, weight_sharing=False))
         if len(program) <= shared_bytes:
             raise FailedError(
                 f"QNN shared no weights: {shared_bytes} bytes, {len(program)} without"

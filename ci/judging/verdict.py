@@ -36,6 +36,7 @@ NEGATIONS = {
     Question.FAITHFUL: "not faithful",
     Question.QUANTIZED: "not quantized well",
     Question.TASK: "not good for the task",
+    Question.BUDGET: "over its budget",
 }
 
 

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct, field, structs
 from ci.models.lowering_options import NO_CHOICES, ONE_RUN, Choices, RunOptions
 from ci.models.schemes import ONNX, Scheme
 from ci.models.suite import SUITE
+from ci.report.schema import Budget
 from provisioning.errors import UsageError, at_key
 
 FileOrFunction = Annotated[str, Meta(min_length=1)]
@@ -64,6 +65,16 @@ class Limits(OutputLimits, frozen=True, forbid_unknown_fields=True):
 
     full_delegation: bool = True
     outputs: dict[Annotated[str, Meta(pattern="^[0-9]+$")], OutputLimits] = {}
+
+
+class ModelBudget(Budget, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a model's programs may take, in all schemes and in single ones."""
+
+    schemes: dict[Scheme, Budget] = field(default_factory=dict)
+
+    def of(self, scheme: Scheme) -> Budget:
+        """Return the budget of a scheme."""
+        return Budget().merge(self).merge(self.schemes.get(scheme, Budget()))
 
 
 class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,8 +157,8 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     suite; paths are relative to the policy.
 
     ``lowering`` is what it is lowered with, ``run`` what its program is run with, ``limits`` are
-    its own, by scheme. ``shapes`` are those of the inputs of an .onnx file, by name,
-    ``float_model`` is what a quantized one was made of.
+    its own, by scheme, ``budget`` is what its programs may take. ``shapes`` are those of the inputs
+    of an .onnx file, by name, ``float_model`` is what a quantized one was made of.
     """
 
     path: FileOrFunction
@@ -158,6 +169,7 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     lowering: Choices = NO_CHOICES
     run: RunOptions = ONE_RUN
     limits: dict[Scheme, Limits] = field(default_factory=dict)
+    budget: ModelBudget = ModelBudget()
     metric: Metric | None = None
     shapes: dict[str, Shape] = field(default_factory=dict)
     float_model: str = ""

@@ -22,6 +22,7 @@ import torch
 from msgspec import structs
 
 from ci.cases.engine import Compiled, Delegation, Staging
+from ci.cases.footprint import flush_stdio, make_footprint, measure_peak
 from ci.cases.forked import still_tqdm
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import decibels
@@ -30,8 +31,8 @@ from ci.models.model import digest_weights, load_digested, name_made
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import Inputs, working_directory
-from ci.onnx.contexts import check_context, seal_context
-from ci.onnx.fallback import count_nodes, name_operator, read_reasons
+from ci.onnx.contexts import check_context, open_context, seal_context
+from ci.onnx.fallback import count_nodes, count_operators, name_operator, read_reasons
 from ci.onnx.layers import expose_layers, find_loss
 from ci.onnx.models import (
     Shapes,
@@ -56,6 +57,8 @@ from ci.onnx.session import (
 )
 from ci.onnx.source import Arrays, Source, from_file, from_torch
 from ci.onnx.stages import CPU, ONNXRUNTIME, PROVIDER_LOG, QNN, stage
+from ci.report.schema import Footprint
+from provisioning.doctor.survey.context_binaries import ContextBinary, list_context_binaries
 from provisioning.errors import FailedError
 
 PROGRAM, CONTEXT = "program", "model.onnx"
@@ -135,7 +138,9 @@ def compile_source(
     is_whole = calibrated and not spec.layers
     loss = find_loss(model, disturbed, source.evaluation[0], float32) if is_whole else None
     program = staging.directory / PROGRAM
-    delegation = write_context(model, program, staging.log, spec.soc, options, embed=embed)
+    delegation, footprint = write_context(
+        model, program, staging.log, spec.soc, options, embed=embed
+    )
     if saver and delegation.partitions:
         write_calls(model.absolute(), staging, {**options, "qnn_saver_path": saver})
     files = sorted(program.iterdir())
@@ -148,6 +153,7 @@ def compile_source(
         inputs=tuple(map(describe_tensor, source.evaluation[0])),
         outputs=infos,
         delegation=delegation,
+        footprint=footprint,
         loss=loss,
         layers=layers,
         made_inputs=name_made(source.made, source.calibration_made, quantized=calibrated),
@@ -229,8 +235,9 @@ def write_context(
     options: Mapping[str, str],
     *,
     embed: bool | None,
-) -> Delegation:
-    """Let QNN's provider compile ``model``, and name what it leaves to the CPU.
+) -> tuple[Delegation, Footprint]:
+    """Let QNN's provider compile ``model``, and name what it leaves to the CPU, with what program
+    and compilation take.
 
     The context is proven to be for ``soc``, and sealed. Raises what onnxruntime and check_context
     raise. A model of which QNN takes nothing leaves no context. Without ``embed`` the model is left
@@ -244,15 +251,17 @@ def write_context(
     else:
         entries = context_entries(target, embed=embed) | entries
     try:
-        with output_to(log):
+        with output_to(log), measure_peak() as peak:
             session = open_session(model, options, entries, severity=VERBOSE)
     except Exception:
         with stage(ONNXRUNTIME):  # its optimizer alone may be what fails
             open_reference(model, optimize=True)
         raise
+    contexts: tuple[ContextBinary, ...] = ()
     if embed is not None and target.is_file():
         check_context(target, soc)
         seal_context(target)
+        contexts = list_context_binaries(memoryview(open_context(target)[2]))
     parts = [
         (
             part.ep_name,
@@ -260,7 +269,17 @@ def write_context(
         )
         for part in session.get_provider_graph_assignment_info()
     ]
-    return count_nodes(parts, read_reasons(log.read_text(encoding="utf-8", errors="replace")))
+    text = log.read_text(encoding="utf-8", errors="replace")
+    delegation = count_nodes(parts, read_reasons(text))
+    footprint = make_footprint(
+        program_bytes=sum(path.stat().st_size for path in directory.iterdir()),
+        partitions=delegation.partitions,
+        contexts=contexts,
+        log=text,
+        operators=count_operators(parts),
+        peak=peak,
+    )
+    return delegation, footprint
 
 
 @stage(QNN)
@@ -283,6 +302,7 @@ def output_to(log: Path) -> Iterator[None]:
             os.dup2(held, number)
         yield
     finally:
+        flush_stdio()
         os.close(held)
         for number, descriptor in zip((1, 2), kept, strict=True):
             os.dup2(descriptor, number)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from ci.cases.engine import Delegation, Fallback
+from ci.report.schema import OperatorCount
 from provisioning.manifest.reader import read_policy
 
 QNN = "QNNExecutionProvider"
@@ -76,6 +78,16 @@ def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) 
             for name, operator in left
         ),
     )
+
+
+def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCount]:
+    """Yield how many nodes of each operator QNN takes, and how many another provider."""
+    counts: dict[str, Counter[bool]] = {}
+    for provider, nodes in parts:
+        for _, operator in nodes:
+            counts.setdefault(operator, Counter())[provider == QNN] += 1
+    for operator, found in counts.items():
+        yield OperatorCount(op=operator, npu=found[True], cpu=found[False])
 
 
 def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ci.report.schema import Case, Status, Threshold
+from ci.report.schema import NO_BUDGET, Case, Footprint, Status, Threshold
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
 
 
@@ -84,12 +84,40 @@ def draw_delegation(case: Case, _rule: Threshold | None) -> Bar:
     return Bar(label, ((delegated, "value"), (fallback, "fallback")))
 
 
-def draw_size(case: Case, _rule: Threshold | None) -> Bar:
-    """Return the size of the program."""
-    size = case.pte_bytes
+def draw_size(case: Case, rule: Threshold | None) -> Bar:
+    """Return the size of the program, with its budget and what was recorded."""
+    size, recorded = case.pte_bytes, case.recorded_footprint
     if size is None:
         return Bar()
-    return Bar(show_bytes(size), ((size, "value"),), hint=f"{size:,} bytes")
+    limit = rule.budget.program_bytes if rule else None
+    was = recorded.program_bytes if recorded else None
+    hint = f"{size:,} bytes" + ("" if was is None else f", {was:,} recorded")
+    return Bar(show_bytes(size), ((size, "value"),), limit, was, hint=hint)
+
+
+def sum_traffic(footprint: Footprint | None) -> int | None:
+    """Return the bytes that an inference reads from DDR and writes to it."""
+    if footprint is None or footprint.read_bytes is None or footprint.write_bytes is None:
+        return None
+    return footprint.read_bytes + footprint.write_bytes
+
+
+def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
+    """Return the bytes that an inference reads from DDR and writes to it, with what was recorded
+    and, if both are limited, their budget."""
+    found, was = case.footprint, sum_traffic(case.recorded_footprint)
+    total = sum_traffic(found)
+    if total is None or found is None:
+        return Bar()
+    budget = rule.budget if rule else NO_BUDGET
+    limited = budget.read_bytes is not None and budget.write_bytes is not None
+    limit = (budget.read_bytes or 0) + (budget.write_bytes or 0) if limited else None
+    hint = (
+        f"read {found.read_bytes:,}, write {found.write_bytes:,}, spill {found.spill_bytes or 0:,},"
+        f" fill {found.fill_bytes or 0:,} bytes"
+    )
+    hint += "" if was is None else f"; {was:,} recorded"
+    return Bar(show_bytes(total), ((total, "value"),), limit, was, hint=hint)
 
 
 def draw_lowering(case: Case, _rule: Threshold | None) -> Bar:

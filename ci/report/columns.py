@@ -13,6 +13,8 @@ from ci.report.bars import (
     draw_run,
     draw_size,
     draw_sqnr,
+    draw_traffic,
+    sum_traffic,
 )
 from ci.report.schema import MADE_PROVES, Case, DeviceFigures, Report, Threshold
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
@@ -130,6 +132,23 @@ def show_heat(case: Case) -> str:
     known = None not in ends
     parts = [" -> ".join(_format(one, ".0f") for one in ends) + " C"] if known else []
     return ", ".join([*parts, *["throttled"] * case.device.throttled]) or NOTHING
+
+
+def _make_footprint_column(name: str, field: str, show: Callable[[int | None], str]) -> Column:
+    """A figure of the footprint, with what was recorded of it as its hint."""
+
+    def find(case: Case) -> int | None:
+        return getattr(case.footprint, field, None)
+
+    def recall(case: Case) -> str:
+        was = getattr(case.recorded_footprint, field, None)
+        return "" if was is None or was == find(case) else f"{show(was)} recorded"
+
+    return Column(name, lambda case: show(find(case)), find, told=f"{name} {{}}", hint=recall)
+
+
+def _show_count(number: int | None) -> str:
+    return _format(number, "d")
 
 
 COLUMNS = (
@@ -303,6 +322,22 @@ COLUMNS = (
         draw=draw_size,
     ),
     Column(
+        "DDR",
+        lambda case: show_bytes(sum_traffic(case.footprint)),
+        lambda case: sum_traffic(case.footprint),
+        told="{} read from DDR and written to it",
+        chart="DDR traffic",
+        draw=draw_traffic,
+    ),
+    _make_footprint_column("DDR read", "read_bytes", show_bytes),
+    _make_footprint_column("DDR write", "write_bytes", show_bytes),
+    _make_footprint_column("spill", "spill_bytes", show_bytes),
+    _make_footprint_column("fill", "fill_bytes", show_bytes),
+    _make_footprint_column("largest context", "context_bytes", show_bytes),
+    _make_footprint_column("VTCM MB", "vtcm_mb", _show_count),
+    _make_footprint_column("segment alignment", "segment_align", _show_count),
+    _make_footprint_column("lowering memory", "lowering_memory_bytes", show_bytes),
+    Column(
         "choices",
         lambda case: case.choices,
         summary="choices",
@@ -375,12 +410,38 @@ LIMITS: dict[str, Callable[[Threshold], str]] = {
 }
 
 
+# The figures of a Threshold's budget, by column.
+BUDGETS: dict[str, Callable[[Threshold], str]] = {
+    ".pte": lambda rule: show_bytes(rule.budget.program_bytes),
+    "parts": lambda rule: _show_count(rule.budget.partitions),
+    "DDR read": lambda rule: show_bytes(rule.budget.read_bytes),
+    "DDR write": lambda rule: show_bytes(rule.budget.write_bytes),
+    "spill": lambda rule: show_bytes(rule.budget.spill_bytes),
+    "fill": lambda rule: show_bytes(rule.budget.fill_bytes),
+    "largest context": lambda rule: show_bytes(rule.budget.context_bytes),
+    "VTCM MB": lambda rule: _show_count(rule.budget.vtcm_mb),
+    "segment alignment": lambda rule: _show_count(rule.budget.segment_align),
+    "lowering memory": lambda rule: show_bytes(rule.budget.lowering_memory_bytes),
+}
+
+
 def show_limit(name: str, rule: Threshold) -> str:
     """The limit of a figure of a case; of a SQNR that has none, the one over all sets."""
     every = rule.min_sqnr_db_all
     if name == "SQNR" and rule.min_sqnr_db is None and every is not None:
         return f"{every:.1f} over all sets"
-    return LIMITS[name](rule) if name in LIMITS else NOTHING
+    shown = LIMITS.get(name) or BUDGETS.get(name)
+    return shown(rule) if shown else NOTHING
+
+
+def list_charts(reports: Sequence[Report]) -> list[Column]:
+    """The columns that are drawn as bars; DDR traffic only if a case has some."""
+    cases = [case for report in reports for case in report.cases]
+    return [
+        one
+        for one in COLUMNS
+        if one.draw and (one.draw is not draw_traffic or any(map(one.is_had, cases)))
+    ]
 
 
 def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:

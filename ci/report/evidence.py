@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from ci.report.schema import ANY_MODEL, Case, Question, Report, Status, Threshold
+from ci.report.schema import ANY_MODEL, Budget, Case, Question, Report, Status, Threshold
 from provisioning.files import write_whole
 
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
@@ -27,6 +27,7 @@ CASE, LIMITS, POLICY, BASELINES, BUILD = "case", "limits", "policy", "baselines"
 NEEDED = {CASE, LIMITS, POLICY, BUILD, OWN}
 CONTROL, OTHER = "control: {}", "delegation and recorded figures"
 QUESTIONS = (Question.FAITHFUL.value, Question.QUANTIZED.value)
+BUDGET = Question.BUDGET.value
 PASSES = ("PASSED", "WARNED")
 NAMES = ("session", "model", "scheme", "soc", "backend")
 REFUSED = Status.UNSUPPORTED
@@ -120,7 +121,7 @@ def describe_result(
     own = (case.model, case.scheme, case.soc)
     controls = [one for one in report.controls if (one.model, one.scheme, one.soc) == own]
     named = {CONTROL.format(one.kind.value): one.rejected for one in controls}
-    asked = [*QUESTIONS, *([Question.TASK.value] if case.metric_name else []), OTHER]
+    asked = [*QUESTIONS, *([Question.TASK.value] if case.metric_name else []), BUDGET, OTHER]
     wrong = case.question.value if case.question else OTHER  # what else failed is not known
     tests = dict.fromkeys(asked, True) if case.status is Status.PASSED else {wrong: False}
     tests |= named
@@ -239,6 +240,18 @@ def _find_limit_faults(result: TestResult, wanted: Wanted | None) -> Iterator[st
                 yield f"its limits are weaker than those asked for: {what}"
 
 
+def _find_looser(budget: Budget, wanted: Budget) -> Iterator[str]:
+    """Yield each limit of a budget that is looser than the wanted one."""
+    names = [name for name in Budget.__struct_fields__ if name != "operators"]
+    pairs = {name: (getattr(budget, name), getattr(wanted, name)) for name in names}
+    for glob, limit in wanted.operators.items():
+        pairs[f"operators {glob}"] = (budget.operators.get(glob), limit)
+    for name, (own, asked) in pairs.items():
+        is_least = name == "segment_align"
+        if asked is not None and (own is None or (own < asked if is_least else own > asked)):
+            yield f"budget {name} {own}, {asked} asked for"
+
+
 def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
     """Yield each limit that is weaker than the wanted one, of any output."""
     outputs = {None, *(one.output for one in (*limits.outputs, *wanted.outputs))}
@@ -250,5 +263,6 @@ def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
             is_least = name.startswith("min_")
             if asked is not None and (own is None or (own < asked if is_least else own > asked)):
                 yield f"{place}{name} {own}, {asked:g} asked for"
+    yield from _find_looser(limits.budget, wanted.budget)
     if wanted.full_delegation and not limits.full_delegation:
         yield "full_delegation false"

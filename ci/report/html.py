@@ -21,7 +21,14 @@ from markupsafe import Markup
 
 from ci.report.annotation import repeat_command
 from ci.report.bars import Figure
-from ci.report.columns import COLUMNS, LIMITS, columns_of, find_margin, name_models, show_limit
+from ci.report.columns import (
+    LIMITS,
+    columns_of,
+    find_margin,
+    list_charts,
+    name_models,
+    show_limit,
+)
 from ci.report.comparison import SOURCES
 from ci.report.schema import Case, Control, ControlKind, Report, Status
 from ci.report.text import (
@@ -190,7 +197,7 @@ def make_figures(report: Report, shown: Sequence[tuple[int, Case]]) -> list[Figu
             column.chart,
             tuple(column.draw(case, report.threshold_for(case)) for _, case in shown),
         )
-        for column in COLUMNS
+        for column in list_charts([report])
         if column.draw
     ]
 

@@ -67,12 +67,13 @@ class ControlKind(str, Enum):
 
 class Question(str, Enum):
     """What a case answers, each with a verdict: whether the program computes its quantized model
-    (in float16 its float32 model), whether that model is near enough to the float32 one, and
-    whether the result is good for the user's task."""
+    (in float16 its float32 model), whether that model is near enough to the float32 one, whether
+    the result is good for the user's task, and whether the program is within its budget."""
 
     FAITHFUL = "faithful"
     QUANTIZED = "quantized"
     TASK = "task"
+    BUDGET = "budget"
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,6 +131,34 @@ class OutputThreshold(Record, frozen=True, kw_only=True):
     max_abs: Difference | None = None
 
 
+class Budget(Record, frozen=True, kw_only=True):
+    """The most that a program and its lowering may take, by the fields of Footprint, and the least
+    ``segment_align``; ``operators`` are how many nodes of a type a model may have, by a glob of
+    names. What is None is not limited."""
+
+    program_bytes: Count | None = None
+    context_bytes: Count | None = None
+    spill_bytes: Count | None = None
+    fill_bytes: Count | None = None
+    read_bytes: Count | None = None
+    write_bytes: Count | None = None
+    vtcm_mb: Count | None = None
+    partitions: Count | None = None
+    segment_align: Count | None = None
+    lowering_memory_bytes: Count | None = None
+    operators: dict[str, Count] = msgspec.field(default_factory=dict)
+
+    def merge(self, own: Budget) -> Budget:
+        """Return the budget with the limits of ``own`` over it."""
+        names = (name for name in Budget.__struct_fields__ if name != "operators")
+        given = {name: value for name in names if (value := getattr(own, name)) is not None}
+        operators = {**self.operators, **own.operators}
+        return msgspec.structs.replace(self, **given, operators=operators)
+
+
+NO_BUDGET = Budget()
+
+
 class Threshold(Record, frozen=True, kw_only=True):
     """What the policy asks of ``scheme``; ``model`` is "*" or the model with a rule of its own.
 
@@ -152,6 +181,7 @@ class Threshold(Record, frozen=True, kw_only=True):
     full_delegation: bool = True
     reason: str = ""
     outputs: tuple[OutputThreshold, ...] = ()
+    budget: Budget = NO_BUDGET
     # DROPPED
     min_sqnr_db_channel: Decibels | None = None
     max_gain_error: float | None = None
@@ -180,6 +210,48 @@ class OpCount(Record, frozen=True, kw_only=True):
 
     op: str
     count: Count
+
+
+class OperatorCount(Record, frozen=True, kw_only=True):
+    """How many nodes of a type of the lowered model are on the NPU, and how many on the CPU."""
+
+    op: str
+    npu: Count = 0
+    cpu: Count = 0
+
+
+class GraphFigures(Record, frozen=True, kw_only=True):
+    """A graph that QNN compiled: the bytes of the context binary that it is in, those of its
+    constants, and the VTCM that it was compiled with, where the context says them."""
+
+    name: str
+    context_bytes: Count
+    constant_bytes: Count | None = None
+    vtcm_mb: Count | None = None
+
+
+class Footprint(Record, frozen=True, kw_only=True):
+    """What a program and its lowering take; None is not known.
+
+    ``spill_bytes``, ``fill_bytes``, ``read_bytes`` and ``write_bytes`` are what an inference moves
+    between VTCM and DDR by the bandwidth summary that QNN prints when it prepares a graph, summed
+    over the graphs. ``context_bytes`` is the largest context binary of a graph, ``vtcm_mb`` the
+    most that one was compiled with. ``segment_align`` is the largest power of two, up to 4096,
+    that the start of each segment is a multiple of. ``lowering_memory_bytes`` is the peak resident
+    memory of the process while ExecuTorch or ONNX Runtime lowered the model."""
+
+    program_bytes: Count | None = None
+    context_bytes: Count | None = None
+    spill_bytes: Count | None = None
+    fill_bytes: Count | None = None
+    read_bytes: Count | None = None
+    write_bytes: Count | None = None
+    vtcm_mb: Count | None = None
+    partitions: Count | None = None
+    segment_align: Count | None = None
+    lowering_memory_bytes: Count | None = None
+    graphs: tuple[GraphFigures, ...] = ()
+    operators: tuple[OperatorCount, ...] = ()
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -325,7 +397,8 @@ class Case(Record, frozen=True, kw_only=True):
     asked for. ``lacks`` is the missing library or device that kept a case from running here.
     ``made_inputs`` is what a case's inputs are that were not given, such as random inputs;
     ``digests`` tell what it was made from apart, ``outputs`` show each output more closely.
-    ``program`` are the files of its program, first the one that a runtime opens. Of a run on a
+    ``program`` are the files of its program, first the one that a runtime opens. ``footprint`` is
+    what program and lowering take, ``recorded_footprint`` what was recorded of it. Of a run on a
     device, ``device`` are its figures there, ``sqnr_db_emulator`` and ``equal_emulator`` (the share
     of elements with the same bits) how near its outputs are to the emulator's."""
 
@@ -385,6 +458,8 @@ class Case(Record, frozen=True, kw_only=True):
     device: DeviceFigures | None = None
     sqnr_db_emulator: Decibels | None = None
     equal_emulator: Share | None = None
+    footprint: Footprint | None = None
+    recorded_footprint: Footprint | None = None
 
     @property
     def name(self) -> CaseName:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ci.report.bars import Bar
-from ci.report.columns import COLUMNS, NOTHING
+from ci.report.columns import NOTHING, list_charts
 from ci.report.html import render_page
 from ci.report.schema import Case, CaseName, Report, Status
 from ci.report.text import count, keep_end
@@ -119,7 +119,7 @@ def _follow(
                 draw(case, report.threshold_for(case)) if case else None for report, case in pairs
             ),
         )
-        for column in COLUMNS
+        for column in list_charts(reports)
         if (draw := column.draw)
     )
     return tuple(case.status if case else None for case in cases), tuple(lines)
@@ -128,7 +128,7 @@ def _follow(
 def write_trend(reports: Sequence[Report], rows: Sequence[Row], directory: Path) -> Path:
     """Write trend.html into ``directory``. Raises StoreError."""
     path = directory / PAGE
-    charts = [column.chart for column in COLUMNS if column.draw]
+    charts = [column.chart for column in list_charts(reports)]
     sessions = list(dict.fromkeys(one.title for one in reports))
     page = render_page(
         "trend.html.j2", reports=reports, rows=rows, charts=charts, sessions=sessions

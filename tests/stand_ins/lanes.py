@@ -19,6 +19,7 @@ from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, describe_tensor
+from ci.report.schema import Footprint
 from ci.report.write import write_report
 from tests.stand_ins.reports import make_report
 
@@ -65,6 +66,7 @@ class FloatEngine:
     layers: Mapping[str, Function] = field(default_factory=dict)
     bounds: dict[str, Any] = field(default_factory=dict)
     noise: float = 0.0
+    footprint: Footprint | None = None
     compiled: int = 0
     imports: tuple[str, ...] = ()
 
@@ -115,6 +117,7 @@ class FloatEngine:
             outputs=tuple(map(describe_tensor, outputs[0])),
             delegation=self.delegation,
             layers=tuple(layers),
+            footprint=self.footprint,
         )
 
     def explain(self, error: Exception, log: Path) -> str:

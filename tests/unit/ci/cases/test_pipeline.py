@@ -50,6 +50,7 @@ from ci.report.schema import (
     DeviceFigures,
     Digests,
     FallbackOp,
+    Footprint,
     OpCount,
     OutputFigures,
     Place,
@@ -790,6 +791,7 @@ def test_everything_that_is_known_is_in_the_row() -> None:
         delegation=left,
         made_inputs="random inputs",
         unshared_bytes=16,
+        footprint=Footprint(spill_bytes=61),
         **digests,
     )
     files = {"a/folder/q.bin": "c" * 64, "a/folder/p.pte": "d" * 64, "a/log": "e" * 64}
@@ -811,7 +813,7 @@ def test_everything_that_is_known_is_in_the_row() -> None:
         metric=MetricResult(51.0, 52.0, 53.0, 54.0),
         question=Question.TASK,
         warnings=("a warning",),
-        baseline=Baseline(55.0, 56.0),
+        baseline=Baseline(55.0, 56.0, Footprint(spill_bytes=62)),
         lacks="an Adreno",
         outputs=(OutputFigures(dtype="float32", shape=(57,)),),
         nearness=Nearness(60.0, 0.61),
@@ -840,6 +842,8 @@ def test_everything_that_is_known_is_in_the_row() -> None:
         "lacks": "an Adreno",
         "recorded_sqnr_db": 55.0,
         "recorded_sqnr_db_quantized": 56.0,
+        "footprint": Footprint(spill_bytes=61),
+        "recorded_footprint": Footprint(spill_bytes=62),
         "delegated_nodes": 11,
         "fallback_nodes": 12,
         "partitions": 13,

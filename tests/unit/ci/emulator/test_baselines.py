@@ -24,7 +24,7 @@ from ci.cases.spec import CaseSpec
 from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
-from ci.report.schema import Case, Status, Tool
+from ci.report.schema import Case, Footprint, OperatorCount, Status, Tool
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
@@ -73,15 +73,23 @@ def test_what_is_recorded_is_read_back_for_that_toolchain_alone(
         status=Status.PASSED,
         sqnr_db=33.46,
         sqnr_db_quantized=32.44,
+        footprint=Footprint(
+            program_bytes=64_000,
+            spill_bytes=0,
+            lowering_memory_bytes=1,
+            operators=(OperatorCount(op="add", npu=1),),
+        ),
     )
-    other = msgspec.structs.replace(case, scheme="fp16", sqnr_db=64.3, sqnr_db_quantized=None)
+    plain = msgspec.structs.replace(case, sqnr_db_quantized=None, footprint=None)
+    other = msgspec.structs.replace(plain, scheme="fp16", sqnr_db=64.3)
     failed = msgspec.structs.replace(case, scheme="16a8w", status=Status.FAILED)
     users = msgspec.structs.replace(case, model="/home/me/net.py:factory")
     (path,) = record_baselines(make_report([case, failed, users], toolchain=TOOLS))
     assert path == tmp_path / "baselines" / "executorch-9.2-qnn-runtime-9.1.toml"
     record_baselines(make_report([other], toolchain=TOOLS))
     assert read_baselines(TOOLS) == {
-        "mlp 8a8w SM8650": Baseline(33.5, 32.4),
+        # Without what varies, and what is no figure.
+        "mlp 8a8w SM8650": Baseline(33.5, 32.4, Footprint(program_bytes=64_000, spill_bytes=0)),
         "mlp fp16 SM8650": Baseline(64.3),
     }
     newer = (*TOOLS[:3], Tool(name="executorch", version="9.3"))

@@ -12,7 +12,7 @@ from ci.models.user_models import Metric, MetricResult
 from ci.report.schema import Question
 
 METRIC = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.125, min=0.75)
-FAITHFUL, QUANTIZED, TASK = (Reason(question, question.value) for question in Question)
+FAITHFUL, QUANTIZED, TASK, _ = (Reason(question, question.value) for question in Question)
 MODEL = Reason(Question.TASK, "model", is_model=True)
 
 

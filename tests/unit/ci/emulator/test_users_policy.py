@@ -12,7 +12,9 @@ from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
+from ci.report.schema import Budget
 from provisioning.errors import ManifestError
+from provisioning.manifest.targets import Backend
 
 SOCS = ["SM8550", "SM8650", "SM8750"]
 EXTENDS = 'extends = "default"\n'
@@ -246,3 +248,55 @@ def test_limits_of_an_output_are_checked(repository: Path, wrong: str) -> None:
     lines = f"[{table}]\n{wrong}" if "=" in wrong else f"[{table}.{wrong}]\nmax_abs = 1"
     with pytest.raises(ManifestError):
         read(repository, f'extends = "default"\n[models.net]\npath = "nets/net.py:f"\n{lines}\n')
+
+
+BUDGET = """
+[budget]
+lowering_memory_bytes = 9_000
+[models.net.budget]
+spill_bytes = 0
+operators = { "*permute*" = 2 }
+[models.net.budget.schemes.8a8w]
+program_bytes = 70_000
+operators = { "aten.cat.*" = 1 }
+"""
+GRAPH_BYTES = 2_097_152 << 10  # what QNN holds of a graph
+
+
+def test_a_budget_is_the_default_s_then_the_model_s_then_the_scheme_s(repository: Path) -> None:
+    policy = read(repository, WHOLE + BUDGET)
+    common = Budget(context_bytes=GRAPH_BYTES, lowering_memory_bytes=9_000)
+    assert policy.limits_of("other-net", Scheme.A8W8).budget == common
+    operators = {"*permute*": 2}
+    own = common.merge(Budget(spill_bytes=0, operators=operators))
+    assert policy.limits_of("net", Scheme.FP16).budget == own
+    narrow = Budget(program_bytes=70_000, operators={"aten.cat.*": 1})
+    assert policy.limits_of("net", Scheme.A8W8).budget == own.merge(narrow)
+    assert policy.budget_of("net", Scheme.FP16) == Budget(spill_bytes=0, operators=operators)
+    assert policy.for_backend(Backend.LPAI).limits_of("net", Scheme.A8W8).budget == common
+
+
+@pytest.mark.parametrize("lane", ["emulator", "onnx"])
+def test_every_program_has_the_limit_that_qnn_has(lane: str) -> None:
+    policy = read_emulator_policy(lane=lane)
+    for scheme in policy.schemes:
+        assert policy.limits_of("mlp", scheme).budget == Budget(context_bytes=GRAPH_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "spil_bytes = 0",
+            "models.net.budget.spil_bytes: there is no such key; did you mean spill_bytes",
+        ),
+        ("spill_bytes = -1", "`int` >= 0"),
+        ('spill_bytes = "1 MB"', "Expected `int | null`, got `str`"),
+        ("schemes.8a9w = {}", "8a9w"),
+    ],
+)
+def test_a_wrong_budget_is_named_with_its_line(repository: Path, line: str, words: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        read(repository, f"{WHOLE}\n[models.net.budget]\n{line}\n")
+    assert words in str(caught.value)
+    assert "line " in str(caught.value)

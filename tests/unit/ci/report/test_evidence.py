@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -126,7 +127,8 @@ def limit(name: str, value: Any, *, seal: bool = True) -> Tamper:
     def change(row: dict[str, Any]) -> None:
         row["annotations"][name] = value
         if seal:
-            row["digest"] = {"sha256": digest_limits(Threshold(**row["annotations"]))}
+            limits = msgspec.convert(row["annotations"], Threshold)
+            row["digest"] = {"sha256": digest_limits(limits)}
 
     return of(LIMITS, change)
 
@@ -167,6 +169,8 @@ TAMPERED: dict[str, Tamper] = {
     "a weaker limit": limit("min_sqnr_db_all", 1.0),
     "a wider margin": limit("max_above_noise_db", 60.0),
     "a limit left out": limit("min_equal", None),
+    "a larger budget": limit("budget", {"context_bytes": 3 << 30}),
+    "no budget": limit("budget", {}),
     "any delegation": limit("full_delegation", False),
     "a limit without its digest": limit("min_sqnr_db_all", 90.0, seal=False),
     "limits that are words": limit("min_sqnr_db_all", "much", seal=False),

@@ -1,0 +1,100 @@
+"""What a program and its lowering take, measured while an engine lowers it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import resource
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci.report.schema import Footprint, GraphFigures, OperatorCount
+from provisioning.doctor.survey.context_binaries import ContextBinary
+from provisioning.doctor.survey.programs import SegmentSpan
+
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+RESET_PEAK = "5"  # proc(5): sets VmHWM to what is resident now
+PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
+# Seen of QNN 2.47 to 2.51 on stdout at every log level, once per graph that HTP prepares.
+SUMMARY = re.compile(r"^=+ DDR bandwidth summary =+\s*\n((?:\w+=\d+\s*\n)+)", re.MULTILINE)
+FIGURE = re.compile(r"^(\w+)=(\d+)", re.MULTILINE)
+NAMES = {
+    "spill_bytes": "spill_bytes",
+    "fill_bytes": "fill_bytes",
+    "read_total_bytes": "read_bytes",
+    "write_total_bytes": "write_bytes",
+}
+
+
+@dataclass
+class Peak:
+    """The peak resident memory of a process over a while, in bytes."""
+
+    size_bytes: int = 0
+
+
+@contextmanager
+def measure_peak() -> Iterator[Peak]:
+    """Measure this process's memory while the block runs; where the kernel does not let the peak be
+    reset, since the process began."""
+    peak = Peak()
+    with suppress(OSError):
+        RESET.write_text(RESET_PEAK, encoding="ascii")
+    yield peak
+    found = PEAK.search(STATUS.read_text(encoding="ascii", errors="replace"))
+    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak.size_bytes = (int(found[1]) if found else usage) << 10
+
+
+def flush_stdio() -> None:
+    """Let C's stdio, with which QNN prints, write what it holds."""
+    ctypes.CDLL(None).fflush(None)
+
+
+def read_traffic(log: str, graphs: int) -> dict[str, int]:
+    """Return bytes by the name of the figure, summed over QNN's summaries; nothing unless there is
+    one for each of ``graphs``, since a sum that lacks one would be too small."""
+    summaries = [dict(FIGURE.findall(text)) for text in SUMMARY.findall(log)]
+    if not graphs or len(summaries) != graphs:
+        return {}
+    return {
+        own: sum(int(one[name]) for one in summaries)
+        for name, own in NAMES.items()
+        if all(name in one for one in summaries)
+    }
+
+
+def make_footprint(
+    *,
+    program_bytes: int,
+    partitions: int,
+    contexts: Iterable[ContextBinary],
+    segments: Iterable[SegmentSpan] = (),
+    log: str,
+    operators: Iterable[OperatorCount],
+    peak: Peak,
+) -> Footprint:
+    """Return all figures of a program. ``log`` is what QNN printed while it was lowered."""
+    graphs = tuple(
+        GraphFigures(
+            name=graph.name,
+            context_bytes=one.size_bytes,
+            constant_bytes=graph.constant_bytes,
+            vtcm_mb=graph.vtcm_mb,
+        )
+        for one in contexts
+        for graph in one.graphs
+    )
+    return Footprint(
+        program_bytes=program_bytes,
+        partitions=partitions,
+        context_bytes=max((one.context_bytes for one in graphs), default=None),
+        vtcm_mb=max((one.vtcm_mb for one in graphs if one.vtcm_mb is not None), default=None),
+        segment_align=min((one.align for one in segments), default=None),
+        lowering_memory_bytes=peak.size_bytes,
+        graphs=graphs,
+        operators=tuple(sorted(operators, key=lambda one: (-one.npu - one.cpu, one.op))),
+        **read_traffic(log, len(graphs)),
+    )

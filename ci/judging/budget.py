@@ -1,0 +1,97 @@
+"""A footprint against a budget: what exceeds it, by how much, and what could be limited tighter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from ci.judging.gate import Reason
+from ci.report.schema import Budget, Footprint, Question
+from ci.report.text import count
+
+ROOM = 0.9  # of a limit; a figure below it suggests a tighter one
+LEAST = "segment_align"  # of the figures, this one may not be too small
+MEASURED = ("lowering_memory_bytes",)  # varies from run to run
+UNITS = {"vtcm_mb": " MB", "partitions": "", LEAST: ""}  # others are bytes
+TILES = "activations do not fit into VTCM: take smaller inputs, fewer bits or a SoC with more VTCM"
+TRAFFIC = "look for operators that only move data, such as transposes, or take fewer bits"
+OPERATORS = "write that part of the model differently, so that it needs fewer of them"
+UNKNOWN = (
+    "lower for HTP on this host, without online_prepare, so that QNN prepares the graph and prints"
+    " its DDR bandwidth summary, or remove the limit"
+)
+# What a figure is, and what to do about one that is too large.
+FIGURES = {
+    "program_bytes": ("the program", "take fewer bits for the weights, or share them"),
+    "context_bytes": (
+        "the largest context binary of a graph",
+        "split the model (an LLM: into more shards), or take fewer bits for the weights",
+    ),
+    "spill_bytes": ("spill to DDR", TILES),
+    "fill_bytes": ("fill from DDR", TILES),
+    "read_bytes": ("reading from DDR", TRAFFIC),
+    "write_bytes": ("writing to DDR", TRAFFIC),
+    "vtcm_mb": ("VTCM", "compile with less VTCM, or for a SoC that has more"),
+    "partitions": ("partitions", "bring to the NPU what separates them: see what is on the CPU"),
+    LEAST: ("the alignment of segments", "set ExecutorchBackendConfig.segment_alignment"),
+    "lowering_memory_bytes": ("peak memory of lowering", "split the model"),
+}
+
+
+@dataclass(frozen=True)
+class Excess:
+    """A limit that is exceeded: what, by how much, and what to do."""
+
+    text: str
+    fix: str
+
+
+def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> tuple[Excess, ...]:
+    """Return what exceeds a budget. A figure that is not known exceeds a limit of the model's
+    ``own``: what cannot be checked is not within it."""
+    return tuple(_find_excesses(footprint or Footprint(), budget, own))
+
+
+def _find_excesses(known: Footprint, budget: Budget, own: Budget) -> Iterator[Excess]:
+    for name, (what, fix) in FIGURES.items():
+        limit, now = getattr(budget, name), getattr(known, name)
+        if limit is None:
+            continue
+        if now is None:
+            if getattr(own, name) is not None:
+                yield Excess(f"{name} = {limit:,} cannot be checked: {what} is not known", UNKNOWN)
+        elif (now < limit) if name == LEAST else (now > limit):
+            unit, apart = UNITS.get(name, " bytes"), abs(now - limit)
+            share = f" ({100 * apart / limit:.0f} %)" if limit else ""
+            side = "below" if name == LEAST else "above"
+            text = f"{what} {now:,}{unit}, {apart:,}{unit}{share} {side} {name} = {limit:,}"
+            yield Excess(text, fix)
+    for glob, limit in budget.operators.items():
+        nodes = [one for one in known.operators if fnmatchcase(one.op, glob)]
+        found = sum(one.npu + one.cpu for one in nodes)
+        if found > limit:
+            text = f"{count(found, 'node')} of {glob}, {found - limit} more than its {limit}"
+            yield Excess(text, OPERATORS)
+
+
+def name_excesses(excesses: Sequence[Excess]) -> list[Reason]:
+    """Return them as reasons that fail a case."""
+    return [Reason(Question.BUDGET, one.text) for one in excesses]
+
+
+def advise_on_budget(excesses: Sequence[Excess]) -> list[str]:
+    """Return the line that says what to do."""
+    fixes = dict.fromkeys(one.fix for one in excesses)
+    return [f"  fix: {'; '.join(fixes)}; if it is meant, raise the budget"] if fixes else []
+
+
+def suggest_tighter(footprint: Footprint | None, own: Budget) -> Iterator[str]:
+    """Yield a warning for each limit of the model's ``own`` that its figure is below by more than
+    10 %: a limit that is far away notices little."""
+    for name, (what, _) in FIGURES.items():
+        limit, now = getattr(own, name), getattr(footprint, name, None)
+        if limit and now is not None and name != LEAST and now < ROOM * limit:
+            left = f"{int(100 - 100 * now / limit)} % below its budget"
+            tighter = int(now / ROOM) if name in MEASURED else now
+            yield f"{what} is {now:,}{UNITS.get(name, ' bytes')}, {left}: set {name} = {tighter}"

@@ -1,0 +1,252 @@
+"""What a program takes against what it may take: figures, limits, a case that exceeds one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ci.cases.baselines import Baseline
+from ci.cases.engine import Compiled, Delegation, Fallback, Staging
+from ci.cases.footprint import Peak, make_footprint, measure_peak, read_traffic
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.spec import CaseSpec
+from ci.judging.budget import FIGURES, LEAST, advise_on_budget, find_excesses, suggest_tighter
+from ci.models.schemes import Scheme
+from ci.models.user_models import ModelBudget, ModelEntry, Source
+from ci.report.columns import columns_of, list_charts, show_limit
+from ci.report.html import render_html
+from ci.report.schema import Budget, Footprint, OperatorCount, Question, Status, Threshold
+from provisioning.doctor.survey.programs import parse_program
+from provisioning.manifest.targets import Backend
+from tests.stand_ins.lanes import LABELLER, SPEC, EchoRunner, FloatEngine, run_case
+from tests.stand_ins.lowered import make_binary, make_program
+from tests.stand_ins.reports import make_report
+
+# Written by QNN 2.49.40 for a graph each; in between there are its progress bars.
+SUMMARY = """Starting stage: Finalizing Graph Sequence
+
+====== DDR bandwidth summary ======
+spill_bytes={0}
+fill_bytes={1}
+write_total_bytes=2048
+read_total_bytes=26624
+
+Completed stage: Finalizing Graph Sequence (106 us)
+"""
+TAKEN = Footprint(
+    program_bytes=1000,
+    context_bytes=900,
+    spill_bytes=40,
+    fill_bytes=50,
+    read_bytes=600,
+    write_bytes=70,
+    vtcm_mb=8,
+    partitions=2,
+    segment_align=128,
+    lowering_memory_bytes=5000,
+    operators=(
+        OperatorCount(op="aten.permute_copy.default", npu=2, cpu=1),
+        OperatorCount(op="aten.linear.default", npu=4),
+    ),
+)
+NONE = Budget()
+
+
+def make_policy(**limits: int) -> EmulatorPolicy:
+    entry = ModelEntry("/net.py:f", (Scheme.A8W8,), budget=ModelBudget(**limits))
+    return msgspec.structs.replace(read_emulator_policy(), models={"net": entry})
+
+
+def test_the_traffic_of_all_graphs_is_added() -> None:
+    log = SUMMARY.format(1, 2) + "[###    ] 30%\r" + SUMMARY.format(30, 40)
+    traffic = {"spill_bytes": 31, "fill_bytes": 42, "read_bytes": 53248, "write_bytes": 4096}
+    assert read_traffic(log, 2) == traffic
+
+
+@pytest.mark.parametrize(
+    ("log", "graphs"),
+    [
+        ("", 1),
+        (SUMMARY.format(1, 2), 2),
+        (SUMMARY.format(1, 2) * 2, 1),
+        (SUMMARY.format(1, 2), 0),
+        ("====== DDR bandwidth summary ======\n", 1),
+    ],
+)
+def test_a_sum_that_may_lack_a_graph_is_no_figure(log: str, graphs: int) -> None:
+    assert read_traffic(log, graphs) == {}
+
+
+def test_a_log_without_a_figure_leaves_that_one_unknown() -> None:
+    log = SUMMARY.format(1, 2).replace("fill_bytes=2\n", "")
+    assert "fill_bytes" not in read_traffic(log, 1)
+    assert read_traffic(log, 1)["spill_bytes"] == 1
+
+
+def test_a_footprint_is_read_from_the_program_and_its_log() -> None:
+    binary = make_binary(graphs=("prefill", "decode", "embed"), vtcm_mb=4)
+    data = make_program(binary)
+    program = parse_program(memoryview(data), "net.pte")
+    assert program
+    found = make_footprint(
+        program_bytes=len(data),
+        partitions=3,
+        contexts=program.contexts,
+        segments=program.segments,
+        log=SUMMARY.format(5, 6) * 3,
+        operators=[OperatorCount(op="b", npu=1), OperatorCount(op="a", cpu=2)],
+        peak=Peak(77),
+    )
+    assert [one.name for one in found.graphs] == ["prefill", "decode", "embed"]
+    assert {one.context_bytes for one in found.graphs} == {found.context_bytes} == {len(binary)}
+    assert (found.vtcm_mb, found.partitions, found.lowering_memory_bytes) == (4, 3, 77)
+    assert (found.program_bytes, found.spill_bytes) == (len(data), 15)
+    assert found.segment_align == min(one.align for one in program.segments)
+    assert [one.op for one in found.operators] == ["a", "b"]
+
+
+def test_the_peak_is_that_of_the_block() -> None:
+    big = 64 << 20
+    held = bytearray(big)
+    del held
+    with measure_peak() as before:
+        pass
+    with measure_peak() as peak:
+        held = bytearray(big)
+    del held
+    with measure_peak() as after:
+        pass
+    assert peak.size_bytes - before.size_bytes > big // 2
+    assert peak.size_bytes - after.size_bytes > big // 2
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_each_figure_may_reach_its_limit_and_not_exceed_it(name: str) -> None:
+    reached = getattr(TAKEN, name)
+    step = -1 if name == LEAST else 1
+    (excess,) = find_excesses(TAKEN, Budget(**{name: reached - step}), NONE)
+    assert f"{name} = {reached - step:,}" in excess.text
+    assert f"{reached:,}" in excess.text
+    assert excess.fix in "".join(advise_on_budget([excess]))
+    for limit in (reached, reached + 9 * step):
+        assert find_excesses(TAKEN, Budget(**{name: limit}), NONE) == ()
+
+
+def test_nodes_of_an_operator_are_counted_on_both_processors() -> None:
+    def find(limit: int) -> list[str]:
+        budget = Budget(operators={"*permute*": limit, "*conv*": 0})
+        return [one.text for one in find_excesses(TAKEN, budget, NONE)]
+
+    assert find(3) == []
+    assert find(1) == ["3 nodes of *permute*, 2 more than its 1"]
+
+
+def test_what_is_not_known_exceeds_a_limit_of_the_model_s_own() -> None:
+    budget = Budget(spill_bytes=9, context_bytes=9)
+    for footprint in (None, Footprint(context_bytes=9)):
+        assert find_excesses(footprint, Budget(spill_bytes=9), NONE) == ()
+        texts = [one.text for one in find_excesses(footprint, budget, Budget(spill_bytes=9))]
+        assert texts == ["spill_bytes = 9 cannot be checked: spill to DDR is not known"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"read_bytes": 667}, "reading from DDR is 600 bytes, 10 % below its budget: set "),
+        ({"read_bytes": 666}, ""),
+        ({"spill_bytes": 0}, ""),
+        ({"segment_align": 4096}, ""),
+        ({"lowering_memory_bytes": 9000}, "set lowering_memory_bytes = 5555"),
+    ],
+)
+def test_a_figure_far_below_its_limit_suggests_a_tighter_one(
+    limits: dict[str, int], words: str
+) -> None:
+    found = "".join(suggest_tighter(TAKEN, Budget(**limits)))
+    assert words in found
+    assert bool(found) is bool(words)
+    assert not list(suggest_tighter(None, Budget(**limits)))
+
+
+def judge(work: Path, policy: EmulatorPolicy, **setup: object) -> tuple[Status, str, object]:
+    engine = replace(LABELLER, footprint=TAKEN)
+    runner = EchoRunner(lambda sets: [LABELLER.quantized(*one) for one in sets])  # type: ignore[misc]
+    spec = replace(SPEC, model="net", source=Source("/net.py:f"))
+    case = run_case(work, engine, runner, policy, spec, **setup).case
+    assert case.footprint == TAKEN
+    return case.status, case.reason, case.question
+
+
+def test_a_case_over_its_budget_fails_as_that(tmp_path: Path) -> None:
+    assert judge(tmp_path / "ok", make_policy(program_bytes=1000)) == (Status.PASSED, "", None)
+    status, reason, question = judge(tmp_path / "over", make_policy(program_bytes=800))
+    assert (status, question) == (Status.FAILED, Question.BUDGET)
+    first, fix = reason.splitlines()[:2]
+    told = "over its budget: the program 1,000 bytes, 200 bytes (25 %) above program_bytes = 800"
+    assert first == told
+    assert fix.startswith("  fix: take fewer bits for the weights")
+
+
+def test_a_cached_case_keeps_its_figures_and_fails_again(tmp_path: Path) -> None:
+    policy = make_policy(program_bytes=800)
+    for _ in range(2):
+        assert judge(tmp_path, policy)[0] is Status.FAILED
+
+
+def test_a_program_that_cannot_run_here_is_judged_by_its_budget(tmp_path: Path) -> None:
+    status, reason, question = judge(tmp_path, make_policy(partitions=1), device="a phone")
+    assert (status, question) == (Status.FAILED, Question.BUDGET)
+    assert "partitions 2, 1 (100 %) above partitions = 1" in reason
+    fit = judge(tmp_path / "fit", make_policy(partitions=2), device="a phone")
+    assert fit[0] is Status.UNSUPPORTED
+
+
+def test_budgets_are_those_of_htp(tmp_path: Path) -> None:
+    policy = make_policy(program_bytes=800).for_backend(Backend.LPAI)
+    assert judge(tmp_path, policy)[0] is Status.PASSED
+
+
+def test_the_report_shows_figures_limits_and_what_was_recorded(tmp_path: Path) -> None:
+    engine = replace(LABELLER, footprint=TAKEN)
+    runner = EchoRunner(lambda sets: [LABELLER.quantized(*one) for one in sets])  # type: ignore[misc]
+    recorded = Footprint(program_bytes=700, read_bytes=500, write_bytes=70)
+    db = run_case(tmp_path, engine, runner).case.sqnr_db or 0.0
+    baselines = {"mlp 8a8w SM8650": Baseline(db, None, recorded)}
+    case = run_case(tmp_path, engine, runner, baselines=baselines).case
+    assert case.recorded_footprint == recorded
+    named = {one.name: one for one in columns_of([case])}
+    assert named["spill"].show(case) == "40 B"
+    assert named["DDR read"].hint
+    assert named["DDR read"].hint(case) == "500 B recorded"
+    rule = Threshold(scheme="8a8w", budget=Budget(spill_bytes=50, read_bytes=700, write_bytes=90))
+    assert show_limit("spill", rule) == "50 B"
+    report = make_report([case], thresholds=(rule,))
+    assert "DDR traffic" in {one.chart for one in list_charts([report])}
+    (chart,) = [one for one in list_charts([report]) if one.chart == "DDR traffic"]
+    assert chart.draw
+    bar = chart.draw(case, rule)
+    assert (bar.segments, bar.limit, bar.marker) == (((670, "value"),), 790, 570)
+    assert "DDR traffic" in render_html(report)
+    bare = make_report([msgspec.structs.replace(case, footprint=None)])
+    assert "DDR traffic" not in {one.chart for one in list_charts([bare])}
+
+
+def test_a_case_of_which_qnn_takes_nothing_leaves_no_context_and_fails_alone(
+    tmp_path: Path,
+) -> None:
+    """Seen in test_onnx with a provider and libraries of different QNN."""
+
+    class Refused(FloatEngine):
+        def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+            compiled: Compiled = super().compile(spec, staging)
+            (staging.directory / compiled.binary).unlink()
+            left = Delegation(0, 1, 0, (Fallback("Gemm", "not offered to QNN"),))
+            return msgspec.structs.replace(compiled, delegation=left)
+
+    engine = Refused(LABELLER.compute, LABELLER.sets)
+    case = run_case(tmp_path, engine, EchoRunner(lambda sets: sets)).case
+    assert (case.status, case.question) == (Status.FAILED, None)
+    assert "QNN accepted no node: not offered to QNN" in case.reason
