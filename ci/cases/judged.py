@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from ci.judging.budget import (
     Excess,
     advise_on_budget,
     find_excesses,
-    name_excesses,
     suggest_tighter,
 )
 from ci.judging.details import describe_outputs
@@ -342,6 +341,11 @@ class CaseJudge:
         given = self.spec.source.reference
         reference = find_suite_model(given or self.spec.model) or given
         return tuple(find_places(reason) or [find_factory(reference)] if reference else [])
+
+
+def name_excesses(excesses: Sequence[Excess]) -> list[Reason]:
+    """Return what is over a budget as reasons that fail a case."""
+    return [Reason(Question.BUDGET, one.text) for one in excesses]
 
 
 def make_case(

@@ -16,12 +16,12 @@ from msgspec import structs
 from ci.cases.baselines import Baseline
 from ci.cases.cache import CompileJob, CompileResult, programs_home
 from ci.cases.engine import Compiled, Engine, Program, RunError, Runner, Sets
-from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run, SessionOptions
+from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run, SessionOptions, name_excesses
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
 from ci.cases.runners import INPUT_LIST
 from ci.cases.spec import CaseSpec
-from ci.judging.budget import advise_on_budget, name_excesses
+from ci.judging.budget import advise_on_budget
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, Reason, References, judge
 from ci.judging.verdict import judge_metric, name_reasons

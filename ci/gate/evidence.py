@@ -14,10 +14,11 @@ from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.gate.jobs import Shard
 from ci.gate.schema import PlannedJob
+from ci.judging.budget import find_excesses
 from ci.models.schemes import Scheme
 from ci.report.junit import render_junit
 from ci.report.merge import name_of
-from ci.report.schema import HTP, Case, Report, Status, Summary, Threshold
+from ci.report.schema import HTP, NO_BUDGET, Case, Report, Status, Summary, Threshold
 from ci.report.text import count, name_some, show_counts
 
 SHOWN = 5
@@ -162,7 +163,11 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
     except ValueError as error:
         yield str(error)
         return
-    if set(report.thresholds) != set(policy.describe_limits(specs)):
+    given, own = (
+        {(one.scheme, one.model): one for one in rules}
+        for rules in (report.thresholds, policy.describe_limits(specs))
+    )
+    if given != own or len(given) < len(report.thresholds):
         yield "it was judged by other limits than those of the policy"
     refused = [
         f"{one.model} {one.scheme} {one.soc}"
@@ -187,7 +192,10 @@ def _doubt_cases(report: Report) -> Iterator[str]:
     """Passed cases that say of themselves that they did not pass."""
     tried = {name_of(one) for one in report.controls}
     for case in (one for one in report.cases if one.status is Status.PASSED):
-        doubts = [*_doubt_case(case, report.threshold_for(case))]
+        rule = report.threshold_for(case)
+        doubts = [*_doubt_case(case, rule)]
+        budget = rule.budget if rule else NO_BUDGET
+        doubts += [one.text for one in find_excesses(case.footprint, budget, NO_BUDGET)]
         if name_of(case) not in tried:
             doubts.append("no control")
         if doubts:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from ci.judging.gate import Reason
-from ci.report.schema import Budget, Footprint, Question
+from ci.report.schema import Budget, Footprint
 from ci.report.text import count
 
 ROOM = 0.9  # of a limit; a figure below it suggests a tighter one
@@ -73,11 +72,6 @@ def _find_excesses(known: Footprint, budget: Budget, own: Budget) -> Iterator[Ex
         if found > limit:
             text = f"{count(found, 'node')} of {glob}, {found - limit} more than its {limit}"
             yield Excess(text, OPERATORS)
-
-
-def name_excesses(excesses: Sequence[Excess]) -> list[Reason]:
-    """Return them as reasons that fail a case."""
-    return [Reason(Question.BUDGET, one.text) for one in excesses]
 
 
 def advise_on_budget(excesses: Sequence[Excess]) -> list[str]:

@@ -277,6 +277,10 @@ TAMPERED: dict[str, Tamper] = {
     "a shard of what has none": in_field(
         shard={"index": 1, "count": 1, "positions": [0], "whole": "0" * 64, "policy": "0" * 64}
     ),
+    "no budget": in_limits(budget={}),
+    "a graph that QNN does not hold": in_report(
+        lambda data: data["cases"][0].update(footprint={"context_bytes": 3 << 30})
+    ),
     "weaker limits": in_limits(min_sqnr_db_all=-50.0),
     "no limits": in_field(thresholds=[]),
     "partial delegation allowed": in_limits(full_delegation=False),
