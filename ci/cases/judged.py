@@ -31,6 +31,7 @@ from ci.judging.budget import (
     Excess,
     advise_on_budget,
     find_excesses,
+    find_slow,
     suggest_tighter,
 )
 from ci.judging.details import describe_outputs
@@ -202,14 +203,15 @@ class CaseJudge:
         verdict = judge_outputs(references, outputs, compiled.inputs, compiled.outputs, self.limits)
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
         task = self.measure_metric(references, outputs)
-        over = self.find_excesses(compiled)
+        slow, nearly = find_slow(run.notes.device, self.limits.budget)
+        over = (*self.find_excesses(compiled), *slow)
         every = [*verdict.reasons, *task, *name_excesses(over)]
         failing, forgiven = forgive(every, self.metric)
         self.evidence.question = failing[0].question if failing else None
         unjudged = self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf
         own = [NO_FLOAT] * unjudged  # the file is its own reference
         tighter = suggest_tighter(compiled.footprint, self.budget)
-        self.evidence.warnings = (*forgiven, *verdict.warnings, *own, *tighter)
+        self.evidence.warnings = (*forgiven, *verdict.warnings, *own, *tighter, *nearly)
         proofless = verdict.proofless
         if proofless and self.evidence.metric and not task:
             self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)

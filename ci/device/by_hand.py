@@ -8,14 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from ci.cases.cache import RECORD, Artifact
-from ci.cases.engine import INPUTS
-from ci.cases.runners import INPUT_LIST
-from ci.models.tensors import FILE
 from provisioning.errors import UsageError
 
 BY_HAND, RUN_CASES, CASES = "by-hand.md", "run-cases.sh", "cases"
-PROGRAM = "program.pte"
+PROGRAM, INPUT_LIST = "program.pte", "input_list.txt"
+# As ci.cases.cache and ci.cases.engine write them, which need more packages than staging does.
+RECORD, INPUTS, FILE = "artifact.json", "inputs", "{}_{}.raw"
 BY_HAND_TEXT = """\
 # Without qnn-ci
 
@@ -92,6 +90,20 @@ exit $failed
 """
 
 
+class KeptProgram(msgspec.Struct, frozen=True):
+    """Of a kept program: its file, and how many input sets of which tensors it has."""
+
+    program: str
+    sets: int
+    inputs: tuple[object, ...]
+
+
+class KeptRecord(msgspec.Struct, frozen=True):
+    """Of a kept program's record what is needed to run it."""
+
+    compiled: KeptProgram
+
+
 def write_by_hand(bundle: Path, runner: str, kept: Path | None) -> None:
     """Write the page and, for the cases that a run kept, their files and a script. Raises
     UsageError if nothing was kept."""
@@ -119,20 +131,20 @@ def list_artifacts(kept: Path) -> list[Path]:
 def list_programs(kept: Path | None) -> Iterator[Path]:
     """Yield the programs that a run kept. Raises UsageError as list_artifacts does."""
     for artifact in list_artifacts(kept) if kept else ():
-        yield artifact / read_artifact(artifact).compiled.program
+        yield artifact / read_kept(artifact).program
 
 
-def read_artifact(directory: Path) -> Artifact:
-    """Return the record of a kept program. Raises UsageError for another file."""
+def read_kept(directory: Path) -> KeptProgram:
+    """Return what a record says of its program. Raises UsageError for another file."""
     try:
-        return msgspec.json.decode((directory / RECORD).read_bytes(), type=Artifact)
+        return msgspec.json.decode((directory / RECORD).read_bytes(), type=KeptRecord).compiled
     except msgspec.MsgspecError as error:
         raise UsageError(f"{directory / RECORD} is damaged", why=str(error)) from error
 
 
 def copy_case(artifact: Path, target: Path) -> None:
     """Copy a program and its inputs, with the list that a runner reads, to ``target``."""
-    compiled = read_artifact(artifact).compiled
+    compiled = read_kept(artifact)
     target.mkdir(parents=True)
     shutil.copyfile(artifact / compiled.program, target / PROGRAM)
     rows = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from ci.report.schema import Budget, Footprint
+from ci.report.schema import Budget, DeviceFigures, Footprint
 from ci.report.text import count
 
 ROOM = 0.9  # of a limit; a figure below it suggests a tighter one
@@ -36,6 +36,21 @@ FIGURES = {
     LEAST: ("the alignment of segments", "set ExecutorchBackendConfig.segment_alignment"),
     "lowering_memory_bytes": ("peak memory of lowering", "split the model"),
 }
+
+
+# Of what a device takes: its field and that of its spread in DeviceFigures, what it is, what to do.
+TIMES = {
+    "p50_ms": ("p50_ms", "p50_spread_ms", "the median of a run"),
+    "p90_ms": ("p90_ms", "p90_spread_ms", "the 90th percentile of a run"),
+    "load_ms": ("load_ms", "load_spread_ms", "loading"),
+    "device_memory_bytes": ("peak_memory_bytes", "", "memory on the device"),
+}
+SLOW = (
+    "take fewer bits, keep more on the NPU, or lower and run in a faster performance mode;"
+    " profile_level = detailed shows where the time goes"
+)
+HOT = "the device was throttled: let it cool and run again"
+TIMELESS = "run it with a qnn_executor_runner that was built with EXECUTORCH_ENABLE_EVENT_TRACER"
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,34 @@ def _find_excesses(known: Footprint, budget: Budget, own: Budget) -> Iterator[Ex
         if found > limit:
             text = f"{count(found, 'node')} of {glob}, {found - limit} more than its {limit}"
             yield Excess(text, OPERATORS)
+
+
+def find_slow(
+    device: DeviceFigures | None, budget: Budget
+) -> tuple[tuple[Excess, ...], tuple[str, ...]]:
+    """Return what exceeds a budget on a device by more than its spread, and warnings of what does
+    by less. What a host's processor emulated is not judged: its times are not a device's."""
+    excesses: list[Excess] = []
+    warnings: list[str] = []
+    limits = ((name, getattr(budget, name)) for name in TIMES)
+    for name, limit in limits if device and not device.emulated else ():
+        figure, spread, what = TIMES[name]
+        now, off = getattr(device, figure), getattr(device, spread, None) or 0.0
+        unit = " bytes" if name == "device_memory_bytes" else " ms"
+        if limit is None:
+            continue
+        if now is None:
+            told = f"{name} = {limit:,} cannot be checked: {what} is not known"
+            excesses.append(Excess(told, TIMELESS))
+        elif now > limit:
+            within = f" ±{off:.2g}" if spread else ""
+            told = f"{what} {now:,}{within}{unit}, {name} = {limit:,}"
+            if now - off > limit:
+                hot = bool(device and device.throttled and spread)
+                excesses.append(Excess(f"{told}{', throttled' * hot}", HOT if hot else SLOW))
+            else:
+                warnings.append(f"{told}: above its budget by less than its spread")
+    return tuple(excesses), tuple(warnings)
 
 
 def advise_on_budget(excesses: Sequence[Excess]) -> list[str]:

@@ -422,6 +422,10 @@ BUDGETS: dict[str, Callable[[Threshold], str]] = {
     "VTCM MB": lambda rule: _show_count(rule.budget.vtcm_mb),
     "segment alignment": lambda rule: _show_count(rule.budget.segment_align),
     "lowering memory": lambda rule: show_bytes(rule.budget.lowering_memory_bytes),
+    "p50 ms": lambda rule: _format(rule.budget.p50_ms, ".4g"),
+    "p90 ms": lambda rule: _format(rule.budget.p90_ms, ".4g"),
+    "load ms": lambda rule: _format(rule.budget.load_ms, ".4g"),
+    "memory": lambda rule: show_bytes(rule.budget.device_memory_bytes),
 }
 
 

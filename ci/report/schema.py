@@ -37,6 +37,7 @@ Cosine = Annotated[
 Difference = Annotated[float, Meta(description="largest absolute difference of an element", ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Seconds = Annotated[float, Meta(description="wall clock, seconds", ge=0)]
+Milliseconds = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
@@ -134,7 +135,8 @@ class OutputThreshold(Record, frozen=True, kw_only=True):
 class Budget(Record, frozen=True, kw_only=True):
     """The most that a program and its lowering may take, by the fields of Footprint, and the least
     ``segment_align``; ``operators`` are how many nodes of a type a model may have, by a glob of
-    names. What is None is not limited."""
+    names. ``p50_ms``, ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit what DeviceFigures
+    has. What is None is not limited."""
 
     program_bytes: Count | None = None
     context_bytes: Count | None = None
@@ -146,6 +148,10 @@ class Budget(Record, frozen=True, kw_only=True):
     partitions: Count | None = None
     segment_align: Count | None = None
     lowering_memory_bytes: Count | None = None
+    p50_ms: Milliseconds | None = None
+    p90_ms: Milliseconds | None = None
+    load_ms: Milliseconds | None = None
+    device_memory_bytes: Count | None = None
     operators: dict[str, Count] = msgspec.field(default_factory=dict)
 
     def merge(self, own: Budget) -> Budget:

@@ -182,6 +182,7 @@ SAMPLES = (
     "qnn-ci init --policy-only",
     "qnn-ci inspect model.pte",
     "qnn-ci judge kept",
+    'qnn-ci judge kept --pulled results --by "SM8650 of the farm"',
     "qnn-ci list",
     "qnn-ci localise --model net.py:factory --scheme fp16",
     "qnn-ci lock NAME...",
@@ -270,8 +271,15 @@ RECIPES = (
         "QNN 2.49.40",
         packages=("onnx",),
     ),
+    Recipe(
+        "nox -s stage .*--cases",
+        (setups.keep_artifacts, setups.leave_bundle),
+        "x86_64-linux for SM8650",
+        packages=TORCH,
+    ),
     Recipe("(qnn-ci|nox -s) stage", (setups.leave_bundle,), "x86_64-linux for SM8650"),
     # Without a phone or a board, what a user without one sees.
+    Recipe("--any soc", (setups.leave_bundle,), "no device with SM8650", 3, needs=("adb",)),
     Recipe(
         "(deploy|test-emulator) .*--device adb:",
         (setups.leave_bundle,),
@@ -366,6 +374,7 @@ RECIPES = (
     Recipe("qnn-ci matrix", (setups.plan_two_cases,), '^{"include":.*test_emulator-1-of-1'),
     Recipe("qnn-ci gate", (setups.leave_results,), "green"),
     Recipe("verify-evidence", (setups.leave_evidence,), "mlp 8a8w SM8650 passed"),
+    Recipe("qnn-ci judge .*--pulled", (setups.pull_outputs,), "outputs of SM8650 of the farm"),
     Recipe("qnn-ci judge", (setups.leave_outputs,), "1 passed"),
     Recipe("report shard-1", (setups.record_shards,), "3 passed"),
     Recipe("report --trend", (setups.record_report,), "1 report, .*mlp +fp16"),

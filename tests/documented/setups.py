@@ -149,6 +149,13 @@ def leave_bundle(stage: Stage) -> None:
     make_bundle(["SM8650"], runner, [runtime], stage.project / "bundle", progress=Progress())
 
 
+def pull_outputs(stage: Stage) -> None:
+    """What a device gave for the kept programs: the outputs that the run kept."""
+    leave_outputs(stage)
+    for outputs in (stage.project / "kept").glob("*/outputs"):
+        shutil.copytree(outputs, stage.project / "results" / outputs.parent.name / "outputs")
+
+
 def leave_program(stage: Stage) -> None:
     (stage.project / "model.pte").write_bytes(make_program())
 

@@ -9,16 +9,32 @@ import msgspec
 import pytest
 
 from ci.cases.baselines import Baseline
-from ci.cases.engine import Compiled, Delegation, Fallback, Staging
+from ci.cases.engine import Compiled, Delegation, Fallback, RunNotes, Staging
 from ci.cases.footprint import Peak, make_footprint, measure_peak, read_traffic
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import CaseSpec
-from ci.judging.budget import FIGURES, LEAST, advise_on_budget, find_excesses, suggest_tighter
+from ci.judging.budget import (
+    FIGURES,
+    LEAST,
+    TIMES,
+    advise_on_budget,
+    find_excesses,
+    find_slow,
+    suggest_tighter,
+)
 from ci.models.schemes import Scheme
 from ci.models.user_models import ModelBudget, ModelEntry, Source
 from ci.report.columns import columns_of, list_charts, show_limit
 from ci.report.html import render_html
-from ci.report.schema import Budget, Footprint, OperatorCount, Question, Status, Threshold
+from ci.report.schema import (
+    Budget,
+    DeviceFigures,
+    Footprint,
+    OperatorCount,
+    Question,
+    Status,
+    Threshold,
+)
 from provisioning.doctor.survey.programs import parse_program
 from provisioning.manifest.targets import Backend
 from tests.stand_ins.lanes import LABELLER, SPEC, EchoRunner, FloatEngine, run_case
@@ -55,8 +71,8 @@ TAKEN = Footprint(
 NONE = Budget()
 
 
-def make_policy(**limits: int) -> EmulatorPolicy:
-    entry = ModelEntry("/net.py:f", (Scheme.A8W8,), budget=ModelBudget(**limits))
+def make_policy(**limits: float) -> EmulatorPolicy:
+    entry = ModelEntry("/net.py:f", (Scheme.A8W8,), budget=ModelBudget(**limits))  # type: ignore[arg-type]
     return msgspec.structs.replace(read_emulator_policy(), models={"net": entry})
 
 
@@ -250,3 +266,67 @@ def test_a_case_of_which_qnn_takes_nothing_leaves_no_context_and_fails_alone(
     case = run_case(tmp_path, engine, EchoRunner(lambda sets: sets)).case
     assert (case.status, case.question) == (Status.FAILED, None)
     assert "QNN accepted no node: not offered to QNN" in case.reason
+
+
+PHONE = DeviceFigures(
+    starts=3,
+    runs=30,
+    p50_ms=10.0,
+    p50_spread_ms=0.5,
+    p90_ms=12.0,
+    p90_spread_ms=1.0,
+    load_ms=100.0,
+    load_spread_ms=10.0,
+    peak_memory_bytes=2000,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "within"),
+    [("p50_ms", 9.5, 10), ("p90_ms", 11, 12), ("load_ms", 90, 100)],
+)
+def test_a_time_fails_beyond_its_spread_alone(name: str, least: float, within: float) -> None:
+    (excess,), warnings = find_slow(PHONE, Budget(**{name: least - 0.01}))
+    assert f"{name} = {least - 0.01:,}" in excess.text
+    assert warnings == ()
+    excesses, (warning,) = find_slow(PHONE, Budget(**{name: least}))
+    assert excesses == ()
+    assert warning.endswith("above its budget by less than its spread")
+    assert find_slow(PHONE, Budget(**{name: within})) == ((), ())
+
+
+def test_memory_on_a_device_has_no_spread() -> None:
+    (excess,), _ = find_slow(PHONE, Budget(device_memory_bytes=1999))
+    assert excess.text == "memory on the device 2,000 bytes, device_memory_bytes = 1,999"
+    assert find_slow(PHONE, Budget(device_memory_bytes=2000)) == ((), ())
+
+
+def test_what_is_not_a_device_s_is_not_judged_and_what_is_not_known_is() -> None:
+    budget = Budget(**dict.fromkeys(TIMES, 1))
+    emulated = msgspec.structs.replace(PHONE, emulated=True)
+    assert find_slow(emulated, budget) == find_slow(None, budget) == ((), ())
+    unknown, _ = find_slow(DeviceFigures(starts=1, runs=0), budget)
+    assert len(unknown) == len(TIMES)
+    assert all("cannot be checked" in one.text for one in unknown)
+    hot = msgspec.structs.replace(PHONE, throttled=True)
+    (excess,), _ = find_slow(hot, Budget(p50_ms=1.0))
+    assert excess.text.endswith("p50_ms = 1.0, throttled")
+    assert "let it cool" in excess.fix
+
+
+def test_a_slow_device_fails_its_case(tmp_path: Path) -> None:
+    runner = EchoRunner(
+        lambda sets: [LABELLER.quantized(*one) for one in sets],  # type: ignore[misc]
+        notes=RunNotes(device=PHONE),
+    )
+    spec = replace(SPEC, model="net")
+    for limit, status in ((9.0, Status.FAILED), (9.7, Status.PASSED)):
+        place, policy = tmp_path / str(limit), make_policy(p50_ms=limit)
+        case = run_case(place, LABELLER, runner, policy, spec).case
+        assert case.status is status
+        assert case.device == PHONE
+        if status is Status.FAILED:
+            assert case.question is Question.BUDGET
+            assert "the median of a run 10.0 ±0.5 ms, p50_ms = 9.0" in case.reason
+        else:
+            assert any("less than its spread" in one for one in case.warnings)
