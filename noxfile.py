@@ -337,6 +337,14 @@ def test_onnx(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def audit(session: nox.Session) -> None:
+    """Say which operators of models QNN takes and which stay on the CPU, without lowering."""
+    fetch_library(session, "lowering")
+    executorch = choose_executorch(session)
+    run_module(session, "lowering", "ci", "audit", *session.posargs, executorch=executorch)
+
+
+@nox.session(default=False)
 def test_trained(session: nox.Session) -> None:
     """Judge trained models whose true verdicts are known: ``--model 'pnet*'``, ``--lane onnx``."""
     fetch_library(session, "test")

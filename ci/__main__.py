@@ -19,6 +19,9 @@ VERBS: dict[str, Verb] = {
         "compile models with ONNX Runtime, run them on the emulator",
         "test_onnx",
     ),
+    "audit": Verb(
+        "ci.verbs.audit", "say which operators QNN takes, and what stays on the CPU", "audit"
+    ),
     "init": Verb("ci.verbs.init", "write a policy and a workflow into a repository"),
     "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
     "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),
@@ -26,9 +29,7 @@ VERBS: dict[str, Verb] = {
     "judge": Verb(
         "ci.verbs.judge", "judge outputs again that a session kept, by their bytes alone"
     ),
-    "localise": Verb(
-        "ci.verbs.localise", "name the operators at which a model loses its accuracy"
-    ),
+    "localise": Verb("ci.verbs.localise", "name the operators at which a model loses its accuracy"),
     "parity": Verb(
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
     ),

@@ -17,6 +17,8 @@ PLACES: dict[str, tuple[str, ...]] = {
     "InitializedMutableBufferPass": ("exir.passes.init_mutable_pass:InitializedMutableBufferPass",),
     "Inspector": ("devtools:Inspector",),
     "ModuleQConfig": ("backends.qualcomm.quantizer.quantizer:ModuleQConfig",),
+    "PreprocessResult": ("exir.backend.backend_details:PreprocessResult",),
+    "QnnBackend": ("backends.qualcomm.qnn_preprocess:QnnBackend",),
     "QnnQuantizer": ("backends.qualcomm.quantizer.quantizer:QnnQuantizer",),
     "QuantDtype": ("backends.qualcomm.quantizer.quantizer:QuantDtype",),
     "QuantRecipe": ("backends.qualcomm.quantizer.quant_recipe:QuantRecipe",),

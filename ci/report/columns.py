@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ci.report.bars import (
@@ -366,7 +366,7 @@ COLUMNS = (
 def columns_of(cases: Sequence[Case]) -> list[Column]:
     """The columns that a case of these has something in, and those that name one; models are
     named without a path where that is clear."""
-    names = name_models(cases)
+    names = name_models(case.model for case in cases)
     model = replace(COLUMNS[0], show=lambda case: names[case.model], hint=lambda case: case.model)
     columns = [model, *COLUMNS[1:]]
     if cases and all(case.runner.startswith("onnxruntime") for case in cases):
@@ -386,9 +386,9 @@ def columns_of(cases: Sequence[Case]) -> list[Column]:
     ]
 
 
-def name_models(cases: Sequence[Case]) -> dict[str, str]:
+def name_models(every: Iterable[str]) -> dict[str, str]:
     """Each model's short name: the end of its path where no other ends alike."""
-    models = {case.model for case in cases}
+    models = {*every}
     short = Counter(model.rpartition("/")[2] for model in models)
     ends = {model: model.rpartition("/")[2] for model in models}
     return {model: end if short[end] == 1 else model for model, end in ends.items()}

@@ -69,7 +69,7 @@ def render_html(report: Report) -> str:
         passed_controls=[control for control in report.controls if not control.rejected],
         controls=group_controls(report.controls),
         kinds=[*ControlKind],
-        names=name_models(report.cases),
+        names=name_models(case.model for case in report.cases),
         several_socs=len({case.soc for case in report.cases}) > 1,
         shown=shown,
         figures=make_figures(report, shown),

@@ -156,6 +156,7 @@ BUILDS = {"setup": BUILD, "packages": TORCH, "needs": (*COMPILERS, "aarch64-linu
 SAMPLES = (
     "nox -s test_emulator",
     "nox -s test_emulator -- --model net.py:factory --soc SM8750 --scheme 8a8w",
+    "nox -s audit -- --model net.py:factory --scheme 8a8w --soc SM8650 --soc QCM6490",
     "nox -s test_onnx -- --model mlp --scheme u8",
     "nox -s test_onnx -- --model net.onnx --scheme fp16 --soc SM8750",
     "nox -s build_android -- --release --jobs 4",
@@ -235,6 +236,7 @@ RECIPES = (
     # Models. What only lists, has no hardware or is planned comes before all that runs.
     Recipe(r"nox -s test_\w+ -- --list", says="mlp .*SM8650"),
     Recipe("test_emulator -- --backend (gpu|lpai)$", says="NOT RUN", code=3, **MODELS),
+    Recipe("nox -s audit", MODEL_RUN, "[1-9] passed.*a lowering shows", packages=TORCH),
     Recipe("--plan", (setups.use_our_store, setups.plan_two_cases), "1 passed", packages=TORCH),
     Recipe(
         "--policy qnn.toml$", (setups.initialise,), "2 passed", then=scored_as_named, packages=TORCH

@@ -30,6 +30,7 @@ from ci.verbs.emulate import list_planned, take_shard
 from tests.stand_ins.reports import make_judged
 
 VERBS = {
+    "audit": ["audit"],
     "plan": ["plan"],
     "provision": ["fetch"],
     "qnn_ci": [],

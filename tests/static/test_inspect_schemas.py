@@ -1,4 +1,4 @@
-"""The schemas of what `inspect`, `compat` and `localise` print are those of the printed values.
+"""The schemas of what `audit`, `inspect`, `compat` and `localise` print are those of the values.
 
 ``python -m tests.static.test_inspect_schemas`` writes them.
 """
@@ -13,11 +13,13 @@ import msgspec
 import pytest
 
 from ci.audit.localise_report import Localisation
+from ci.audit.operators import Audit
 from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 SCHEMAS = {
+    "audit.schema.json": Audit,
     "inspect.schema.json": Inspection,
     "compat.schema.json": Answer,
     "localise.schema.json": Localisation,

@@ -278,6 +278,7 @@ def make(noxfile: ModuleType, session: Recorder, *groups: str) -> None:
 MODULES = {
     "test_emulator": ("lowering", "ci", "test-emulator"),
     "test_onnx": ("onnx", "ci", "test-onnx"),
+    "audit": ("lowering", "ci", "audit"),
     "provision": ("core", "ci", "fetch"),
     "validate": ("core", "ci", "doctor"),
     "bench": ("lowering", "tests.bench"),

@@ -58,6 +58,17 @@ def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPol
 def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str) -> None:
     """Which cases; ``model`` says what a model is, ``session`` where its report lies."""
     add = parser.add_argument
+    add_selection(parser, model, session)
+    add("--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, outputs and logs")
+    add("--log-level", choices=LOG_LEVELS, default="", help="QNN's own log; see --keep-artifacts")
+    add("--no-cache", action="store_true", help="lower again what was lowered before")
+    add("--record", action="store_true", help="record the figures of what passes: commit the file")
+    publishing.add_arguments(parser)
+
+
+def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> None:
+    """Which cases, how many at a time, by which policy; as add_case_arguments."""
+    add = parser.add_argument
     add("--model", action="append", default=[], help=model)
     add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
     add("--soc", action="append", default=[], help="name or glob of a SoC; default SM8650")
@@ -66,18 +77,13 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
     jobs = os.environ.get("QNN_CI_JOBS") or cores
     add("--jobs", type=int, default=jobs, help=f"cases at a time (QNN_CI_JOBS; default {cores})")
     add("--timeout-s", type=float, default=300.0, help="limit of each lowering and of each run")
-    add("--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, outputs and logs")
-    add("--log-level", choices=LOG_LEVELS, default="", help="QNN's own log; see --keep-artifacts")
-    add("--no-cache", action="store_true", help="lower again what was lowered before")
     add(
         "--policy",
         type=user_path,
         metavar="FILE",
         help="limits of your own, like the policy of this session",
     )
-    add("--record", action="store_true", help="record the figures of what passes: commit the file")
     add("--offline", action="store_true", help="use only what is provisioned already")
-    publishing.add_arguments(parser)
     parser.set_defaults(program=parser.prog)
     add("--reports", type=user_path, default=Path("reports"), help=f"where to write {session}/")
 

@@ -1,0 +1,279 @@
+"""Which operators of a model QNN takes, which stay on the CPU, and what that costs: values and the
+verdict, without torch."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from ci.cases.policy import EmulatorPolicy
+from ci.cases.spec import CaseSpec
+from ci.explain.rules import Advice, check_pattern
+from ci.models.source_lines import find_places
+from ci.report.schema import Place, Status, Tool
+from provisioning.manifest.reader import read_policy
+from provisioning.manifest.targets import read_socs
+
+SCHEMA_VERSION: Final = 1
+LINE = re.compile(r" \[([^\[\]\n]+):(\d+)\]$")  # as find_line writes it behind a reason
+# What differs between nodes that are refused for the same reason.
+NODE = re.compile(r" in the node '[^']*'|(?<=Failed to validate) op \S+(?= with error)")
+# ExecuTorch keeps some operators whole for QNN; one that QNN refuses ends a lowering.
+KEPT_WHOLE = re.compile(r"Node (\S+) with op .*was not decomposed or delegated", re.DOTALL)
+Bytes = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of manifests/policies/operators.toml: why QNN refuses an operator, and what to write
+    instead. It applies if ``operator`` finds something in the operator's name and ``reason`` in
+    QNN's reason, to the globs of ``schemes``, and to the ``socs`` if any are named, else to SoCs
+    with a Hexagon before ``before_hexagon``, else to all."""
+
+    operator: str
+    fix: str
+    why: str = ""
+    reason: str = ""
+    schemes: tuple[str, ...] = ("*",)
+    socs: tuple[str, ...] = ()
+    before_hexagon: int = 0
+
+    def __post_init__(self) -> None:
+        check_pattern(self.operator)
+        check_pattern(self.reason)
+
+    def covers(self, scheme: str, soc: str) -> bool:
+        """Return whether the row is about a scheme on a SoC."""
+        if not any(fnmatchcase(scheme, glob) for glob in self.schemes):
+            return False
+        if self.socs:
+            return soc in self.socs
+        return not self.before_hexagon or read_socs()[soc].hexagon < self.before_hexagon
+
+    def fits(self, operator: str, reason: str) -> bool:
+        """Return whether the row is about a refusal."""
+        return bool(re.search(self.operator, operator) and re.search(self.reason, reason))
+
+
+class _Remedies(Struct, frozen=True, forbid_unknown_fields=True):
+    remedy: tuple[Remedy, ...]
+
+
+@functools.cache
+def read_remedies() -> tuple[Remedy, ...]:
+    """Return the rows of manifests/policies/operators.toml. Raises ManifestError."""
+    return read_policy("operators", _Remedies).remedy
+
+
+class Partition(Struct, frozen=True):
+    """A part of a method that QNN computes: its nodes, and the bytes of the tensors that it is
+    given and gives per inference. Bytes are None if a shape is not fixed."""
+
+    method: str
+    nodes: Count
+    input_bytes: Bytes | None
+    output_bytes: Bytes | None
+
+
+class OperatorRow(Struct, frozen=True):
+    """Nodes of one operator that have the same fate and are from the same line of the model.
+
+    ``reason`` is QNN's or ExecuTorch's for leaving them to the CPU, empty if QNN takes them;
+    ``asked`` is whether the policy's entry leaves them to the CPU. ``line`` is 0 if not known.
+    """
+
+    op: str
+    count: Count
+    taken: bool
+    reason: str = ""
+    why: str = ""
+    fix: str = ""
+    asked: bool = False
+    file: str = ""
+    line: Count = 0
+
+
+class Found(Struct, frozen=True):
+    """What ExecuTorch's partitioner did with a model. ``taken`` counts operators by name, ``left``
+    are (operator, reason, asked) of each node on the CPU. ``failure`` is why a lowering would end
+    with an error. ``io_bytes`` are the bytes of the model's own inputs and outputs."""
+
+    taken: dict[str, int] = {}
+    left: tuple[tuple[str, str, bool], ...] = ()
+    partitions: tuple[Partition, ...] = ()
+    io_bytes: Bytes | None = None
+    failure: str = ""
+
+
+class Audited(Struct, frozen=True, kw_only=True):
+    """A model in a scheme on a SoC. ``border_bytes`` cross between CPU and QNN per inference, of
+    which ``io_bytes`` would also if QNN took everything; None if that is not known. ``status`` is
+    failed if operators stay on the CPU and the policy asks for full delegation, or if a lowering
+    would end with an error."""
+
+    model: str
+    scheme: str
+    soc: str
+    status: Status
+    reason: str = ""
+    fix: str = ""
+    operators: tuple[OperatorRow, ...] = ()
+    partitions: tuple[Partition, ...] = ()
+    border_bytes: Bytes | None = None
+    io_bytes: Bytes | None = None
+    full_delegation: bool = True
+    seconds: float = 0.0
+
+    @property
+    def left(self) -> list[OperatorRow]:
+        """The operators that stay on the CPU."""
+        return [one for one in self.operators if not one.taken]
+
+    def count(self, *, taken: bool) -> int:
+        """Return how many nodes QNN takes, or leaves."""
+        return sum(one.count for one in self.operators if one.taken is taken)
+
+
+class Audit(Struct, frozen=True, kw_only=True):
+    """What ``qnn-ci audit`` prints as JSON. ``unsupported`` names versions of the toolchain that
+    are tried although they are not supported."""
+
+    cases: tuple[Audited, ...]
+    toolchain: tuple[Tool, ...] = ()
+    started: str = ""
+    command: str = ""
+    unsupported: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def failed(self) -> list[Audited]:
+        """The cases that failed."""
+        return [one for one in self.cases if one.status is Status.FAILED]
+
+
+def judge_case(
+    spec: CaseSpec, policy: EmulatorPolicy, found: Found, seconds: float = 0.0
+) -> Audited:
+    """Return the verdict on a case by the policy of test-emulator: its full_delegation, and its
+    known refusals."""
+    full = policy.limits_of(spec.model, spec.scheme).full_delegation
+    scheme, soc = spec.scheme.value, spec.soc
+    operators = list_operators(found, scheme, soc, policy)
+    left = [one for one in operators if not one.taken and not one.asked]
+    nodes = sum(one.count for one in left)
+    faults = []
+    if found.failure:
+        faults.append(explain_failure(found.failure))
+    if not found.taken:
+        faults.append("QNN takes no operator")
+    elif left and full:
+        faults.append(f"{nodes} node{' stays' if nodes == 1 else 's stay'} on the CPU")
+    told = "\n".join([found.failure, *(one.reason for one in left)])
+    known = faults and policy.expects_refusal(
+        spec.model, spec.scheme, soc, told, str(spec.source.choices)
+    )
+    status = Status.UNSUPPORTED if known else Status.FAILED if faults else Status.PASSED
+    advice = "" if left or not faults else _keep_fix(policy.advise(found.failure))
+    return Audited(
+        model=spec.model,
+        scheme=scheme,
+        soc=soc,
+        status=status,
+        reason="; ".join([*faults, *filter(None, [known or ""])]),
+        fix=advice,
+        operators=operators,
+        partitions=found.partitions,
+        border_bytes=sum_bytes(
+            size for one in found.partitions for size in (one.input_bytes, one.output_bytes)
+        ),
+        io_bytes=found.io_bytes,
+        full_delegation=full,
+        seconds=round(seconds, 3),
+    )
+
+
+def explain_failure(failure: str) -> str:
+    """Return why a lowering ends with an error; ExecuTorch's text names all operators that it
+    keeps whole."""
+    if kept := KEPT_WHOLE.search(failure):
+        return (
+            f"a lowering ends with an error at {kept[1]}: ExecuTorch keeps this operator whole for"
+            " QNN, which refuses it"
+        )
+    return f"a lowering ends with an error: {failure}"
+
+
+def list_operators(
+    found: Found, scheme: str, soc: str, policy: EmulatorPolicy
+) -> tuple[OperatorRow, ...]:
+    """Return what stays on the CPU, in the order of the graph, then what QNN takes, by name."""
+    rows = []
+    left = ((op, NODE.sub("", reason), asked) for op, reason, asked in found.left)
+    for (op, reason, asked), count in Counter(left).items():
+        line = LINE.search(reason)
+        bare = reason[: line.start()] if line else reason
+        why, fix = find_remedy(op, bare, scheme, soc, policy)
+        rows.append(
+            OperatorRow(
+                op,
+                count,
+                taken=False,
+                reason=bare,
+                why=why,
+                fix=fix,
+                asked=asked,
+                file=line[1] if line else "",
+                line=int(line[2]) if line else 0,
+            )
+        )
+    taken = [OperatorRow(op, count, taken=True) for op, count in sorted(found.taken.items())]
+    return (*rows, *taken)
+
+
+def find_remedy(
+    op: str, reason: str, scheme: str, soc: str, policy: EmulatorPolicy
+) -> tuple[str, str]:
+    """Return why an operator is refused and what to do: by the policy's own advice, else by
+    manifests/policies/operators.toml, else by the rules of errors.toml; empty if neither knows."""
+    text = f"{op}: {reason}"
+    if own := next((one for one in policy.advice if re.search(one.pattern, text)), None):
+        return own.why, own.fix
+    for row in read_remedies():
+        if row.covers(scheme, soc) and row.fits(op, reason):
+            return row.why, row.fix
+    return "", _keep_fix(policy.advise(text))
+
+
+def _keep_fix(advice: str) -> str:
+    """Return what the lines of an advice say behind ``fix:``."""
+    return advice.rpartition(Advice("", "").text)[2].strip()
+
+
+def sum_bytes(sizes: Iterable[int | None]) -> int | None:
+    """Return the sum, None if a size is not known."""
+    known = list(sizes)
+    return None if None in known else sum(size or 0 for size in known)
+
+
+def find_place(one: OperatorRow) -> Place | None:
+    """Return the line of the user's repository that an operator is from, if it is known."""
+    places = find_places(f"[{one.file}:{one.line}]") if one.file else []
+    return next(iter(places), None)
+
+
+def group_refusals(
+    cases: Sequence[Audited],
+) -> Mapping[tuple[str, str, str, int], list[tuple[Audited, OperatorRow]]]:
+    """Return what stays on the CPU by model, operator, file and line, with each case in which it
+    does: the same line of a model is shown once for all schemes and SoCs."""
+    groups: dict[tuple[str, str, str, int], list[tuple[Audited, OperatorRow]]] = {}
+    for case in cases:
+        for one in case.left:
+            groups.setdefault((case.model, one.op, one.file, one.line), []).append((case, one))
+    return groups

@@ -1,0 +1,175 @@
+"""ExecuTorch's QnnPartitioner on a model: the documented lowering, ended before QNN compiles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
+
+from ci.audit.operators import Found, Partition, sum_bytes
+from ci.cases.engine import Staging
+from ci.cases.forked import describe_error
+from ci.cases.spec import CaseSpec
+from ci.executorch.delegation import (
+    COMPUTES_NOTHING,
+    Refusals,
+    audit_delegation,
+    name_operator,
+    record_refusals,
+)
+from ci.executorch.internals import PreprocessResult, QnnBackend, qnn_partitioner
+from ci.executorch.lower import Lowering, compiler_spec, describe_refusal
+from ci.executorch.quantize import quantize_model
+from ci.models.model import Model
+from ci.models.user_code import find_line
+
+VARIES = "its shape depends on the data"
+Programs = Mapping[str, Sequence[Any]]  # of each method, those that QNN would compile
+
+
+def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
+    """Return what QNN takes of a model. What ends a lowering ends this, too, and is the failure; an
+    operator at which the partitioner fails is left to the CPU, so that the others are judged."""
+    staging.log.touch()
+    choices = spec.source.choices
+    refusals, programs, edge = Refusals(choices), dict[str, Sequence[Any]](), None
+    crashes, varying = list[str](), set[str]()
+    failure = ""
+    try:
+        module = model.module
+        if spec.scheme.quantized:
+            module = quantize_model(model, spec.scheme, spec.soc, choices)
+        with (
+            survive_crashes() as (crashes, varying),
+            uncompiled() as programs,
+            record_refusals(staging.log, choices) as refusals,
+        ):
+            options = compiler_spec(spec.scheme, spec.soc, choices)
+            edge = Lowering(model, spec, staging).lower_edge(module, options)
+        refusals.require_skipped()
+    except Exception as error:  # noqa: BLE001 - it is the failure of this case
+        failure = describe_refusal(error, staging.log)
+    failure = "; ".join([*crashes, *filter(None, [failure])])
+    for name in varying & refusals.by_node.keys():
+        refusals.by_node[name] = f"{VARIES}: {refusals.by_node[name]}"
+    taken = Counter(name for name, *_ in list_nodes(programs))
+    partitions = tuple(
+        Partition(
+            method,
+            sum(1 for name, *_ in list_nodes({method: [program]})),
+            measure(program.graph, program.graph_signature.user_inputs),
+            measure(program.graph, program.graph_signature.user_outputs),
+        )
+        for method, one in programs.items()
+        for program in one
+    )
+    if edge is None:
+        judged = Counter(refusals.seen[name] for name in refusals.seen.keys() - refusals.by_node)
+        left = [(refusals.seen[name], reason, False) for name, reason in refusals.by_node.items()]
+        return Found(dict(taken or judged), tuple(left), partitions, failure=failure)
+    methods = [edge.exported_program(name) for name in sorted(edge.methods)]
+    left_to_cpu = audit_delegation([one.graph_module for one in methods], refusals).fallback_ops
+    signatures = [(one.graph, one.graph_signature) for one in methods]
+    sizes = (
+        measure(graph, names)
+        for graph, one in signatures
+        for names in (one.user_inputs, one.user_outputs)
+    )
+    return Found(
+        dict(taken),
+        tuple((one.op, one.reason, one.asked) for one in left_to_cpu),
+        partitions,
+        sum_bytes(sizes),
+        failure,
+    )
+
+
+@contextmanager
+def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
+    """Let ExecuTorch put empty contexts where QNN's would be, and yield what QNN would compile."""
+    found: dict[str, Sequence[Any]] = {}
+    original = vars(QnnBackend)["preprocess_multimethod"]
+
+    def keep(programs: Programs, _: Any) -> dict[str, list[Any]]:
+        found.update(programs)
+        empty = PreprocessResult(processed_bytes=b"", debug_handle_map={})
+        return {method: [empty] * len(one) for method, one in programs.items()}
+
+    QnnBackend.preprocess_multimethod = staticmethod(keep)
+    try:
+        yield found
+    finally:
+        QnnBackend.preprocess_multimethod = original
+
+
+@contextmanager
+def survive_crashes() -> Iterator[tuple[list[str], set[str]]]:
+    """Let the partitioner leave an operator at which it fails to the CPU. Yield what a lowering
+    would end with, and the names of nodes whose shape is not fixed.
+
+    ExecuTorch up to 1.4 fails at each operator that it has no builder for (KeyError,
+    pytorch/executorch#21607).
+    """
+    crashes: list[str] = []
+    varying: set[str] = set()
+    support = qnn_partitioner.QnnOperatorSupport
+    original = support.is_node_supported
+
+    def guarded(self: Any, submodules: Any, node: Node) -> bool:
+        if measure_value(node.meta.get("val")) is None:
+            varying.add(node.name)
+        try:
+            return bool(original(self, submodules, node))
+        except Exception as error:  # noqa: BLE001 - it is reported with its operator and line
+            told = f"ExecuTorch's partitioner fails ({shorten(error)})"
+            varies = f"{VARIES}, and " if node.name in varying else ""
+            crashes.append(f"{name_operator(node)}: {varies}{told}{find_line(node)}")
+            qnn_partitioner.logger.info("| %s", told.replace("|", "/"))
+            return False
+
+    support.is_node_supported = guarded
+    try:
+        yield crashes, varying
+    finally:
+        support.is_node_supported = original
+
+
+def list_nodes(programs: Programs) -> Iterator[tuple[str, Node]]:
+    """Yield name and node of everything that computes."""
+    for one in programs.values():
+        for program in one:
+            for node in program.graph.nodes:
+                name = name_operator(node)
+                if node.op == "call_function" and name not in COMPUTES_NOTHING:
+                    yield name, node
+
+
+def measure(graph: Any, names: Sequence[Any]) -> int | None:
+    """Return the bytes of the tensors that nodes of these names give; None if a shape varies."""
+    nodes = {node.name: node for node in graph.nodes}
+    values = [nodes[name].meta.get("val") for name in names if name in nodes]
+    return sum_bytes(map(measure_value, values))
+
+
+def measure_value(value: Any) -> int | None:
+    """Return the bytes of the tensors in a node's value; None if a shape varies."""
+    return sum_bytes(map(_count_bytes, tree_leaves(value)))
+
+
+def shorten(error: Exception) -> str:
+    """Return an exception by its first sentence: pybind11 goes on with all its signatures."""
+    return describe_error(error).partition(". ")[0]
+
+
+def _count_bytes(value: Any) -> int | None:
+    if not isinstance(value, Tensor):
+        return 0
+    if any(isinstance(size, torch.SymInt) for size in value.shape):
+        return None
+    return value.numel() * value.element_size()

@@ -1,0 +1,137 @@
+"""An audit as text for a terminal, as Markdown for the page of a run, and as annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ci.audit.operators import Audit, Audited, OperatorRow, group_refusals
+from ci.report.annotation import Annotation, Level
+from ci.report.columns import name_models
+from ci.report.github import escape_markdown
+from ci.report.schema import Status
+from ci.report.text import clean_log_line, count, show_bytes
+
+HEAD = ("model", "scheme", "SoC", "status", "on QNN", "parts", "border", "extra")
+MARKS = {Status.PASSED: "", Status.FAILED: ":x: ", Status.UNSUPPORTED: ":heavy_minus_sign: "}
+UNCOMPILED = "what QNN's compiler refuses after this, only a lowering shows"
+
+
+def make_rows(audit: Audit) -> list[tuple[str, ...]]:
+    """Return a row of HEAD per case: ``border`` are the bytes that cross between CPU and QNN per
+    inference, ``extra`` those that would not if QNN took everything."""
+    names = name_models(one.model for one in audit.cases)
+    rows: list[tuple[str, ...]] = []
+    for one in audit.cases:
+        nodes, all_nodes = one.count(taken=True), sum(op.count for op in one.operators)
+        rows.append(
+            (
+                names[one.model],
+                one.scheme,
+                one.soc,
+                one.status.value,
+                f"{nodes}/{all_nodes}",
+                str(len(one.partitions)),
+                show_bytes(one.border_bytes if one.partitions else None),
+                show_bytes(measure_extra(one)),
+            )
+        )
+    return rows
+
+
+def measure_extra(one: Audited) -> int | None:
+    """Return the bytes per inference that cross because operators stay on the CPU; None if that is
+    not known."""
+    if one.border_bytes is None or one.io_bytes is None or not one.partitions:
+        return None
+    return max(one.border_bytes - one.io_bytes, 0)
+
+
+def render_text(audit: Audit) -> str:
+    """Return a table of cases, then each line of a model whose operator stays on the CPU: in which
+    schemes and SoCs, why, and what to do."""
+    rows = [HEAD, *make_rows(audit)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
+    names = name_models(one.model for one in audit.cases)
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    for one in audit.cases:
+        if one.status is not Status.PASSED:
+            name = f"{names[one.model]} {one.scheme} {one.soc}"
+            lines += ["", clean_log_line(f"{one.status.value}  {name}: {one.reason}")]
+            lines += [clean_log_line(f"  fix: {one.fix}")] if one.fix else []
+    for (model, op, file, line), found in group_refusals(audit.cases).items():
+        place = f"{file}:{line}" if file else "line not known"
+        many = max(one.count for _, one in found)
+        lines += ["", clean_log_line(f"on the CPU  {names[model]}: {op} x{many}  [{place}]")]
+        for reason, where in _group_reasons(found):
+            lines.append(f"  | {clean_log_line(f'{where}: {reason}')}")
+        lines += [f"  {line}" for line in _list_advice(found)]
+    lines += ["", f"{summarize(audit)}; {UNCOMPILED}"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _group_reasons(found: Sequence[tuple[Audited, OperatorRow]]) -> Iterator[tuple[str, str]]:
+    """Yield each reason, and where it is given: ``fp16 on SM8650, QCM6490; 8a8w on SM8650``."""
+    for reason in dict.fromkeys(one.reason for _, one in found):
+        socs: dict[str, list[str]] = {}
+        for case, one in found:
+            if one.reason == reason:
+                asked = " (asked for)" if one.asked else ""
+                socs.setdefault(f"{case.scheme}{asked}", []).append(case.soc)
+        told = "; ".join(
+            f"{scheme} on {', '.join(dict.fromkeys(on))}" for scheme, on in socs.items()
+        )
+        yield reason, told
+
+
+def _list_advice(found: Sequence[tuple[Audited, OperatorRow]]) -> list[str]:
+    told = [("why", one.why) for _, one in found] + [("fix", one.fix) for _, one in found]
+    return [f"{word}: {clean_log_line(text)}" for word, text in dict.fromkeys(told) if text]
+
+
+def summarize(audit: Audit) -> str:
+    """Return how many cases ended how."""
+    counts = {status: sum(one.status is status for one in audit.cases) for status in Status}
+    verdict = "failed" if counts[Status.FAILED] else "passed"
+    named = ", ".join(f"{number} {status.value}" for status, number in counts.items())
+    return f"{verdict}  {count(len(audit.cases), 'case')}: {named}"
+
+
+def render_summary(audit: Audit) -> str:
+    """Return the same as Markdown."""
+    rows = [
+        "| " + " | ".join(HEAD) + " |",
+        "|" + " --- |" * len(HEAD),
+        *(
+            "| " + " | ".join([escape_markdown(one) for one in row]) + " |"
+            for row in make_rows(audit)
+        ),
+    ]
+    lines = [f"## operator audit: {escape_markdown(summarize(audit))}", "", *rows, ""]
+    groups = group_refusals(audit.cases)
+    if groups:
+        lines += ["| on the CPU | where | why | what to do |", "| --- | --- | --- | --- |"]
+    for (model, op, file, line), found in groups.items():
+        why = "; ".join(f"{where}: {reason}" for reason, where in _group_reasons(found))
+        fixes = "; ".join(dict.fromkeys(one.fix for _, one in found if one.fix))
+        cells = (op, f"{file}:{line}" if file else model, why, fixes)
+        lines.append("| " + " | ".join(escape_markdown(one) for one in cells) + " |")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def make_annotations(audit: Audit) -> list[Annotation]:
+    """Return one per line of a model of which something stays on the CPU against the policy."""
+    made = []
+    failed = [one for one in audit.cases if one.status is Status.FAILED]
+    for (_, op, file, line), found in group_refusals(failed).items():
+        told = "; ".join(f"{where}: {reason}" for reason, where in _group_reasons(found))
+        fix = next((one.fix for _, one in found if one.fix), "")
+        text = f"{op} stays on the CPU: {told}" + (f". {fix}" if fix else "")
+        made.append(Annotation(Level.ERROR, text, "audit", file, line))
+    return made + [
+        Annotation(Level.ERROR, f"{one.model} {one.scheme} {one.soc}: {one.reason}", "audit")
+        for one in failed
+        if not one.left
+    ]

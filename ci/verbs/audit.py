@@ -1,0 +1,122 @@
+"""``audit``: which operators QNN takes of a model and which stay on the CPU, before anything is
+lowered."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ci.cases.policy import EMULATOR, EmulatorPolicy
+from ci.cases.spec import CaseSpec, choose_lane
+from ci.models.schemes import EXECUTORCH
+from ci.verbs.lanes.built import add_executorch
+from ci.verbs.lanes.steps import (
+    add_selection,
+    check_arguments,
+    enter_environment,
+    list_choices,
+    read_limits,
+    repeat_command,
+    require_packages,
+    select_asked,
+)
+from provisioning.artifacts import choice
+from provisioning.console.caller import shown_path
+from provisioning.console.command import Outcome
+from provisioning.console.process import run_tasks
+from provisioning.console.progress import Progress
+from provisioning.console.terminal import write_through
+from provisioning.errors import ExitCode
+from provisioning.files import write_json
+from provisioning.manifest.targets import Backend
+
+if TYPE_CHECKING:  # these bring what a list of choices can do without
+    from ci.audit.operators import Audit, Audited
+
+SESSION = "audit"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selection(parser, "name or glob, or file.py:factory", SESSION)
+    add_executorch(parser)
+    choice.add_arguments(parser)
+    parser.set_defaults(record=False, keep_artifacts=None)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    check_arguments(args, SESSION)
+    policy = read_limits(args.policy, EMULATOR, progress).for_backend(Backend.HTP)
+    lane = choose_lane(EXECUTORCH, Backend.HTP, policy.schemes, args.scheme)
+    if args.list:
+        return list_choices(policy, lane)
+    specs = select_asked(args, policy, lane)
+    require_packages(("torch", "executorch"), "lowering")
+    audit = run(specs, policy, args, progress)
+    return publish(audit, args.reports / SESSION, progress)
+
+
+def run(
+    specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
+) -> Audit:
+    """Provision, check the environment, then let ExecuTorch's partitioner judge each case."""
+    from ci.audit.operators import Audit, Found, judge_case
+    from ci.audit.operators_job import AuditJob
+    from ci.cases.session import Phases, started_now
+    from ci.executorch.engine import ExecutorchEngine
+    from ci.executorch.toolchain import describe_toolchain
+    from ci.verbs.emulate import require_executorch
+
+    require_executorch(args.executorch)
+    chosen, started = choice.read_choice(args.sdk, args.adaptor), started_now()
+    with enter_environment(
+        chosen.profile,
+        Phases(progress),
+        offline=args.offline,
+        imports=ExecutorchEngine.imports,
+        choice=chosen,
+    ) as (environment, scratch, _):
+        progress.step(f"3/4 audit {len(specs)} cases, {args.jobs} at a time")
+        pool = scratch.open(environment.apply(os.environ))
+        parts = tuple(describe_toolchain(environment))
+
+        def audit(number: int, spec: CaseSpec) -> Audited:
+            place = scratch.scratch / f"audit-{number}"
+            place.mkdir()
+            job = AuditJob(ExecutorchEngine(()), spec, place, place / "log")
+            ended = pool.run(job, job.log, args.timeout_s)
+            result = (Found(failure=ended.failure), 0.0) if ended.failure else ended.result
+            return judge_case(spec, policy, *result)
+
+        def show(one: Audited) -> None:
+            name = f"{Path(one.model).name} {one.scheme} {one.soc}"
+            line = f"  {name:<34} {one.status.value:<11} {one.reason.partition(chr(10))[0]}"
+            progress.step(line.rstrip())
+
+        tasks = [partial(audit, number, spec) for number, spec in enumerate(specs)]
+        cases = tuple(run_tasks(tasks, args.jobs, on_done=show, abort=pool.close))
+    progress.step("4/4 report")
+    command = repeat_command(args, **chosen.options)
+    return Audit(cases=cases, toolchain=parts, started=started, command=command)
+
+
+def publish(audit: Audit, directory: Path, progress: Progress) -> Outcome:
+    """Write audit.json, and show the audit on the page of the run if the CI system has one."""
+    from ci.audit.operators_render import make_annotations, render_summary, render_text
+    from ci.report.providers import detect_provider
+
+    data = msgspec.to_builtins(audit)
+    write_json(directory / "audit.json", data)
+    progress.step(f"report: {shown_path(directory / 'audit.json')}")
+    provider = detect_provider()
+    provider.add_summary(render_summary(audit))
+    if provider.is_github:
+        write_through(sys.stderr, provider.annotate(make_annotations(audit)))
+    code = ExitCode.FAILED if audit.failed else ExitCode.OK
+    return Outcome(render_text(audit), data, code, exact=True)

@@ -1,0 +1,217 @@
+"""The audit of models: red models have the right words and line, and it agrees with programs.
+
+By default three models; with QNN_CI_TEST_AUDIT set, the suite and the realistic models are lowered,
+and what their programs hold is compared with what the audit says of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.doctor.survey.programs import read_program
+from provisioning.errors import ExitCode
+from tests.integration.conftest import MakeOnce
+from tests.stand_ins.runs import JUDGED, run_to_end
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = [pytest.mark.emulator, pytest.mark.timeout(7200)]
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+
+NETS = """
+import torch
+from torch import nn
+
+
+@torch.library.custom_op("shop::twirl", mutates_args=())
+def twirl(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 + 1
+
+
+@twirl.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Net(nn.Module):
+    def __init__(self, middle):
+        super().__init__()
+        self.first, self.middle = nn.Linear(16, 32), middle
+
+    def forward(self, x):
+        y = self.first(x)
+        return self.middle(y) + y
+
+
+def make(middle):
+    torch.manual_seed(0)
+    return Net(middle), (torch.randn(4, 16),)
+
+
+def erf():
+    return make(lambda y: torch.erf(y))  # line: erf
+
+
+def varying():
+    return make(lambda y: y[y > 0].mean())  # line: varying
+
+
+def unknown():
+    return make(lambda y: twirl(y))  # line: unknown
+
+
+def right():
+    return make(torch.nn.GELU())
+"""
+NAMES = ("erf", "varying", "unknown", "right")
+
+
+def run_audit(*words: str, code: int) -> tuple[dict[str, Any], str]:
+    """What the verb prints as JSON, and on stderr."""
+    argv = [sys.executable, "-m", "ci", "audit", "--json", *words]
+    ended = subprocess.run(
+        argv, cwd=ROOT, capture_output=True, text=True, timeout=7000, check=False
+    )
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return json.loads(ended.stdout), ended.stderr
+
+
+def audit_nets(folder: Path) -> None:
+    (folder / "nets.py").write_text(NETS)
+    words = [word for name in NAMES for word in ("--model", f"{folder}/nets.py:{name}")]
+    words += ["--scheme", "fp16", "--reports", str(folder)]
+    run_audit(*words, code=ExitCode.FAILED)
+
+
+@pytest.fixture(scope="module")
+def nets(make_once: MakeOnce) -> dict[str, Any]:
+    data = json.loads((make_once("audit", audit_nets) / "audit" / "audit.json").read_text())
+    return {case["model"].rpartition(":")[2]: case for case in data["cases"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "reason", "fix"),
+    [
+        ("erf", "aten.erf.default", "No node visitor", "nn.GELU"),
+        ("varying", "aten.index.Tensor", "its shape depends on the data", "mask"),
+        ("unknown", "shop.twirl.default", "No node visitor", "torch's operators"),
+    ],
+)
+def test_a_model_that_qnn_does_not_take_is_red_with_its_line_and_remedy(
+    nets: dict[str, Any], name: str, op: str, reason: str, fix: str
+) -> None:
+    case = nets[name]
+    assert case["status"] == "failed"
+    left = next(one for one in case["operators"] if one["op"] == op)
+    assert not left["taken"]
+    assert reason in left["reason"]
+    assert fix in left["fix"]
+    lines = NETS.splitlines()
+    assert left["file"] == "nets.py"
+    assert f"# line: {name}" in lines[left["line"] - 1]
+    assert len(case["partitions"]) == 2
+    assert case["border_bytes"] > case["io_bytes"] > 0
+
+
+def test_a_model_that_qnn_takes_whole_is_green_and_one_partition(nets: dict[str, Any]) -> None:
+    case = nets["right"]
+    assert case["status"] == "passed"
+    assert case["border_bytes"] == case["io_bytes"] == 4 * 4 * (16 + 32)
+    assert len(case["partitions"]) == 1
+
+
+# -- agreement with programs -----------------------------------------------------------------------
+
+WHOLE = os.environ.get("QNN_CI_TEST_AUDIT", "")
+# The operators of a program are the out variants of the graph's; views may have become none.
+VARIANT = re.compile(r"^([\w]+)(?:::|\.)(\w+?)(?:_copy)?(?:\.\w+)*$")
+VIEWS = {"view", "et_view"}
+
+
+def name_base(operator: str) -> str:
+    """``aten::erf.out`` and ``aten.erf.default`` as ``erf``."""
+    found = VARIANT.match(operator)
+    assert found, operator
+    return "view" if found[2] in VIEWS else found[2]
+
+
+def differences(case: dict[str, Any], program: Path) -> list[str]:
+    """What the audit says of a case and its program does not have."""
+    read = read_program(program)
+    parts = [part for method in read.methods for part in method.partitions]
+    told = []
+    if len(parts) != len(case["partitions"]):
+        told.append(f"{len(case['partitions'])} partitions, the program has {len(parts)}")
+    on_cpu: Counter[str] = Counter()
+    for method in read.methods:
+        for name, count in method.cpu_operators.items():
+            on_cpu[name_base(name)] += count
+    left = Counter[str]()
+    for one in case["operators"]:
+        if not one["taken"]:
+            left[name_base(one["op"])] += one["count"]
+    for held in (left, on_cpu):
+        held.pop("view", None)
+    if left != on_cpu:
+        told.append(f"{dict(left)} on the CPU, the program has {dict(on_cpu)}")
+    return told
+
+
+def write_policy(folder: Path) -> Path:
+    """The realistic models, in the schemes that they are tried in."""
+    from tests.integration.emulator.test_realistic_models import CASES
+
+    schemes: dict[tuple[str, str], list[str]] = {}
+    for file, scheme, name in CASES:
+        schemes.setdefault((file, name), []).append(scheme)
+    rows = [
+        f'[models.{name}]\npath = "{ROOT}/tests/realistic/{file}:{name}"\nschemes = {own}\n'
+        for (file, name), own in schemes.items()
+    ]
+    policy = folder / "policy.toml"
+    policy.write_text('extends = "default"\n' + "".join(rows))
+    return policy
+
+
+@pytest.mark.skipif(not WHOLE, reason="QNN_CI_TEST_AUDIT is not set")
+@pytest.mark.parametrize("which", ["suite", "realistic"])
+def test_the_audit_agrees_with_the_programs(tmp_path: Path, which: str) -> None:
+    own = ["--policy", str(write_policy(tmp_path))] if which == "realistic" else []
+    own += ["--reports", str(tmp_path)]
+    kept = tmp_path / "kept"
+    argv = [sys.executable, "-m", "ci", "test-emulator", *own, "--keep-artifacts", str(kept)]
+    run_to_end(argv, timeout_s=7000, codes=JUDGED)
+    report = json.loads((kept / "report.json").read_text())
+    lowered = {(one["model"], one["scheme"], one["soc"]): one for one in report["cases"]}
+    argv = [sys.executable, "-m", "ci", "audit", *own]
+    run_to_end(argv, timeout_s=7000, codes=JUDGED)
+    audit = json.loads((tmp_path / "audit" / "audit.json").read_text())
+    programs = {}
+    for path in kept.glob("*/artifact/program.pte"):
+        programs[path.parents[1].name] = path
+    compared, wrong = 0, []
+    for case in audit["cases"]:
+        name = (case["model"], case["scheme"], case["soc"])
+        found = [path for slug, path in programs.items() if matches(slug, name)]
+        if not found:
+            assert not lowered[name].get("pte_bytes"), f"no program of {name} was kept"
+            continue
+        compared += 1
+        wrong += [f"{name}: {told}" for told in differences(case, found[0])]
+    assert wrong == []
+    assert compared >= (32 if which == "suite" else 20)
+
+
+def matches(slug: str, name: tuple[str, str, str]) -> bool:
+    """Whether a directory of kept artifacts is a case's."""
+    model, scheme, soc = name
+    return re.fullmatch(rf"{model}(-[0-9a-f]{{8}})?-{scheme}-{soc}", slug) is not None

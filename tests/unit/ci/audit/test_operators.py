@@ -1,0 +1,189 @@
+"""The verdict on what a partitioner did, remedies, and what is shown; no torch."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ci.audit.operators import (
+    Audit,
+    Audited,
+    Found,
+    Partition,
+    Remedy,
+    find_remedy,
+    judge_case,
+    read_remedies,
+    sum_bytes,
+)
+from ci.audit.operators_render import (
+    make_annotations,
+    measure_extra,
+    render_summary,
+    render_text,
+)
+from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.spec import CaseSpec
+from ci.explain.rules import Advice
+from ci.models.schemes import Scheme
+from ci.report.schema import Status
+
+POLICY = read_emulator_policy()
+WHOLE = Found({"aten.linear.default": 2}, (), (Partition("forward", 2, 64, 16),), 80)
+ERF = ("aten.erf.default", "No node visitor, unsupported [nets/net.py:22]", False)
+SPLIT = Found(
+    {"aten.linear.default": 2},
+    (ERF,),
+    (Partition("forward", 1, 64, 512), Partition("forward", 1, 512, 16)),
+    80,
+)
+
+
+def judge(
+    found: Found, scheme: Scheme = Scheme.FP16, soc: str = "SM8650", policy: EmulatorPolicy = POLICY
+) -> Audited:
+    return judge_case(CaseSpec("net", scheme, soc), policy, found, 0.5)
+
+
+def permit_fallback(scheme: Scheme) -> EmulatorPolicy:
+    limits = msgspec.structs.replace(POLICY.schemes[scheme], full_delegation=False)
+    return msgspec.structs.replace(POLICY, schemes={**POLICY.schemes, scheme: limits})
+
+
+def test_a_model_that_qnn_takes_whole_passes_and_costs_no_border() -> None:
+    case = judge(WHOLE)
+    assert case.status is Status.PASSED
+    assert (case.count(taken=True), case.count(taken=False)) == (2, 0)
+    assert (case.border_bytes, measure_extra(case)) == (80, 0)
+
+
+def test_an_operator_on_the_cpu_fails_with_reason_line_remedy_and_its_cost() -> None:
+    case = judge(SPLIT)
+    assert case.status is Status.FAILED
+    assert case.reason == "1 node stays on the CPU"
+    (left,) = case.left
+    assert (left.op, left.reason) == ("aten.erf.default", "No node visitor, unsupported")
+    assert (left.file, left.line) == ("nets/net.py", 22)
+    assert "nn.GELU()" in left.fix
+    assert (len(case.partitions), case.border_bytes, measure_extra(case)) == (2, 1104, 1024)
+
+
+def test_a_policy_that_permits_the_fallback_is_green_and_still_shows_it() -> None:
+    case = judge(SPLIT, policy=permit_fallback(Scheme.FP16))
+    assert case.status is Status.PASSED
+    assert len(case.left) == 1
+
+
+def test_what_the_entry_leaves_to_the_cpu_fails_nothing() -> None:
+    asked = msgspec.structs.replace(SPLIT, left=((*ERF[:2], True),))
+    assert judge(asked).status is Status.PASSED
+
+
+def test_a_model_of_which_qnn_takes_nothing_fails_whatever_the_policy_permits() -> None:
+    nothing = Found({}, (ERF,), (), 80)
+    case = judge(nothing, policy=permit_fallback(Scheme.FP16))
+    assert case.status is Status.FAILED
+    assert case.reason == "QNN takes no operator"
+    assert measure_extra(case) is None
+
+
+def test_a_failed_lowering_fails_whatever_the_policy_permits_and_names_the_operator() -> None:
+    raised = (
+        "[QNN]: x (RuntimeError: Node aten_linear_default with op <EdgeOpOverload: aten.linear>"
+        " was not decomposed or delegated. This op was registered by the partitioner)"
+    )
+    failed = msgspec.structs.replace(SPLIT, failure=raised)
+    case = judge(failed, policy=permit_fallback(Scheme.FP16))
+    assert case.status is Status.FAILED
+    assert "at aten_linear_default: ExecuTorch keeps this operator whole" in case.reason
+    other = judge(msgspec.structs.replace(WHOLE, failure="KeyError: 'x'"))
+    assert other.status is Status.FAILED
+    assert "a lowering ends with an error: KeyError" in other.reason
+
+
+def test_a_refusal_that_the_policy_knows_is_unsupported() -> None:
+    reason = "The SocModel doesn't support FP16; Failed to validate op x [net.py:1]"
+    refused = Found({}, (("aten.linear.default", reason, False),), (), None)
+    case = judge(refused, soc="QCM6490")
+    assert case.status is Status.UNSUPPORTED
+    assert "no float16" in case.reason
+    assert "quantized scheme" in case.left[0].fix
+    assert judge(refused, soc="SM8650").status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    ("op", "reason", "scheme", "soc", "has"),
+    [
+        ("aten.linear.default", "Value 68, expected >= 73.", "16a16w", "SA8295", "take 16a8w"),
+        ("aten.matmul.default", "Value 68, expected >= 73.", "16a8w", "SA8295", "take 8a8w"),
+        ("aten.linear.default", "Value 75, expected >= 79.", "8a8w", "SM8650", "fewer bits"),
+        ("shop.twirl.default", "No node visitor", "fp16", "SM8650", "torch's operators"),
+        ("aten.glu.default", "No node visitor, unsupported", "fp16", "SM8650", "docs/operators.md"),
+        ("aten.max.dim", "no indices", "fp16", "SM8650", "amax"),
+        ("aten.index.Tensor", "its shape depends on the data: TypeError", "fp16", "SM8650", "mask"),
+        ("aten.view_copy.default", "has incorrect Rank 6", "8a8w", "SM8650", "five dimensions"),
+    ],
+)  # fmt: skip
+def test_remedies_by_operator_reason_scheme_and_hardware(
+    op: str, reason: str, scheme: str, soc: str, has: str
+) -> None:
+    assert has in find_remedy(op, reason, scheme, soc, POLICY)[1]
+
+
+def test_the_policys_own_advice_comes_first() -> None:
+    own = Advice("aten.erf", fix="ask Ann", why="a custom of ours")
+    policy = msgspec.structs.replace(POLICY, advice=(own,))
+    assert find_remedy("aten.erf.default", "x", "fp16", "SM8650", policy) == (own.why, own.fix)
+
+
+def test_limits_of_hardware_name_only_known_socs_and_schemes() -> None:
+    from provisioning.manifest.targets import read_socs
+
+    rows = read_remedies()
+    assert all(soc in read_socs() for row in rows for soc in row.socs)
+    old = next(row for row in rows if row.before_hexagon == 73)
+    assert old.covers("16a16w", "SA8295")
+    assert not old.covers("16a16w", "SM8650")
+    assert not old.covers("8a8w", "SA8295")
+
+
+def test_a_row_for_named_socs_is_about_no_other() -> None:
+    row = Remedy("", "x", socs=("SM8650",))
+    assert [row.covers("fp16", soc) for soc in ("SM8650", "SM8750")] == [True, False]
+    with pytest.raises(ValueError, match="for ever"):
+        Remedy("(a+)+", "x")
+
+
+def test_a_size_that_is_not_known_makes_the_sum_unknown() -> None:
+    assert sum_bytes([1, None]) is None
+    assert sum_bytes([]) == 0
+
+
+def test_a_line_of_a_model_is_shown_once_for_all_schemes_and_socs() -> None:
+    schemes, socs = (Scheme.FP16, Scheme.A8W8), ("SM8650", "SM8750")
+    cases = [judge(SPLIT, scheme, soc) for scheme in schemes for soc in socs]
+    audit = Audit(cases=(*cases, judge(WHOLE, soc="SM8550")))
+    text = render_text(audit)
+    assert text.count("on the CPU net: aten.erf.default x1 [nets/net.py:22]") == 1
+    assert "fp16 on SM8650, SM8750; 8a8w on SM8650, SM8750: No node visitor" in text
+    assert text.count("fix: write GELU") == 1
+    assert "failed  5 cases: 1 passed, 4 failed, 0 unsupported" in text
+    summary = render_summary(audit)
+    assert summary.startswith("## operator audit: failed")
+    assert "nets&#47;net&#46;py&#58;22" in summary
+    (annotation,) = make_annotations(audit)
+    assert (annotation.path, annotation.line) == ("nets/net.py", 22)
+
+
+def test_a_failure_without_an_operator_is_annotated_too() -> None:
+    case = judge(Found(failure="partitioning: its process was killed by SIGSEGV"))
+    (annotation,) = make_annotations(Audit(cases=(case,)))
+    assert "SIGSEGV" in annotation.message
+    assert annotation.path == ""
+
+
+def test_words_of_a_model_are_no_command_of_a_ci_system() -> None:
+    evil = Found({"a": 1}, (("aten.x", "::error::\x1b[31mred [net.py:1]", False),), (), 1)
+    text = render_text(Audit(cases=(judge(evil),)))
+    assert "\x1b" not in text
+    assert not any(line.startswith("::") for line in text.splitlines())
