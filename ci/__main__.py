@@ -45,6 +45,9 @@ VERBS: dict[str, Verb] = {
     "context": Verb("ci.verbs.context", "the old name of inspect and compat for ONNX models"),
     "explain": Verb("ci.verbs.explain", "name the first cause in a log, with its fix and source"),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
+    "upgrade-report": Verb(
+        "ci.verbs.upgrade_report", "say what another QNN or ExecuTorch changes, the worst first"
+    ),
     "verify-evidence": Verb(
         "ci.verbs.evidence", "say whether a program is one that passed, by the evidence of it"
     ),

@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple
 from elftools.common.exceptions import ELFError
 from elftools.common.utils import struct_parse
 from elftools.elf import enums
+from elftools.elf.elffile import ELFFile
 from elftools.elf.structs import ELFStructs
 
 from provisioning.elf.facts import (
@@ -55,7 +56,7 @@ MAX_STRING, MAX_SECTION_NAME = 4096, 1024
 # Strings are located by a search through the segments: the product of the two is bounded.
 MAX_SEGMENTS = 256
 MAX_ENTRIES = 4096
-MAX_SECTIONS = 16384
+MAX_SECTIONS, MAX_SYMBOLS = 16384, 1 << 17
 MAX_NOTE_BYTES = 1 << 16
 DF_TEXTREL = 4
 NOTE_HEADER_BYTES = 12
@@ -93,6 +94,25 @@ def read_elf(path: Path) -> ElfFacts:
         raise ElfError(path, Defect.UNREADABLE, error.strerror or str(error)) from error
     except HeadersTruncatedError as error:
         raise ElfError(path, Defect.TRUNCATED, f"{error}, the file ends before it") from error
+    except (ELFError, ValueError, TypeError, KeyError, OverflowError) as error:
+        raise ElfError(path, Defect.CORRUPT, str(error)) from error
+
+
+def read_exports(path: Path) -> frozenset[str]:
+    """Return the names that a library defines for others, which its section headers lead to; none
+    without these. Raises ElfError."""
+    try:
+        with path.open("rb") as file:
+            _refuse_other_formats(path, file.read(HEAD_BYTES))
+            table = ELFFile(file).get_section_by_name(".dynsym")
+            found = islice(table.iter_symbols() if table else (), MAX_SYMBOLS)
+            return frozenset(
+                one.name
+                for one in found
+                if one["st_shndx"] != "SHN_UNDEF" and one["st_info"]["bind"] != "STB_LOCAL"
+            )
+    except OSError as error:
+        raise ElfError(path, Defect.UNREADABLE, error.strerror or str(error)) from error
     except (ELFError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise ElfError(path, Defect.CORRUPT, str(error)) from error
 

@@ -1,0 +1,332 @@
+"""What another version changes: figures of two runs, and the headers and symbols of two QNN trees,
+as one table with the worst first."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from ci.judging.budget import FIGURES, LEAST, MEASURED, UNITS
+from ci.report.schema import RANKS, Case, Footprint, Report
+from ci.report.text import count, name_some, show_decibels
+from provisioning.elf.reader import read_exports
+from provisioning.errors import FailedError
+
+SEEN_DB = 0.05  # what a figure of one decimal shows
+MEASURED_SHARE = 0.1  # by which a figure that varies from run to run has to move
+NAMES, MOST_ROWS = 4, 40
+HEADERS, LIBRARIES = "include", "lib"
+# Libraries for hosts: those for devices are built from the same sources.
+HOST = "x86_64-*/libQnn*.so"
+MANGLED = "_Z"
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+TYPE = re.compile(r"\btypedef\s+(?:struct|union|enum)\b[^{};]*\{")
+NAME = re.compile(r"\s*(\w+)\s*;")
+Verdict = Literal["worse", "better", "other"]
+VERDICTS = ("worse", "better", "other")
+# What counts most; the rest are figures.
+ORDER = ("run", "status", "CPU", "type", "symbols", "SQNR", "SQNR q", "metric")
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """One figure or word that is not the same: of a case, a library or a header. ``change`` is a
+    share of the old figure, and in dB for a SQNR; None if neither is a number."""
+
+    subject: str
+    what: str
+    before: str
+    now: str
+    verdict: Verdict
+    change: float | None = None
+
+
+class Total(Struct, frozen=True, kw_only=True):
+    """A figure over all cases that both runs have it of, and how many of these moved."""
+
+    what: str
+    before: int
+    now: int
+    moved: int
+    cases: int
+
+
+class UpgradeReport(Struct, frozen=True, kw_only=True):
+    """What ``new`` changes of ``old``, the worst first; ``same`` counts the cases without a
+    difference."""
+
+    old: str
+    new: str
+    differences: tuple[Difference, ...]
+    totals: tuple[Total, ...] = ()
+    same: int = 0
+    schema_version: int = 1
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a run is missing, or a case no longer passes."""
+        grave = {"run", "status"}
+        return any(one.verdict == "worse" and one.what in grave for one in self.differences)
+
+
+def pair_cases(old: Report, new: Report) -> list[tuple[Case, Case]]:
+    """Return the cases that both runs have."""
+    now = {one.name: one for one in new.cases}
+    return [(one, now[one.name]) for one in old.cases if one.name in now]
+
+
+def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
+    """Yield how the cases of two runs differ. Raises FailedError if they have none in common."""
+    pairs = pair_cases(old, new)
+    if not pairs:
+        raise FailedError(
+            "the two reports have no case in common",
+            why=f"they are of {old.title} and {new.title}",
+            fix="run the same models, schemes and SoCs with both",
+        )
+    both = {one.name for one, _ in pairs}
+    for one in (*old.cases, *new.cases):
+        if one.name not in both:
+            gone = one in old.cases
+            words = ("judged", "missing") if gone else ("missing", "judged")
+            yield note(str(one.name), "run", words, "worse" if gone else "other")
+    for before, now in pairs:
+        yield from compare_cases(before, now)
+
+
+def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
+    """Yield how a case differs: verdict, operators, accuracy, figures."""
+    subject = str(before.name)
+    if before.status is not now.status:
+        words = [f"{one.status.value} {one.reason}".splitlines()[0][:120] for one in (before, now)]
+        worse = RANKS[now.status] > RANKS[before.status]
+        yield note(subject, "status", words, "worse" if worse else "better")
+    for processor, place in (("cpu", "CPU"), ("npu", "NPU")):
+        yield from _compare_operators(subject, place, before.footprint, now.footprint, processor)
+    for what, was, own in (
+        ("SQNR", _decibels(before), _decibels(now)),
+        ("SQNR q", before.sqnr_db_quantized, now.sqnr_db_quantized),
+    ):
+        if was is not None and own is not None and not abs(own - was) < SEEN_DB and was != own:
+            words = [show_decibels(one) if math.isfinite(one) else "exact" for one in (was, own)]
+            apart = own - was if math.isfinite(own - was) else None
+            verdict: Verdict = "worse" if own < was else "better"
+            yield note(subject, what, [f"{one} dB" for one in words], verdict, apart)
+    if before.metric is not None and now.metric is not None and before.metric != now.metric:
+        texts = (f"{before.metric:.4g}", f"{now.metric:.4g}")
+        yield note(subject, "metric", texts, "worse" if now.metric < before.metric else "better")
+    yield from _compare_figures(subject, before.footprint, now.footprint)
+
+
+def note(
+    subject: str, what: str, words: Sequence[str], verdict: Verdict, change: float | None = None
+) -> Difference:
+    """Return a difference of two ``words``: what was, and what is."""
+    before, now = words
+    return Difference(
+        subject=subject, what=what, before=before, now=now, verdict=verdict, change=change
+    )
+
+
+def _decibels(case: Case) -> float | None:
+    return math.inf if case.sqnr_db is None and case.max_abs == 0 else case.sqnr_db
+
+
+def _compare_operators(
+    subject: str, place: str, before: Footprint | None, now: Footprint | None, processor: str
+) -> Iterator[Difference]:
+    """Yield one difference for the operators on a processor: more on the CPU is worse."""
+    if before is None or now is None:
+        return
+    had, has = (
+        Counter({one.op: int(getattr(one, processor)) for one in each.operators})
+        for each in (before, now)
+    )
+    moved = [op for op in {**had, **has} if had[op] != has[op]]
+    if moved:
+        words = [", ".join(f"{op} {each[op]}" for op in moved[:NAMES]) for each in (had, has)]
+        more = f" and {len(moved) - NAMES} more" if len(moved) > NAMES else ""
+        apart = has.total() - had.total()
+        verdict: Verdict = "other"
+        if place == "CPU" and apart:
+            verdict = "worse" if apart > 0 else "better"
+        yield note(subject, place, [f"{one}{more}" for one in words], verdict)
+
+
+def _compare_figures(
+    subject: str, before: Footprint | None, now: Footprint | None
+) -> Iterator[Difference]:
+    for name in FIGURES:
+        was, own = getattr(before, name, None), getattr(now, name, None)
+        if was is None or own is None or was == own:
+            continue
+        change = own / was - 1 if was else None
+        if name in MEASURED and change is not None and abs(change) < MEASURED_SHARE:
+            continue
+        worse = own < was if name == LEAST else own > was
+        unit = UNITS.get(name, " bytes")
+        texts = (f"{was:,}{unit}", f"{own:,}{unit}")
+        yield note(subject, name, texts, "worse" if worse else "better", change)
+
+
+def add_figures(old: Report, new: Report) -> Iterator[Total]:
+    """Yield each figure summed over the cases that both runs have it of."""
+    for name in (one for one in FIGURES if one not in {LEAST, "vtcm_mb"}):
+        found = [
+            (was, own)
+            for before, now in pair_cases(old, new)
+            if (was := getattr(before.footprint, name, None)) is not None
+            and (own := getattr(now.footprint, name, None)) is not None
+        ]
+        if found:
+            yield Total(
+                what=name,
+                before=sum(was for was, _ in found),
+                now=sum(own for _, own in found),
+                moved=sum(was != own for was, own in found),
+                cases=len(found),
+            )
+
+
+def read_types(root: Path) -> dict[str, str]:
+    """Return the structs, unions and enums that the headers below ``root`` define, by header and
+    name, each as its members without comments."""
+    found = {}
+    for path in sorted((root / HEADERS).rglob("*.h")):
+        text = COMMENT.sub(" ", path.read_text(encoding="utf-8", errors="replace"))
+        for one in TYPE.finditer(text):
+            end = _find_end(text, one.end())
+            name = NAME.match(text, end)
+            if name:
+                members = " ".join(text[one.end() : end - 1].split())
+                found[f"{path.name} {name[1]}"] = members
+    return found
+
+
+def _find_end(text: str, start: int) -> int:
+    """Return the place behind the brace that closes the one before ``start``."""
+    depth = 1
+    for one in re.finditer(r"[{}]", text[start:]):
+        depth += 1 if one[0] == "{" else -1
+        if not depth:
+            return start + one.end()
+    return len(text)
+
+
+def read_symbols(root: Path) -> dict[str, frozenset[str]]:
+    """Return what each QNN library for hosts below ``root`` exports in C: the names of C++ change
+    with every build. Raises ElfError."""
+    paths = sorted((root / LIBRARIES).glob(HOST))
+    return {
+        path.name: frozenset(one for one in read_exports(path) if not one.startswith(MANGLED))
+        for path in paths
+    }
+
+
+def compare_trees(old: Path, new: Path) -> Iterator[Difference]:
+    """Yield the types and exported symbols of two QNN trees that differ. A type that is gone or has
+    other members in another order is worse, one that only grew at its end is not."""
+    before, now = read_types(old), read_types(new)
+    for name in {**before, **now} if before and now else ():
+        was, own = before.get(name), now.get(name)
+        if was == own:
+            continue
+        members = [(one or "").rstrip(";, ") for one in (was, own)]
+        grew = was is None or (own is not None and own.startswith(members[0]))
+        texts = [_tail(one, other) for one, other in (members, members[::-1])]
+        yield note(name, "type", texts, "other" if grew else "worse")
+    yield from _compare_symbols(read_symbols(old), read_symbols(new))
+
+
+def _tail(own: str, other: str) -> str:
+    """Return the members of a type that the other one lacks."""
+    parts = [one.strip() for one in re.split(r"[;,]", own)]
+    others = {one.strip() for one in re.split(r"[;,]", other)}
+    return name_some([one for one in parts if one and one not in others], NAMES) or "-"
+
+
+def _compare_symbols(
+    before: Mapping[str, frozenset[str]], now: Mapping[str, frozenset[str]]
+) -> Iterator[Difference]:
+    for name in {**before, **now}:
+        if name not in before or name not in now:
+            gone = name in before
+            words = ("there", "missing") if gone else ("missing", "there")
+            yield note(name, "symbols", words, "worse" if gone else "other")
+            continue
+        lost, fresh = sorted(before[name] - now[name]), sorted(now[name] - before[name])
+        if lost or fresh:
+            shown = [name_some(each, NAMES) or "-" for each in (lost, fresh)]
+            yield note(name, "symbols", shown, "worse" if lost else "other")
+
+
+def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
+    """Return them with the worst first: by verdict, then by what counts most, then by how much."""
+    order = {name: place for place, name in enumerate(ORDER)}
+
+    def key(one: Difference) -> tuple[int, int, float]:
+        size = math.inf if one.change is None else abs(one.change)
+        return VERDICTS.index(one.verdict), order.get(one.what, len(order)), -size
+
+    return tuple(sorted(differences, key=key))
+
+
+def render_upgrade(report: UpgradeReport) -> str:
+    """Return the table as text, with what all cases take."""
+    counts = Counter(one.verdict for one in report.differences)
+    head = f"{report.old} -> {report.new}: {counts['worse']} worse, {counts['better']} better"
+    lines = [f"{head}, {counts['other']} other, {count(report.same, 'case')} the same"]
+    rows = [("", "of", "what", "before", "now", "change")]
+    rows += [
+        (one.verdict, one.subject, one.what, one.before, one.now, _show_change(one))
+        for one in report.differences[:MOST_ROWS]
+    ]
+    widths = [max(len(row[place]) for row in rows) for place in range(3)]
+    lines += [
+        "  ".join([*(row[place].ljust(widths[place]) for place in range(3)), *row[3:]]).rstrip()
+        for row in rows
+    ]
+    if len(report.differences) > MOST_ROWS:
+        lines.append(f"and {len(report.differences) - MOST_ROWS} more: --json has them all")
+    for one in report.totals:
+        share = f" ({100 * (one.now / one.before - 1):+.1f} %)" if one.before else ""
+        lines.append(
+            f"{one.what} of {count(one.cases, 'case')}: {one.before:,} -> {one.now:,}{share},"
+            f" {one.moved} moved"
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _show_change(one: Difference) -> str:
+    if one.change is None:
+        return ""
+    return f"{one.change:+.1f} dB" if one.what.startswith("SQNR") else f"{100 * one.change:+.1f} %"
+
+
+def compare(
+    names: tuple[str, str],
+    runs: tuple[Report | None, Report | None],
+    trees: tuple[Path | None, Path | None],
+    failures: Sequence[Difference] = (),
+) -> UpgradeReport:
+    """Return everything that differs between two versions with these ``names``: of runs and trees,
+    what both have, and why a run is missing. Raises FailedError."""
+    differences, same = list(failures), 0
+    totals: tuple[Total, ...] = ()
+    before, now = runs
+    if before and now:
+        found = list(compare_runs(before, now))
+        changed = {one.subject for one in found}
+        same = sum(str(one.name) not in changed for one, _ in pair_cases(before, now))
+        differences += found
+        totals = tuple(add_figures(before, now))
+    if trees[0] and trees[1]:
+        differences += compare_trees(trees[0], trees[1])
+    return UpgradeReport(
+        old=names[0], new=names[1], differences=rank(differences), totals=totals, same=same
+    )

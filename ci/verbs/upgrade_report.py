@@ -1,0 +1,229 @@
+"""``upgrade-report OLD NEW``: what another QNN or ExecuTorch changes, before a pin moves."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ci.audit.upgrade import Difference, compare, note, render_upgrade
+from ci.report.schema import Report
+from ci.report.write import REPORTS_FIX, read_report
+from ci.verbs.lanes.built import installed_executorch
+from provisioning.artifacts.choice import SDK_VARIABLE, python_tag
+from provisioning.console.command import Outcome, user_path
+from provisioning.console.process import module_command, run_process
+from provisioning.console.progress import Progress
+from provisioning.errors import DownloadError, ExitCode, ToolError, UsageError
+from provisioning.files import (
+    explain_writes,
+    publish_directory,
+    require_writable,
+    scratch_directory,
+    write_whole,
+)
+from provisioning.manifest.pairs import read_pairs
+from provisioning.store.store import store_home
+from provisioning.versions import is_version
+
+EMULATOR, ONNX = "test_emulator", "test_onnx"
+PACKAGES = {"onnxruntime-qnn": ONNX, "executorch": EMULATOR}  # the sessions that they are tried in
+FORMS = "report.json, an SDK's directory or version, onnxruntime-qnn==2.7.0 or executorch==1.4.1"
+LIBRARIES, SDK = "lib/x86_64-linux-clang", "qnn"
+QNN_LIBRARY = re.compile(r"lib(?:Qnn\w*|HtpPrepare|Genie)\.so")
+BUNDLED = re.compile(r"(lib(?:c\+\+|c\+\+abi|unwind))-[0-9a-f]+\.so\.1\.0")
+QNN_VERSION = re.compile(r"^qnn_version = '([\d.]+)'", re.MULTILINE)
+LAST_LINES = 6
+OWN = Path(__file__).parents[2]  # where this package is found
+OWN_VARIABLES = (SDK_VARIABLE, "QNN_CI_CAUSE_FILE")  # of this call, not of the runs
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two versions: a report, or what the ``session`` is run with, ``packages`` before
+    those that are installed and an ``sdk``. ``tree`` has headers and libraries."""
+
+    name: str
+    report: Report | None = None
+    session: str = ""
+    packages: Path | None = None
+    sdk: str = ""
+    tree: Path | None = None
+
+    @property
+    def slug(self) -> str:
+        """A directory name."""
+        return re.sub(r"[^\w.=-]+", "_", self.name).strip("_")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("old", metavar="OLD", help=FORMS)
+    add("new", metavar="NEW", help="the same of what would take its place")
+    add("--model", action="append", default=[], help="as of the session that is run; repeatable")
+    add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
+    add("--soc", action="append", default=[], help="name or glob of a SoC")
+    add("--policy", type=user_path, metavar="FILE", help="models and limits of your own")
+    add(
+        "--session",
+        choices=(EMULATOR, ONNX),
+        default=EMULATOR,
+        help="what an SDK is tried in; default test_emulator",
+    )
+    add(
+        "--reports",
+        type=user_path,
+        default=Path("reports/upgrade"),
+        help="where to write the report of each run; default reports/upgrade",
+    )
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    words = (args.old, args.new)
+    for word in words:
+        check_word(word)
+    require_writable(args.reports, REPORTS_FIX)
+    old, new = (find_side(word, args.session, progress) for word in words)
+    failures: list[Difference] = []
+    reports = [run_side(side, args, progress, failures) for side in (old, new)]
+    found = compare((old.name, new.name), (reports[0], reports[1]), (old.tree, new.tree), failures)
+    code = ExitCode.FAILED if found.is_worse else ExitCode.OK
+    return Outcome(render_upgrade(found), msgspec.to_builtins(found), code)
+
+
+def check_word(word: str) -> None:
+    """Raises UsageError for what is none of FORMS, before anything is fetched or run."""
+    name, _, version = word.partition("==")
+    if version:
+        if name not in PACKAGES or not is_version(version):
+            raise UsageError(f"no package {word!r}", fix=f"one of {', '.join(PACKAGES)}, ==VERSION")
+        if name == "executorch":
+            check_executorch(version)
+    elif not is_version(word) and not user_path(word).exists():
+        raise UsageError(f"{word!r} is not a file, a directory or a version", fix=FORMS)
+
+
+def check_executorch(version: str) -> None:
+    """Raises UsageError for one that is not supported, or that needs another torch than the
+    installed ExecuTorch does."""
+    torch = {row.executorch: row.torch for row in reversed(read_pairs().supported)}
+    if version not in torch:
+        raise UsageError(
+            f"executorch=={version} is not supported", fix=f"one of {', '.join(torch)}"
+        )
+    installed = installed_executorch() or ""
+    if torch[version] != torch.get(installed, torch[version]):
+        raise UsageError(
+            f"executorch=={version} needs torch {torch[version]}, which is not installed",
+            why=f"executorch {installed} is, with torch {torch[installed]}",
+            fix=f"run ./nox -s test_emulator -- --executorch {version} --reports DIR, and name"
+            " DIR/test_emulator/report.json instead",
+        )
+
+
+def find_side(word: str, session: str, progress: Progress) -> Side:
+    """Return what a word names; a package is fetched. Raises DownloadError, UsageError."""
+    name, _, version = word.partition("==")
+    if version:
+        packages = fetch_package(name, version, progress)
+        tree = packages / SDK if (packages / SDK).is_dir() else None
+        return Side(word, None, PACKAGES[name], packages, str(tree or ""), tree)
+    path = user_path(word)
+    if is_version(word) and not path.exists():
+        return Side(word, session=session, sdk=word)
+    if path.is_file() or (path / "report.json").is_file():
+        return Side(word, read_report(path))
+    return Side(word, session=session, sdk=str(path.absolute()), tree=path.absolute())
+
+
+def fetch_package(name: str, version: str, progress: Progress) -> Path:
+    """Return a directory of the store with one version of a package, without what it depends on;
+    of QNN's provider also with its libraries as in an SDK. Raises DownloadError."""
+    home = store_home() / "packages"
+    target = home / f"{name}-{version}-{python_tag()}"
+    if target.is_dir():
+        return target
+    progress.step(f"fetching {name} {version}")
+    pip = [*module_command("pip"), "--disable-pip-version-check", "--no-input", "install"]
+    with explain_writes(home):
+        home.mkdir(parents=True, exist_ok=True)
+        with scratch_directory(home, "fetching") as scratch:
+            staging = scratch / target.name
+            words = ["--quiet", "--no-deps", "--only-binary", ":all:", "--target", str(staging)]
+            try:
+                run_process([*pip, *words, f"{name}=={version}"])
+            except ToolError as error:
+                raise DownloadError(
+                    f"pip could not fetch {name} {version}",
+                    why=error.why,
+                    fix="check the version, pip's index, proxy and certificates",
+                ) from error
+            if (staging / "onnxruntime_qnn").is_dir():
+                lay_out_libraries(staging)
+            if not target.is_dir():
+                publish_directory(staging, target)
+    return target
+
+
+def lay_out_libraries(packages: Path) -> None:
+    """Lay the libraries of the wheel onnxruntime-qnn out as an SDK has them, as links."""
+    folder = packages / SDK / LIBRARIES
+    folder.mkdir(parents=True)
+    package = packages / "onnxruntime_qnn"
+    bundled = sorted((packages / "onnxruntime_qnn.libs").glob("lib*"))
+    for path in [*bundled, *(one for one in package.iterdir() if QNN_LIBRARY.fullmatch(one.name))]:
+        os.link(path, folder / path.name)
+        if usual := BUNDLED.fullmatch(path.name):
+            (folder / f"{usual[1]}.so.1").symlink_to(path.name)
+    info = package / "build_and_package_info.py"
+    found = QNN_VERSION.search(info.read_text(encoding="utf-8") if info.is_file() else "")
+    version = found[1] if found else "0"
+    write_whole(
+        packages / SDK / "sdk.yaml", f"product: QNN runtime of a wheel\nversion: {version}\n"
+    )
+    write_whole(packages / SDK / "QNN_README.txt", "QNN's libraries out of a Python wheel\n")
+
+
+def run_side(
+    side: Side, args: argparse.Namespace, progress: Progress, failures: list[Difference]
+) -> Report | None:
+    """Return a version's report, of a run if it is none itself; without one, ``failures`` gets the
+    reason."""
+    if side.report:
+        return side.report
+    directory: Path = args.reports / side.slug
+    shutil.rmtree(directory, ignore_errors=True)
+    choice = [
+        word
+        for name in ("model", "scheme", "soc")
+        for value in getattr(args, name)
+        for word in (f"--{name}", value)
+    ]
+    choice += ["--policy", str(args.policy.absolute())] if args.policy else []
+    choice += ["--sdk", side.sdk] if side.sdk else []
+    verb = side.session.replace("_", "-")
+    argv = [*module_command("ci"), verb, *choice, "--reports", str(directory.absolute())]
+    paths = [str(side.packages or ""), str(OWN), os.environ.get("PYTHONPATH", "")]
+    variables = {name: text for name, text in os.environ.items() if name not in OWN_VARIABLES}
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    progress.step(f"{side.name}: {verb} {' '.join(choice)}")
+    log = args.reports / f"{side.slug}.log"
+    ended = run_process(argv, env=variables, check=False, log=log, keep_lines=LAST_LINES)
+    report = directory / side.session / "report.json"
+    if report.is_file():
+        return read_report(report)
+    failures.append(explain_run(side, ended.describe(), ended.output.splitlines(), log))
+    return None
+
+
+def explain_run(side: Side, ended: str, lines: Sequence[str], log: Path) -> Difference:
+    """Return why a run left no report."""
+    told = " ".join(line.strip() for line in lines if line.strip())
+    words = ["a report", f"{ended}: {told} (all of it is in {log})"]
+    return note(side.name, "run", words, "worse")
