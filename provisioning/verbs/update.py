@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import replace
 
 from provisioning.artifacts.pins import list_by_hand, plan_update
@@ -15,6 +16,8 @@ from provisioning.manifest.releases import WheelRelease
 from provisioning.store.store import Store
 from provisioning.verbs.fetch import read_options
 from provisioning.verbs.lock import add_write_option, conclude
+
+LOWERED_WITH = ("qnn-runtime", "qnn-sdk")  # what a new version of changes programs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,4 +58,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         plan = plan_update(request, version, store, progress, carry=carry)
         plans[request.label] = plan
         by_hand += list_by_hand(plan, request.name, release.version) if plan else []
+        if plan and not args.write and name in LOWERED_WITH:
+            old = release.version
+            if isinstance(release, WheelRelease):
+                old = f"{release.package}=={release.package_version}"
+            new = re.sub(r"[^=]+$", "NEW", old)
+            progress.step(
+                f"before --write: `qnn-ci upgrade-report {old} {new}` tries both versions"
+            )
     return conclude(plans, write=args.write, by_hand=by_hand)

@@ -194,6 +194,7 @@ SAMPLES = (
     "qnn-ci report PATH",
     "qnn-ci setup",
     "qnn-ci update ARTIFACT[@VERSION]",
+    "qnn-ci upgrade-report before/report.json reports/test_emulator",
     "qnn-ci verify [NAME...]",
     "qnn-ci verify-evidence model.pte --evidence evidence.intoto.json",
     "qnn-ci verify-signature signed",
@@ -244,6 +245,7 @@ RECIPES = (
     Recipe(
         "--policy qnn.toml --record", (setups.initialise,), "recorded: qnn-base", packages=TORCH
     ),
+    Recipe("qnn-ci upgrade-report", (setups.leave_reports,), "1 worse.*spill_bytes.*800"),
     Recipe("before/report.json", (setups.break_model,), "qnn_model.py|:x:", 1, packages=TORCH),
     Recipe(
         "--runner cpp|build_runner$",

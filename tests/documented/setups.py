@@ -20,7 +20,7 @@ from ci.cases.spec import select_cases
 from ci.device.bundle import stage as make_bundle
 from ci.gate.schema import Plan
 from ci.models.schemes import ONNX
-from ci.report.schema import Case, Status
+from ci.report.schema import Case, Footprint, Status
 from ci.report.write import write_report
 from ci.verbs.emulate import list_planned, take_shard
 from provisioning.console.progress import Progress
@@ -42,6 +42,7 @@ from tests.stand_ins import (
 )
 from tests.stand_ins.lanes import keep_case
 from tests.stand_ins.lowered import make_binary, make_program
+from tests.stand_ins.reports import make_report
 from tests.stand_ins.repository import Checkout, make_checkout
 
 STAND_INS = ROOT / "tests" / "stand_ins"
@@ -221,6 +222,16 @@ def break_model(stage: Stage) -> None:
     model = stage.directory / "qnn_model.py"
     model.write_text(model.read_text("utf-8").replace("Linear(32, 8)", "Linear(31, 8)"))
     run_well(stage, "qnn-ci test-emulator --policy qnn.toml", code=1)
+
+
+def leave_reports(stage: Stage) -> None:
+    """Two reports of a case that passed, of which the newer one spills more."""
+    for folder, spill in (("before", 400), ("reports/test_emulator", 800)):
+        footprint = Footprint(spill_bytes=spill)
+        case = Case(
+            model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, footprint=footprint
+        )
+        write_report(make_report([case]), stage.project / folder)
 
 
 def serve_wheel(stage: Stage) -> None:

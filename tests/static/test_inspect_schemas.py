@@ -1,4 +1,4 @@
-"""The schemas of what `audit`, `inspect`, `compat` and `localise` print are those of the values.
+"""The schemas of what some verbs print are those of the printed values.
 
 ``python -m tests.static.test_inspect_schemas`` writes them.
 """
@@ -14,6 +14,7 @@ import pytest
 
 from ci.audit.localise_report import Localisation
 from ci.audit.operators import Audit
+from ci.audit.upgrade import UpgradeReport
 from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
 
@@ -23,6 +24,7 @@ SCHEMAS = {
     "inspect.schema.json": Inspection,
     "compat.schema.json": Answer,
     "localise.schema.json": Localisation,
+    "upgrade-report.schema.json": UpgradeReport,
 }
 
 

@@ -1,0 +1,275 @@
+"""What another version changes: cases, headers, symbols, in the order of what counts."""
+
+from __future__ import annotations
+
+import _ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from ci.__main__ import main
+from ci.audit.upgrade import (
+    MOST_ROWS,
+    UpgradeReport,
+    compare,
+    compare_runs,
+    compare_trees,
+    read_types,
+    render_upgrade,
+)
+from ci.report.schema import Case, Footprint, OperatorCount, Report, Status
+from ci.report.write import write_report
+from ci.verbs.upgrade_report import check_word, lay_out_libraries
+from provisioning.elf.reader import read_exports
+from provisioning.errors import FailedError, UsageError
+from tests.stand_ins.reports import make_report
+
+OPERATORS = (OperatorCount(op="linear", npu=3), OperatorCount(op="erf", npu=1))
+TAKEN = Footprint(
+    program_bytes=1000,
+    spill_bytes=10,
+    read_bytes=400,
+    segment_align=256,
+    lowering_memory_bytes=1000,
+    operators=OPERATORS,
+)
+CASE = Case(
+    model="mlp",
+    scheme="8a8w",
+    soc="SM8650",
+    status=Status.PASSED,
+    sqnr_db=30.0,
+    max_abs=0.1,
+    footprint=TAKEN,
+)
+HEADER = """
+/* a struct { in a comment } Foo; */
+typedef struct {
+  // which device
+  uint32_t option;
+  union UNNAMED {
+    uint32_t socModel;
+    uint32_t arch;
+  };
+} QnnHtpDevice_CustomConfig_t;
+typedef enum { A = 1, B = 2 } Qnn_Kind_t;
+"""
+
+
+def see(now: Case) -> list[tuple[str, str]]:
+    """What differs of the case, with its verdict."""
+    found = compare_runs(make_report([CASE]), make_report([now]))
+    return [(one.what, one.verdict) for one in found]
+
+
+def give(**figures: Any) -> Case:
+    return replace(CASE, footprint=replace(TAKEN, **figures))
+
+
+@pytest.mark.parametrize(
+    ("now", "seen"),
+    [
+        (CASE, []),
+        (replace(CASE, status=Status.FAILED, reason="why\nfix"), [("status", "worse")]),
+        (replace(CASE, sqnr_db=29.0), [("SQNR", "worse")]),
+        (replace(CASE, sqnr_db=None, max_abs=0.0), [("SQNR", "better")]),
+        (replace(CASE, sqnr_db=30.04), []),
+        (give(spill_bytes=11), [("spill_bytes", "worse")]),
+        (give(read_bytes=300), [("read_bytes", "better")]),
+        (give(segment_align=128), [("segment_align", "worse")]),
+        (give(lowering_memory_bytes=1099), []),
+        (give(lowering_memory_bytes=1101), [("lowering_memory_bytes", "worse")]),
+        (give(spill_bytes=None), []),
+        (
+            give(operators=(OPERATORS[0], OperatorCount(op="erf", cpu=1))),
+            [("CPU", "worse"), ("NPU", "other")],
+        ),
+        (replace(CASE, footprint=None), []),
+    ],
+)
+def test_each_difference_of_a_case_has_a_verdict(now: Case, seen: list[tuple[str, str]]) -> None:
+    assert see(now) == seen
+
+
+def test_the_other_direction_has_the_other_verdict() -> None:
+    failed = replace(CASE, status=Status.FAILED, sqnr_db=20.0)
+    found = compare_runs(make_report([failed]), make_report([CASE]))
+    assert [(one.what, one.verdict) for one in found] == [("status", "better"), ("SQNR", "better")]
+
+
+def test_cases_that_only_one_run_has_are_named() -> None:
+    other = replace(CASE, model="resnet")
+    found = list(compare_runs(make_report([CASE, other]), make_report([CASE])))
+    assert [(one.subject, one.verdict) for one in found] == [("resnet 8a8w SM8650", "worse")]
+    found = list(compare_runs(make_report([CASE]), make_report([CASE, other])))
+    assert [(one.now, one.verdict) for one in found] == [("judged", "other")]
+    with pytest.raises(FailedError, match="no case in common"):
+        list(compare_runs(make_report([CASE]), make_report([other])))
+
+
+def test_the_worst_comes_first() -> None:
+    every = [
+        give(spill_bytes=11),
+        replace(give(read_bytes=4000), model="lstm"),
+        replace(CASE, model="resnet", sqnr_db=35.0),
+        replace(CASE, model="transformer", status=Status.FAILED),
+        replace(CASE, model="mobile", sqnr_db=20.0),
+        replace(CASE, model="same"),
+    ]
+    olds = [replace(CASE, model=one.model) for one in every]
+    found = make(make_report(olds), make_report(every))
+    assert [one.subject.split()[0] for one in found.differences] == [
+        *("transformer", "mobile", "lstm", "mlp", "resnet")
+    ]
+    assert (found.same, found.is_worse) == (1, True)
+    (total,) = [one for one in found.totals if one.what == "read_bytes"]
+    assert (total.before, total.now, total.moved, total.cases) == (2400, 6000, 1, 6)
+    text = render_upgrade(found)
+    assert "old -> new: 4 worse, 1 better, 0 other, 1 case the same" in text
+    assert "read_bytes of 6 cases: 2,400 -> 6,000 (+150.0 %), 1 moved" in text
+    assert "-10.0 dB" in text
+
+
+def make(old: Report, new: Report) -> UpgradeReport:
+    return compare(("old", "new"), (old, new), (None, None))
+
+
+def test_a_long_table_names_what_it_leaves_out() -> None:
+    olds = [replace(CASE, model=f"m{number}") for number in range(MOST_ROWS + 5)]
+    news = [replace(one, sqnr_db=20.0) for one in olds]
+    assert "and 5 more: --json has them all" in render_upgrade(
+        make(make_report(olds), make_report(news))
+    )
+
+
+def write_header(root: Path, text: str) -> Path:
+    path = root / "include/QNN/HTP/QnnHtpDevice.h"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ("uint32_t option;", "uint32_t option; /* other */  // words", ""),
+        ("uint32_t option;", "uint32_t version; uint32_t option;", "worse"),
+        ("    uint32_t arch;\n", "", "worse"),
+        ("B = 2", "B = 2, C = 3", "other"),
+        ("B = 2", "B = 3", "worse"),
+        ("typedef enum { A = 1, B = 2 } Qnn_Kind_t;", "", "worse"),
+    ],
+)
+def test_types_of_headers_are_compared_by_their_members(
+    tmp_path: Path, before: str, after: str, verdict: str
+) -> None:
+    old = write_header(tmp_path / "old", HEADER)
+    names = {"QnnHtpDevice.h QnnHtpDevice_CustomConfig_t", "QnnHtpDevice.h Qnn_Kind_t"}
+    assert read_types(old).keys() == names
+    assert before in HEADER
+    new = write_header(tmp_path / "new", HEADER.replace(before, after))
+    found = [*compare_trees(old, new), *compare_trees(old, old)]
+    assert [one.verdict for one in found] == ([verdict] if verdict else [])
+
+
+def test_a_tree_without_headers_says_nothing_of_types(tmp_path: Path) -> None:
+    old = write_header(tmp_path / "old", HEADER)
+    assert list(compare_trees(old, tmp_path)) == []
+
+
+def test_symbols_that_are_gone_are_worse_than_new_ones(tmp_path: Path) -> None:
+    old, new = (tmp_path / name / "lib/x86_64-linux-clang" for name in ("old", "new"))
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+        (folder / "libQnnHtp.so").write_bytes(Path(_ctypes.__file__).read_bytes())
+    (old / "libQnnCpu.so").write_bytes(Path(_ctypes.__file__).read_bytes())
+
+    def find(one: Path, other: Path) -> list[tuple[str, str]]:
+        return [(d.subject, d.verdict) for d in compare_trees(one.parents[1], other.parents[1])]
+
+    assert find(old, new) == [("libQnnCpu.so", "worse")]
+    assert find(new, old) == [("libQnnCpu.so", "other")]
+    data = (new / "libQnnHtp.so").read_bytes().replace(b"PyInit__ctypes", b"PyInit__cTypes")
+    (new / "libQnnHtp.so").write_bytes(data)
+    assert ("libQnnHtp.so", "worse") in find(old, new)
+
+
+def test_exports_are_what_a_library_defines() -> None:
+    found = read_exports(Path(_ctypes.__file__))
+    assert "PyInit__ctypes" in found
+    assert "PyLong_FromLong" not in found
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("nosuch", "is not a file, a directory or a version"),
+        ("numpy==2.0", "no package 'numpy==2.0'"),
+        ("executorch==0.1", "executorch==0.1 is not supported"),
+        ("onnxruntime-qnn==../x", "no package"),
+    ],
+)
+def test_a_word_that_is_no_version_is_refused_before_anything_runs(word: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why.replace("(", r"\(")):
+        check_word(word)
+
+
+def test_an_executorch_that_needs_another_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci.verbs.upgrade_report.installed_executorch", lambda: "1.5.1")
+    check_word("executorch==1.4.1")
+    with pytest.raises(UsageError, match=r"needs torch 2\.12\.0") as caught:
+        check_word("executorch==1.3.1")
+    assert "./nox -s test_emulator -- --executorch 1.3.1" in str(caught.value)
+
+
+def test_two_reports_are_compared_by_the_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_report(make_report([CASE]), tmp_path / "old")
+    write_report(make_report([replace(CASE, status=Status.FAILED)]), tmp_path / "bad")
+    write_report(make_report([give(spill_bytes=900)]), tmp_path / "spills")
+    assert main(["upgrade-report", "old", "spills/report.json", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["differences"][0]["what"] == "spill_bytes"
+    assert main(["upgrade-report", "old", "bad"]) == 1
+    assert "worse  mlp 8a8w SM8650  status" in capsys.readouterr().out
+    assert main(["upgrade-report", "bad", "old"]) == 0
+
+
+def test_a_version_that_does_not_run_is_worse_and_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run ends in a process of its own, whose last lines are the reason."""
+    monkeypatch.chdir(tmp_path)
+    write_report(make_report([CASE]), tmp_path / "old")
+    (tmp_path / "sdk").mkdir()
+    assert main(["upgrade-report", "old", "sdk", "--model", "nosuch", "--json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)["differences"]
+    assert (found["what"], found["verdict"]) == ("run", "worse")
+    assert "exited with 2" in found["now"]
+    assert "no model 'nosuch'" in found["now"]
+
+
+def test_the_wheel_s_libraries_are_laid_out_as_an_sdk(tmp_path: Path) -> None:
+    package = tmp_path / "onnxruntime_qnn"
+    libraries = tmp_path / "onnxruntime_qnn.libs"
+    for path in (
+        package / "libQnnHtp.so",
+        package / "libonnxruntime_providers_qnn.so",
+        package / "libHtpPrepare.so",
+        libraries / "libc++-71bc274c.so.1.0",
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(path.name)
+    (package / "build_and_package_info.py").write_text("a = '1'\nqnn_version = '2.51.0'\n")
+    lay_out_libraries(tmp_path)
+    folder = tmp_path / "qnn/lib/x86_64-linux-clang"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("libHtpPrepare.so", "libQnnHtp.so", "libc++-71bc274c.so.1.0", "libc++.so.1")
+    ]
+    assert (folder / "libc++.so.1").read_text() == "libc++-71bc274c.so.1.0"
+    assert "version: 2.51.0" in (tmp_path / "qnn/sdk.yaml").read_text()
