@@ -498,13 +498,13 @@ def sign_skel(session: nox.Session) -> None:
 @nox.session(default=False)
 def stage(session: nox.Session) -> None:
     """Put together what a device needs to run programs: ``--soc SM8650 --runner F --runtime D``."""
-    run_module(session, "core", "ci", "stage", *session.posargs)
+    run_module(session, "device", "ci", "stage", *session.posargs)
 
 
 @nox.session(default=False)
 def deploy(session: nox.Session) -> None:
     """Bring what ``stage`` wrote to a phone or a board: ``--device adb: --bundle DIR``."""
-    run_module(session, "core", "ci", "deploy", *session.posargs)
+    run_module(session, "device", "ci", "deploy", *session.posargs)
 
 
 @nox.session(default=False)

@@ -14,6 +14,18 @@ import msgspec
 
 from ci.device.by_hand import list_programs, write_by_hand
 from ci.device.connection import require_plain
+from ci.device.provenance import (
+    EVIDENCE,
+    SBOM,
+    SIGNING,
+    Part,
+    copy_evidence,
+    copy_record,
+    find_evidence,
+    has_sbom_library,
+    list_signed,
+    write_sbom,
+)
 from ci.inspect.compat import Verdict, judge_compat
 from ci.inspect.files import inspect_file
 from ci.inspect.runtimes import read_runtime
@@ -30,6 +42,8 @@ from provisioning.manifest.targets import find_soc
 BUNDLE, FILES = "bundle.json", "files"
 SCHEMA_VERSION = 1
 BACKEND, SYSTEM = "libQnnHtp.so", "libQnnSystem.so"
+LPAI = ("libQnnLpai.so", "libQnnLpaiStub.so")
+BUNDLE_NAME = "qnn-ci-bundle"
 STUB, SKEL = "libQnnHtpV{}Stub.so", "libQnnHtpV{}Skel.so"
 EMULATED = ("libHtpPrepare.so", "libQnnHtpPrepare.so")  # an emulator's, by QNN's own loader
 LICENCES = ("LICENSE*", "LICENCE*", "*LICENSE.pdf", "NOTICE*", "ThirdPartyNotices*")
@@ -95,11 +109,14 @@ def stage(
     *,
     programs: Sequence[Path] = (),
     cases: Path | None = None,
+    evidence: Path | None = None,
+    signed: Path | None = None,
     progress: Progress,
 ) -> Bundle:
     """Write to ``out`` what ``socs`` need to run programs with ``runner`` and the QNN libraries of
     ``runtimes``, and ``programs``, byte for byte; return its record. ``cases`` is a directory that
-    a run kept: its programs and inputs come along, with a script that runs them.
+    a run kept: its programs and inputs come along, with a script that runs them. ``evidence`` has
+    statements on programs, ``signed`` is what `sign` wrote: LPAI's libraries by its record.
 
     Raises UsageError for a SoC that is not known, UnfitError for what is missing or does not fit:
     then nothing is written. Raises StoreError if ``out`` cannot be written.
@@ -120,8 +137,12 @@ def stage(
         for version in sorted(set(versions.values())):
             wanted.append(STUB.format(version))
             skels |= {SKEL.format(version): find_skel(SKEL.format(version), runtimes)}
+    lpai = list_signed(signed) if signed else {}
+    wanted += LPAI if signed else ()
+    every = [*programs, *list_programs(cases)]
+    proven = find_evidence(every, evidence) if evidence else {}
     own = {path.name: path for path in (runner, *programs)}
-    files = {**own, **close_over(wanted, head, known), **skels}
+    files = {**own, **close_over(wanted, head, known), **skels, **lpai}
     with explain_writes(out), staged_directory(out) as fresh:
         for name, path in files.items():
             require_plain(name)
@@ -131,9 +152,15 @@ def stage(
         bundle = describe(target, names, runner.name, fresh / FILES)
         for name in names if target.profile else ():
             require_fit(target, name, fresh / FILES, progress)
-        for program in (*programs, *list_programs(cases)):
+        for program in every:
             require_loads(program, fresh / FILES, names)
         copy_licences(runtimes, fresh / "licences")
+        if proven:
+            copy_evidence(proven, fresh / EVIDENCE)
+        if signed:
+            copy_record(signed, fresh / SIGNING)
+        if has_sbom_library():
+            write_sbom(fresh / SBOM, BUNDLE_NAME, bundle.digest, list_parts(bundle, fresh / FILES))
         write_by_hand(fresh, bundle.runner, cases)
         write_json(fresh / BUNDLE, msgspec.to_builtins(bundle))
     return bundle
@@ -257,6 +284,16 @@ def describe(target: Target, socs: tuple[str, ...], runner: str, directory: Path
         rows.append(BundleFile(path.name, hash_file(path), size, said))
     qnn = next((row.qnn for row in rows if row.name == BACKEND), "")
     return Bundle(target=target, socs=socs, runner=runner, qnn=qnn, files=tuple(rows))
+
+
+def list_parts(bundle: Bundle, directory: Path) -> list[Part]:
+    """Return a bundle's files with what each needs of them."""
+    found = {file.name: read_library(directory / file.name) for file in bundle.files}
+    return [
+        Part(file.name, file.sha256, file.qnn, tuple(one.elf.needed) if one else ())
+        for file in bundle.files
+        for one in [found[file.name]]
+    ]
 
 
 def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ci.device.bundle import BUNDLE, Bundle, stage
+from ci.device.provenance import EXTRA, has_sbom_library
 from provisioning.artifacts.provision import locate_artifact
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
@@ -44,6 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what test_emulator kept with --keep-artifacts: its programs and inputs come along,"
         " with a script that runs them where this toolkit is not",
     )
+    add(
+        "--evidence",
+        type=user_path,
+        metavar="DIR",
+        help="statements on the programs, as reports/test_emulator/evidence has them",
+    )
+    add("--signed", type=user_path, metavar="DIR", help="LPAI's libraries, as `sign` wrote them")
     add("--out", type=user_path, required=True, metavar="DIR", help="replaced, if it is a bundle")
 
 
@@ -51,6 +59,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for path in (args.runner, *args.program):
         if not path.is_file():
             raise UsageError(f"{path} is no file")
+    for path in filter(None, (args.cases, args.evidence, args.signed)):
+        if not path.is_dir():
+            raise UsageError(f"{path} is no directory")
     if args.out.exists() and not (args.out / BUNDLE).is_file() and any(args.out.iterdir()):
         raise UsageError(
             f"--out {args.out} is not empty and no bundle", fix="name a directory that is new"
@@ -63,10 +74,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         args.out,
         programs=args.program,
         cases=args.cases,
+        evidence=args.evidence,
+        signed=args.signed,
         progress=progress,
     )
     data = {**msgspec.to_builtins(bundle), "digest": bundle.digest, "directory": str(args.out)}
-    return Outcome(render(bundle, args.out), data)
+    text = render(bundle, args.out)
+    if not has_sbom_library():
+        text += f"no SBOM: this Python has no cyclonedx-python-lib ({EXTRA})\n"
+    return Outcome(text, data)
 
 
 def find_runtime(word: str, progress: Progress) -> Path:

@@ -1,0 +1,134 @@
+"""What a bundle brings besides files: what they are (an SBOM), what was proven of its programs, and
+who signed its libraries."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci.report.evidence import SUFFIX, find_faults, parse_statement
+from ci.signing.record import LOG_NAME, RECORD_NAME, STATEMENT_NAME, check_record
+from provisioning.console.clock import read_clock
+from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.errors import UnfitError, UsageError
+from provisioning.files import hash_file
+
+SBOM, EVIDENCE, SIGNING = "sbom.cdx.json", "evidence", "signing"
+PACKAGE, EXTRA = "cyclonedx", 'pip install "executorch-qnn-ci[device]"'
+NAMESPACE = uuid.UUID("4f4d1c3e-6a51-5f0e-9a5c-0d3c5a3f7c11")  # of serial numbers, chosen once
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of a bundle as an SBOM lists it. ``needs`` are names of files that it loads."""
+
+    name: str
+    sha256: str
+    version: str = ""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """CycloneDX's type of component."""
+        if self.name.endswith(".pte"):
+            return "machine-learning-model"
+        return "library" if ".so" in self.name else "application"
+
+
+def has_sbom_library() -> bool:
+    """Whether the library that writes an SBOM is installed."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
+def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> None:
+    """Write a CycloneDX 1.6 document of a bundle: its files, what they need, their licences being
+    those of the folder next to it. The same bundle has the same serial number.
+
+    Needs cyclonedx-python-lib. Raises UsageError as read_clock does.
+    """
+    from cyclonedx.model import HashAlgorithm, HashType
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component, ComponentType
+    from cyclonedx.output.json import JsonV1Dot6
+
+    bom = Bom(serial_number=uuid.uuid5(NAMESPACE, digest))
+    bom.metadata.timestamp = read_clock()[0]
+    root = Component(name=name, version=digest, type=ComponentType.APPLICATION, bom_ref=name)
+    bom.metadata.component = root
+    made = {
+        part.name: Component(
+            name=part.name,
+            version=part.version or None,
+            type=ComponentType(part.kind),
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=part.sha256)],
+            bom_ref=part.name,
+        )
+        for part in parts
+    }
+    for part in parts:
+        bom.components.add(made[part.name])
+        needed = [made[one] for one in part.needs if one in made and one != part.name]
+        bom.register_dependency(made[part.name], needed)
+    bom.register_dependency(root, made.values())
+    target.write_text(JsonV1Dot6(bom).output_as_string(indent=1) + "\n", encoding="utf-8")
+
+
+def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
+    """Return the statement of each program that has one in ``folder``. Raises UnfitError for one
+    that does not fit its program or is no pass, UsageError if no program has one."""
+    found: dict[Path, Path] = {}
+    for program in programs:
+        sha256 = hash_file(program)
+        path = folder / f"{sha256}{SUFFIX}"
+        if not path.is_file():
+            continue
+        build = find_qnn_build(program)
+        try:
+            statement = parse_statement(path.read_bytes())
+            faults = list(find_faults(statement, sha256, build.text if build else "", None))
+        except ValueError as error:
+            faults = [str(error)]
+        if faults:
+            raise UnfitError(
+                f"{program.name} did not pass, by {path.name}",
+                why="; ".join(faults),
+                fix=f"`qnn-ci verify-evidence {program} --evidence {path}` has the whole answer",
+            )
+        found[program] = path
+    if not found:
+        raise UsageError(
+            f"--evidence {folder} has no statement of a program of this bundle",
+            fix="name the directory reports/test_emulator/evidence of the run that judged it",
+        )
+    return found
+
+
+def copy_evidence(statements: Mapping[Path, Path], target: Path) -> None:
+    """Copy statements to ``target``."""
+    target.mkdir()
+    for path in statements.values():
+        shutil.copyfile(path, target / path.name)
+
+
+def list_signed(folder: Path) -> dict[str, Path]:
+    """Return the signed libraries that `sign` wrote into ``folder``, by name. Raises UnfitError
+    unless its record fits every byte."""
+    if faults := check_record(folder):
+        raise UnfitError(
+            f"{folder} is not what `qnn-ci sign` wrote",
+            why="; ".join(faults),
+            fix="sign the libraries again",
+        )
+    ours = {RECORD_NAME, STATEMENT_NAME, LOG_NAME}
+    return {path.name: path for path in sorted(folder.iterdir()) if path.name not in ours}
+
+
+def copy_record(folder: Path, target: Path) -> None:
+    """Copy the record of signed libraries to ``target``."""
+    target.mkdir()
+    for name in (RECORD_NAME, STATEMENT_NAME):
+        shutil.copyfile(folder / name, target / name)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from ci.device.provenance import Part, find_evidence, list_signed, write_sbom
+from ci.report.schema import Status
+from ci.signing.record import (
+    SCHEMA_VERSION,
+    Digest,
+    Program,
+    SignedLibrary,
+    SigningRecord,
+    digest_of,
+    write_record,
+)
+from provisioning.errors import UnfitError, UsageError
+from tests.stand_ins import statements
+
+
+def test_an_sbom_names_every_file_and_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cyclonedx", reason="another session installs it")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    digests = [hashlib.sha256(name.encode()).hexdigest() for name in "abc"]
+    parts = [
+        Part("runner", digests[0], needs=("libQnnHtp.so", "libc.so", "runner")),
+        Part("libQnnHtp.so", digests[1], "v2.49.40.260810104044"),
+        Part("model.pte", digests[2]),
+    ]
+    for path in (tmp_path / "one.json", tmp_path / "two.json"):
+        write_sbom(path, "bundle", "d" * 64, parts)
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+    bom = json.loads((tmp_path / "one.json").read_text())
+    assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
+    found = {one["name"]: one for one in bom["components"]}
+    assert {name: one["type"] for name, one in found.items()} == {
+        "runner": "application",
+        "libQnnHtp.so": "library",
+        "model.pte": "machine-learning-model",
+    }
+    assert found["libQnnHtp.so"]["version"] == "v2.49.40.260810104044"
+    assert found["model.pte"]["hashes"] == [{"alg": "SHA-256", "content": digests[2]}]
+    needs = {one["ref"]: one.get("dependsOn", []) for one in bom["dependencies"]}
+    assert needs["runner"] == ["libQnnHtp.so"]
+    assert sorted(needs["bundle"]) == sorted(found)
+    write_sbom(tmp_path / "other.json", "bundle", "e" * 64, parts)
+    assert json.loads((tmp_path / "other.json").read_text())["serialNumber"] != bom["serialNumber"]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "model.pte"
+    path.write_bytes(statements.PROGRAM)
+    return path
+
+
+def state(folder: Path, **changes: object) -> None:
+    statement = statements.state(statements.make(**changes))
+    (folder / f"{statements.SHA256}.intoto.json").write_text(json.dumps(statement))
+
+
+def test_evidence_is_that_of_a_pass_of_the_program(program: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no statement"):
+        find_evidence([program], tmp_path)
+    state(tmp_path)
+    (path,) = find_evidence([program], tmp_path).values()
+    assert path.name == f"{statements.SHA256}.intoto.json"
+    path.write_text("{}")
+    with pytest.raises(UnfitError, match="did not pass"):
+        find_evidence([program], tmp_path)
+    state(tmp_path, status=Status.FAILED)
+    with pytest.raises(UnfitError, match="did not pass"):
+        find_evidence([program], tmp_path)
+
+
+def test_signed_libraries_are_those_of_their_record(tmp_path: Path) -> None:
+    library = tmp_path / "libQnnLpaiSkel.so"
+    library.write_bytes(b"signed")
+    with pytest.raises(UnfitError, match="is not what"):
+        list_signed(tmp_path)
+    row = SignedLibrary(
+        name=library.name,
+        source="{qnn_sdk}/libQnnLpaiSkel.so",
+        input=Digest("0" * 64, 3),
+        output=digest_of(b"signed"),
+        arguments=(),
+        verdict="proven",
+        mbn_header_version=6,
+        hash_algorithm="sha384",
+        certificates=("ab" * 32,),
+    )
+    record = SigningRecord(
+        schema_version=SCHEMA_VERSION,
+        created="2026-11-20T00:00:00+00:00",
+        created_from="clock",
+        tool="a test",
+        signer=(Program("/sdk/elfsigner.py", "cd" * 32),),
+        python="3.11.7",
+        qnn_sdk="2.49.40",
+        hexagon_sdk="6.4.0",
+        libraries=(row,),
+    )
+    write_record(tmp_path, record)
+    assert list_signed(tmp_path) == {library.name: library}
+    library.write_bytes(b"Signed")
+    with pytest.raises(UnfitError, match="other bytes"):
+        list_signed(tmp_path)
