@@ -271,7 +271,6 @@ TREES: dict[str, Do] = {
     "another file": in_tree(lambda root: (root / "more").touch()),
     "a file less": in_tree(lambda root: (root / "lib/one").unlink()),
     "open to all": in_tree(lambda root: root.chmod(0o777)),
-    "1500 directories deep": in_tree(nest),
 }
 PATHS: dict[str, tuple[Do, str]] = {
     "a name that leads out": (change_row(name="../../x"), REFUSED),
@@ -337,6 +336,8 @@ MIRRORS: dict[str, Do] = {
 
 
 def list_attacks() -> Iterator[Attack]:
+    for kind in ("archive", "git"):  # of all kinds, a checkout alone is looked at in another way
+        yield Attack(kind, "tree", "1500 directories deep", in_tree(nest), RIGHT)
     for kind in ("archive", "wheel", "aar", "git", "local"):
         for name, do in TREES.items():
             yield Attack(kind, "tree", name, do, RIGHT)
