@@ -105,7 +105,10 @@ def test_the_nightly_run_has_every_lowering_choice(project: Project) -> None:
     document = read_workflow("nightly")
     document.data["jobs"] = {"choices": document.data["jobs"]["choices"]}
     assert list_results(project.github.run_document(document)) == {"choices": "success"}
-    assert project.ran == ["tests tests/integration/emulator/test_lowering_choices.py"]
+    assert project.ran == [
+        "tests tests/integration/emulator/test_lowering_choices.py",
+        "tests tests/integration/device",
+    ]
     project.end_with({"tests": {"code": 1}})
     assert list_results(project.github.run_document(document)) == {"choices": "failure"}
 
