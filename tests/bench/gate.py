@@ -131,7 +131,7 @@ def has_cosine(case: Kept, outputs: Outputs, least: float) -> bool:
 
 
 def count_accepted(every: Sequence[Kept], *names: str) -> dict[str, Any]:
-    """Return how many wrong and how many right outputs each gate accepts; ``names`` chooses gates."""
+    """Return how many wrong and how many right outputs each gate accepts, or each of ``names``."""
     policies = {True: read_emulator_policy(lane="onnx"), False: read_emulator_policy()}
     gates: dict[str, Callable[[Kept, Outputs], bool]] = {
         f"ours{', with records' * records}": lambda case, outputs, records=records: accepts(
