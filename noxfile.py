@@ -345,6 +345,13 @@ def audit(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def test_llm(session: nox.Session) -> None:
+    """Lower a language model, generate text on the HTP emulator, judge its tokens."""
+    fetch_library(session, "lowering")
+    run_module(session, "lowering", "ci", "test-llm", *session.posargs)
+
+
+@nox.session(default=False)
 def test_trained(session: nox.Session) -> None:
     """Judge trained models whose true verdicts are known: ``--model 'pnet*'``, ``--lane onnx``."""
     fetch_library(session, "test")

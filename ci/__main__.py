@@ -22,6 +22,9 @@ VERBS: dict[str, Verb] = {
     "audit": Verb(
         "ci.verbs.audit", "say which operators QNN takes, and what stays on the CPU", "audit"
     ),
+    "test-llm": Verb(
+        "ci.verbs.lanes.llm", "run a language model on the emulator, judge its tokens", "test_llm"
+    ),
     "init": Verb("ci.verbs.init", "write a policy and a workflow into a repository"),
     "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
     "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),

@@ -92,11 +92,12 @@ class SessionOptions:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """A case's row, its controls, and a remark for the terminal."""
+    """A case's row, its controls, a remark for the terminal, and what is noted in the report."""
 
     case: Case
     controls: tuple[Control, ...] = ()
     remark: str = ""
+    noted: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -142,7 +142,7 @@ class Session:
 
     ``parts`` are packages and libraries of the toolchain; ``device`` is what the programs need if
     neither this host nor the runner can run them. Outputs are compared with those of ``emulator``,
-    if there is one.
+    if there is one. ``make_run`` makes what takes a case from model to report row.
     """
 
     name: str
@@ -154,6 +154,7 @@ class Session:
     device: str = ""
     emulator: Runner | None = None
     started: str = field(default_factory=started_now)
+    make_run: Callable[[CaseSpec, RunSetup], CaseRun] = CaseRun
 
     def run(self, pool: Pool, work: Path, phases: Phases) -> Report:
         """Run every case; what one does never stops another.
@@ -173,7 +174,7 @@ class Session:
             emulator=self.emulator,
         )
         self.check_data(pool, work)
-        runs = [CaseRun(spec, setup) for spec in self.specs]
+        runs = [self.make_run(spec, setup) for spec in self.specs]
         with phases.measure("cases"):
             results = run_cases(runs, pool, self.options.jobs, phases.progress)
         return self.make_report(results, phases, () if compared else (UNRECORDED,))
@@ -228,6 +229,7 @@ class Session:
         """Return the report of the session's results, in their order."""
         cases = tuple(result.case for result in results)
         controls = tuple(control for result in results for control in result.controls)
+        noted = tuple(f"{one.case.name}: {one.noted}" for one in results if one.noted)
         return Report(
             session=self.name,
             started=self.started,
@@ -244,7 +246,7 @@ class Session:
                 Tool(name=name, version=text)
                 for name, text in list_device_runtimes(self.options.policy.runtimes)
             ),
-            remarks=remarks,
+            remarks=(*remarks, *noted),
             unjudged=len(self.specs) - len(cases),
         )
 

@@ -23,6 +23,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "QuantDtype": ("backends.qualcomm.quantizer.quantizer:QuantDtype",),
     "QuantRecipe": ("backends.qualcomm.quantizer.quant_recipe:QuantRecipe",),
     "TimeScale": ("devtools.inspector:TimeScale",),
+    "annotate_kv_8bit": ("backends.qualcomm.quantizer.custom_annotation:annotate_kv_8bit",),
     "flatbuffer_to_option": (
         "backends.qualcomm.serialization.qc_schema_serialize:flatbuffer_to_option",
     ),

@@ -119,12 +119,14 @@ def _options(scheme: Scheme, choices: Choices, backend: Backend) -> Mapping[str,
 
 @dataclass(frozen=True)
 class Lowering:
-    """A model on its way to a program in ``staging``."""
+    """A model on its way to a program in ``staging``. ``constants`` become methods of the program
+    that return them."""
 
     model: Model
     spec: CaseSpec
     staging: Staging
     backend: Backend = Backend.HTP
+    constants: Mapping[str, Any] | None = None
 
     def write(self) -> Compiled:
         """Quantize if the scheme does, lower, and write everything."""
@@ -235,6 +237,7 @@ class Lowering:
                 split_module(module),
                 split_inputs(module, self.model.evaluation[0]),
                 spec,
+                constant_methods=dict(self.constants) if self.constants else None,
                 skip_node_id_set=set(choices.skip_nodes),
                 skip_node_op_set=set(choices.skip_ops),
                 convert_linear_to_conv2d=self.spec.scheme.recipe.linear_as_convolution,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -66,8 +66,15 @@ def quantize_model(
     return join_modules(model.module, parts)
 
 
-def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: Any) -> GraphModule:
-    """Calibrate, train if the scheme requires it, and convert."""
+def quantize_method(
+    model: Model,
+    scheme: Scheme,
+    choices: Choices,
+    quantizer: Any,
+    annotations: Sequence[Callable[[GraphModule], None]] = (),
+) -> GraphModule:
+    """Calibrate, train if the scheme requires it, and convert. ``annotations`` of ExecuTorch's come
+    before that of the choices."""
     recipe = scheme.recipe
     # An exported program shares its weights with the module: training must not change the module's.
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module
@@ -85,7 +92,7 @@ def quantize_method(model: Model, scheme: Scheme, choices: Choices, quantizer: A
                 f"block_size: blocks of {block} fit no layer of {Path(model.name).name}",
                 why="they fit layers whose input channels are a multiple of it, with a kernel of 1",
             )
-    with annotated(quantizer, choices):
+    with annotated(quantizer, choices, annotations):
         prepare = prepare_qat_pt2e if recipe.training_steps else prepare_pt2e
         prepared = prepare(exported, quantizer)
     own = [name for name, _ in model.module.named_buffers()]
@@ -194,15 +201,19 @@ def configure(scheme: Scheme) -> dict[str, Any]:
 
 
 @contextmanager
-def annotated(quantizer: QnnQuantizer, choices: Choices) -> Iterator[None]:
-    """Let ``quantizer`` annotate as the choices say.
+def annotated(
+    quantizer: QnnQuantizer,
+    choices: Choices,
+    annotations: Sequence[Callable[[GraphModule], None]] = (),
+) -> Iterator[None]:
+    """Let ``quantizer`` annotate as ``annotations`` do and the choices say.
 
     Raises UsageError for a recipe that is none, at the end for a part that no node belongs to, and
     for a node to discard that is not there.
     """
     found: set[Part] = set()
     names: list[str] = []
-    own = []
+    own = [*annotations]
     quantizer.set_submodule_qconfig_list(
         [
             (partial(_belongs, part=part, found=found), ModuleQConfig(**configure(part.scheme)))

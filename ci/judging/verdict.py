@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from ci.judging.controls import is_rejected, make_controls
+from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, Reason, References, judge
 from ci.judging.sightings import find_sighting
@@ -131,7 +131,7 @@ def feed_controls(
 
     The gate has to reject each output by itself; of what is wrong ever more so, something.
     """
-    for kind in ControlKind:
+    for kind in MAKERS:
         results = [
             result
             for index, info in enumerate(infos)

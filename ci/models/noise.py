@@ -58,7 +58,7 @@ def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -
     it is and RUNS times disturbed, and its state is as it was before. Nothing but seeds decides
     what is drawn.
     """
-    traced = join_modules(module, _trace(module, sets[0])) if float16 else module
+    traced = join_modules(module, trace_methods(module, sets[0])) if float16 else module
     with keep_state(traced):
         right = run_eager(traced, sets)
     size = 4 * sum(tensor.numel() for tensors in right for tensor in tensors)
@@ -75,7 +75,7 @@ def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -
     return [torch.stack(kept) if kept else torch.empty(0) for kept in errors]
 
 
-def _trace(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
+def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
     """Return each method as a graph of the operators that torch decomposes it into."""
     given = split_inputs(module, inputs)
     with torch.no_grad():

@@ -68,7 +68,7 @@ def render_html(report: Report) -> str:
         causes=group_causes(report),
         passed_controls=[control for control in report.controls if not control.rejected],
         controls=group_controls(report.controls),
-        kinds=[*ControlKind],
+        kinds=[one for one in ControlKind if any(it.kind is one for it in report.controls)],
         names=name_models(case.model for case in report.cases),
         several_socs=len({case.soc for case in report.cases}) > 1,
         shown=shown,

@@ -54,7 +54,8 @@ RANKS = {Status.PASSED: 0, Status.UNSUPPORTED: 1, Status.FAILED: 2}
 
 
 class ControlKind(str, Enum):
-    """What the gate is fed instead of the outputs, and has to reject."""
+    """What the gate is fed instead of the outputs, and has to reject; of a language model, instead
+    of a generation."""
 
     ZEROS = "zeros"
     NOISE = "noise"
@@ -64,6 +65,16 @@ class ControlKind(str, Enum):
     GAIN = "gain"
     PLUS_ONE = "plus_one"
     GARBAGE_TAIL = "garbage_tail"
+    TOKEN_ZERO = "token_zero"  # noqa: S105 - no password
+    TOP_TWO = "top_two"
+    PREVIOUS_LOGITS = "previous_logits"
+    ENDLESS = "endless"
+    CACHES_SHIFTED = "caches_shifted"
+    MASK_INVERTED = "mask_inverted"
+    MASK_INFINITE = "mask_infinite"
+    POSITION_OFF = "position_off"
+    OTHER_PROMPT = "other_prompt"
+    PREFILL_IGNORED = "prefill_ignored"
 
 
 class Question(str, Enum):

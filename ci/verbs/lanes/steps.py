@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # these bring what a list of choices can do without
     from provisioning.doctor.examine import Verdict
 
 USUAL = QnnChoice()
-LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx"}  # policies by session
+LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # policies by session
 
 
 def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPolicy:

@@ -1,0 +1,1 @@
+"""Large language models: static decoders on the emulator, judged by their tokens."""

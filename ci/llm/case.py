@@ -1,0 +1,199 @@
+"""One decoder in one scheme, from weights to a row of the report."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from msgspec import structs
+
+from ci.cases.cache import CompileResult
+from ci.cases.engine import Program, RunError, RunNotes, Sets
+from ci.cases.judged import CaseResult
+from ci.cases.judged import Run as ProgramRun
+from ci.cases.pipeline import CaseRun, RunSetup
+from ci.cases.pool import read_tail
+from ci.cases.spec import CaseSpec
+from ci.judging.figures import Array
+from ci.judging.gate import References
+from ci.judging.verdict import CaseFigures, ControlResult
+from ci.llm.controls import MAKERS, Repeated, judge_control
+from ci.llm.generation import Loop, Run, Step, run_decode, run_forced, run_free
+from ci.llm.interface import Interface
+from ci.llm.lowering import ReferenceRuns, Subject, read_runs
+from ci.llm.runtime import program_step
+from ci.llm.verdict import NONE_DB, Verdict, compare_float, judge_forced, judge_free
+from ci.models.user_models import MetricResult
+from ci.report.schema import Question, Status
+
+AGREEMENT = "top-1 agreement with float32"
+LEAST_DECIDED = 0.9
+Show = Callable[[tuple[int, ...]], str]  # ids -> text
+
+
+class LlmRun(CaseRun):
+    """Compiled once, opened once, stepped for each run; judged by tokens and logits."""
+
+    def __init__(self, spec: CaseSpec, setup: RunSetup, subject: Subject, show: Show) -> None:
+        super().__init__(spec, setup)
+        self.subject, self.show, self.text = subject, show, ""
+
+    def end(
+        self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
+    ) -> CaseResult:
+        result = super().end(status, reason, log_tail, remark=remark)
+        if self.evidence.metric is None:
+            return result
+        case = structs.replace(
+            result.case,
+            metric_name=AGREEMENT,
+            metric=self.evidence.metric.value,
+        )
+        return replace(result, case=case, noted=f"{self.text!r} ({result.remark})")
+
+    def note_compiled(self, directory: Path, made: CompileResult) -> None:
+        super().note_compiled(directory, made)
+        self.references_at = directory
+
+    def run_and_judge(self, program: Program, references: References, sets: Sets) -> CaseResult:
+        """Generate with the program, and with the faults that the verdict has to reject."""
+        del references, sets
+        try:
+            runs = read_runs(self.references_at)
+        except (OSError, ValueError, KeyError) as error:
+            return self.end(Status.FAILED, f"the references cannot be read: {error}")
+        began = time.monotonic()
+        try:
+            with self.setup.runner.open(program, self.options.timeout_s) as opened:
+                reasons = self.judge_generation(program_step(opened), runs)
+                notes = opened.finish()
+        except RunError as error:
+            wall_s = time.monotonic() - began
+            self.evidence.run = ProgramRun(failure=str(error), wall_s=wall_s)
+            return self.end(Status.FAILED, f"run: {error}", read_tail(program.log))
+        self.evidence.run = ProgramRun(notes=notes, wall_s=time.monotonic() - began)
+        self.remarks.append(describe_speed(notes))
+        reasons += self.delegation_faults(program.compiled)
+        return self.end(Status.FAILED if reasons else Status.PASSED, "; ".join(reasons))
+
+    def judge_generation(self, step: Step, runs: ReferenceRuns) -> list[str]:
+        """Return what is wrong with the program; figures, text and controls are noted."""
+        interface = runs.interface
+        model, prompt = runs.model.run, runs.prompt
+        free = run_free(Loop(interface, step), prompt, self.subject.tokens, (self.subject.eos,))
+        given = model.fed[len(prompt) :]
+        forced = free
+        if free.tokens != model.tokens:
+            forced = run_forced(Loop(interface, step), prompt, given)
+        alone = run_decode(Loop(interface, step), runs.alone.run.fed)
+        verdicts = {
+            "free": judge_free(free, runs.model),
+            "forced": judge_forced(forced, runs.model),
+            "decode alone": judge_forced(alone, runs.alone),
+        }
+        faults = [f"{name}: {told}" for name, one in verdicts.items() for told in one.faults]
+        faults += self.compare_prefill(forced, alone, runs)
+        reasons = [f"{Question.FAITHFUL.value}: {told}" for told in faults]
+        self.note_figures(verdicts["forced"], forced, runs)
+        reasons += self.judge_quantized()
+        self.evidence.question = Question.FAITHFUL if faults else Question.QUANTIZED
+        self.describe(free, runs)
+        if faults:
+            return reasons
+        return reasons + self.judge_controls(interface, step, forced, runs)
+
+    def compare_prefill(self, forced: Run, alone: Run, runs: ReferenceRuns) -> list[str]:
+        """Return at which step prefill followed by decode chooses another token than decode alone,
+        where the model chooses the same and its margin is above the noise."""
+        start, ties = len(runs.prompt) - 1, runs.model.ties()
+        for step, token in enumerate(alone.tokens[start:]):
+            row, prefilled = runs.model.run.logits[step], forced.tokens[step]
+            alike = runs.alone.run.tokens[start + step] == runs.model.run.tokens[step]
+            if alike and token != prefilled and abs(row[prefilled] - row[token]) > ties[step]:
+                return [f"step {step}: token {prefilled} after prefill, {token} by decode alone"]
+        return []
+
+    def judge_quantized(self) -> list[str]:
+        """Return what is wrong with the quantized model itself."""
+        least = self.limits.min_sqnr_db_all
+        reached = self.evidence.figures.sqnr_db_scheme
+        if not self.spec.scheme.quantized or least is None or reached is None or reached >= least:
+            return []
+        return [
+            f"quantized: its logits have {reached:.1f} dB against float32, {least:g} are wanted"
+        ]
+
+    def note_figures(self, verdict: Verdict, forced: Run, runs: ReferenceRuns) -> None:
+        """Take down the figures of the forced run, which has every step."""
+        model, float32 = runs.model.run, runs.float32
+        program = compare_float(forced.logits, float32)
+        quantized = compare_float(model.logits, float32)
+        self.evidence.figures = CaseFigures(
+            sqnr_db=measure_db(forced.logits, float32),
+            sqnr_db_quantized=verdict.sqnr_db if self.spec.scheme.quantized else None,
+            sqnr_db_scheme=measure_db(model.logits, float32)
+            if self.spec.scheme.quantized
+            else None,
+            predicted_sqnr_db=verdict.predicted_db,
+            equal_quantized=verdict.equal / verdict.steps,
+            equal=(verdict.equal + verdict.tied) / verdict.steps,
+        )
+        self.evidence.metric = MetricResult(program.agreement, 1.0, 0.0, quantized.agreement)
+        self.remarks.append(
+            f"{verdict.equal} of {verdict.steps} tokens as the model"
+            + (f", {verdict.tied} ties" if verdict.tied else "")
+            + f"; top-1 {program.agreement:.0%} and KL {program.divergence:.3f} against float32"
+        )
+
+    def describe(self, free: Run, runs: ReferenceRuns) -> None:
+        """Note the text, and how far it is the float32 model's."""
+        self.text = self.show((*runs.prompt, *free.tokens))
+        pairs = zip(free.tokens, runs.text, strict=False)
+        differing = (n for n, (one, other) in enumerate(pairs) if one != other)
+        with suppress(StopIteration):
+            self.remarks.append(f"{next(differing)} tokens as float32, then another text")
+        decided = float(np.mean(runs.model.decided()))
+        if decided < LEAST_DECIDED:
+            told = (
+                f"{decided:.0%} of the steps have a margin above the noise: at the others two"
+                " tokens are as good, and a wrong one may not be seen"
+            )
+            self.evidence.warnings += (told,)
+
+    def judge_controls(
+        self, interface: Interface, step: Step, forced: Run, runs: ReferenceRuns
+    ) -> list[str]:
+        """Return which wrong runs the verdict accepts."""
+        subject = Repeated(interface, step, runs.prompt, forced, self.subject.eos)
+        results = []
+        for kind, make in MAKERS.items():
+            wrong = make(subject)
+            if wrong is None:
+                self.evidence.warnings += (
+                    "no control endless: the right text does not end either",
+                )
+                continue
+            rejected, verdict = judge_control(wrong, runs.model)
+            finite = verdict.sqnr_db if abs(verdict.sqnr_db) < NONE_DB else None
+            results.append(ControlResult(kind, rejected, finite))
+        self.evidence.controls = tuple(results)
+        accepted = [one.kind.value for one in results if not one.rejected]
+        told = f"the verdict accepts {', '.join(accepted)}: this case proves nothing"
+        return [told] if accepted else []
+
+
+def measure_db(made: Array, right: Array) -> float:
+    """Return the SQNR of all logits."""
+    noise = float(((made - right).astype(np.float64) ** 2).sum())
+    signal = float((right.astype(np.float64) ** 2).sum())
+    return 10 * math.log10(signal / noise) if noise and signal else math.inf
+
+
+def describe_speed(notes: RunNotes) -> str:
+    """Return the speed of decoding, which is the emulator's and no phone's."""
+    return f"{1000 / notes.run_ms:.1f} tokens/s of the emulator" if notes.run_ms else ""

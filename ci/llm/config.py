@@ -1,0 +1,66 @@
+"""The sizes of a Llama-shaped decoder, and how its positions turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from provisioning.errors import UsageError
+
+
+class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
+    """How Llama 3.1 and later stretch RoPE, by the names of Hugging Face's config.json."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+    def scale(self, frequency: float) -> float:
+        """Return a frequency as Llama 3.1 uses it (modeling_rope_utils.py of transformers)."""
+        turns = self.original_max_position_embeddings * frequency / (2 * math.pi)
+        if turns > self.high_freq_factor:
+            return frequency
+        if turns < self.low_freq_factor:
+            return frequency / self.factor
+        share = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        return (1 - share) * frequency / self.factor + share * frequency
+
+
+class DecoderConfig(Struct, frozen=True, kw_only=True):
+    """Sizes of a decoder. ``most_context`` is the longest text that it was trained for."""
+
+    dim: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    most_context: int
+    head_dim: int
+    norm_eps: float = 1e-5
+    rope_base: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+    tied: bool = True
+
+    def require_shape(self, name: str) -> None:
+        """Raises UsageError, with ``name`` of the file, for sizes that no Llama has."""
+        for why in self._find_faults():
+            raise UsageError(f"{name} is no Llama that is supported here", why=why)
+
+    def _find_faults(self) -> Iterator[str]:
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0:
+                yield f"{field} is {value}"
+        if self.heads % self.kv_heads:
+            yield f"{self.heads} heads are no multiple of {self.kv_heads} key and value heads"
+        if self.head_dim % 2:
+            yield f"a head of {self.head_dim} values cannot be turned in pairs"
+
+    def frequencies(self) -> list[float]:
+        """Return by which angle each pair of a head turns per position, in radians."""
+        plain = [self.rope_base ** (-2 * i / self.head_dim) for i in range(self.head_dim // 2)]
+        return [self.rope_scaling.scale(one) for one in plain] if self.rope_scaling else plain

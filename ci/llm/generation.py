@@ -1,0 +1,123 @@
+"""The loop around a static decoder: masks, positions and caches on the host, as upstream's C++
+runner has them (examples/qualcomm/oss_scripts/llama/runner).
+
+Caches are filled from the left; new tokens are the last columns of the mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ci.judging.figures import Array
+from ci.llm.interface import Interface
+
+# Runs the method for as many tokens as the first array has; arrays in, arrays out.
+Step = Callable[[Sequence[Array]], Sequence[Array]]
+
+
+@dataclass
+class Loop:
+    """A text in the making: ``position`` tokens are in the caches."""
+
+    interface: Interface
+    step: Step
+    position: int = 0
+    caches: list[Array] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.caches:
+            self.caches = self.interface.empty_caches()
+
+    def feed(self, tokens: Sequence[int]) -> Array:
+        """Put tokens into the caches and return the float logits [tokens, vocabulary].
+
+        One token takes the decode method, more take as many calls of prefill as needed; the last
+        of them is filled up with zeros, whose keys and values are dropped.
+        """
+        if len(tokens) == 1:
+            return self.call(tokens, 1)
+        size = self.interface.prefill
+        parts = [tokens[start : start + size] for start in range(0, len(tokens), size)]
+        return np.concatenate([self.call(part, size) for part in parts])
+
+    def call(self, tokens: Sequence[int], size: int) -> Array:
+        """Call the method for ``size`` tokens once. Raises ValueError if they do not fit."""
+        one, count = self.interface, len(tokens)
+        if self.position + size > one.context:
+            raise ValueError(f"{self.position} and {size} tokens exceed a context of {one.context}")
+        outputs = self.step(self.inputs(tokens, size))
+        logits, new = outputs[0], outputs[1:]
+        for index, (held, made) in enumerate(zip(self.caches, new, strict=True)):
+            axis = one.time_axis(index)
+            span = [slice(None)] * 4
+            span[axis] = slice(self.position, self.position + count)
+            taken = [slice(None)] * 4
+            taken[axis] = slice(0, count)
+            held[tuple(span)] = np.asarray(made)[tuple(taken)]
+        self.position += count
+        return one.read_logits(np.asarray(logits))[0, :count]
+
+    def inputs(self, tokens: Sequence[int], size: int) -> list[Array]:
+        """Return what the method takes: tokens, mask, positions, caches."""
+        one = self.interface
+        row = np.zeros((1, size), np.int32)
+        row[0, : len(tokens)] = tokens
+        attends = np.zeros((1, 1, size, one.context), bool)
+        attends[..., : self.position] = True
+        attends[..., one.context - size :] = np.tril(np.ones((size, size), bool))
+        positions = np.minimum(self.position + np.arange(size), one.context - 1)
+        return [
+            row,
+            one.write_mask(attends),
+            positions[None].astype(np.int32),
+            *(one.cut_cache(index, held, size) for index, held in enumerate(self.caches)),
+        ]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a generation gave: ``tokens`` that were chosen, and the ``logits`` [step, vocabulary]
+    that each was chosen from; ``fed`` are the tokens that were put in."""
+
+    fed: tuple[int, ...]
+    tokens: tuple[int, ...]
+    logits: Array
+
+
+def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] = ()) -> Run:
+    """Generate greedily up to ``count`` tokens, each fed back; stop behind one of ``stop``."""
+    rows = [loop.feed(prompt)[-1]]
+    tokens = [int(np.argmax(rows[-1]))]
+    while len(tokens) < count and tokens[-1] not in stop:
+        rows.append(loop.feed(tokens[-1:])[0])
+        tokens.append(int(np.argmax(rows[-1])))
+    return Run((*prompt, *tokens[:-1]), tuple(tokens), np.stack(rows))
+
+
+def run_forced(loop: Loop, prompt: Sequence[int], given: Sequence[int]) -> Run:
+    """Feed the prompt and then ``given`` tokens, whatever is chosen: the logits after the prompt
+    and after each of them."""
+    rows = [loop.feed(prompt)[-1], *(loop.feed([token])[0] for token in given)]
+    return Run((*prompt, *given), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
+
+
+def run_decode(loop: Loop, tokens: Sequence[int]) -> Run:
+    """Feed tokens one by one by the decode method alone: the logits after each."""
+    rows = [loop.feed([token])[0] for token in tokens]
+    return Run(tuple(tokens), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
+
+
+def eager_step(modules: dict[int, Any]) -> Step:
+    """Return the step of eager modules, by the number of tokens that each takes."""
+    import torch
+
+    def step(arrays: Sequence[Array]) -> list[Array]:
+        with torch.no_grad():
+            made = modules[arrays[0].shape[1]](*map(torch.from_numpy, arrays))
+        return [one.numpy() for one in made]
+
+    return step

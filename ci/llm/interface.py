@@ -1,0 +1,99 @@
+"""The static interface of a lowered decoder: shapes, dtypes, and the constant methods that
+upstream's C++ runner reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from ci.judging.figures import Array
+from ci.llm.config import DecoderConfig
+
+PREFILL, DECODE = "prefill_forward", "kv_forward"
+MASKED = -255.0  # PADDING_MASK_VALUE of upstream's masking_utils.py
+ATTENDS = 65535  # in a mask of 16 bits
+
+
+class Interface(Struct, frozen=True, kw_only=True):
+    """Shapes: ``prefill`` tokens for the one method, 1 for the other, ``context`` columns of the
+    mask. ``mask`` and ``cache`` are numpy's names of dtypes; quantized logits have ``scale`` and
+    ``zero_point``, float ones 0 and 0. ``masked`` is what a float mask has where nothing is
+    attended."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    context: int
+    prefill: int
+    mask: str = "float32"
+    cache: str = "float32"
+    masked: float = MASKED
+    scale: float = 0.0
+    zero_point: int = 0
+
+    @classmethod
+    def of(
+        cls, config: DecoderConfig, context: int, prefill: int, masked: float = MASKED
+    ) -> Interface:
+        """Return the interface of a decoder of ours, which takes and gives float32."""
+        return cls(
+            layers=config.layers,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            vocabulary=config.vocabulary,
+            context=context,
+            prefill=prefill,
+            masked=masked,
+        )
+
+    def time_axis(self, index: int) -> int:
+        """Return along which axis cache ``index`` grows: keys come first, then values."""
+        return 3 if index < self.layers else 2
+
+    def empty_caches(self) -> list[Array]:
+        """Return zeros for a whole context: keys of all layers, then values."""
+        key, value = (self.head_dim, self.context), (self.context, self.head_dim)
+        shapes = [key] * self.layers + [value] * self.layers
+        return [np.zeros((1, self.kv_heads, *shape), self.cache) for shape in shapes]
+
+    def cut_cache(self, index: int, held: Array, size: int) -> Array:
+        """Return the part of a cache that the method for ``size`` tokens takes."""
+        span = [slice(None)] * 4
+        span[self.time_axis(index)] = slice(0, self.context - size)
+        return np.ascontiguousarray(held[tuple(span)])
+
+    def write_mask(self, attends: Array) -> Array:
+        """Return the mask that a method takes, from booleans."""
+        if self.mask == "float32":
+            return np.where(attends, 0.0, self.masked).astype(np.float32)
+        return np.where(attends, ATTENDS, 0).astype(self.mask)
+
+    def read_logits(self, made: Array) -> Array:
+        """Return logits as float32."""
+        values = made.astype(np.float32)
+        return (values - self.zero_point) * np.float32(self.scale) if self.scale else values
+
+
+def describe_methods(config: DecoderConfig, context: int, bos: int, eos: int) -> Mapping[str, Any]:
+    """Return upstream's constant methods (get_metadata of static_llama.py) for float caches."""
+    return {
+        "get_ar_len": 1,
+        "get_bos_id": bos,
+        "get_eos_id": eos,
+        "get_dim": config.dim,
+        "get_head_dim": config.head_dim,
+        "get_max_batch_size": 1,
+        "get_max_seq_len": context,
+        "get_max_context_len": context,
+        "get_n_bos": 1,
+        "get_n_eos": 1,
+        "get_n_kv_heads": config.kv_heads,
+        "get_n_layers": config.layers,
+        "get_vocab_size": config.vocabulary,
+        "get_use_kv_cache": True,
+        "get_kv_io_bit_width": 32,
+    }

@@ -1,0 +1,315 @@
+"""The engine of the lane: weights to a program of two methods, with the runs it is judged by."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ci.cases.cache import digest_rooms, hash_words
+from ci.cases.engine import Compiled, Staging
+from ci.cases.spec import CaseSpec
+from ci.judging.figures import Array
+from ci.llm.generation import Loop, Run, eager_step, run_decode, run_forced, run_free
+from ci.llm.interface import DECODE, PREFILL, Interface, describe_methods
+from ci.llm.recipes import RECIPES
+from ci.llm.verdict import Reference
+from provisioning.errors import FailedError
+from provisioning.files import hash_file
+from provisioning.manifest.targets import Backend
+
+ROOMS = ("models", "cases", "executorch", "llm")
+REFERENCE, INTERFACE = "reference.npz", "interface.json"
+DISTURBED_RUNS = 3  # of a prediction: each is a generation
+ALONE = 2  # tokens after the prompt that are decoded without prefill, too
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is lowered: ``weights`` is a file or directory, ``prompts`` are ids. The first prompt is
+    judged by ``tokens`` that follow it; ranges are found on the float32 model's text for all."""
+
+    weights: Path
+    prompts: tuple[tuple[int, ...], ...]
+    tokens: int
+    context: int
+    prefill: int
+    bos: int
+    eos: int
+
+    def digest(self) -> str:
+        """Return the SHA-256 of everything here and of the weights' bytes."""
+        files = sorted(self.weights.iterdir()) if self.weights.is_dir() else [self.weights]
+        held = [
+            hash_file(path) for path in files if path.suffix in {".bin", ".json", ".safetensors"}
+        ]
+        words = (self.prompts, self.tokens, self.context, self.prefill, self.bos, self.eos)
+        return hash_words(*held, msgspec.json.encode(words).decode())
+
+
+@dataclass(frozen=True)
+class LlmEngine:
+    """Quantizes and lowers decoders by ExecuTorch. ``toolchain`` names every version and digest
+    that takes part."""
+
+    toolchain: tuple[str, ...]
+    subject: Subject
+    imports = ("ci.executorch.runtime", "ci.llm.lowering", "ci.models.model")
+
+    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
+        del spec
+        return None
+
+    def preload(self, spec: CaseSpec) -> None:
+        del spec
+        digest_rooms(ROOMS)
+
+    def key(self, spec: CaseSpec) -> str:
+        from ci.models.numerics import NUMERICS, name_instructions
+
+        recipes = (spec.scheme.recipe, RECIPES[spec.scheme])
+        return hash_words(
+            self.subject.digest(),
+            *self.toolchain,
+            digest_rooms(ROOMS),
+            NUMERICS,
+            name_instructions(),
+            msgspec.json.encode(recipes).decode(),
+            spec.soc,
+        )
+
+    def read_data(self, spec: CaseSpec) -> int:
+        del spec
+        return 0
+
+    def warm_up(self, spec: CaseSpec) -> None:
+        import logging
+
+        from ci.executorch.patches import warm_up
+
+        del spec
+        for note in warm_up(plain=False):
+            logging.getLogger(__name__).warning(note)
+
+    def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        from ci.models.numerics import fix_numerics
+
+        fix_numerics()
+        return DecoderLowering(self.subject, spec, staging).write()
+
+    def explain(self, error: Exception, log: Path) -> str:
+        from ci.executorch.lower import describe_refusal
+
+        return describe_refusal(error, log)
+
+
+@dataclass(frozen=True)
+class DecoderLowering:
+    """A decoder on its way to a program in ``staging``."""
+
+    subject: Subject
+    spec: CaseSpec
+    staging: Staging
+
+    def write(self) -> Compiled:
+        """Run the float32 model, quantize on its text, lower, and write the runs to judge by."""
+        from ci.executorch.lower import PROGRAM, Lowering
+        from ci.llm.decoder import make_decoder
+        from ci.llm.weights import read_weights
+        from ci.models.lowering_options import NO_CHOICES
+        from ci.models.methods import Methods
+        from ci.models.model import Model, digest_weights
+        from provisioning.elf.programs import find_misplaced
+
+        one = self.subject
+        config, weights = read_weights(one.weights)
+        masked = RECIPES[self.spec.scheme].masked
+        interface = Interface.of(config, one.context, one.prefill, masked)
+        decoder = make_decoder(config, weights, one.context)
+        sets = self.collect_inputs(decoder, interface)
+        modules = self.quantize(as_convolutions(decoder), sets)
+        self.write_runs(decoder, modules, interface, sets)
+        counts = {name: len(sets[size][0]) for name, size in self.methods.items()}
+        joined = Methods({name: modules[size] for name, size in self.methods.items()}, counts)
+        example = tuple(tensor for size in self.methods.values() for tensor in sets[size][0])
+        lowering = Lowering(
+            Model(self.spec.model, joined, (example,), ()),
+            self.spec,
+            self.staging,
+            Backend.HTP,
+            describe_methods(config, one.context, one.bos, one.eos),
+        )
+        program, delegation = lowering.compile(joined, NO_CHOICES)
+        if misplaced := find_misplaced(program):
+            raise FailedError(f"the program {misplaced}")
+        (self.staging.directory / PROGRAM).write_bytes(program)
+        return Compiled(
+            program=PROGRAM,
+            binary=PROGRAM,
+            size_bytes=len(program),
+            sets=0,
+            inputs=(),
+            outputs=(),
+            delegation=delegation,
+            methods=tuple(self.methods),
+            weights=digest_weights(decoder),
+            calibration=hashlib.sha256(repr(one.prompts).encode()).hexdigest(),
+        )
+
+    @property
+    def methods(self) -> dict[str, int]:
+        """How many tokens each method takes."""
+        return {PREFILL: self.subject.prefill, DECODE: 1}
+
+    def collect_inputs(self, decoder: Any, interface: Interface) -> dict[int, list[Any]]:
+        """Return what each method is given for the float32 model's own texts, as tuples of tensors.
+
+        Texts have whole chunks of prefill, and each method sees all of them, so that both find the
+        same ranges for the caches that they share.
+        """
+        import torch
+
+        one = self.subject
+        found: dict[int, list[Any]] = {1: [], one.prefill: []}
+        plain = eager_step(dict.fromkeys(found, decoder))
+
+        def step(arrays: Sequence[Array]) -> Sequence[Array]:
+            kept = tuple(torch.from_numpy(np.array(array)) for array in arrays)
+            found[arrays[0].shape[1]].append(kept)
+            return plain(arrays)
+
+        for prompt in one.prompts:
+            room = one.context // one.prefill * one.prefill
+            text = run_free(Loop(interface, plain), prompt, room - len(prompt) + 1, (one.eos,)).fed
+            whole = text[: len(text) // one.prefill * one.prefill]
+            if not whole:
+                raise FailedError(
+                    f"a text of {len(text)} tokens is shorter than prefill, {one.prefill}",
+                    fix="give a longer prompt, or a smaller --prefill",
+                )
+            run_decode(Loop(interface, step), whole)
+            Loop(interface, step).feed(whole)
+        return found
+
+    def quantize(self, decoder: Any, sets: dict[int, list[Any]]) -> dict[int, Any]:
+        """Return a quantized module per number of tokens; in float16 the decoder itself."""
+        if not self.spec.scheme.quantized:
+            return dict.fromkeys(sets, decoder)
+        from ci.executorch.internals import annotate_kv_8bit
+        from ci.executorch.quantize import make_quantizer, quantize_method
+        from ci.models.lowering_options import Choices
+        from ci.models.model import Model
+
+        scheme, recipe = self.spec.scheme, RECIPES[self.spec.scheme]
+        narrow = recipe.cache_bits < scheme.recipe.activation_bits
+        return {
+            size: quantize_method(
+                Model(self.spec.model, decoder, tuple(given[:1]), tuple(given)),
+                scheme,
+                Choices(parts=recipe.parts),
+                make_quantizer(self.spec.soc),
+                (annotate_kv_8bit,) if narrow else (),
+            )
+            for size, given in sets.items()
+        }
+
+    def write_runs(
+        self,
+        decoder: Any,
+        modules: dict[int, Any],
+        interface: Interface,
+        sets: dict[int, list[Any]],
+    ) -> None:
+        """Write what read_runs reads: the runs of the float32 ``decoder`` and of ``modules``."""
+        references = self.run_references(decoder, modules, interface, sets)
+        np.savez(self.staging.directory / REFERENCE, allow_pickle=False, **references)
+        (self.staging.directory / INTERFACE).write_bytes(msgspec.json.encode(interface))
+
+    def run_references(
+        self,
+        decoder: Any,
+        modules: dict[int, Any],
+        interface: Interface,
+        sets: dict[int, list[Any]],
+    ) -> dict[str, Array]:
+        """Return the arrays of REFERENCE: see ReferenceRuns."""
+        from ci.models.noise import Dice, Disturbed, trace_methods
+
+        one, float16 = self.subject, not self.spec.scheme.quantized
+        prompt, eager = one.prompts[0], eager_step(modules)
+        free = run_free(Loop(interface, eager), prompt, one.tokens, (one.eos,))
+        given = free.fed[len(prompt) :]
+        alone = run_decode(Loop(interface, eager), free.fed[: len(prompt) + ALONE])
+        plain = eager_step(dict.fromkeys(modules, decoder))
+        float32 = run_forced(Loop(interface, plain), prompt, given)
+        text = run_free(Loop(interface, plain), prompt, one.tokens, (one.eos,))
+        if float16:
+            modules = {size: trace_methods(decoder, sets[size][0])["forward"] for size in modules}
+        noise, noise_alone = [], []
+        for seed in range(DISTURBED_RUNS):
+            dice = Dice(seed, float16=float16)
+            step = eager_step({size: Disturbed(part, dice) for size, part in modules.items()})
+            made = run_forced(Loop(interface, step), prompt, given)
+            noise.append(np.mean((made.logits - free.logits) ** 2, axis=1))
+            made = run_decode(Loop(interface, step), alone.fed)
+            noise_alone.append(np.mean((made.logits - alone.logits) ** 2, axis=1))
+        return {
+            "prompt": np.array(prompt),
+            "fed": np.array(free.fed),
+            "tokens": np.array(free.tokens),
+            "logits": free.logits,
+            "noise": np.stack(noise),
+            "alone": alone.logits,
+            "noise_alone": np.stack(noise_alone),
+            "float_logits": float32.logits,
+            "float_tokens": np.array(text.tokens),
+        }
+
+
+def as_convolutions(decoder: Any) -> Any:
+    """Return a copy whose linear layers are 1x1 convolutions, as upstream lowers them."""
+    import copy
+
+    from ci.executorch.internals import utils
+
+    return utils.convert_linear_to_conv2d(copy.deepcopy(decoder))
+
+
+@dataclass(frozen=True)
+class ReferenceRuns:
+    """What a program is judged by. ``model`` is the run of the model that was lowered, prompt by
+    prefill and greedy tokens, ``alone`` the same text by the decode method alone; ``float32`` are
+    the float32 model's logits for the same tokens, ``text`` those that it chooses itself."""
+
+    interface: Interface
+    prompt: tuple[int, ...]
+    model: Reference
+    alone: Reference
+    float32: Array
+    text: tuple[int, ...]
+
+
+def read_runs(directory: Path) -> ReferenceRuns:
+    """Read what ``run_references`` made. Raises OSError or ValueError if it is damaged."""
+    with np.load(directory / REFERENCE, allow_pickle=False) as held:
+        arrays = {name: held[name] for name in held.files}
+    numbers = {
+        name: tuple(arrays[name].tolist()) for name in ("prompt", "fed", "tokens", "float_tokens")
+    }
+    alone = arrays["alone"]
+    return ReferenceRuns(
+        msgspec.json.decode((directory / INTERFACE).read_bytes(), type=Interface),
+        numbers["prompt"],
+        Reference(Run(numbers["fed"], numbers["tokens"], arrays["logits"]), arrays["noise"]),
+        Reference(
+            Run(numbers["fed"][: len(alone)], tuple(alone.argmax(axis=1).tolist()), alone),
+            arrays["noise_alone"],
+        ),
+        arrays["float_logits"],
+        numbers["float_tokens"],
+    )

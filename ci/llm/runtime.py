@@ -1,0 +1,86 @@
+"""A program of two methods in a worker: opened once, stepped as often as wanted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ci.cases.engine import OpenProgram, Program, RunNotes, Sets
+from ci.cases.pool import Job, Pool
+from ci.cases.runners import PooledProgram, PooledRunner
+from ci.judging.figures import Array
+from ci.llm.generation import Step
+from ci.llm.interface import DECODE, PREFILL
+
+NAME = "python"
+
+
+class StaticProgram:
+    """Holds both methods; the number of tokens in an input set's first array chooses one."""
+
+    def __init__(self, path: Path) -> None:
+        from ci.executorch import internals
+        from ci.executorch.runtime import overwrite_freed_memory
+
+        overwrite_freed_memory()
+        self.program = internals.pybindings._load_program(str(path))
+        self.methods: dict[int, Any] = {}
+        self.metas: dict[int, list[Any]] = {}
+        for name in (PREFILL, DECODE):
+            meta = self.program.method_meta(name)
+            size = tuple(meta.input_tensor_meta(0).sizes())[1]
+            self.methods[size] = self.program.load_method(name)
+            self.metas[size] = [meta.input_tensor_meta(n) for n in range(meta.num_inputs())]
+        self.times_s: list[float] = []
+
+    def run(self, sets: Sets) -> Sets:
+        """Return the outputs of one call per input set. Raises FailedError for another size."""
+        return [self.call(arrays) for arrays in sets]
+
+    def call(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the outputs of the method that takes so many tokens."""
+        from ci.executorch.runtime import convert_input
+
+        size = arrays[0].shape[1]
+        given = [convert_input(*pair) for pair in zip(arrays, self.metas[size], strict=True)]
+        start = time.perf_counter()
+        made = self.methods[size](given)
+        if size == 1:
+            self.times_s.append(time.perf_counter() - start)
+        return [np.array(one.detach()) for one in made]
+
+    def finish(self) -> float:
+        """Return the mean time of a decode step, in seconds."""
+        return sum(self.times_s) / max(len(self.times_s), 1)
+
+
+@dataclass(frozen=True)
+class OpenJob:
+    """Opens a program in a worker."""
+
+    path: Path
+
+    def __call__(self) -> object:
+        return StaticProgram(self.path)
+
+
+def make_runner(pool: Pool) -> PooledRunner:
+    """Return the runner for ExecuTorch's Python runtime."""
+
+    def opening(program: Program) -> Job:
+        return OpenJob(program.path)
+
+    def note(_: PooledProgram, mean_s: float) -> RunNotes:
+        return RunNotes(run_ms=mean_s * 1000)
+
+    return PooledRunner(NAME, pool, opening, note)
+
+
+def program_step(opened: OpenProgram) -> Step:
+    """Return the step of a program that a runner opened."""
+    return lambda arrays: opened.run([arrays])[0]

@@ -1,0 +1,191 @@
+"""Tokenizers of four kinds, behind one interface.
+
+llama2.c's .bin is read here: sentencepiece cannot, and the C++ reader of pytorch_tokenizers takes
+the form with a longer header alone, for which it is used by upstream's runner.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provisioning.errors import UsageError
+
+PIECE = struct.Struct("<fi")  # score, length
+SPECIALS = {"bos": ("<|begin_of_text|>", "<s>"), "eos": ("<|end_of_text|>", "</s>")}
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """``encode`` gives ids without BOS, ``decode`` text; ``vocabulary`` counts the pieces. ``bos``
+    and ``eos`` are -1 if the file does not name them."""
+
+    kind: str
+    vocabulary: int
+    bos: int
+    eos: int
+    encode: Callable[[str], Sequence[int]]
+    decode: Callable[[Sequence[int]], str]
+
+    def prompt(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text behind BOS. Raises UsageError for a piece that is missing."""
+        ids = (*((self.bos,) if self.bos >= 0 else ()), *self.encode(text))
+        if not ids:
+            raise UsageError("the prompt has no token", why="it is empty, and there is no BOS")
+        return ids
+
+    def require(self, owner: str, **wanted: int | None) -> None:
+        """Raises UsageError if ``vocabulary``, ``bos`` or ``eos`` is another than ``owner``
+        has; None is not compared."""
+        for name, number in wanted.items():
+            own = getattr(self, name)
+            if number is not None and own != number:
+                raise UsageError(
+                    f"the tokenizer does not belong to {owner}",
+                    why=f"its {name} is {own}, that of {owner} is {number}",
+                    fix="give the tokenizer that was published with the weights, by --tokenizer",
+                )
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Read a file: .json of Hugging Face, .model of sentencepiece or tiktoken, .bin of llama2.c.
+
+    Raises UsageError for a file that is none of them.
+    """
+    readers = {".json": _read_json, ".model": _read_model, ".bin": _read_bin}
+    if path.suffix not in readers or not path.is_file():
+        raise UsageError(f"{path} is no tokenizer", why=f"a file ending in {', '.join(readers)} is")
+    try:
+        return readers[path.suffix](path)
+    except UsageError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise UsageError(f"the tokenizer {path.name} cannot be read", why=why) from error
+
+
+def _read_json(path: Path) -> Tokenizer:
+    from tokenizers import Tokenizer as HuggingFace
+
+    held = HuggingFace.from_file(str(path))
+    beside = path.with_name("tokenizer_config.json")
+    named: Any = json.loads(beside.read_bytes()) if beside.is_file() else {}
+    found = {}
+    for end, usual in SPECIALS.items():
+        given = named.get(f"{end}_token")
+        word = given.get("content") if isinstance(given, dict) else given
+        ids = [held.token_to_id(one) for one in ((word,) if word else usual)]
+        found[end] = next((one for one in ids if one is not None), -1)
+    return Tokenizer(
+        "tokenizers",
+        held.get_vocab_size(),
+        found["bos"],
+        found["eos"],
+        lambda text: held.encode(text, add_special_tokens=False).ids,
+        lambda ids: held.decode(list(ids), skip_special_tokens=True),
+    )
+
+
+def _read_model(path: Path) -> Tokenizer:
+    first = path.read_bytes()[:200].split(b"\n")[0].split(b" ")
+    if len(first) == 2 and first[1].isdigit() and base64.b64decode(first[0], validate=True):
+        from pytorch_tokenizers import TiktokenTokenizer
+
+        ranks = TiktokenTokenizer(model_path=str(path))
+        return Tokenizer(
+            "tiktoken",
+            ranks.n_words,
+            ranks.bos_id,
+            ranks.eos_id,
+            lambda text: ranks.encode(text, bos=False, eos=False),
+            lambda ids: ranks.decode(list(ids)),
+        )
+    from sentencepiece import SentencePieceProcessor
+
+    pieces = SentencePieceProcessor(model_file=str(path))
+    return Tokenizer(
+        "sentencepiece",
+        pieces.vocab_size(),
+        pieces.bos_id(),
+        pieces.eos_id(),
+        pieces.encode,
+        lambda ids: pieces.decode(list(ids)),
+    )
+
+
+def _read_bin(path: Path) -> Tokenizer:
+    """Read pieces behind llama2.c's header, the length of the longest piece, or ExecuTorch's:
+    vocabulary, BOS, EOS, longest piece; all int32."""
+    data = path.read_bytes()
+    longest, bos, eos = struct.unpack_from("<i", data)[0], 1, 2
+    pieces = _list_pieces(data, 4)
+    if pieces is None or max(len(piece) for piece, _ in pieces) != longest:
+        count, bos, eos, longest = struct.unpack_from("<4i", data)
+        pieces = _list_pieces(data, 16)
+        if pieces is None or len(pieces) != count:
+            raise UsageError(f"{path.name} is no tokenizer of llama2.c", why="its sizes differ")
+    table = PieceTable(pieces, bos, eos)
+    return Tokenizer("llama2.c", len(pieces), bos, eos, table.encode, table.decode)
+
+
+def _list_pieces(data: bytes, start: int) -> list[tuple[bytes, float]] | None:
+    pieces = []
+    while start + PIECE.size <= len(data):
+        score, length = PIECE.unpack_from(data, start)
+        start += PIECE.size + length
+        if length < 0 or start > len(data):
+            return None
+        pieces.append((data[start - length : start], score))
+    return pieces if pieces and start == len(data) else None
+
+
+class PieceTable:
+    """Encodes as llama2.c's run.c does: a space before, single characters, then the best pair is
+    merged until there is none."""
+
+    def __init__(self, pieces: Sequence[tuple[bytes, float]], bos: int, eos: int) -> None:
+        self.pieces, self.ends = pieces, {bos, eos}
+        self.ids: dict[bytes, int] = {}
+        for number, (piece, _) in enumerate(pieces):
+            self.ids.setdefault(piece, number)
+
+    def encode(self, text: str) -> list[int]:
+        """Return ids. Raises UsageError for a character without a piece and without its bytes."""
+        ids: list[int] = []
+        for character in f" {text}" if text else "":
+            held = character.encode()
+            parts = [held] if held in self.ids else [b"<0x%02X>" % byte for byte in held]
+            if missing := [part for part in parts if part not in self.ids]:
+                raise UsageError(
+                    f"the tokenizer has no piece for {character!r}",
+                    why=f"nor {missing[0].decode()}",
+                )
+            ids += [self.ids[part] for part in parts]
+        while best := self._find_pair(ids):
+            _, place, merged = best
+            ids[place : place + 2] = [merged]
+        return ids
+
+    def _find_pair(self, ids: Sequence[int]) -> tuple[float, int, int] | None:
+        best = None
+        for place in range(len(ids) - 1):
+            merged = self.ids.get(self.pieces[ids[place]][0] + self.pieces[ids[place + 1]][0])
+            if merged is not None and (best is None or self.pieces[merged][1] > best[0]):
+                best = (self.pieces[merged][1], place, merged)
+        return best
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return text without BOS and EOS; ids that are no piece are marked."""
+        parts = []
+        for number in ids:
+            if number in self.ends:
+                continue
+            piece = self.pieces[number][0] if 0 <= number < len(self.pieces) else b"\xef\xbf\xbd"
+            is_byte = len(piece) == 6 and piece.startswith(b"<0x") and piece.endswith(b">")
+            parts.append(bytes.fromhex(piece[3:5].decode()) if is_byte else piece)
+        return b"".join(parts).decode("utf-8", "replace").removeprefix(" ")

@@ -1,0 +1,155 @@
+"""Judges a generation: tokens and logits against those of the model that was lowered.
+
+Arrays in, verdicts out. What rounding does to the logits is predicted by runs of the quantized
+model with such errors put in (ci.models.noise), through the same loop, so that what the caches
+gather is in the prediction, too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ci.judging.figures import Array
+from ci.llm.generation import Run
+
+MARGIN_DB = 10.0  # that an error may be above its prediction, as max_above_noise_db is by default
+NONE_DB = 200.0  # the SQNR of equal logits
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a run is judged by: the model's own ``run``, and the ``noise`` that is predicted: mean
+    squares of the logits' errors, [disturbed run, step]."""
+
+    run: Run
+    noise: Array
+
+    def allowed(self) -> Array:
+        """Return the mean square that the error of each step may have. A step with less noise than
+        the others may have as much as they have on average."""
+        usual = self.noise.mean(axis=1).max()
+        return np.maximum(self.noise.max(axis=0), usual) * 10 ** (MARGIN_DB / 10)
+
+    def ties(self) -> Array:
+        """Return by how much the best logit of each step may lie above the chosen one's: two
+        logits, each off by what is allowed."""
+        return 2 * np.sqrt(self.allowed())
+
+    def decided(self) -> Array:
+        """Return which steps have a margin between the two best tokens that is above the noise."""
+        best = np.sort(self.run.logits, axis=1)[:, -2:]
+        return best[:, 1] - best[:, 0] > self.ties()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``faults`` are empty for a run that passes. ``equal`` counts the tokens that are the
+    reference's, ``tied`` those that differ within the noise, of ``steps`` that were compared.
+    ``rejected`` are the steps with a fault of their own."""
+
+    faults: tuple[str, ...]
+    steps: int
+    equal: int
+    tied: int
+    sqnr_db: float
+    predicted_db: float
+    rejected: frozenset[int] = frozenset()
+
+
+def judge_forced(run: Run, reference: Reference) -> Verdict:
+    """Compare every step of a run that was fed with the reference's tokens. Raises ValueError if it
+    was fed with others."""
+    if run.fed != reference.run.fed:
+        raise ValueError("the run was fed with other tokens than the reference")
+    return _judge(run, reference, len(reference.run.tokens))
+
+
+def judge_free(run: Run, reference: Reference) -> Verdict:
+    """Compare a run that was fed with its own tokens, up to the first that differs: behind it the
+    texts are different ones. A run that ends earlier or later than the reference is at fault unless
+    a tie came before."""
+    pairs = list(zip(run.tokens, reference.run.tokens, strict=False))
+    same = next((step for step, (one, other) in enumerate(pairs) if one != other), len(pairs))
+    verdict = _judge(run, reference, min(same + 1, len(pairs)))
+    if same == len(pairs) and len(run.tokens) != len(reference.run.tokens):
+        told = f"it has {len(run.tokens)} tokens, the model {len(reference.run.tokens)}"
+        return Verdict((*verdict.faults, told), *_figures(verdict))
+    return verdict
+
+
+def _figures(one: Verdict) -> tuple[int, int, int, float, float, frozenset[int]]:
+    return one.steps, one.equal, one.tied, one.sqnr_db, one.predicted_db, one.rejected
+
+
+def _judge(run: Run, reference: Reference, steps: int) -> Verdict:
+    wanted, allowed, ties = reference.run, reference.allowed(), reference.ties()
+    made = run.logits[:steps].astype(np.float64)
+    right = wanted.logits[:steps].astype(np.float64)
+    rows: dict[int, str] = {}
+    equal = tied = 0
+    power = np.full(steps, np.inf)
+    for step in range(steps):
+        chosen, best = run.tokens[step], wanted.tokens[step]
+        gap = right[step, best] - right[step, chosen]
+        finite = bool(np.isfinite(made[step]).all())
+        power[step] = np.mean((made[step] - right[step]) ** 2) if finite else np.inf
+        equal += chosen == best
+        tied += chosen != best and gap <= ties[step]
+        if not finite:
+            rows[step] = "its logits are not finite"
+        elif chosen != best and gap > ties[step]:
+            rows[step] = (
+                f"token {chosen} instead of {best}, whose logit is {gap:.2f} above it"
+                f" ({ties[step]:.2f} is within the noise)"
+            )
+        elif power[step] > allowed[step]:
+            above = 10 * math.log10(power[step] / allowed[step]) + MARGIN_DB
+            rows[step] = f"its logits are {above:.1f} dB above the predicted noise"
+    noise = reference.noise[:, :steps].sum(axis=1).max()
+    sqnr, predicted = (_decibels(right, one) for one in (power.sum(), noise))
+    faults = [f"step {step}: {told}" for step, told in list(rows.items())[:3]]
+    if len(rows) > len(faults):
+        faults.append(f"{len(rows)} of {steps} steps are wrong")
+    if not rows and sqnr < predicted - MARGIN_DB:
+        faults.append(f"the logits have {sqnr:.1f} dB, {predicted:.1f} dB are predicted")
+    return Verdict(tuple(faults), steps, equal, tied, sqnr, predicted, frozenset(rows))
+
+
+def _decibels(right: Array, power: float) -> float:
+    signal = float(np.mean(right**2, axis=1).sum())
+    if not math.isfinite(power):
+        return -NONE_DB
+    return 10 * math.log10(signal / power) if power and signal else NONE_DB
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How near logits are to the float32 model's for the same text: the share of steps with the
+    same best token, and the mean Kullback-Leibler divergence of the distributions in nats."""
+
+    agreement: float
+    divergence: float
+
+
+def compare_float(logits: Array, float32: Array) -> Likeness:
+    """Compare [step, vocabulary] with the same of the float32 model."""
+    ours, theirs = log_softmax(logits), log_softmax(float32)
+    divergence = (np.exp(theirs) * (theirs - ours)).sum(axis=1)
+    same = logits.argmax(axis=1) == float32.argmax(axis=1)
+    return Likeness(float(same.mean()), float(divergence.mean()))
+
+
+def log_softmax(logits: Array) -> Array:
+    """Return logarithms of probabilities, as float64."""
+    values = logits.astype(np.float64)
+    shifted = values - values.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+def measure_perplexity(logits: Array, tokens: Array) -> float:
+    """Return the perplexity of ``tokens`` [steps], each given by the logits of its step."""
+    chosen = log_softmax(logits)[np.arange(len(tokens)), tokens]
+    return float(np.exp(-chosen.mean()))

@@ -1,0 +1,256 @@
+"""Reads weights: llama2.c's .bin and Hugging Face's safetensors with config.json."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import torch
+from msgspec import Meta, Struct
+from torch import Tensor
+
+from ci.llm.config import DecoderConfig, RopeScaling
+from ci.llm.decoder import pair_to_half
+from provisioning.errors import UsageError
+
+Weights = dict[str, Tensor]
+Positive = Annotated[int, Meta(ge=1)]
+
+HEADER = struct.Struct("<7i")  # dim, hidden, layers, heads, kv heads, vocabulary, longest text
+CONFIG, TENSORS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+FORMS = "a .bin of llama2.c, or a directory of Hugging Face with config.json and safetensors"
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+MOST_HEADER = 100 << 20
+# Hugging Face's name of each weight of a layer.
+OF_LAYER = {
+    "attention_norm": "input_layernorm",
+    "attention.wq": "self_attn.q_proj",
+    "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj",
+}
+
+
+def read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
+    """Return sizes and float32 weights by the names of ci.llm.decoder, with the rows of queries
+    and keys for RoPE on halves. Raises UsageError for files that are no Llama's."""
+    if path.is_dir():
+        return read_huggingface(path)
+    if path.suffix != ".bin" or not path.is_file():
+        raise UsageError(f"{path} has no weights", why=f"they are {FORMS}")
+    return read_llama2c(path)
+
+
+def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
+    """Read the first version of llama2.c's format; a negative vocabulary marks a separate head.
+
+    Raises UsageError for a file of another size than its header gives.
+    """
+    data = path.read_bytes()
+    if len(data) < HEADER.size:
+        raise UsageError(f"{path.name} has {len(data)} bytes", why="llama2.c's header has 28")
+    dim, hidden, layers, heads, kv_heads, vocabulary, longest = HEADER.unpack_from(data)
+    config = DecoderConfig(
+        dim=dim,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        vocabulary=abs(vocabulary),
+        most_context=longest,
+        head_dim=dim // heads if heads > 0 else 0,
+        tied=vocabulary > 0,
+    )
+    config.require_shape(path.name)
+    shapes = list(_llama2c_shapes(config))
+    size = HEADER.size + 4 * sum(math.prod(shape) for _, shape in shapes)
+    if len(data) != size:
+        raise UsageError(
+            f"{path.name} has {len(data)} bytes, {size} are wanted",
+            why=f"its header gives {layers} layers of {dim}, {vocabulary} tokens",
+            fix=f"take {FORMS}",
+        )
+    stacked: Weights = {}
+    start = HEADER.size
+    for name, shape in shapes:
+        count = math.prod(shape)
+        values = np.frombuffer(data, "<f4", count, start).reshape(shape)
+        stacked[name] = torch.from_numpy(values.copy())
+        start += 4 * count
+    return config, _unstack(config, stacked)
+
+
+def _llama2c_shapes(config: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    layers, dim, hidden = config.layers, config.dim, config.hidden
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    yield "tok_embeddings", (config.vocabulary, dim)
+    yield "attention_norm", (layers, dim)
+    yield "attention.wq", (layers, queries, dim)
+    yield "attention.wk", (layers, keys, dim)
+    yield "attention.wv", (layers, keys, dim)
+    yield "attention.wo", (layers, dim, queries)
+    yield "ffn_norm", (layers, dim)
+    yield "feed_forward.w1", (layers, hidden, dim)
+    yield "feed_forward.w2", (layers, dim, hidden)
+    yield "feed_forward.w3", (layers, hidden, dim)
+    yield "norm", (dim,)
+    yield "frequencies", (2, config.most_context, config.head_dim // 2)  # unused
+    if not config.tied:
+        yield "output", (config.vocabulary, dim)
+
+
+def _unstack(config: DecoderConfig, stacked: Weights) -> Weights:
+    weights = {
+        f"layers.{number}.{name}.weight": stacked[name][number]
+        for name in OF_LAYER
+        for number in range(config.layers)
+    }
+    for number in range(config.layers):
+        for name, heads in (("wq", config.heads), ("wk", config.kv_heads)):
+            key = f"layers.{number}.attention.{name}.weight"
+            weights[key] = pair_to_half(weights[key], heads)
+    embeddings = stacked["tok_embeddings"]
+    return weights | {
+        "tok_embeddings.weight": embeddings,
+        "norm.weight": stacked["norm"],
+        "output.weight": stacked.get("output", embeddings),
+    }
+
+
+class HuggingFaceConfig(Struct, frozen=True):
+    """What config.json says of a Llama; what is not named here does not change what it computes."""
+
+    hidden_size: Positive
+    intermediate_size: Positive
+    num_hidden_layers: Positive
+    num_attention_heads: Positive
+    vocab_size: Positive
+    max_position_embeddings: Positive
+    model_type: str = ""
+    num_key_value_heads: Positive | None = None
+    head_dim: Positive | None = None
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: dict[str, Any] | None = None
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    hidden_act: str = "silu"
+
+    def convert(self) -> DecoderConfig:
+        """Return the sizes. Raises UsageError for what this decoder does not compute."""
+        if self.model_type != "llama" or self.hidden_act != "silu":
+            told = f"model_type {self.model_type!r} with {self.hidden_act}"
+            raise UsageError(f"{CONFIG}: {told}", why="only llama with silu is supported")
+        if self.attention_bias or self.mlp_bias:
+            raise UsageError(f"{CONFIG}: layers with a bias are not supported")
+        return DecoderConfig(
+            dim=self.hidden_size,
+            hidden=self.intermediate_size,
+            layers=self.num_hidden_layers,
+            heads=self.num_attention_heads,
+            kv_heads=self.num_key_value_heads or self.num_attention_heads,
+            vocabulary=self.vocab_size,
+            most_context=self.max_position_embeddings,
+            head_dim=self.head_dim or self.hidden_size // self.num_attention_heads,
+            norm_eps=self.rms_norm_eps,
+            rope_base=self.rope_theta,
+            rope_scaling=parse_scaling(self.rope_scaling),
+            tied=self.tie_word_embeddings,
+        )
+
+
+def parse_scaling(given: dict[str, Any] | None) -> RopeScaling | None:
+    """Return Llama 3's scaling of RoPE. Raises UsageError for another kind."""
+    if not given:
+        return None
+    kind = given.get("rope_type", given.get("type"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise UsageError(f"{CONFIG}: rope_scaling {kind!r}", why="only llama3 is supported")
+    known = {name: given[name] for name in RopeScaling.__struct_fields__ if name in given}
+    try:
+        return msgspec.convert(known, RopeScaling)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{CONFIG}: rope_scaling: {error}") from error
+
+
+def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
+    """Read config.json and the safetensors of one file or of an index."""
+    try:
+        data = (directory / CONFIG).read_bytes()
+        config = msgspec.json.decode(data, type=HuggingFaceConfig).convert()
+    except (OSError, msgspec.MsgspecError) as error:
+        why = f"{CONFIG}: {error}"
+        raise UsageError(f"{directory} is no model of Hugging Face", why=why) from error
+    config.require_shape(CONFIG)
+    tensors: Weights = {}
+    for file in _list_files(directory):
+        tensors |= read_safetensors(file)
+    names = {
+        f"layers.{number}.{ours}.weight": f"model.layers.{number}.{theirs}.weight"
+        for number in range(config.layers)
+        for ours, theirs in OF_LAYER.items()
+    } | {
+        "tok_embeddings.weight": "model.embed_tokens.weight",
+        "norm.weight": "model.norm.weight",
+        "output.weight": "model.embed_tokens.weight" if config.tied else "lm_head.weight",
+    }
+    if missing := [name for name in names.values() if name not in tensors]:
+        raise UsageError(
+            f"{directory} lacks {missing[0]}",
+            why=f"{len(missing)} of {len(names)} weights that {CONFIG} asks for are missing",
+        )
+    return config, {ours: tensors[theirs].float() for ours, theirs in names.items()}
+
+
+def _list_files(directory: Path) -> list[Path]:
+    index = directory / INDEX
+    if not index.is_file():
+        return [directory / TENSORS]
+    try:
+        held = json.loads(index.read_bytes())["weight_map"].values()
+        return [directory / Path(str(name)).name for name in sorted(set(held))]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UsageError(
+            f"{index} cannot be read", why=f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def read_safetensors(path: Path) -> Weights:
+    """Return the tensors of a file: u64 size of a JSON header (name: dtype, shape, data_offsets),
+    the header, the data; little-endian. https://github.com/huggingface/safetensors
+
+    Raises UsageError for a file that is not whole, or for another dtype than F32, F16 and BF16.
+    """
+    try:
+        held = np.memmap(path, np.uint8, "r")
+        size = int.from_bytes(held[:8].tobytes(), "little")
+        if size > min(len(held) - 8, MOST_HEADER):
+            raise ValueError(f"its header would have {size} bytes")  # noqa: TRY301
+        rows = json.loads(held[8 : 8 + size].tobytes())
+        rows.pop("__metadata__", None)
+        return {name: _take(held[8 + size :], **row) for name, row in rows.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{path.name} is no file of safetensors", why=why) from error
+
+
+def _take(data: Any, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype}: {', '.join(DTYPES)} are supported")
+    begin, end = data_offsets
+    if not 0 <= begin <= end <= len(data):
+        raise ValueError(f"data from {begin} to {end} of {len(data)} bytes")
+    return torch.frombuffer(bytearray(data[begin:end]), dtype=DTYPES[dtype]).reshape(shape)

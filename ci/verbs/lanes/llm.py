@@ -1,0 +1,147 @@
+"""``test-llm``: a decoder on the emulator, judged by its tokens."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.cases.spec import CaseSpec, match_all
+from ci.report import publishing
+from ci.report.schema import Report
+from ci.report.text import count
+from ci.verbs.lanes.steps import (
+    check_arguments,
+    publish,
+    read_limits,
+    repeat_command,
+    require_packages,
+    take_steps,
+)
+from provisioning.artifacts import choice
+from provisioning.console.command import Outcome, user_path
+from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
+from provisioning.manifest.targets import read_socs
+
+if TYPE_CHECKING:
+    from ci.llm.case import Show
+    from ci.llm.lowering import Subject
+
+SESSION, POLICY, DEFAULT_SOC = "test_llm", "llm", "SM8750"
+TINY = "tiny"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", choices=(TINY,), default=TINY, help="a known decoder; default: tiny")
+    add("--weights", type=user_path, help="llama2.c's .bin, or a directory of Hugging Face")
+    add("--tokenizer", type=user_path, help="the tokenizer of --weights: .json, .model or .bin")
+    add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
+    add("--soc", action="append", default=[], help=f"name or glob of a SoC; default {DEFAULT_SOC}")
+    add("--prompt", default="", help="the text to go on from")
+    add("--tokens", type=int, default=48, help="how many tokens to generate at most; default 48")
+    add("--context", type=int, default=64, help="columns of the mask and the caches; default 64")
+    add("--prefill", type=int, default=8, help="tokens of a call of prefill; default 8")
+    cores = len(os.sched_getaffinity(0))
+    jobs = os.environ.get("QNN_CI_JOBS") or cores
+    add("--jobs", type=int, default=jobs, help=f"cases at a time (QNN_CI_JOBS; default {cores})")
+    add("--timeout-s", type=float, default=600.0, help="limit of each lowering and of each run")
+    add(
+        "--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, references and logs"
+    )
+    add("--no-cache", action="store_true", help="lower again what was lowered before")
+    add("--policy", type=user_path, metavar="FILE", help="limits, like the policy of this session")
+    add("--offline", action="store_true", help="use only what is provisioned already")
+    publishing.add_arguments(parser)
+    choice.add_arguments(parser)
+    parser.set_defaults(program=parser.prog, list=False, record=False)
+    add("--reports", type=user_path, default=Path("reports"), help=f"where to write {SESSION}/")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    check_arguments(args, SESSION)
+    policy = read_limits(args.policy, POLICY, progress)
+    require_packages(("torch", "executorch"), "lowering")
+    from ci.cases.judged import SessionOptions
+    from ci.cases.session import Phases
+    from ci.llm.recipes import DEFAULT, RECIPES
+    from ci.llm.session import IMPORTS, run_specs
+
+    named = match_all("scheme", args.scheme, [one.value for one in RECIPES])
+    schemes = [one for one in RECIPES if one.value in named] or DEFAULT
+    socs = match_all("SoC", args.soc, sorted(read_socs())) or [DEFAULT_SOC]
+    subject, show = find_subject(args)
+    name = str(args.weights) if args.weights else args.model
+    specs = [CaseSpec(name, scheme, soc) for scheme in schemes for soc in socs]
+    chosen = choice.read_choice(args.sdk, args.adaptor)
+    phases = Phases(progress)
+    options = SessionOptions(
+        policy=policy,
+        jobs=args.jobs,
+        timeout_s=args.timeout_s,
+        use_cache=not args.no_cache,
+        keep=args.keep_artifacts,
+        beside=args.reports / SESSION / "qnn",
+        command=repeat_command(args, **chosen.options),
+    )
+    report: Report = take_steps(
+        chosen.profile,
+        f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
+        lambda environment, scratch: run_specs(
+            specs,
+            subject,
+            show,
+            options,
+            environment=environment,
+            phases=phases,
+            scratch=scratch,
+        ),
+        phases,
+        offline=args.offline,
+        imports=IMPORTS,
+        choice=chosen,
+    )
+    return publish(report, args.reports / SESSION, args, progress)
+
+
+def find_subject(args: argparse.Namespace) -> tuple[Subject, Show]:
+    """Return what is lowered, and how its ids are shown. Raises UsageError, before anything is
+    fetched, for weights, a tokenizer or sizes that do not go together."""
+    from ci.llm import tiny
+    from ci.llm.lowering import Subject
+    from ci.llm.tokenizers import read_tokenizer
+    from ci.llm.weights import read_weights
+
+    if bool(args.weights) != bool(args.tokenizer):
+        raise UsageError("--weights and --tokenizer belong together", fix="give both or none")
+    place = Path(tiny.__file__).parent
+    weights = args.weights or place / "weights.bin"
+    tokenizer = read_tokenizer(args.tokenizer or place / "tokenizer.bin")
+    config, _ = read_weights(weights)
+    tokenizer.require(f"{weights}", vocabulary=config.vocabulary)
+    texts = [args.prompt] if args.prompt or args.weights else list(tiny.PROMPTS)
+    prompts = tuple(tokenizer.prompt(text) for text in texts)
+    if args.prefill < 2 or args.context < 2 * args.prefill or args.context % args.prefill:
+        raise UsageError(
+            f"--prefill {args.prefill} does not go with --context {args.context}",
+            why="prefill takes 2 tokens or more, and the context is twice that or another multiple",
+        )
+    if args.context > config.most_context:
+        told = f"--context {args.context}: the model was trained for {config.most_context}"
+        raise UsageError(told, fix="take a shorter one")
+    room = args.context - max(map(len, prompts)) - args.prefill
+    if args.tokens < 1 or room < 1:
+        told = f"--tokens {args.tokens} and a prompt of {max(map(len, prompts))} tokens"
+        raise UsageError(told, fix=f"they have to fit a context of {args.context}")
+    subject = Subject(
+        weights=weights,
+        prompts=prompts,
+        tokens=min(args.tokens, room),
+        context=args.context,
+        prefill=args.prefill,
+        bos=tokenizer.bos,
+        eos=tokenizer.eos,
+    )
+    return subject, tokenizer.decode

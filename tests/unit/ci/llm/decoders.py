@@ -1,0 +1,39 @@
+"""What tests of decoders share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci.llm import tiny
+from ci.llm.config import DecoderConfig
+from ci.llm.generation import Loop, Run, Step, eager_step, run_forced, run_free
+from ci.llm.interface import Interface
+from ci.llm.lowering import ReferenceRuns
+from ci.llm.tokenizers import Tokenizer
+
+PLACE = Path(tiny.__file__).parent
+CONTEXT, PREFILL = 64, 8
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """The decoder's sizes and weights, and what its programs are judged by."""
+
+    config: DecoderConfig
+    weights: Mapping[str, Any]
+    interface: Interface
+    runs: ReferenceRuns
+    tokenizer: Tokenizer
+
+    def step(self, decoder: Any) -> Step:
+        return eager_step({1: decoder, PREFILL: decoder})
+
+    def generate(self, decoder: Any) -> Run:
+        return run_free(Loop(self.interface, self.step(decoder)), self.runs.prompt, 40, (2,))
+
+    def force(self, step: Step) -> Run:
+        given = self.runs.model.run.fed[len(self.runs.prompt) :]
+        return run_forced(Loop(self.interface, step), self.runs.prompt, given)

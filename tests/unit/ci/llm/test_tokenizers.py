@@ -1,0 +1,103 @@
+"""Tokenizers of four kinds, and those that do not belong to a model."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from ci.llm.tiny.train import BOS, EOS, PIECES, list_ids, write_tokenizer
+from ci.llm.tokenizers import read_tokenizer
+from provisioning.errors import UsageError
+from tests.unit.ci.llm.decoders import PLACE
+
+PAIRS = [
+    ("<unk>", 0.0),
+    ("<s>", 0.0),
+    ("</s>", 0.0),
+    ("<0x0A>", 0.0),
+    ("<0xC3>", 0.0),
+    ("<0xAB>", 0.0),
+]
+PAIRS += [(one, -9.0) for one in " abc"] + [("ab", -2.0), ("bc", -1.0), (" a", -3.0), ("abc", -4.0)]
+
+
+def write_bin(path: Path, *header: int) -> Path:
+    rows = [(one.encode(), score) for one, score in PAIRS]
+    data = b"".join(struct.pack("<fi", score, len(one)) + one for one, score in rows)
+    path.write_bytes(struct.pack(f"<{len(header)}i", *header) + data)
+    return path
+
+
+@pytest.mark.parametrize("header", [(6,), (len(PAIRS), 1, 2, 6)])
+def test_both_headers_of_llama2c_are_read(header: tuple[int, ...], tmp_path: Path) -> None:
+    tokenizer = read_tokenizer(write_bin(tmp_path / "t.bin", *header))
+    assert (tokenizer.vocabulary, tokenizer.bos, tokenizer.eos) == (len(PAIRS), 1, 2)
+
+
+def test_the_best_pair_is_merged_first_as_run_c_does(tmp_path: Path) -> None:
+    tokenizer = read_tokenizer(write_bin(tmp_path / "t.bin", 6))
+    pieces = [PAIRS[number][0] for number in tokenizer.encode("abc")]
+    assert pieces == [" a", "bc"]
+    assert tokenizer.encode("") == []
+
+
+def test_characters_without_a_piece_are_bytes(tmp_path: Path) -> None:
+    tokenizer = read_tokenizer(write_bin(tmp_path / "t.bin", 6))
+    ids = tokenizer.encode("aë\n")
+    assert ids[-3:] == [4, 5, 3]
+    assert tokenizer.decode([1, *ids, 2]) == "aë\n"
+    with pytest.raises(UsageError, match="<0x7A>"):
+        tokenizer.encode("z")
+
+
+def test_tiny_has_the_tokenizer_of_its_script(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "t.bin")
+    assert (tmp_path / "t.bin").read_bytes() == (PLACE / "tokenizer.bin").read_bytes()
+    tokenizer = read_tokenizer(PLACE / "tokenizer.bin")
+    assert [*tokenizer.prompt("Ben has a"), EOS] == list_ids("Ben has a")
+    assert (tokenizer.vocabulary, tokenizer.bos) == (len(PIECES), BOS)
+
+
+def test_a_tokenizer_of_hugging_face(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "[UNK]": 4}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    plain = read_tokenizer(tmp_path / "tokenizer.json")
+    assert (plain.kind, plain.vocabulary, plain.bos, plain.eos) == ("tokenizers", 5, 0, 1)
+    assert plain.prompt("b a") == (0, 3, 2)
+    named = {"bos_token": {"content": "a"}, "eos_token": "b"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    assert read_tokenizer(tmp_path / "tokenizer.json").bos == 2
+
+
+def test_a_tokenizer_of_tiktoken(tmp_path: Path) -> None:
+    pytest.importorskip("tiktoken")
+    rows = [bytes([number]) for number in range(256)] + [b"ab"]
+    text = "".join(f"{base64.b64encode(one).decode()} {n}\n" for n, one in enumerate(rows))
+    (tmp_path / "tokenizer.model").write_text(text)
+    tokenizer = read_tokenizer(tmp_path / "tokenizer.model")
+    assert (tokenizer.kind, tokenizer.vocabulary, tokenizer.bos) == ("tiktoken", 257 + 256, 257)
+    assert tokenizer.prompt("ab") == (257, 256)
+    assert tokenizer.decode([97, 98]) == "ab"
+
+
+@pytest.mark.parametrize("name", ["gone.bin", "t.txt", "broken.bin", "broken.json", "broken.model"])
+def test_what_is_no_tokenizer_is_refused(name: str, tmp_path: Path) -> None:
+    for each in ("t.txt", "broken.bin", "broken.json", "broken.model"):
+        (tmp_path / each).write_bytes(b"no tokenizer at all")
+    with pytest.raises(UsageError, match=r"tokenizer"):
+        read_tokenizer(tmp_path / name)
+
+
+def test_another_models_tokenizer_is_named_with_both_numbers() -> None:
+    tokenizer = read_tokenizer(PLACE / "tokenizer.bin")
+    tokenizer.require("m.pte", vocabulary=57, bos=1, eos=2)
+    for name, own, other in (("vocabulary", 57, 512), ("bos", 1, 128000), ("eos", 2, 128001)):
+        with pytest.raises(UsageError, match=f"its {name} is {own}, that of m.pte is {other}"):
+            tokenizer.require("m.pte", **{name: other})

@@ -1,0 +1,153 @@
+"""Weights in the formats of llama2.c and Hugging Face."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ci.llm.config import RopeScaling
+from ci.llm.decoder import example_inputs, make_decoder
+from ci.llm.weights import OF_LAYER, read_weights
+from provisioning.errors import UsageError
+from tests.unit.ci.llm.decoders import PLACE, Tiny
+
+
+def write_safetensors(path: Path, tensors: dict[str, torch.Tensor], kind: str = "F32") -> None:
+    """Write a file as the library safetensors does."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, tensor in tensors.items():
+        held = tensor.contiguous().view(torch.uint8).numpy().tobytes()
+        ends = [len(data), len(data) + len(held)]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": ends}
+        data += held
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+@pytest.fixture
+def model(own: Tiny, tmp_path: Path) -> Path:
+    """The decoder of ours as Hugging Face would publish it."""
+    one = own.config
+    config = {
+        "model_type": "llama",
+        "hidden_size": one.dim,
+        "intermediate_size": one.hidden,
+        "num_hidden_layers": one.layers,
+        "num_attention_heads": one.heads,
+        "num_key_value_heads": one.kv_heads,
+        "vocab_size": one.vocabulary,
+        "max_position_embeddings": one.most_context,
+        "rms_norm_eps": 1e-5,
+        "torch_dtype": "float32",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    names = {
+        f"layers.{n}.{our}": f"model.layers.{n}.{name}"
+        for n in (0, 1)
+        for our, name in OF_LAYER.items()
+    }
+    names |= {"tok_embeddings": "model.embed_tokens", "norm": "model.norm", "output": "lm_head"}
+    held = {f"{theirs}.weight": own.weights[f"{ours}.weight"] for ours, theirs in names.items()}
+    write_safetensors(tmp_path / "model.safetensors", held)
+    return tmp_path
+
+
+def change(model: Path, **values: Any) -> None:
+    path = model / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_both_formats_give_the_same_decoder(model: Path, own: Tiny) -> None:
+    config, weights = read_weights(model)
+    assert config == own.config
+    assert all(torch.equal(weights[name], own.weights[name]) for name in own.weights)
+
+
+def test_a_model_in_several_files_is_read_by_its_index(model: Path, own: Tiny) -> None:
+    whole = model / "model.safetensors"
+    names = [f"layers.{n}.{one}.weight" for n in (0, 1) for one in OF_LAYER]
+    assert len(names) == 18
+    parts = {"a.safetensors": {}, "b.safetensors": {}}
+    from ci.llm.weights import read_safetensors
+
+    for number, (name, tensor) in enumerate(read_safetensors(whole).items()):
+        parts["ab"[number % 2] + ".safetensors"][name] = tensor
+    for name, held in parts.items():
+        write_safetensors(model / name, held)
+    whole.unlink()
+    listed = {name: file for file, held in parts.items() for name in held}
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    assert torch.equal(read_weights(model)[1]["norm.weight"], own.weights["norm.weight"])
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
+def test_half_precision_is_widened(kind: str, dtype: torch.dtype, model: Path, own: Tiny) -> None:
+    from ci.llm.weights import read_safetensors
+
+    path = model / "model.safetensors"
+    held = {name: tensor.to(dtype) for name, tensor in read_safetensors(path).items()}
+    write_safetensors(path, held, kind)
+    found = read_weights(model)[1]["output.weight"]
+    assert found.dtype == torch.float32
+    assert torch.equal(found, own.weights["output.weight"].to(dtype).float())
+
+
+def test_a_tied_head_is_the_embedding(model: Path) -> None:
+    change(model, tie_word_embeddings=True)
+    weights = read_weights(model)[1]
+    assert torch.equal(weights["output.weight"], weights["tok_embeddings.weight"])
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"model_type": "gemma"}, "gemma"),
+        ({"attention_bias": True}, "bias"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor"),
+        ({"num_key_value_heads": 3}, "multiple of 3"),
+        ({"num_hidden_layers": 3}, "lacks model.layers.2"),
+        ({"vocab_size": "many"}, "vocab_size"),
+    ],
+)
+def test_what_is_not_supported_is_named(values: dict[str, Any], why: str, model: Path) -> None:
+    change(model, **values)
+    with pytest.raises(UsageError, match=why):
+        read_weights(model)
+
+
+@pytest.mark.parametrize("size", [0, 8, 100, -1])
+def test_a_part_of_a_file_is_refused(size: int, model: Path, tmp_path: Path) -> None:
+    for path in (model / "model.safetensors", tmp_path / "weights.bin"):
+        data = path.read_bytes() if path.exists() else (PLACE / "weights.bin").read_bytes()
+        path.write_bytes(data[:size])
+    with pytest.raises(UsageError, match=r"model\.safetensors"):
+        read_weights(model)
+    with pytest.raises(UsageError, match="bytes"):
+        read_weights(tmp_path / "weights.bin")
+
+
+def test_llama_3_stretches_the_slow_frequencies_alone() -> None:
+    """The bands of transformers' _compute_llama3_parameters, for Llama 3.2 1B."""
+    scaling = RopeScaling(32.0, 1.0, 4.0, 8192)
+    fast, slow = 2 * math.pi / 1000, 2 * math.pi / 10000
+    middle = 2 * math.pi / 4096
+    assert scaling.scale(fast) == fast
+    assert scaling.scale(slow) == slow / 32
+    assert scaling.scale(middle) == pytest.approx(middle * (2 / 3 / 32 + 1 / 3))
+
+
+def test_the_shapes_are_those_of_upstreams_static_llama(own: Tiny) -> None:
+    decoder = make_decoder(own.config, own.weights, 64)
+    outputs = decoder(*example_inputs(own.config, 64, 8))
+    shapes = [tuple(one.shape) for one in outputs]
+    assert shapes == [(1, 8, 57), *[(1, 2, 8, 8)] * 4]
+    shapes = [tuple(one.shape) for one in example_inputs(own.config, 64, 1)]
+    assert shapes == [(1, 1), (1, 1, 1, 64), (1, 1), *[(1, 2, 8, 63)] * 2, *[(1, 2, 63, 8)] * 2]

@@ -1,0 +1,127 @@
+"""Decoders that are wrong in one place, and what the verdict says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ci.llm import decoder as decoders
+from ci.llm.controls import MAKERS, Repeated, judge_control
+from ci.llm.decoder import Decoder, make_decoder
+from ci.llm.generation import Loop, run_decode
+from ci.llm.verdict import judge_forced, judge_free
+from ci.report.schema import ControlKind
+from tests.unit.ci.llm.decoders import CONTEXT, Tiny
+
+
+def make(own: Tiny) -> Decoder:
+    return make_decoder(own.config, own.weights, CONTEXT)
+
+
+def zero_a_head(decoder: Decoder) -> None:
+    """The second query head of the last layer gives nothing."""
+    with torch.no_grad():
+        decoder.layers[-1].attention.wq.weight[8:16] = 0
+
+
+def swap_heads(decoder: Decoder) -> None:
+    """Two query heads in each other's place, as a wrong grouping has them."""
+    weight = decoder.layers[0].attention.wq.weight
+    with torch.no_grad():
+        weight.copy_(torch.cat([weight[24:], weight[8:24], weight[:8]]))
+
+
+def pair_wrongly(decoder: Decoder) -> None:
+    """Weights for adjacent pairs where halves are turned."""
+    for layer in decoder.layers:
+        for one, heads in ((layer.attention.wq, 4), (layer.attention.wk, 2)):
+            with torch.no_grad():
+                one.weight.copy_(decoders.pair_to_half(one.weight, heads))
+
+
+def drop_a_layer(decoder: Decoder) -> None:
+    """The second layer passes its input on."""
+    with torch.no_grad():
+        decoder.layers[1].attention.wo.weight.zero_()
+        decoder.layers[1].feed_forward.w2.weight.zero_()
+
+
+def swap_norms(decoder: Decoder) -> None:
+    layer = decoder.layers[0]
+    layer.attention_norm, layer.ffn_norm = layer.ffn_norm, layer.attention_norm
+
+
+def shift_positions(decoder: Decoder) -> None:
+    decoder.freqs_sin.neg_()
+
+
+def test_the_right_model_passes(own: Tiny) -> None:
+    run = own.generate(make(own))
+    assert judge_free(run, own.runs.model).faults == ()
+    assert judge_forced(own.force(own.step(make(own))), own.runs.model).equal == len(run.tokens)
+    assert own.tokenizer.decode((*own.runs.prompt, *run.tokens)) == (
+        "Ben has a blue boat. The boat sails far."
+    )
+
+
+@pytest.mark.parametrize(
+    "spoil", [zero_a_head, swap_heads, pair_wrongly, drop_a_layer, swap_norms, shift_positions]
+)
+def test_a_model_with_one_fault_is_rejected(spoil: Callable[[Any], None], own: Tiny) -> None:
+    wrong = make(own)
+    spoil(wrong)
+    assert judge_forced(own.force(own.step(wrong)), own.runs.model).faults
+    assert judge_free(own.generate(wrong), own.runs.model).faults
+
+
+def test_nine_in_ten_steps_have_a_margin_above_the_noise(own: Tiny) -> None:
+    assert float(np.mean(own.runs.model.decided())) >= 0.9
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_each_control_is_rejected(kind: ControlKind, own: Tiny) -> None:
+    step = own.step(make(own))
+    right = own.force(step)
+    wrong = MAKERS[kind](Repeated(own.interface, step, own.runs.prompt, right, 2))
+    assert wrong is not None
+    assert judge_control(wrong, own.runs.model)[0]
+
+
+def test_a_control_that_is_right_is_accepted(own: Tiny) -> None:
+    step = own.step(make(own))
+    right = Repeated(own.interface, step, own.runs.prompt, own.force(step), 2)
+    assert not judge_control(right.repeat(), own.runs.model)[0]
+
+
+def test_a_text_without_an_end_has_no_control_for_it(own: Tiny) -> None:
+    step = own.step(make(own))
+    one = Repeated(own.interface, step, own.runs.prompt, own.force(step), eos=56)
+    assert MAKERS[ControlKind.ENDLESS](one) is None
+
+
+def test_prefill_and_decode_give_what_decode_alone_gives(own: Tiny) -> None:
+    step = own.step(make(own))
+    alone = run_decode(Loop(own.interface, step), own.runs.alone.run.fed)
+    after = own.force(step)
+    start = len(own.runs.prompt) - 1
+    np.testing.assert_allclose(
+        alone.logits[start:], after.logits[: len(alone.logits) - start], atol=1e-4
+    )
+
+
+def test_prefill_of_a_long_prompt_takes_several_calls(own: Tiny) -> None:
+    tokens = own.runs.model.run.fed[:19]
+    sizes = []
+
+    def step(arrays: Any) -> Any:
+        sizes.append(arrays[0].shape[1])
+        return own.step(make(own))(arrays)
+
+    chunks = Loop(own.interface, step).feed(tokens)
+    alone = run_decode(Loop(own.interface, own.step(make(own))), tokens)
+    assert sizes == [8, 8, 8]
+    np.testing.assert_allclose(chunks, alone.logits, atol=1e-4)
