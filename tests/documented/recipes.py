@@ -158,6 +158,7 @@ SAMPLES = (
     "nox -s test_emulator -- --model net.py:factory --soc SM8750 --scheme 8a8w",
     "nox -s audit -- --model net.py:factory --scheme 8a8w --soc SM8650 --soc QCM6490",
     "nox -s test_onnx -- --model net.onnx --scheme fp16 --soc SM8750",
+    "nox -s test_llm -- --scheme fp16",
     "nox -s build_android -- --release --jobs 4",
     "nox -s validate -- emulator",
     "nox -s parity -- --source ~/executorch",

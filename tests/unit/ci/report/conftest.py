@@ -7,10 +7,10 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from ci.judging.controls import MAKERS
 from ci.report.schema import (
     Case,
     Control,
-    ControlKind,
     FallbackOp,
     OpCount,
     Phase,
@@ -80,7 +80,7 @@ def make_report(cases: list[Case], controls: list[Control]) -> Report:
 def controls() -> list[Control]:
     return [
         Control(model="mlp", scheme="8a8w", soc="SM8650", kind=kind, rejected=True, sqnr_db=-1.0)
-        for kind in ControlKind
+        for kind in MAKERS
     ]
 
 
