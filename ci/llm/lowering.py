@@ -144,7 +144,7 @@ class DecoderLowering:
             Backend.HTP,
             describe_methods(config, one.context, one.bos, one.eos),
         )
-        program, delegation = lowering.compile(joined, NO_CHOICES)
+        program, delegation, footprint = lowering.compile(joined, NO_CHOICES)
         if misplaced := find_misplaced(program):
             raise FailedError(f"the program {misplaced}")
         (self.staging.directory / PROGRAM).write_bytes(program)
@@ -156,6 +156,7 @@ class DecoderLowering:
             inputs=(),
             outputs=(),
             delegation=delegation,
+            footprint=footprint,
             methods=tuple(self.methods),
             weights=digest_weights(decoder),
             calibration=hashlib.sha256(repr(one.prompts).encode()).hexdigest(),

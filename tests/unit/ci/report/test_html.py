@@ -251,7 +251,7 @@ def test_controls_are_counted_and_the_closest_is_named(troubled: Report) -> None
     row = '<tr><th scope="row">{}</th><td class="n {}">{}</td><td class="n">{}</td></tr>'
     assert row.format("noise", "", "2 of 2", "3.0") in text
     assert row.format("zeros", "not-ok", "0 of 1", "-") in text
-    assert '<th scope="row">gain</th>' not in text  # none was made
+    assert '<th scope="row">permuted</th>' not in text  # none was made
 
 
 # -- causes, charts of many, a base, a case more closely -------------------------------------------
