@@ -27,6 +27,7 @@ HOST = "x86_64-*/libQnn*.so"
 MANGLED = "_Z"
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 TYPE = re.compile(r"\btypedef\s+(?:struct|union|enum)\b[^{};]*\{")
+SEPARATOR = re.compile(r"[;,{}]")
 NAME = re.compile(r"\s*(\w+)\s*;")
 Verdict = Literal["worse", "better", "other"]
 VERDICTS = ("worse", "better", "other")
@@ -245,8 +246,8 @@ def compare_trees(old: Path, new: Path) -> Iterator[Difference]:
 
 def _tail(own: str, other: str) -> str:
     """Return the members of a type that the other one lacks."""
-    parts = [one.strip() for one in re.split(r"[;,]", own)]
-    others = {one.strip() for one in re.split(r"[;,]", other)}
+    parts = [one.strip() for one in SEPARATOR.split(own)]
+    others = {one.strip() for one in SEPARATOR.split(other)}
     return name_some([one for one in parts if one and one not in others], NAMES) or "-"
 
 
