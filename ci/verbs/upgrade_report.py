@@ -33,7 +33,8 @@ from provisioning.store.store import store_home
 from provisioning.versions import is_version
 
 EMULATOR, ONNX = "test_emulator", "test_onnx"
-PACKAGES = {"onnxruntime-qnn": ONNX, "executorch": EMULATOR}  # the sessions that they are tried in
+# The sessions that packages are tried in; several are joined by "+".
+PACKAGES = {"onnxruntime-qnn": ONNX, "onnxruntime": ONNX, "executorch": EMULATOR}
 FORMS = "report.json, an SDK's directory or version, onnxruntime-qnn==2.7.0 or executorch==1.4.1"
 LIBRARIES, SDK = "lib/x86_64-linux-clang", "qnn"
 QNN_LIBRARY = re.compile(r"lib(?:Qnn\w*|HtpPrepare|Genie)\.so")
@@ -52,7 +53,7 @@ class Side:
     name: str
     report: Report | None = None
     session: str = ""
-    packages: Path | None = None
+    packages: tuple[Path, ...] = ()
     sdk: str = ""
     tree: Path | None = None
 
@@ -99,14 +100,26 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def check_word(word: str) -> None:
     """Raises UsageError for what is none of FORMS, before anything is fetched or run."""
-    name, _, version = word.partition("==")
-    if version:
+    pins = split_pins(word)
+    for name, version in pins:
         if name not in PACKAGES or not is_version(version):
             raise UsageError(f"no package {word!r}", fix=f"one of {', '.join(PACKAGES)}, ==VERSION")
         if name == "executorch":
             check_executorch(version)
-    elif not is_version(word) and not user_path(word).exists():
+    if len({PACKAGES[name] for name, _ in pins}) > 1:
+        raise UsageError(f"{word!r} names packages of two sessions", fix="name them one by one")
+    if not pins and not is_version(word) and not user_path(word).exists():
         raise UsageError(f"{word!r} is not a file, a directory or a version", fix=FORMS)
+
+
+def split_pins(word: str) -> list[tuple[str, str]]:
+    """Return the packages of a word with their versions; empty for a word of another kind, such as
+    a directory of --reports."""
+    if "==" not in word or user_path(word).exists():
+        return []
+    return [
+        (name, version) for name, _, version in (one.partition("==") for one in word.split("+"))
+    ]
 
 
 def check_executorch(version: str) -> None:
@@ -129,11 +142,11 @@ def check_executorch(version: str) -> None:
 
 def find_side(word: str, session: str, progress: Progress) -> Side:
     """Return what a word names; a package is fetched. Raises DownloadError, UsageError."""
-    name, _, version = word.partition("==")
-    if version:
-        packages = fetch_package(name, version, progress)
-        tree = packages / SDK if (packages / SDK).is_dir() else None
-        return Side(word, None, PACKAGES[name], packages, str(tree or ""), tree)
+    if pins := split_pins(word):
+        packages = tuple(fetch_package(*pin, progress) for pin in pins)
+        trees = [one / SDK for one in packages if (one / SDK).is_dir()]
+        tree = trees[0] if trees else None
+        return Side(word, None, PACKAGES[pins[0][0]], packages, str(tree or ""), tree)
     path = user_path(word)
     if is_version(word) and not path.exists():
         return Side(word, session=session, sdk=word)
@@ -209,7 +222,7 @@ def run_side(
     choice += ["--sdk", side.sdk] if side.sdk else []
     verb = side.session.replace("_", "-")
     argv = [*module_command("ci"), verb, *choice, "--reports", str(directory.absolute())]
-    paths = [str(side.packages or ""), str(OWN), os.environ.get("PYTHONPATH", "")]
+    paths = [*map(str, (*side.packages, OWN)), os.environ.get("PYTHONPATH", "")]
     variables = {name: text for name, text in os.environ.items() if name not in OWN_VARIABLES}
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     progress.step(f"{side.name}: {verb} {' '.join(choice)}")
