@@ -88,6 +88,7 @@ class Graphs:
                 name=name,
                 kind=name_operator(node),
                 line=find_line(node).strip(" []"),
+                module=_name_module(node),
                 inputs=tuple(dict.fromkeys(self._find_inputs(node))),
                 computes=computes(node),
                 size_bytes=values[0][name].numel() * values[0][name].element_size(),
@@ -254,6 +255,12 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
     if not noise or not signal:
         return -EQUAL_DB if noise else EQUAL_DB
     return min(EQUAL_DB, 10 * math.log10(signal / noise))
+
+
+def _name_module(node: Node) -> str:
+    """Return the innermost module that calls an operator, as ``layers.0.norm``."""
+    paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    return str(paths[-1]) if paths else ""
 
 
 def _added(row: Row) -> float:

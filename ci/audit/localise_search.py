@@ -18,6 +18,7 @@ T = TypeVar("T")
 KEPT_SHARE, LEAST_DB = 0.5, 6.0
 LEAST_OFF = 1e-4  # of a bias's scale
 JOINS = ("cat", "stack")
+MOST_REFUSED = 3  # programs that expose results
 MOST_BYTES = 64 << 20  # of results of one input set that one program exposes
 
 
@@ -30,8 +31,9 @@ class Mend(str, Enum):
 
 
 class Operator(Struct, frozen=True, kw_only=True):
-    """A node that gives an activation. ``inputs`` are the operators whose results it reads,
-    ``computes`` is false for one that only moves elements, ``size_bytes`` is of its result.
+    """A node that gives an activation, with its line and its module. ``inputs`` are the operators
+    whose results it reads, ``computes`` is false for one that only moves elements, ``size_bytes``
+    is of its result.
 
     ``range`` is the least and the greatest value that its quantized result can have; ``clipped`` by
     how much values exceed that, as a share, and ``bias_off`` by how much the scale of its bias
@@ -41,6 +43,7 @@ class Operator(Struct, frozen=True, kw_only=True):
     name: str
     kind: str
     line: str = ""
+    module: str = ""
     inputs: tuple[str, ...] = ()
     computes: bool = True
     size_bytes: int = 0
@@ -49,7 +52,8 @@ class Operator(Struct, frozen=True, kw_only=True):
     bias_off: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.kind} [{self.line}]" if self.line else self.kind
+        line = f" [{self.line}]" if self.line else ""
+        return f"{self.kind}{line}{f' of {self.module}' if self.module else ''}"
 
 
 class Cut(Struct, frozen=True):
@@ -165,6 +169,7 @@ class Search:
     laboratory: Laboratory
     found: Located = field(default_factory=lambda: Located(outputs=()), init=False)
     wanted_db: float = field(default=LEAST_DB, init=False)
+    refused: int = field(default=0, init=False)
 
     def run(self) -> Located:
         """Return what is found before the laboratory's limit is reached."""
@@ -191,19 +196,19 @@ class Search:
         ]
 
     def expose(self, cut: Cut, names: Sequence[str]) -> list[Departure]:
-        """Return what a part's outputs and some of its operators give; of a program that is not
-        lowered with so many outputs, by halves."""
+        """Return what a part's outputs and some of its operators give; if QNN refuses so many
+        outputs, by halves of them, until it has refused MOST_REFUSED."""
         size = sum(self.operators[name].size_bytes for name in names)
-        trial = Trial(refused="too large")
-        if size <= MOST_BYTES:
+        if size <= MOST_BYTES and self.refused < MOST_REFUSED:
             exposing = Cut(cut.kept, (*cut.given, *names))
             trial = self.laboratory.measure(exposing, "all results exposed")
-        if not trial.refused:
-            return list(trial.outputs)
-        if len(names) < 2:
+            if not trial.refused:
+                return list(trial.outputs)
+            self.refused += 1
+        if len(names) < 2 or self.refused >= MOST_REFUSED:
             return []
         half = len(names) // 2
-        halves = [*self.expose(cut, names[:half]), *self.expose(cut, names[half:])]
+        halves = [one for part in (names[:half], names[half:]) for one in self.expose(cut, part)]
         return list({one.operator: one for one in halves}.values())
 
     def find_first(self, exposed: Iterable[Departure]) -> Operator | None:

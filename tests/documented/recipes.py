@@ -228,6 +228,12 @@ NOT_RUN = {
     " --repository OWNER/NAME": "only a signing job makes a bundle; unit tests have published ones",
     "qnn-ci localise --model tests/realistic/sequences.py:gru_cell --scheme 16a8w --reproducer"
     " smallest.py": "tests/integration/emulator/test_localise.py runs it",
+    "qnn-ci localise --model tests/realistic/lost.py:norm --scheme 16a8w": (
+        "tests/integration/emulator/test_localise.py runs it"
+    ),
+    "qnn-ci localise --model tests/realistic/lost.py:positions --scheme fp16": (
+        "tests/integration/emulator/test_localise.py runs it"
+    ),
     "qnn-ci localise --model tests/realistic/llama.py:stories --scheme 16a8w --soc SM8750": (
         "it lowers 28 programs of a Llama whose weights are not here"
     ),
