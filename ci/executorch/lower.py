@@ -205,10 +205,12 @@ class Lowering:
             with record_refusals(log, choices) as refusals:
                 spec = compiler_spec(self.spec.scheme, self.spec.soc, choices, self.backend)
                 edge = self.lower_edge(module, spec)
+            refusals.require_skipped()
+            # Before to_executorch, which adds nodes to these graphs: allocations, copies of state.
+            graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
+            delegation = audit_delegation(graphs, refusals, self.backend)
+            operators = tuple(count_operators(graphs))
             program = sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer)
-        refusals.require_skipped()
-        graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
-        delegation = audit_delegation(graphs, refusals, self.backend)
         flush_stdio()
         parsed = parse_program(memoryview(program), PROGRAM)
         footprint = make_footprint(
@@ -217,7 +219,7 @@ class Lowering:
             contexts=parsed.contexts if parsed else (),
             segments=parsed.segments if parsed else (),
             log=log.read_bytes()[start:].decode("utf-8", "replace"),
-            operators=count_operators(graphs),
+            operators=operators,
             peak=peak,
         )
         return program, delegation, footprint
