@@ -31,6 +31,7 @@ SCALAR_TYPES = {
     7: torch.float64,
     11: torch.bool,
     15: torch.bfloat16,
+    27: torch.uint16,
 }
 
 

@@ -58,7 +58,7 @@ class LlmEngine:
     that takes part."""
 
     toolchain: tuple[str, ...]
-    subject: Subject
+    subject: Subject | None = None
     imports = ("ci.executorch.runtime", "ci.llm.lowering", "ci.models.model")
 
     def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
@@ -74,7 +74,7 @@ class LlmEngine:
 
         recipes = (spec.scheme.recipe, RECIPES[spec.scheme])
         return hash_words(
-            self.subject.digest(),
+            self.require_subject().digest(),
             *self.toolchain,
             digest_rooms(ROOMS),
             NUMERICS,
@@ -100,7 +100,13 @@ class LlmEngine:
         from ci.models.numerics import fix_numerics
 
         fix_numerics()
-        return DecoderLowering(self.subject, spec, staging).write()
+        return DecoderLowering(self.require_subject(), spec, staging).write()
+
+    def require_subject(self) -> Subject:
+        """Return what is lowered. Raises FailedError for an engine of programs of others."""
+        if self.subject is None:
+            raise FailedError("there is nothing to lower")
+        return self.subject
 
     def explain(self, error: Exception, log: Path) -> str:
         from ci.executorch.lower import describe_refusal

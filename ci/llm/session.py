@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ci.cases.judged import SessionOptions
+from ci.cases.engine import RunNotes
+from ci.cases.judged import CaseResult, Evidence, SessionOptions, make_case
+from ci.cases.judged import Run as ProgramRun
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import ScratchPool
 from ci.cases.session import Phases, Session
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
-from ci.llm.case import LlmRun, Show
+from ci.judging.verdict import CaseFigures
+from ci.llm.case import LlmRun, Show, describe_speed
+from ci.llm.foreign import Foreign, ForeignJob, UsageWords
 from ci.llm.lowering import LlmEngine, Subject
 from ci.llm.runtime import make_runner
-from ci.report.schema import Report
+from ci.report.schema import Report, Status
 from provisioning.artifacts.environment import Environment
+from provisioning.errors import UsageError
 
 SESSION = "test_llm"
 IMPORTS = LlmEngine.imports
@@ -49,3 +54,69 @@ def run_specs(
         make_run=make_run,
     )
     return session.run(pool, scratch.scratch, phases)
+
+
+def run_program(
+    spec: CaseSpec,
+    job: ForeignJob,
+    options: SessionOptions,
+    *,
+    environment: Environment,
+    phases: Phases,
+    scratch: ScratchPool,
+) -> Report:
+    """Run a program that others made. Raises UsageError for a program, a tokenizer or weights that
+    do not belong together."""
+    parts = tuple(describe_toolchain(environment))
+    pool = scratch.open(environment.apply(os.environ))
+    with phases.measure("cases"):
+        ended = pool.run(job, scratch.scratch / "run.log", options.timeout_s)
+    if isinstance(ended.result, UsageWords):
+        raise UsageError(ended.result.what, why=ended.result.why, fix=ended.result.fix)
+    session = Session(
+        name=SESSION,
+        specs=[spec],
+        engine=LlmEngine(()),
+        runner=make_runner(pool),
+        parts=parts,
+        options=options,
+    )
+    if ended.failure:
+        failed = make_case(
+            spec,
+            Evidence(),
+            status=Status.FAILED,
+            reason=f"run: {ended.failure}",
+            runner=session.runner.name,
+            log_tail=ended.log_tail,
+        )
+        return session.make_report([CaseResult(failed)], phases)
+    foreign, text = ended.result
+    least = options.policy.limits_of(spec.model, spec.scheme).min_equal or 0.0
+    return session.make_report([judge_program(spec, foreign, text, least)], phases)
+
+
+def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> CaseResult:
+    """Return the row of a program that others made: ``least`` is the share of its tokens that the
+    float32 model has to choose, too, for the same text."""
+    likeness, faults = foreign.likeness, list(foreign.faults)
+    if likeness and likeness.agreement < least:
+        share = f"{likeness.agreement:.0%} of its tokens are the float32 model's"
+        faults.append(f"{share}, {least:.0%} are wanted")
+    notes = RunNotes(run_ms=foreign.step_s * 1000)
+    known = Evidence(
+        figures=CaseFigures(equal=likeness.agreement if likeness else None),
+        run=ProgramRun(notes=notes),
+        warnings=()
+        if likeness
+        else ("without --weights nothing but the form of its tokens and logits is judged",),
+    )
+    status = Status.FAILED if faults else Status.PASSED
+    case = make_case(spec, known, status=status, reason="; ".join(faults), runner="python")
+    told = [f"{len(foreign.tokens)} tokens", describe_speed(notes)]
+    if likeness:
+        told[1:1] = [
+            f"the first {foreign.same} as float32",
+            f"top-1 {likeness.agreement:.0%} and KL {likeness.divergence:.3f} against float32",
+        ]
+    return CaseResult(case, noted=f"{text!r} ({'; '.join(told)})")

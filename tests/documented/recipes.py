@@ -265,6 +265,8 @@ RECIPES = (
     Recipe("^nox -s test_emulator", says="[1-9] passed.*index.html", **MODELS),
     Recipe("nox -s test_onnx", MODEL_RUN, "[1-9] passed.*index.html", packages=LANE),
     Recipe("qnn-ci localise --model net.py", says="as predicted.*2 programs", **MODELS),
+    # A program of upstream's is not ours to ship.
+    Recipe("test_llm -- --program", says="no program", code=2, packages=TORCH),
     Recipe("nox -s test_llm", says="[1-9] passed.*index.html", **MODELS),
     Recipe("python net.py", **MODELS),
     Recipe(

@@ -53,7 +53,7 @@ LANES = {"test-emulator", "test-onnx"}
 # What a reader has or gets, of his own or by the command before.
 READERS_FILES = {
     "net.py", "net.onnx", "qnn.toml", "model_ctx.onnx", "plan.json", "needs.json", "results",
-    "model.pte", "evidence.intoto.json", "bundle.json", "app.apk", "MyApp",
+    "model.pte", "tokenizer.json", "evidence.intoto.json", "bundle.json", "app.apk", "MyApp",
     "bundle", "qnn_executor_runner", "runtime",
     "kept", "before/report.json", "reports/test_emulator", "shard-1", "shard-2", "signed", "DIR",
     "reports", "signed/libQnnLpaiSkel.so", "../sdk.zip", "../qnn.whl",

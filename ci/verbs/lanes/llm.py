@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.cases.spec import CaseSpec, match_all
+from ci.models.schemes import Scheme
 from ci.report import publishing
 from ci.report.schema import Report
 from ci.report.text import count
@@ -20,6 +21,7 @@ from ci.verbs.lanes.steps import (
     take_steps,
 )
 from provisioning.artifacts import choice
+from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -27,6 +29,7 @@ from provisioning.manifest.targets import read_socs
 
 if TYPE_CHECKING:
     from ci.llm.case import Show
+    from ci.llm.foreign import ForeignJob
     from ci.llm.lowering import Subject
 
 SESSION, POLICY, DEFAULT_SOC = "test_llm", "llm", "SM8750"
@@ -38,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", choices=(TINY,), default=TINY, help="a known decoder; default: tiny")
     add("--weights", type=user_path, help="llama2.c's .bin, or a directory of Hugging Face")
     add("--tokenizer", type=user_path, help="the tokenizer of --weights: .json, .model or .bin")
+    add(
+        "--program",
+        dest="pte",
+        type=user_path,
+        metavar="FILE",
+        help="run a static Llama that others lowered; with --tokenizer, and --weights to compare",
+    )
     add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
     add("--soc", action="append", default=[], help=f"name or glob of a SoC; default {DEFAULT_SOC}")
     add("--prompt", default="", help="the text to go on from")
@@ -67,14 +77,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from ci.cases.judged import SessionOptions
     from ci.cases.session import Phases
     from ci.llm.recipes import DEFAULT, RECIPES
-    from ci.llm.session import IMPORTS, run_specs
+    from ci.llm.session import IMPORTS, run_program, run_specs
 
     named = match_all("scheme", args.scheme, [one.value for one in RECIPES])
     schemes = [one for one in RECIPES if one.value in named] or DEFAULT
     socs = match_all("SoC", args.soc, sorted(read_socs())) or [DEFAULT_SOC]
-    subject, show = find_subject(args)
-    name = str(args.weights) if args.weights else args.model
-    specs = [CaseSpec(name, scheme, soc) for scheme in schemes for soc in socs]
+    if args.pte:
+        job = find_program(args)
+        foreign = CaseSpec(shown_path(args.pte), Scheme.ASIS, socs[0])
+        specs = [foreign]
+    else:
+        subject, show = find_subject(args)
+        name = shown_path(args.weights) if args.weights else args.model
+        specs = [CaseSpec(name, scheme, soc) for scheme in schemes for soc in socs]
     chosen = choice.read_choice(args.sdk, args.adaptor)
     phases = Phases(progress)
     options = SessionOptions(
@@ -88,15 +103,23 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
     report: Report = take_steps(
         chosen.profile,
-        f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
-        lambda environment, scratch: run_specs(
-            specs,
-            subject,
-            show,
-            options,
-            environment=environment,
-            phases=phases,
-            scratch=scratch,
+        f"run {shown_path(args.pte)}"
+        if args.pte
+        else f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
+        lambda environment, scratch: (
+            run_program(
+                foreign, job, options, environment=environment, phases=phases, scratch=scratch
+            )
+            if args.pte
+            else run_specs(
+                specs,
+                subject,
+                show,
+                options,
+                environment=environment,
+                phases=phases,
+                scratch=scratch,
+            )
         ),
         phases,
         offline=args.offline,
@@ -104,6 +127,27 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         choice=chosen,
     )
     return publish(report, args.reports / SESSION, args, progress)
+
+
+def find_program(args: argparse.Namespace) -> ForeignJob:
+    """Return the job that runs a program of others. Raises UsageError for missing files, and for
+    choices that only a lowering has."""
+    from ci.llm.foreign import ForeignJob
+    from ci.llm.tokenizers import read_tokenizer
+    from ci.llm.weights import read_weights
+
+    if args.scheme or len(args.soc) > 1:
+        raise UsageError("--program was lowered already", fix="leave out --scheme and --soc")
+    if not args.pte.is_file():
+        raise UsageError(f"no program {args.pte}")
+    if not args.tokenizer:
+        raise UsageError("--program without --tokenizer", fix="give the one of its model")
+    read_tokenizer(args.tokenizer)
+    if args.weights:
+        read_weights(args.weights)
+    if args.tokens < 1:
+        raise UsageError(f"--tokens {args.tokens}", fix="1 or more")
+    return ForeignJob(args.pte, args.tokenizer, args.prompt, args.tokens, args.weights)
 
 
 def find_subject(args: argparse.Namespace) -> tuple[Subject, Show]:

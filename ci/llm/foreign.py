@@ -1,0 +1,267 @@
+"""Programs that others made, such as upstream's static Llamas, run in our loop.
+
+What was lowered is not known, so no rounding can be predicted: tokens and logits are compared with
+those of the float32 weights, if there are any, by shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ci.judging.figures import Array
+from ci.llm.generation import Loop, Step, eager_step, run_decode, run_forced, run_free
+from ci.llm.interface import DECODE, PREFILL, Interface
+from ci.llm.runtime import StaticProgram
+from ci.llm.tokenizers import Tokenizer
+from ci.llm.verdict import Likeness, compare_float
+from provisioning.errors import UsageError
+
+WIDTHS = {"uint8": 8, "uint16": 16, "float32": 32}
+# Scalar types of ExecuTorch, by numpy's names.
+DTYPES = {0: "uint8", 3: "int32", 4: "int64", 6: "float32", 27: "uint16"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a program declares of a tensor."""
+
+    dtype: str
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a program says of itself: the constants that its methods without inputs return, and the
+    inputs and outputs of prefill and decode."""
+
+    constants: Mapping[str, Any]
+    inputs: Mapping[str, tuple[Shape, ...]]
+    outputs: Mapping[str, tuple[Shape, ...]]
+
+
+def read_interface(name: str, declared: Declared) -> Interface:
+    """Return the interface of upstream's static Llama. Raises UsageError for a program that has
+    another, or whose constants are not those of its tensors."""
+    missing = [one for one in (PREFILL, DECODE) if one not in declared.inputs]
+    if missing:
+        raise UsageError(
+            f"{name} has no method {missing[0]}",
+            why="prefill and decode of ExecuTorch's static Llama are run here",
+        )
+    decode, prefill = declared.inputs[DECODE], declared.inputs[PREFILL]
+    layers = (len(decode) - 3) // 2
+    try:
+        _, heads, head_dim, left = decode[3].sizes
+        _, count, vocabulary = declared.outputs[DECODE][0].sizes
+        size, context = prefill[0].sizes[1], decode[1].sizes[3]
+    except (IndexError, ValueError) as error:
+        raise _refuse(name, f"its inputs are {[one.sizes for one in decode[:4]]}") from error
+    told = declared.constants
+    interface = Interface(
+        layers=layers,
+        kv_heads=heads,
+        head_dim=head_dim,
+        vocabulary=vocabulary,
+        context=context,
+        prefill=size,
+        mask=decode[1].dtype,
+        cache=decode[3].dtype,
+        scale=float(told.get("get_logits_scale", 0.0)),
+        zero_point=int(told.get("get_logits_zero_point", 0)),
+    )
+    if (count, left) != (1, context - 1) or size < 2:
+        raise _refuse(name, f"decode takes {count} tokens and caches of {left} of {context}")
+    for method, taken in ((PREFILL, size), (DECODE, 1)):
+        _require_caches(name, interface, declared.inputs[method][3:], taken)
+    own = {
+        "get_n_layers": layers,
+        "get_n_kv_heads": heads,
+        "get_head_dim": head_dim,
+        "get_vocab_size": vocabulary,
+        "get_max_context_len": context,
+        "get_kv_io_bit_width": WIDTHS.get(interface.cache),
+    }
+    for constant, number in own.items():
+        if constant in told and told[constant] != number:
+            raise UsageError(
+                f"{name} contradicts itself",
+                why=f"{constant} is {told[constant]}, its methods have {number}",
+                fix="export it again: its metadata belongs to another model",
+            )
+    if declared.outputs[DECODE][0].dtype != "float32" and not interface.scale:
+        raise _refuse(name, "its logits are integers, and there is no get_logits_scale")
+    return interface
+
+
+def _require_caches(name: str, one: Interface, caches: tuple[Shape, ...], taken: int) -> None:
+    left = one.context - taken
+    key, value = (one.head_dim, left), (left, one.head_dim)
+    wanted = [(1, one.kv_heads, *shape) for shape in [key] * one.layers + [value] * one.layers]
+    if [shape.sizes for shape in caches] != wanted:
+        raise _refuse(name, f"the method for {taken} tokens has other caches than {wanted[0]}")
+
+
+def _refuse(name: str, why: str) -> UsageError:
+    return UsageError(f"{name} is no static Llama that can be run here", why=why)
+
+
+def read_declared(path: Path) -> Declared:
+    """Return what a program declares; methods without inputs are executed."""
+    from ci.executorch import internals
+
+    program = internals.pybindings._load_program(str(path))
+    constants: dict[str, Any] = {}
+    inputs, outputs = {}, {}
+    for name in (program.get_method_name(number) for number in range(program.num_methods())):
+        meta = program.method_meta(name)
+        if meta.num_inputs():
+            inputs[name] = _list_shapes(meta.num_inputs(), meta.input_tensor_meta)
+            outputs[name] = _list_shapes(meta.num_outputs(), meta.output_tensor_meta)
+        else:
+            made = program.load_method(name)([])
+            constants[name] = made[0] if len(made) == 1 else tuple(made)
+    return Declared(constants, inputs, outputs)
+
+
+def _list_shapes(count: int, describe: Any) -> tuple[Shape, ...]:
+    metas = [describe(number) for number in range(count)]
+    return tuple(
+        Shape(DTYPES.get(int(one.dtype()), f"type {one.dtype()}"), tuple(one.sizes()))
+        for one in metas
+    )
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What a program of others gave: ``tokens`` after the prompt; ``alone`` are the first of them
+    by the decode method alone. With weights, how many tokens are the float32 model's, and how alike
+    the logits are for the program's text."""
+
+    tokens: tuple[int, ...]
+    alone: tuple[int, ...]
+    step_s: float
+    same: int | None = None
+    likeness: Likeness | None = None
+    faults: tuple[str, ...] = ()
+
+
+class UsageWords(NamedTuple):
+    """A UsageError on its way out of a worker."""
+
+    what: str
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class ForeignJob:
+    """Opens a program in a worker and generates. ``weights`` may be None."""
+
+    path: Path
+    tokenizer: Path
+    prompt: str
+    tokens: int
+    weights: Path | None = None
+
+    def __call__(self) -> tuple[Foreign, str] | UsageWords:
+        """Return what it gave, and the text; or the words of a UsageError for a program, a
+        tokenizer or weights that do not belong together."""
+        try:
+            return self.run()
+        except UsageError as error:
+            return UsageWords(error.what, error.why, error.fix)
+
+    def run(self) -> tuple[Foreign, str]:
+        """Check that all belong together, and generate. Raises UsageError."""
+        from ci.llm.tokenizers import read_tokenizer
+        from ci.models.numerics import fix_numerics
+
+        fix_numerics()
+        declared = read_declared(self.path)
+        interface = read_interface(self.path.name, declared)
+        tokenizer = read_tokenizer(self.tokenizer)
+        told = declared.constants
+        tokenizer.require(
+            self.path.name,
+            vocabulary=interface.vocabulary,
+            bos=told.get("get_bos_id"),
+            eos=told.get("get_eos_id"),
+        )
+        program = StaticProgram(self.path)
+        made = self.generate(interface, tokenizer, program.call)
+        step_s = program.finish()
+        prompt = tokenizer.prompt(self.prompt)
+        return (
+            Foreign(**{**vars(made), "step_s": step_s}),
+            tokenizer.decode((*prompt, *made.tokens)),
+        )
+
+    def generate(self, interface: Interface, tokenizer: Tokenizer, step: Step) -> Foreign:
+        """Generate by prefill and decode, and a part of it by decode alone."""
+        prompt = tokenizer.prompt(self.prompt)
+        room = interface.context - len(prompt) - interface.prefill
+        if room < 1:
+            raise UsageError(
+                f"a prompt of {len(prompt)} tokens does not fit a context of {interface.context}",
+                why=f"a call of prefill takes {interface.prefill} of it",
+            )
+        count = min(self.tokens, room)
+        free = run_free(Loop(interface, step), prompt, count, (tokenizer.eos,))
+        alone = run_decode(Loop(interface, step), free.fed[: len(prompt) + 4])
+        after = alone.tokens[len(prompt) - 1 :]
+        faults = list(find_faults(free.tokens, free.logits))
+        if after != free.tokens[: len(after)]:
+            faults.append(f"decode alone gives {after}, after prefill {free.tokens[: len(after)]}")
+        if not self.weights:
+            return Foreign(free.tokens, after, 0.0, faults=tuple(faults))
+        plain = eager_step(self.load(interface))
+        float32 = run_forced(Loop(self.plain(interface), plain), prompt, free.fed[len(prompt) :])
+        text = run_free(Loop(self.plain(interface), plain), prompt, count, (tokenizer.eos,)).tokens
+        pairs = list(zip(free.tokens, text, strict=False))
+        same = next((n for n, (one, other) in enumerate(pairs) if one != other), len(pairs))
+        likeness = compare_float(free.logits, float32.logits)
+        return Foreign(free.tokens, after, 0.0, same, likeness, tuple(faults))
+
+    def plain(self, interface: Interface) -> Interface:
+        """Return the interface of the float32 decoder with the program's sizes."""
+        import msgspec
+
+        return msgspec.structs.replace(
+            interface, mask="float32", cache="float32", scale=0.0, zero_point=0
+        )
+
+    def load(self, interface: Interface) -> dict[int, Any]:
+        """Return the float32 decoder for both methods. Raises UsageError if the weights have other
+        sizes than the program."""
+        from ci.llm.decoder import make_decoder
+        from ci.llm.weights import read_weights
+
+        path = self.weights or Path()
+        config, weights = read_weights(path)
+        for name in ("layers", "kv_heads", "head_dim", "vocabulary"):
+            own, wanted = getattr(config, name), getattr(interface, name)
+            if own != wanted:
+                raise UsageError(
+                    f"{path.name} are not the weights of {self.path.name}",
+                    why=f"its {name} is {own}, that of the program is {wanted}",
+                )
+        decoder = make_decoder(config, weights, interface.context)
+        return {1: decoder, interface.prefill: decoder}
+
+
+def find_faults(tokens: tuple[int, ...], logits: Array) -> list[str]:
+    """Return what no right program gives, whatever its model."""
+    if not np.isfinite(logits).all():
+        return ["its logits are not finite"]
+    if float(np.ptp(logits, axis=1).min()) == 0.0:
+        return ["all logits of a step are the same"]
+    if len(tokens) > 4 and len(set(tokens)) == 1:
+        return [f"every token is {tokens[0]} (executorch issue 20168)"]
+    if len(logits) > 1 and (logits == logits[:1]).all():
+        return ["the logits are the same at every step"]
+    return []

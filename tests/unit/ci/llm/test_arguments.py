@@ -1,0 +1,46 @@
+"""What ``test-llm`` refuses before anything is fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.__main__ import main
+from provisioning.errors import ExitCode
+from tests.unit.ci.llm.decoders import PLACE
+
+WEIGHTS, TOKENIZER = str(PLACE / "weights.bin"), str(PLACE / "tokenizer.bin")
+BOTH = ["--weights", WEIGHTS, "--tokenizer", TOKENIZER]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--weights", WEIGHTS], "belong together"),
+        (["--weights", "gone.bin", "--tokenizer", TOKENIZER], "gone.bin has no weights"),
+        ([*BOTH[:3], "small.bin"], "its vocabulary is 2, that of"),
+        ([*BOTH, "--prompt", "no € here"], "no piece for"),
+        (["--scheme", "u8"], "u8"),
+        (["--soc", "SM1"], "SM1"),
+        (["--prefill", "1"], "--prefill 1"),
+        (["--context", "60"], "--context 60"),
+        (["--context", "128"], "trained for 64"),
+        (["--tokens", "0"], "--tokens 0"),
+        (["--prompt", "Ben has a blue boat. The boat sails far. Ben has a blue boat."], "to fit"),
+        (["--program", "gone.pte", "--tokenizer", TOKENIZER], "no program"),
+        (["--program", TOKENIZER], "without --tokenizer"),
+        (["--program", TOKENIZER, "--tokenizer", TOKENIZER, "--scheme", "fp16"], "already"),
+    ],
+)
+def test_a_mistake_ends_with_its_words(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.bin").write_bytes(b"\x01\0\0\0" + 2 * (b"\0\0\0\0\x01\0\0\0" + b"a"))
+    assert main(["test-llm", *words]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err
