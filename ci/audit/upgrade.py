@@ -20,7 +20,7 @@ from provisioning.errors import FailedError
 
 SEEN_DB = 0.05  # what a figure of one decimal shows
 MEASURED_SHARE = 0.1  # by which a figure that varies from run to run has to move
-NAMES, MOST_ROWS = 4, 40
+NAMES, MOST_ROWS, MOST_CHARS = 4, 40, 40
 HEADERS, LIBRARIES = "include", "lib"
 # Libraries for hosts: those for devices are built from the same sources.
 HOST = "x86_64-*/libQnn*.so"
@@ -164,13 +164,15 @@ def _compare_figures(
 ) -> Iterator[Difference]:
     for name in FIGURES:
         was, own = getattr(before, name, None), getattr(now, name, None)
+        unit = UNITS.get(name, " bytes")
+        if was is not None and own is None and now:
+            yield note(subject, name, (f"{was:,}{unit}", "not known"), "worse")
         if was is None or own is None or was == own:
             continue
         change = own / was - 1 if was else None
         if name in MEASURED and change is not None and abs(change) < MEASURED_SHARE:
             continue
         worse = own < was if name == LEAST else own > was
-        unit = UNITS.get(name, " bytes")
         texts = (f"{was:,}{unit}", f"{own:,}{unit}")
         yield note(subject, name, texts, "worse" if worse else "better", change)
 
@@ -287,11 +289,10 @@ def render_upgrade(report: UpgradeReport) -> str:
         (one.verdict, one.subject, one.what, one.before, one.now, _show_change(one))
         for one in report.differences[:MOST_ROWS]
     ]
-    widths = [max(len(row[place]) for row in rows) for place in range(3)]
-    lines += [
-        "  ".join([*(row[place].ljust(widths[place]) for place in range(3)), *row[3:]]).rstrip()
-        for row in rows
-    ]
+    widths = [min(MOST_CHARS, max(map(len, column))) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(cells).rstrip())
     if len(report.differences) > MOST_ROWS:
         lines.append(f"and {len(report.differences) - MOST_ROWS} more: --json has them all")
     for one in report.totals:

@@ -17,7 +17,8 @@ from provisioning.doctor.survey.programs import SegmentSpan
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"  # proc(5): sets VmHWM to what is resident now
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
-# Seen of QNN 2.47 to 2.51 on stdout at every log level, once per graph that HTP prepares.
+# On stdout at every log level, once per graph that HTP prepares: seen of QNN 2.47 to 2.49.40.
+# 2.50.40 and 2.51.0 have the words and print none below ONNX Runtime.
 SUMMARY = re.compile(r"^=+ DDR bandwidth summary =+\s*\n((?:\w+=\d+\s*\n)+)", re.MULTILINE)
 FIGURE = re.compile(r"^(\w+)=(\d+)", re.MULTILINE)
 NAMES = {

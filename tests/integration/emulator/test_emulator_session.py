@@ -137,12 +137,20 @@ def test_models_pass_and_no_later_run_lowers_any_again(tmp_path: Path, home: Pat
         assert case["delegated_nodes"] >= case["partitions"] == 1
         assert case["inputs"] >= 4
         assert not case["cached"]
+        taken = case["footprint"]
+        assert None not in taken.values()
+        assert case["pte_bytes"] == taken["program_bytes"] > taken["context_bytes"]
+        assert taken["read_bytes"] > taken["graphs"][0]["constant_bytes"] // 2 > 0
+        assert 100 << 20 < taken["lowering_memory_bytes"] < 4 << 30
+        assert 0 < sum(one["npu"] for one in taken["operators"]) <= case["delegated_nodes"]
     figures = [case["sqnr_db"] for case in report["cases"]]
+    footprints = [case["footprint"] for case in report["cases"]]
     later, report = run_emulator(tmp_path, *words, "--model", "mlp", "--json", home=home)
     assert later.returncode == 0, later.stderr
     assert json.loads(later.stdout) == report
     assert [case["cached"] for case in report["cases"]] == [True, True, False, False]
     assert [case["sqnr_db"] for case in report["cases"]][:2] == figures
+    assert [case["footprint"] for case in report["cases"]][:2] == footprints
 
 
 def find_program(cache: Path, folder: Path) -> tuple[Program, Sets]:

@@ -122,6 +122,13 @@ def test_a_suite_model_passes_and_is_not_compiled_again(
     assert first.case.status is Status.PASSED, describe(first)
     assert (first.case.fallback_nodes, first.case.partitions, first.case.inputs) == (0, 1, 4)
     assert first.case.delegated_nodes == 3
+    taken = first.case.footprint
+    assert taken
+    assert taken.program_bytes == first.case.pte_bytes
+    assert 0 < (taken.context_bytes or 0) < (taken.program_bytes or 0)
+    assert (taken.spill_bytes, taken.write_bytes, taken.vtcm_mb) == (0, 2048, 4)
+    assert (taken.read_bytes or 0) > 4096
+    assert "Gemm" in {one.op for one in taken.operators}
     assert first.controls
     assert all(control.rejected for control in first.controls)
     (kept,) = (tmp_path / "kept").iterdir()

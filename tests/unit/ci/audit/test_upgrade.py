@@ -82,7 +82,7 @@ def give(**figures: Any) -> Case:
         (give(segment_align=128), [("segment_align", "worse")]),
         (give(lowering_memory_bytes=1099), []),
         (give(lowering_memory_bytes=1101), [("lowering_memory_bytes", "worse")]),
-        (give(spill_bytes=None), []),
+        (give(spill_bytes=None), [("spill_bytes", "worse")]),  # no summary any more
         (
             give(operators=(OPERATORS[0], OperatorCount(op="erf", cpu=1))),
             [("CPU", "worse"), ("NPU", "other")],
