@@ -237,6 +237,9 @@ NOT_RUN = {
     "qnn-ci localise --model tests/realistic/llama.py:stories --scheme 16a8w --soc SM8750": (
         "it lowers 28 programs of a Llama whose weights are not here"
     ),
+    "export ANDROID_ADB_SERVER_ADDRESS=127.0.0.1 ANDROID_ADB_SERVER_PORT=15037": (
+        "tests/integration/device/test_jumpstarter.py runs that script"
+    ),
     "gh attestation verify": "it asks GitHub for an attestation that only a signing job makes",
 }
 RECIPES = (

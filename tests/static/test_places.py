@@ -18,6 +18,7 @@ PAGES = {
 # Some run the code of a page, which is a part of its own in a plan; the others name pages.
 EXEMPT = {
     "tests/integration/artifacts/test_provisioning_messages.py",
+    "tests/integration/device/test_jumpstarter.py",
     "tests/integration/emulator/test_without_network.py",
     "tests/integration/gate/test_plan_verb.py",
     "tests/integration/test_documented_commands_run.py",

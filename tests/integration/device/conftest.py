@@ -102,13 +102,13 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         process.wait()
 
 
-def wait_for(port: int, log: Path) -> None:
-    for _ in range(100):
+def wait_for(port: int, log: Path, *, fail: bool = False) -> None:
+    for _ in range(300 if fail else 100):
         with socket.socket() as one:
             if one.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
-    pytest.skip(f"sshd did not start: {log.read_text()}")
+    (pytest.fail if fail else pytest.skip)(f"it did not start: {log.read_text()}")
 
 
 Connect = Callable[..., str]
