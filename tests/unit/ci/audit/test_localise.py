@@ -220,9 +220,10 @@ def test_a_shared_bias_is_named_and_mended() -> None:
 
 
 class Clipping(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         product = quantize(quantize(x, 1e-4, 32768) * 2, 1e-4, 32768)
-        return quantize(torch.cat([product, product], -1), 2e-4, 32768)
+        stacked = quantize(torch.stack([product, product]), 1e-4, 32768)
+        return quantize(torch.cat([product, product], -1), 2e-4, 32768), stacked
 
 
 def test_a_range_that_clips_is_named_and_mended() -> None:
@@ -241,6 +242,7 @@ def test_a_range_that_clips_is_named_and_mended() -> None:
     assert [one.kind for one in found.part] == ["mul", "cat"]
     assert found.part[0].clipped == pytest.approx(4 / 3.2767 - 1, abs=1e-3)
     assert found.mended_by == (Mend.RANGES,)
+    assert [one.kind for one in found.sharing] == ["stack"]
 
 
 def test_a_fused_relu_clips_nothing() -> None:
