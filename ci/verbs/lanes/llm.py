@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
+from provisioning.manifest.decoders import read_decoders
 from provisioning.manifest.targets import read_socs
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ TINY = "tiny"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", choices=(TINY,), default=TINY, help="a known decoder; default: tiny")
+    add("--model", choices=(TINY, *read_decoders()), default=TINY, help="default: tiny")
     add("--weights", type=user_path, help="llama2.c's .bin, or a directory of Hugging Face")
     add("--tokenizer", type=user_path, help="the tokenizer of --weights: .json, .model or .bin")
     add(
@@ -87,7 +89,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         foreign = CaseSpec(shown_path(args.pte), Scheme.ASIS, socs[0])
         specs = [foreign]
     else:
-        subject, show = find_subject(args)
+        subject, show = find_subject(args, progress)
         name = shown_path(args.weights) if args.weights else args.model
         specs = [CaseSpec(name, scheme, soc) for scheme in schemes for soc in socs]
     chosen = choice.read_choice(args.sdk, args.adaptor)
@@ -150,10 +152,11 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
     return ForeignJob(args.pte, args.tokenizer, args.prompt, args.tokens, args.weights)
 
 
-def find_subject(args: argparse.Namespace) -> tuple[Subject, Show]:
+def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject, Show]:
     """Return what is lowered, and how its ids are shown. Raises UsageError, before anything is
     fetched, for weights, a tokenizer or sizes that do not go together."""
     from ci.llm import tiny
+    from ci.llm.known import find_files
     from ci.llm.lowering import Subject
     from ci.llm.tokenizers import read_tokenizer
     from ci.llm.weights import read_weights
@@ -161,11 +164,17 @@ def find_subject(args: argparse.Namespace) -> tuple[Subject, Show]:
     if bool(args.weights) != bool(args.tokenizer):
         raise UsageError("--weights and --tokenizer belong together", fix="give both or none")
     place = Path(tiny.__file__).parent
-    weights = args.weights or place / "weights.bin"
-    tokenizer = read_tokenizer(args.tokenizer or place / "tokenizer.bin")
+    weights, path = place / "weights.bin", place / "tokenizer.bin"
+    texts: Sequence[str] = tiny.PROMPTS
+    if args.weights:
+        weights, path, texts = args.weights, args.tokenizer, ("",)
+    elif args.model != TINY:
+        weights, path = find_files(args.model, progress, offline=args.offline)
+        texts = read_decoders()[args.model].prompts
+    tokenizer = read_tokenizer(path)
     config, _ = read_weights(weights)
     tokenizer.require(f"{weights}", vocabulary=config.vocabulary)
-    texts = [args.prompt] if args.prompt or args.weights else list(tiny.PROMPTS)
+    texts = [args.prompt] if args.prompt else texts
     prompts = tuple(tokenizer.prompt(text) for text in texts)
     if args.prefill < 2 or args.context < 2 * args.prefill or args.context % args.prefill:
         raise UsageError(

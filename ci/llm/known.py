@@ -1,0 +1,46 @@
+"""Brings the files of a decoder that is known by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from provisioning.console.progress import Progress
+from provisioning.errors import DownloadError, IntegrityError
+from provisioning.fetch.download import Pin, fetch_file
+from provisioning.files import hash_file
+from provisioning.manifest.decoders import PinnedFile, read_decoders
+from provisioning.store.store import store_home
+
+
+def find_files(
+    name: str, progress: Progress, *, offline: bool, environ: Mapping[str, str] = os.environ
+) -> tuple[Path, Path]:
+    """Return weights and tokenizer: those of the directory that QNN_CI_NAME names, else of the
+    store, else fetched. Raises IntegrityError for other bytes than the pinned ones, DownloadError
+    if none can be had."""
+    known = read_decoders()[name]
+    variable = f"QNN_CI_{name.upper()}"
+    given = environ.get(variable, "")
+    place = Path(given) if given else store_home() / "decoders" / name
+    for pin in (known.weights, known.tokenizer):
+        if not is_whole(place / pin.name, pin):
+            if given:
+                raise IntegrityError(
+                    f"{place / pin.name} is not the pinned file",
+                    why=f"{variable} names its directory; SHA-256 {pin.sha256} is wanted",
+                    fix="put the published file there, or unset the variable",
+                )
+            if offline:
+                raise DownloadError(
+                    f"{pin.name} is not in the store, and --offline fetches nothing",
+                    fix=f"leave it out, or name a directory with the file by {variable}",
+                )
+            fetch_file([pin.url], place / pin.name, Pin(pin.size_bytes, pin.sha256), progress)
+    return place / known.weights.name, place / known.tokenizer.name
+
+
+def is_whole(path: Path, pin: PinnedFile) -> bool:
+    """Whether a file is there and has the pinned bytes."""
+    return path.is_file() and hash_file(path) == pin.sha256

@@ -1,0 +1,78 @@
+"""Decoders that are known by name, from a directory, the store or the network."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.llm import known
+from ci.llm.known import find_files
+from provisioning.console.progress import Progress
+from provisioning.errors import DownloadError, IntegrityError
+from provisioning.manifest.decoders import KnownDecoder, PinnedFile, read_decoders
+
+CONTENT = {"w.bin": b"weights", "t.bin": b"tokenizer"}
+
+
+def pin(name: str) -> PinnedFile:
+    digest = hashlib.sha256(CONTENT[name]).hexdigest()
+    return PinnedFile(f"https://example.org/a/{name}", digest, len(CONTENT[name]))
+
+
+@pytest.fixture(autouse=True)
+def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    one = KnownDecoder("a story", "MIT", ("Once",), pin("w.bin"), pin("t.bin"))
+    monkeypatch.setattr(known, "read_decoders", lambda: {"story": one})
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+    given = tmp_path / "given"
+    given.mkdir()
+    for name, data in CONTENT.items():
+        (given / name).write_bytes(data)
+    return given
+
+
+def find(environ: dict[str, str], *, offline: bool = True) -> tuple[Path, Path]:
+    return find_files("story", Progress(), offline=offline, environ=environ)
+
+
+def test_a_directory_that_is_named_is_used(story: Path) -> None:
+    assert find({"QNN_CI_STORY": str(story)}) == (story / "w.bin", story / "t.bin")
+
+
+def test_other_bytes_in_it_are_refused(story: Path) -> None:
+    (story / "t.bin").write_bytes(b"another")
+    with pytest.raises(IntegrityError, match=r"t\.bin is not the pinned file"):
+        find({"QNN_CI_STORY": str(story)})
+
+
+def test_without_a_network_the_missing_file_is_named() -> None:
+    with pytest.raises(DownloadError, match=r"w\.bin is not in the store"):
+        find({})
+
+
+def test_a_fetched_file_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+
+    def fetch(urls: list[str], target: Path, wanted: Any, progress: Progress) -> None:
+        fetched.append(urls[0])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(CONTENT[target.name])
+        assert (wanted.size_bytes, wanted.sha256) == (
+            len(CONTENT[target.name]),
+            hashlib.sha256(CONTENT[target.name]).hexdigest(),
+        )
+
+    monkeypatch.setattr(known, "fetch_file", fetch)
+    weights, tokenizer = find({}, offline=False)
+    assert (weights.read_bytes(), tokenizer.read_bytes()) == (b"weights", b"tokenizer")
+    assert find({}) == (weights, tokenizer)
+    assert fetched == ["https://example.org/a/w.bin", "https://example.org/a/t.bin"]
+
+
+def test_the_manifest_is_read() -> None:
+    story = read_decoders()["stories260k"]
+    assert (story.weights.name, story.tokenizer.name) == ("stories260K.bin", "tok512.bin")
+    assert story.weights.sha256.startswith("b0a507e7")
