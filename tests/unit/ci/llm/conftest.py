@@ -1,39 +1,45 @@
-"""The decoder of ours, and the runs that a program of it in float16 is judged by."""
+"""The decoder of ours, and the runs that a program of it is judged by."""
 
 from __future__ import annotations
 
-import warnings
-
+import numpy as np
 import pytest
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
-from ci.cases.engine import Staging
-from ci.cases.spec import CaseSpec
 from ci.llm import tiny
 from ci.llm.decoder import make_decoder
+from ci.llm.generation import Loop, eager_step, run_decode, run_forced, run_free
 from ci.llm.interface import Interface
-from ci.llm.lowering import DecoderLowering, Subject, read_runs
+from ci.llm.lowering import ReferenceRuns
 from ci.llm.tokenizers import read_tokenizer
+from ci.llm.verdict import Reference
 from ci.llm.weights import read_weights
-from ci.models.schemes import Scheme
 from tests.unit.ci.llm.decoders import CONTEXT, PLACE, PREFILL, Tiny
 
 
 @pytest.fixture(scope="session")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+def own() -> Tiny:
+    """The noise is that of weights in bfloat16, about as loud as float16's on the emulator."""
     tokenizer = read_tokenizer(PLACE / "tokenizer.bin")
     config, weights = read_weights(PLACE / "weights.bin")
-    prompts = tuple(tokenizer.prompt(text) for text in tiny.PROMPTS)
-    subject = Subject(PLACE / "weights.bin", prompts, 40, CONTEXT, PREFILL, 1, 2)
-    directory = tmp_path_factory.mktemp("tiny")
-    spec = CaseSpec("tiny", Scheme.FP16, "SM8750")
-    lowering = DecoderLowering(subject, spec, Staging(directory, directory / "log", directory))
+    prompt = tokenizer.prompt(tiny.PROMPTS[0])
     interface = Interface.of(config, CONTEXT, PREFILL)
-    decoder = make_decoder(config, weights, CONTEXT)
-    modules = {1: decoder, PREFILL: decoder}
-    sets = lowering.collect_inputs(decoder, interface)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch.export's own
-        lowering.write_runs(decoder, modules, interface, sets)
-    return Tiny(config, weights, interface, read_runs(directory), tokenizer)
+    rounded = {name: one.bfloat16().float() for name, one in weights.items()}
+    plain, noisy = (
+        eager_step(dict.fromkeys((1, PREFILL), make_decoder(config, held, CONTEXT)))
+        for held in (weights, rounded)
+    )
+    free = run_free(Loop(interface, plain), prompt, 40, (tokenizer.eos,))
+    alone = run_decode(Loop(interface, plain), free.fed[: len(prompt) + 2])
+    made = run_forced(Loop(interface, noisy), prompt, free.fed[len(prompt) :])
+    made_alone = run_decode(Loop(interface, noisy), alone.fed)
+    runs = ReferenceRuns(
+        interface,
+        prompt,
+        Reference(free, np.mean((made.logits - free.logits) ** 2, axis=1)[None]),
+        Reference(alone, np.mean((made_alone.logits - alone.logits) ** 2, axis=1)[None]),
+        free.logits,
+        free.tokens,
+    )
+    return Tiny(config, weights, interface, runs, tokenizer)
