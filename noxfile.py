@@ -323,10 +323,12 @@ def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
 
 @nox.session(default=False)
 def test_emulator(session: nox.Session) -> None:
-    """Lower models, run them on the HTP emulator, judge."""
-    fetch_library(session, "lowering")
+    """Lower models, or run ExecuTorch's own tests, on the HTP emulator, judge."""
+    # ExecuTorch's own tests need pytest.
+    group = "test" if any(word.startswith("--suite") for word in session.posargs) else "lowering"
+    fetch_library(session, group)
     executorch = choose_executorch(session)
-    run_module(session, "lowering", "ci", "test-emulator", *session.posargs, executorch=executorch)
+    run_module(session, group, "ci", "test-emulator", *session.posargs, executorch=executorch)
 
 
 @nox.session(default=False)

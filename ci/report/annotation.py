@@ -96,5 +96,7 @@ def repeat_command(report: Report, case: Case) -> str:
 
 
 def choose_case(command: str, model: str, scheme: str, soc: str) -> str:
-    """The ``command`` of a run with the options that choose one case."""
+    """The ``command`` of a run with the options that choose one case, or a test of a suite."""
+    if " --suite " in command:
+        return f"{command} {shlex.join(('--filter', model))}"
     return f"{command} {shlex.join(('--model', model, '--scheme', scheme, '--soc', soc))}"

@@ -156,6 +156,7 @@ COLUMNS = (
     Column("scheme", lambda case: case.scheme, number=False, terminal="scheme", summary="scheme"),
     Column("SoC", lambda case: case.soc, number=False, terminal="SoC", summary="SoC"),
     Column("status", lambda case: case.status.value, number=False, terminal="status"),
+    Column("verdicts", lambda case: case.outcome, terminal="verdicts", told="{}"),
     Column(
         "inputs",
         lambda case: case.made_inputs.removesuffix(" inputs"),

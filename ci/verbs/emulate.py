@@ -54,6 +54,7 @@ from ci.verbs.lanes.steps import (
     select_asked,
     take_steps,
 )
+from ci.verbs.lanes.suite_options import add_suite_arguments
 from provisioning.artifacts import choice
 from provisioning.artifacts.choice import WHEEL, QnnChoice, find_laid
 from provisioning.artifacts.environment import Environment
@@ -106,9 +107,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"how often a device starts each program, for its times; default: {STARTS}",
     )
+    add_suite_arguments(parser)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    if args.suite:
+        from ci.verbs.lanes.upstream import run_suite
+
+        return run_suite(args, progress)
+    return execute_cases(args, progress)
+
+
+def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Run the cases that are asked for. Raises UsageError, and what running them raises."""
     check_arguments(args, SESSION)
     if args.plan and (args.model or args.scheme or args.soc):
         raise UsageError("--plan names the cases", fix="leave out --model, --scheme and --soc")

@@ -1,0 +1,160 @@
+"""Notes what a test compares while it runs.
+
+Functions of upstream's test files are wrapped in the process that runs the tests, never on disk.
+A wrapper notes what it sees; the function then does what it does without us.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ci.models.noise import name_operator
+
+TESTS = "executorch.backends.qualcomm.tests"
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """One comparison. ``program`` is the module that was lowered, ``float_model`` what that was
+    quantized from, None if it was not; ``inputs`` may be nested. ``is_own`` is whether upstream
+    compares with what ``program`` gives, and not with the float32 model's outputs."""
+
+    program: Any
+    float_model: Any
+    inputs: tuple[Any, ...]
+    is_own: bool
+    pte_bytes: int = 0
+    outputs: Tensors = ()
+    wanted: Tensors = ()
+
+
+@dataclass
+class Capture:
+    """What the test of this process has compared so far, and what it runs now."""
+
+    seen: list[Seen] = field(default_factory=list)
+    now: Seen | None = None
+    sources: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+
+    def note_quantized(self, quantized: Any, float_model: Any) -> None:
+        """Remember what ``quantized`` was made of, and keep it, so that its id stays its own."""
+        self.sources[id(quantized)] = (float_model, quantized)
+
+    def begin(
+        self, program: Any, inputs: Tensors, *, is_own: bool = True, pte_bytes: int = 0
+    ) -> None:
+        """Note what is about to be run, with its inputs as they are now."""
+        source = self.sources.get(id(program))
+        self.now = Seen(
+            program=program,
+            float_model=source[0] if source else None,
+            inputs=tuple(tree_map(_copy, tuple(inputs))),
+            is_own=is_own,
+            pte_bytes=pte_bytes,
+        )
+
+    def compare(self, outputs: Tensors, wanted: Tensors) -> None:
+        """Note outputs and what upstream is about to compare them with."""
+        if self.now:
+            self.now.outputs, self.now.wanted = tree_map(_copy, [[*outputs], [*wanted]])
+            self.seen.append(self.now)
+            self.now = None
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+capture = Capture()
+
+
+def wrap(owner: Any, name: str, *, before: Any = None, after: Any = None) -> None:
+    """Call ``before`` with the arguments of each call of ``owner.name``, ``after`` with its result
+    and then these."""
+    held = vars(owner)[name]
+    inner: Callable[..., Any] = held.__func__ if isinstance(held, staticmethod) else held
+
+    @functools.wraps(inner)
+    def call(*words: Any, **options: Any) -> Any:
+        if before:
+            before(*words, **options)
+        made = inner(*words, **options)
+        if after:
+            after(made, *words, **options)
+        return made
+
+    setattr(owner, name, staticmethod(call) if isinstance(held, staticmethod) else call)
+
+
+def watch_delegate() -> None:
+    """Watch test_qnn_delegate.py, which compares with the model that was lowered."""
+    case = importlib.import_module(f"{TESTS}.utils").TestQNN
+
+    def begin(
+        _: Any, module: Any, sample_inputs: Any, executorch_prog: Any, *_w: Any, **_o: Any
+    ) -> None:
+        capture.begin(module, sample_inputs, pte_bytes=len(executorch_prog.buffer))
+
+    def quantized(made: Any, _: Any, module: Any, *_w: Any, **_o: Any) -> None:
+        capture.note_quantized(made, module)
+
+    wrap(case, "verify_output", before=begin)
+    wrap(
+        case, "_assert_outputs_equal", before=lambda _, made, wanted: capture.compare(made, wanted)
+    )
+    wrap(case, "get_qdq_module", after=quantized)
+    wrap(case, "get_converted_sgd_trained_module", after=quantized)
+
+
+def watch_rework() -> None:
+    """Watch tests/rework, which compares with the float32 model, whatever was lowered."""
+    shared = importlib.import_module(f"{TESTS}.rework.conftest")
+    lowered: dict[int, Any] = {}
+
+    def calibrated(made: Any, calibrate: Any) -> None:
+        lowered[id(calibrate.module)] = made
+        if made is not calibrate.module:
+            capture.note_quantized(made, calibrate.module)
+
+    def begin(*, module: Any, inputs: Any, executorch_prog: Any, **_: Any) -> None:
+        program = lowered.get(id(module), module)
+        size = len(executorch_prog.buffer)
+        capture.begin(program, inputs, is_own=program is module, pte_bytes=size)
+
+    def close(_: Any, device_output: Any, ref_output: Any) -> None:
+        capture.compare(device_output, ref_output)
+
+    wrap(shared.calibrate, "__enter__", after=calibrated)
+    wrap(shared, "verify_output_emulator", before=begin)
+    for metric in shared.Metrics.__subclasses__():
+        wrap(metric, "assert_close", before=close)
+
+
+def watch_backend_suite() -> None:
+    """Watch backends/test/suite, which compares with the exported program."""
+    tester = importlib.import_module("executorch.backends.test.harness.tester").Tester
+    running: list[Any] = []
+
+    def begin(program: Any, inputs: Any) -> None:
+        module = program.module(check_guards=False)
+        if any("quantize_" in name_operator(node) for node in module.graph.nodes):
+            capture.note_quantized(module, running[-1].original_module)
+        capture.begin(module, inputs)
+
+    def compare(wanted: Any, made: Any, *_w: Any, **_o: Any) -> None:
+        capture.compare(tree_leaves(made), tree_leaves(wanted))
+
+    def run(one: Any, *_w: Any, **_o: Any) -> None:
+        running[:] = [one]
+
+    wrap(tester, "run_method_and_compare_outputs", before=run)
+    wrap(tester, "_calculate_reference_output", before=begin)
+    wrap(tester, "_compare_outputs", before=compare)

@@ -1,0 +1,199 @@
+"""What is known of upstream's tests: manifests/policies/upstream.toml, a cause per group of rows.
+
+A row says how tests end that do not pass both verdicts, with which QNN and SoC, and when it is to
+be removed. A test that ends otherwise fails the run, and so does one that passes all the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from ci.upstream.judged import Judged, Outcome
+from ci.upstream.suites import match
+from provisioning.errors import ManifestError
+from provisioning.manifest.reader import read_policy
+
+POLICY = "upstream"
+WILD = re.compile(r"[*?\[\]!:]")
+WORDS = {
+    "one-sided": Outcome.ONE_SIDED,
+    "failed": Outcome.FAILED,
+    "unsupported": Outcome.UNSUPPORTED,
+    "timed-out": Outcome.LATE,
+}
+
+
+class Row(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tests of a suite, by globs, that end with ``outcome`` and a reason that ``pattern`` finds."""
+
+    suite: str
+    tests: tuple[str, ...]
+    outcome: Literal["one-sided", "failed", "unsupported", "timed-out"]
+    pattern: str = ""
+    socs: tuple[str, ...] = ("*",)
+    qnn: tuple[str, ...] = ("*",)
+
+    def covers(self, suite: str, soc: str, qnn: str, test: str) -> bool:
+        """Whether it is about a test of a run."""
+        pairs = ((test, self.tests), (soc, self.socs), (qnn, self.qnn))
+        return suite == self.suite and all(
+            any(match(name, glob) for glob in globs) for name, globs in pairs
+        )
+
+
+class Cause(Struct, frozen=True, forbid_unknown_fields=True):
+    """Why tests end as they do: whose ``fault``, a command that shows it, what one would report to
+    whom, and the condition under which its rows end."""
+
+    name: str
+    fault: Literal["upstream", "executorch", "qnn", "host", "ours", "unknown"]
+    about: str
+    reproduce: str
+    until: str
+    report: str = ""
+    row: tuple[Row, ...] = ()
+
+
+class Ratchet(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a whole run of a suite may not fall behind. ``run`` counts the tests that neither were
+    unsupported nor timed out; a test may take ``timeout_s`` and twice what ``slow`` says of it."""
+
+    run: int
+    unsupported: int
+    timeout_s: float
+    slow: dict[str, float] = {}
+
+    def expect_s(self, test: str) -> float:
+        """Return how long a test takes at most on an idle machine, if it is known to be slow."""
+        return max((s for glob, s in self.slow.items() if match(test, glob)), default=0.0)
+
+
+class UpstreamPolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    suites: dict[str, Ratchet]
+    cause: tuple[Cause, ...] = ()
+
+
+@dataclass(frozen=True)
+class Known:
+    """A row with its cause."""
+
+    cause: Cause
+    row: Row
+
+
+def read_expectations(path: Path | None = None) -> UpstreamPolicy:
+    """Return the policy. Raises ManifestError for a row that would cover anything, or proves
+    nothing."""
+    policy = read_policy(POLICY, UpstreamPolicy, path)
+    for cause in policy.cause:
+        for row in cause.row:
+            for fault in find_row_faults(row, policy.suites):
+                raise ManifestError(
+                    f"policies/{POLICY}.toml, cause {cause.name}: {fault}",
+                    why="it would hide failures that nobody has looked at",
+                    fix="name the tests, and how they end",
+                )
+        if cause.fault in {"upstream", "executorch", "qnn"} and not cause.report:
+            raise ManifestError(
+                f"policies/{POLICY}.toml, cause {cause.name}: no report",
+                why=f"it says that {cause.fault} is at fault",
+                fix="write what one would report",
+            )
+    return policy
+
+
+def find_row_faults(row: Row, suites: Mapping[str, Ratchet]) -> Iterator[str]:
+    """Yield what makes a row one that is refused."""
+    if row.suite not in suites:
+        yield f"there is no suite {row.suite!r}"
+    for glob in row.tests:
+        if not WILD.sub("", glob):
+            yield f"tests {glob!r} is all wildcard"
+    if not row.tests:
+        yield "it names no tests"
+    if row.outcome != "timed-out" and not row.pattern:
+        yield "it has no pattern of the reason"
+    try:
+        re.compile(row.pattern)
+    except re.error as error:
+        yield f"pattern {row.pattern!r}: {error}"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A test with what was expected of it. ``fault`` is empty if it ended as expected."""
+
+    judged: Judged
+    known: Known | None = None
+    fault: str = ""
+
+
+class Expectations:
+    """The rows that are about a run."""
+
+    def __init__(self, policy: UpstreamPolicy, suite: str, soc: str, qnn: str) -> None:
+        self.policy, self.suite, self.soc, self.qnn = policy, suite, soc, qnn
+        self.known = [Known(cause, row) for cause in policy.cause for row in cause.row]
+
+    def find(self, test: str) -> list[Known]:
+        """Return the rows that are about a test."""
+        return [one for one in self.known if one.row.covers(self.suite, self.soc, self.qnn, test)]
+
+    def check(self, judged: Judged) -> Checked:
+        """Compare how a test ended with its row."""
+        found = self.find(judged.test)
+        if judged.outcome is Outcome.PASSED:
+            told = found and f"it passed, and is expected to end otherwise: {found[0].cause.name}"
+            return Checked(judged, found[0] if found else None, told or "")
+        if judged.entry and judged.entry.refusal and not found:
+            return Checked(judged)  # upstream's own test asserts that it is refused
+        fits = [
+            one
+            for one in found
+            if WORDS[one.row.outcome] is judged.outcome
+            and re.search(one.row.pattern, judged.reason)
+        ]
+        if fits:
+            return Checked(judged, fits[0])
+        if found:
+            row = found[0].row
+            told = (
+                f"expected {WORDS[row.outcome].value} with {row.pattern!r} ({found[0].cause.name})"
+            )
+            return Checked(judged, found[0], f"{judged.outcome.value}, {told}: {judged.reason}")
+        return Checked(judged, None, f"{judged.outcome.value}: {judged.reason}")
+
+    def find_stale(self, tests: Sequence[str]) -> list[str]:
+        """Return globs of this suite's rows that match none of all its tests."""
+        return [
+            f"{one.cause.name}: {glob}"
+            for one in self.known
+            if one.row.suite == self.suite
+            for glob in one.row.tests
+            if not any(match(test, glob) for test in tests)
+        ]
+
+    def find_losses(self, every: Sequence[Judged]) -> list[str]:
+        """Return what a whole run has lost: tests that ran, or more that are not supported."""
+        ratchet = self.policy.suites[self.suite]
+        without = sum(one.outcome is Outcome.UNSUPPORTED for one in every)
+        ran = sum(one.outcome not in {Outcome.UNSUPPORTED, Outcome.LATE} for one in every)
+        losses = [f"{ran} tests ran, {ratchet.run} did before"] if ran < ratchet.run else []
+        if without > ratchet.unsupported:
+            losses.append(f"{without} tests are unsupported, {ratchet.unsupported} were before")
+        return losses
+
+
+def encode_known(known: Known) -> str:
+    """Return what is shown of an expected ending."""
+    cause = known.cause
+    lines = [f"  why: {cause.about}", f"  again: {cause.reproduce}", f"  until: {cause.until}"]
+    return "\n".join(lines)

@@ -1,0 +1,177 @@
+"""What came of a test: upstream's verdict and our gate's, from the same outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from ci.judging.figures import Array
+from ci.judging.gate import Expected, References, judge
+from ci.judging.noise import Prediction
+from ci.judging.verdict import CaseFigures, name_reasons, summarize_figures
+from ci.models.schemes import Scheme
+from ci.models.tensors import TensorInfo
+from ci.report.schema import Threshold
+from ci.upstream.emulator import LACKS
+from ci.upstream.journal import Entry, Ran
+from ci.upstream.kept import Arrays, Comparison, Member
+from ci.upstream.stubs import NEEDS
+
+MIXED = "mixed"
+Limits = Callable[[Scheme], Threshold]
+Wrong = Callable[[Array], Array]
+
+
+class Outcome(str, Enum):
+    """What came of a test. ``ONE_SIDED`` is the one that tells about upstream's tolerances."""
+
+    PASSED = "passed by both"
+    ONE_SIDED = "passed by theirs, failed by ours"
+    FAILED = "failed"
+    UNSUPPORTED = "unsupported"
+    LATE = "timed out"
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Our gate on one comparison. ``reasons`` is empty if it accepts the outputs, ``accepts_zeros``
+    whether it accepts zeros instead of them."""
+
+    scheme: str
+    reasons: tuple[str, ...]
+    figures: CaseFigures
+    accepts_zeros: bool
+    lacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A test with both verdicts. ``reason`` starts with why it did not pass both."""
+
+    test: str
+    outcome: Outcome
+    reason: str = ""
+    ours: tuple[Ours, ...] = ()
+    entry: Entry | None = None
+
+    @property
+    def scheme(self) -> str:
+        return self.ours[0].scheme if self.ours else "-"
+
+
+def judge_comparison(
+    record: Comparison, arrays: Arrays, limits: Limits, wrong: Wrong | None = None
+) -> Ours:
+    """Judge one comparison; with ``wrong``, what that makes of the outputs instead of them."""
+    rule = limits(Scheme(record.scheme)) if record.scheme else Threshold(scheme=MIXED)
+    infos = tuple(replace_bool(one) for one in record.outputs)
+    outputs = stack(arrays[Member.OUTPUT])
+    references = make_references(record, arrays, infos)
+    zeros = judge(references, [np.zeros_like(one) for one in outputs], infos, rule)
+    given = [wrong(one) for one in outputs] if wrong else outputs
+    judgement = judge(references, given, infos, rule)
+    reasons = [*name_reasons(judgement.reasons), *(record.lacks if judgement.reasons else ())]
+    if zeros.accepted:
+        reasons.append("proves nothing: our gate accepts zeros instead of the outputs")
+    return Ours(
+        record.scheme or MIXED,
+        tuple(reasons),
+        summarize_figures(judgement),
+        zeros.accepted,
+        record.lacks,
+    )
+
+
+def make_references(record: Comparison, arrays: Arrays, infos: Sequence[TensorInfo]) -> References:
+    """Return both models' outputs and the prediction. What upstream compares with stands for a
+    model whose outputs could not be had."""
+    own = Member.FLOAT if record.scheme == Scheme.FP16.value else Member.QUANTIZED
+    wanted = arrays.get(own) or arrays[Member.UPSTREAM]
+    low, high = (arrays.get(bound) or wanted for bound in (Member.LOW, Member.HIGH))
+    best = [Expected(*one) for one in zip(*map(stack, (wanted, low, high)), strict=True)]
+    noise = [
+        Prediction(one.values, finite(runs), info) if len(runs) else None
+        for one, runs, info in zip(
+            best, arrays.get(Member.NOISE) or [np.empty(0)] * len(best), infos, strict=True
+        )
+    ]
+    if own is Member.FLOAT:
+        return References(best, None, noise)
+    eager = stack(arrays.get(Member.FLOAT) or wanted)
+    return References([Expected(one, one, one) for one in eager], best, noise)
+
+
+def finite(runs: Array) -> Array:
+    """Return the disturbed runs that are finite everywhere, or two without an error."""
+    kept: Array = runs[np.isfinite(runs).reshape(len(runs), -1).all(1)]
+    return kept if len(kept) > 1 else np.zeros((2, *runs.shape[1:]), np.float32)
+
+
+def stack(arrays: Sequence[Array]) -> list[Array]:
+    """Return arrays as [input set, *shape] of the one set, booleans as their bytes."""
+    return [one.view(np.uint8)[None] if one.dtype == bool else one[None] for one in arrays]
+
+
+def replace_bool(info: TensorInfo) -> TensorInfo:
+    from msgspec.structs import replace as change
+
+    return change(info, dtype="uint8") if info.dtype == "bool" else info
+
+
+def judge_test(
+    entry: Entry,
+    comparisons: Sequence[tuple[Comparison, Arrays]],
+    limits: Limits,
+    wrong: Wrong | None = None,
+) -> Judged:
+    """Judge a run of a test by what it compared."""
+    with np.errstate(all="ignore"):
+        ours = tuple(judge_comparison(*one, limits, wrong) for one in comparisons)
+    outcome, reason = name_outcome(entry, ours)
+    return Judged(entry.test, outcome, reason, ours, entry)
+
+
+def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Outcome, str]:
+    """Return the outcome and its reason."""
+    told = entry.told.strip()
+    last = told.splitlines()[-1] if told else ""
+    if entry.ran is Ran.LATE:
+        return Outcome.LATE, last
+    if entry.ran is Ran.SKIPPED or entry.refusal:
+        return Outcome.UNSUPPORTED, entry.refusal or f"skipped by upstream: {last}"
+    if lacking := next((line for line in told.splitlines() if NEEDS in line or LACKS in line), ""):
+        return Outcome.UNSUPPORTED, lacking.strip()
+    rejected = [one for one in ours if one.reasons]
+    if entry.ran is not Ran.PASSED:
+        accepted = "; our gate accepts what it compared" if ours and not rejected else ""
+        return Outcome.FAILED, f"{summarize_told(told)}{accepted}"
+    if not ours:
+        return Outcome.ONE_SIDED, "upstream compares no outputs"
+    if rejected:
+        place = f"comparison {ours.index(rejected[0])}: " if len(ours) > 1 else ""
+        return Outcome.ONE_SIDED, f"{place}{'; '.join(rejected[0].reasons)}"
+    return Outcome.PASSED, ""
+
+
+def summarize_told(told: str) -> str:
+    """Return the line of a traceback that names the error, else the last one."""
+    lines = [line for line in told.splitlines() if line.strip()]
+    errors = [line[1:].strip() for line in lines if line.startswith("E ")]
+    return (errors or [line.strip() for line in lines[-1:]] or ["no reason was given"])[0][:500]
+
+
+def merge_repeats(every: Sequence[Judged]) -> Judged:
+    """Return one result for the runs of a test on the same inputs: if they differ, it is flaky and
+    failed, never passed."""
+    first = every[0]
+    outcomes = list(dict.fromkeys(one.outcome for one in every))
+    if len(outcomes) == 1:
+        return first
+    counts = ", ".join(
+        f"{one.value} {sum(other.outcome is one for other in every)} times" for one in outcomes
+    )
+    worst = next(one for one in every if one.outcome is not Outcome.PASSED)
+    return replace(worst, outcome=Outcome.FAILED, reason=f"flaky: {counts}; {worst.reason}")

@@ -1,0 +1,164 @@
+"""Works out what our gate needs of a comparison: both models' outputs, and the noise that rounding
+may leave of a program's. It runs in the process of the test, which has the modules.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import structs
+from torch import nn
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ci.cases.forked import describe_error
+from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
+from ci.models.eager import keep_state, run_eager
+from ci.models.integer_bounds import find_joined, find_ties
+from ci.models.noise import name_operator, predict_noise
+from ci.models.schemes import Scheme
+from ci.models.tensors import TensorInfo, describe_tensor
+from ci.upstream.capture import Seen, Tensors
+from ci.upstream.kept import Comparison, Member, write_comparison
+
+# By bits of activations and of weights; a graph without weights has 0.
+SCHEMES = {
+    (8, 8): Scheme.A8W8,
+    (8, 0): Scheme.A8W8,
+    (8, 4): Scheme.A8W4,
+    (16, 8): Scheme.A16W8,
+    (16, 0): Scheme.A16W8,
+    (16, 16): Scheme.A16W16,
+    (16, 4): Scheme.A16W4,
+    (16, 2): Scheme.A16W2,
+    (0, 8): Scheme.FP16W8,
+}
+WIDTHS = (2, 4, 8, 16)
+
+
+def find_scheme(program: Any) -> Scheme | None:
+    """Return the scheme that a graph's types are of, by its usual activations and its narrowest
+    weights; fp16 for one without types, None for a mixture that is no scheme."""
+    nodes = [*program.graph.nodes] if isinstance(program, GraphModule) else []
+    quantizers = [node for node in nodes if "quantize_" in name_operator(node)]
+    if not quantizers:
+        return Scheme.FP16
+    activations, weights = list[int](), list[int]()
+    for node in quantizers:
+        if "affine" in name_operator(node):
+            return Scheme.A16W4_BLOCK
+        source = node.args[0]
+        fixed = isinstance(source, Node) and source.op == "get_attr"
+        bits = _count_bits(node)
+        if bits:
+            (weights if fixed else activations).append(bits)
+    usual = max(sorted(set(activations)), key=activations.count, default=0)
+    return SCHEMES.get((usual, min(weights, default=0)))
+
+
+def _count_bits(node: Node) -> int:
+    """Return the width that a quantizer's range fits in; 0 for a bias, which has 32 bits."""
+    low, high = (int(str(one)) for one in node.args[-3:-1])
+    return next((bits for bits in WIDTHS if high - low < 2**bits), 0)
+
+
+def write_seen(directory: Path, seen: Sequence[Seen]) -> None:
+    """Write each comparison of a test into ``directory``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number, one in enumerate(seen):
+        record, arrays = work_out(one)
+        write_comparison(directory / str(number), record, arrays)
+
+
+class Flat(nn.Module):
+    """A module that takes the tensors of nested inputs, with the numbers between them fixed."""
+
+    def __init__(self, module: Any, inputs: tuple[Any, ...]) -> None:
+        super().__init__()
+        leaves, self.spec = tree_flatten(inputs)
+        self.module = module
+        self.fixed = [None if isinstance(one, torch.Tensor) else one for one in leaves]
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        leaves = [next(given) if one is None else one for one in self.fixed]
+        return self.module(*tree_unflatten(leaves, self.spec))
+
+
+class Notes(list[str]):
+    """What could not be had, and why."""
+
+    @contextmanager
+    def of(self, what: str) -> Iterator[None]:
+        """Note what a block raises instead of raising it."""
+        try:
+            with torch.no_grad():
+                yield
+        except Exception as error:  # noqa: BLE001 - upstream's modules may raise anything
+            self.append(f"{what}: {describe_error(error)}")
+
+
+def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
+    """Return the record of a comparison and its arrays."""
+    began, lacks = time.monotonic(), Notes()
+    scheme = find_scheme(seen.program)
+    is_float = scheme is Scheme.FP16
+    leaves = tree_flatten(seen.inputs)[0]
+    flat = tuple(one for one in leaves if isinstance(one, torch.Tensor))
+    nested = len(flat) != len(seen.inputs)
+
+    def run(module: Any) -> Tensors:
+        module = Flat(module, seen.inputs) if nested else module
+        with keep_state(module):
+            return run_eager(module, [flat])[0]
+
+    arrays: dict[Member, Tensors] = {
+        Member.INPUT: flat,
+        Member.OUTPUT: seen.outputs,
+        Member.UPSTREAM: seen.wanted,
+    }
+    exact = round_blocks(seen.program) if scheme is Scheme.A16W4_BLOCK else seen.program
+    own = Member.FLOAT if is_float else Member.QUANTIZED
+    with lacks.of("the outputs of the model that was lowered"):
+        arrays[own] = seen.wanted if seen.is_own and exact is seen.program else run(exact)
+    if not is_float:
+        with lacks.of("the outputs of the float32 model"):
+            arrays[Member.FLOAT] = run(seen.float_model) if seen.is_own else seen.wanted
+    with lacks.of("the prediction of rounding noise"):
+        module = Flat(exact, seen.inputs) if nested and is_float else exact
+        given = flat if is_float or not nested else seen.inputs
+        arrays[Member.NOISE] = predict_noise(module, [given], float16=is_float)
+    if scheme and not all(one.is_floating_point() for one in seen.outputs):
+        with lacks.of("the bounds of outputs that are no magnitudes"):
+            bounds = find_ties(exact, [flat], scheme, [tuple(arrays[own])])
+            arrays[Member.LOW], arrays[Member.HIGH] = (one[0] for one in bounds)
+    record = Comparison(
+        scheme=scheme.value if scheme else "",
+        outputs=describe_outputs(seen, exact, flat, lacks),
+        inputs=tuple(map(describe_tensor, flat)),
+        lacks=tuple(lacks),
+        pte_bytes=seen.pte_bytes,
+        predict_s=round(time.monotonic() - began, 3),
+    )
+    return record, arrays
+
+
+def describe_outputs(seen: Seen, exact: Any, flat: Any, lacks: Notes) -> tuple[TensorInfo, ...]:
+    """Return the type and shape of each output, its parts and the values that it can have."""
+    infos = [describe_tensor(one) for one in seen.outputs]
+    with lacks.of("the steps of outputs"):
+        grids = find_grids(exact) or [NO_GRID] * len(infos)
+        with keep_state(exact):
+            joined = find_joined(exact, flat)
+        infos = [
+            structs.replace(
+                info, step=step, lowest=low, highest=high, joined_axis=axis, joined=parts
+            )
+            for info, (step, low, high), (axis, parts) in zip(infos, grids, joined, strict=True)
+        ]
+    return tuple(infos)

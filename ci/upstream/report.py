@@ -1,0 +1,118 @@
+"""A run of a suite as a report: a case per test, a control per test that passed both verdicts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ci.judging.verdict import CaseFigures
+from ci.report.schema import Case, Control, ControlKind, Status
+from ci.upstream.expectations import Checked, Expectations
+from ci.upstream.judged import Judged, Outcome
+
+SUITE_ROW = "(whole suite)"
+BRIEF = {
+    Outcome.PASSED: "both",
+    Outcome.ONE_SIDED: "theirs only",
+    Outcome.FAILED: "failed",
+    Outcome.UNSUPPORTED: "unsupported",
+    Outcome.LATE: "timed out",
+}
+
+
+def make_case(checked: Checked, soc: str) -> Case:
+    """Return a test's row. One that ended as expected without passing both is ``unsupported``,
+    which JUnit shows as skipped."""
+    judged = checked.judged
+    entry = judged.entry
+    if checked.fault:
+        status, reason = Status.FAILED, checked.fault
+    elif judged.outcome is Outcome.PASSED:
+        status, reason = Status.PASSED, ""
+    else:
+        status, reason = Status.UNSUPPORTED, f"{judged.outcome.value}: {judged.reason}"
+    if checked.known:
+        cause = checked.known.cause
+        reason += f"\n  cause: {cause.name} ({cause.fault}): {cause.about}\n  until: {cause.until}"
+    lacks = tuple(dict.fromkeys(told for one in judged.ours for told in one.lacks))
+    return Case(
+        model=judged.test,
+        scheme=judged.scheme,
+        soc=soc,
+        status=status,
+        outcome=BRIEF[judged.outcome],
+        reason=reason.strip(),
+        **worst_figures(judged),
+        warnings=lacks if judged.outcome is Outcome.PASSED else (),
+        run_s=entry.wall_s if entry else None,
+        log_tail=entry.log_tail if entry and status is Status.FAILED else "",
+        inputs=len(judged.ours),
+    )
+
+
+def worst_figures(judged: Judged) -> dict[str, Any]:
+    """Return the figures of the comparison that is furthest above its prediction."""
+    if not judged.ours:
+        return {}
+
+    def rank(figures: CaseFigures) -> tuple[float, float]:
+        above, sqnr = figures.above_noise_db, figures.sqnr_db
+        return (-math.inf if above is None else above, math.inf if sqnr is None else -sqnr)
+
+    return vars(max((one.figures for one in judged.ours), key=rank))
+
+
+def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
+    """Return, of each test that passed both, whether our gate rejects zeros instead of each of its
+    outputs."""
+    return [
+        Control(
+            model=one.test,
+            scheme=one.scheme,
+            soc=soc,
+            kind=ControlKind.ZEROS,
+            rejected=not any(ours.accepts_zeros for ours in one.ours),
+        )
+        for one in every
+        if one.outcome is Outcome.PASSED
+    ]
+
+
+def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
+    """Return a row for what is wrong with the whole run, if anything is."""
+    reason = "; ".join(faults)
+    fix = "  fix: restore them, or change policies/upstream.toml with a line in CHANGELOG.md"
+    return [
+        Case(model=SUITE_ROW, scheme="-", soc=soc, status=Status.FAILED, reason=f"{reason}\n{fix}")
+        for _ in faults[:1]
+    ]
+
+
+def count_outcomes(every: Sequence[Judged]) -> str:
+    """``301 passed by both, 40 passed by theirs, failed by ours``, in the order of Outcome."""
+    counts = Counter(one.outcome for one in every)
+    return "; ".join(f"{counts[one]} {one.value}" for one in Outcome)
+
+
+def count_causes(every: Sequence[Checked]) -> list[str]:
+    """Return a line per cause with its number of tests, the most frequent first, and the share of
+    failures without one."""
+    causes = Counter(one.known.cause.name for one in every if one.known and not one.fault)
+    bad = [one for one in every if one.judged.outcome in {Outcome.ONE_SIDED, Outcome.FAILED}]
+    bare = sum(one.known is None or bool(one.fault) for one in bad)
+    lines = [f"{name}: {number}" for name, number in causes.most_common()]
+    return [*lines, f"without a known cause: {bare} of {len(bad)}"]
+
+
+def check_all(
+    every: Sequence[Judged], expectations: Expectations, tests: Sequence[str], *, whole: bool
+) -> tuple[list[Checked], list[str]]:
+    """Compare each test with what is known of it; of a ``whole`` run also what the suite has lost,
+    and rows about tests that there are not."""
+    checked = [expectations.check(one) for one in every]
+    if not whole:
+        return checked, []
+    stale = [f"a row is about no test: {one}" for one in expectations.find_stale(tests)]
+    return checked, [*expectations.find_losses(every), *stale]

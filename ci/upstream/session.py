@@ -1,0 +1,143 @@
+"""A run of a suite: its tests in workers, the longest first, each result in the journal at once."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from ci.cases.pool import Pool
+from ci.upstream.expectations import Ratchet
+from ci.upstream.jobs import ListTests, RunTest
+from ci.upstream.journal import KEPT, Entry, Header, Ran, kept_directory, open_journal
+from provisioning.console.process import run_tasks
+from provisioning.console.progress import Progress
+from provisioning.errors import FailedError
+from provisioning.files import write_whole
+
+COLLECT_S, USUAL_S = 900.0, 5.0
+LATE = "did not end within"
+DURATIONS = "durations.json"
+WORK = "work"  # of a test, removed when it has ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteRun:
+    """What a run does: the tests of ``header``, with journal and comparisons in ``directory``."""
+
+    directory: Path
+    header: Header
+    ratchet: Ratchet
+    timeout_s: float
+    jobs: int = 1
+    resume: bool = False
+
+    def run(self, pool: Pool, progress: Progress) -> list[Entry]:
+        """Run what is not in the journal yet, and return all entries. When it is interrupted, those
+        that there are."""
+        durations = read_durations(self.directory)
+        with open_journal(self.directory, self.header, resume=self.resume) as (journal, entries):
+            if not self.resume:
+                shutil.rmtree(self.directory / KEPT, ignore_errors=True)
+            done = {(one.test, one.repeat) for one in entries}
+            wanted = [
+                (test, turn) for test in self.header.tests for turn in range(self.header.repeat)
+            ]
+            left = [one for one in wanted if one not in done]
+            if entries:
+                progress.step(f"resumed: {len(entries)} of {len(wanted)} runs are in the journal")
+            left.sort(key=lambda one: -self.expect_s(one[0], durations))
+            tasks = [partial(self.run_test, *one, pool) for one in left]
+            with progress.bar("tests", len(left), "") as bar:
+
+                def show(entry: Entry) -> None:
+                    journal.add(entry)
+                    entries.append(entry)
+                    durations[entry.test] = entry.wall_s
+                    bar.advance(1)
+                    progress.step(describe(entry, len(entries), len(wanted)))
+
+                try:
+                    run_tasks(tasks, self.jobs, on_done=show, abort=pool.close)
+                except KeyboardInterrupt:
+                    progress.step(f"interrupted: {len(entries)} of {len(wanted)} runs are done")
+                    if not entries:
+                        raise
+        write_whole(self.directory / DURATIONS, msgspec.json.encode(durations))
+        return entries
+
+    def expect_s(self, test: str, durations: Mapping[str, float]) -> float:
+        """Return what a test took the last time, else what is known of it."""
+        return durations.get(test) or self.ratchet.expect_s(test) or USUAL_S
+
+    def run_test(self, test: str, turn: int, pool: Pool) -> Entry:
+        """Run a test once; a process that dies or is late is replaced by the pool."""
+        began = time.monotonic()
+        place = kept_directory(self.directory, test, turn)
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        limit_s = self.timeout_s + 2 * self.ratchet.expect_s(test)
+        ended = pool.run(RunTest(test, place), place / "log.txt", limit_s)
+        shutil.rmtree(place / WORK, ignore_errors=True)
+        wall_s = round(time.monotonic() - began, 3)
+        if ended.result is None:
+            ran = Ran.LATE if LATE in ended.failure else Ran.DIED
+            return Entry(
+                test=test,
+                repeat=turn,
+                ran=ran,
+                told=ended.failure,
+                wall_s=wall_s,
+                log_tail=ended.log_tail,
+            )
+        found = ended.result
+        return Entry(
+            test=test,
+            repeat=turn,
+            ran=Ran(found.verdict),
+            told=found.told,
+            test_s=found.test_s,
+            wall_s=wall_s,
+            comparisons=found.comparisons,
+            refusal=found.refusal,
+            log_tail="" if found.verdict == Ran.PASSED.value else ended.log_tail,
+        )
+
+
+def list_tests(pool: Pool, scratch: Path) -> tuple[str, ...]:
+    """Return the names of the suite's tests. Raises FailedError if some cannot be collected."""
+    log = scratch / "collect.log"
+    ended = pool.run(ListTests(), log, COLLECT_S)
+    if ended.result is None:
+        raise FailedError(
+            f"upstream's tests cannot be collected: {ended.failure}", why=ended.log_tail
+        )
+    tests, errors = ended.result
+    if errors or not tests:
+        first = errors[0] if errors else "no test was found"
+        raise FailedError(
+            f"{len(errors)} of upstream's files cannot be collected",
+            why=first,
+            fix="name a package that is missing in ci/upstream/stubs.py",
+        )
+    return tuple(tests)
+
+
+def read_durations(directory: Path) -> dict[str, float]:
+    """Return what tests took in earlier runs, in seconds; nothing if that is not known."""
+    try:
+        return msgspec.json.decode((directory / DURATIONS).read_bytes(), type=dict[str, float])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def describe(entry: Entry, number: int, total: int) -> str:
+    """One line on a test that has ended."""
+    told = entry.told.strip().splitlines()
+    last = f"  {told[-1][:120]}" if told and entry.ran is not Ran.PASSED else ""
+    return f"  [{number}/{total}] {entry.test}  {entry.ran.value}  {entry.wall_s:.1f} s{last}"

@@ -1,0 +1,54 @@
+"""The options of ``test-emulator --suite``; they import nothing that a suite is run with."""
+
+from __future__ import annotations
+
+import argparse
+
+from ci.upstream.suites import SUITES, Suite
+from provisioning.console.command import user_path
+from provisioning.errors import UsageError
+
+OUTPUTS = "outputs"
+JUDGED = (OUTPUTS, "zeros", "noise")
+
+
+def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of suites."""
+    add = parser.add_argument_group("ExecuTorch's own QNN test suites").add_argument
+    add("--suite", choices=list(SUITES), help="run the tests of the installed wheel, not cases")
+    add("--filter", action="append", default=[], metavar="GLOB", help="only tests with this name")
+    add("--source", type=user_path, metavar="DIR", help="a checkout whose tests to run instead")
+    add("--resume", action="store_true", help="go on with the run that was interrupted")
+    add("--repeat", type=int, default=1, metavar="N", help="run each test so often: is it flaky?")
+    add(
+        "--judge-again",
+        nargs="?",
+        const=OUTPUTS,
+        choices=JUDGED,
+        help="run nothing: judge what was kept, or zeros or noise instead of the outputs",
+    )
+
+
+def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
+    """Raises UsageError for options that cases have and suites have not."""
+    others = {
+        "--model": args.model,
+        "--scheme": args.scheme,
+        "--plan": args.plan,
+        "--device": args.device,
+        "--record": args.record,
+        "--keep-artifacts": args.keep_artifacts,
+        "--backend": args.backend != "htp",
+        "--runner": args.runner != "python",
+    }
+    if given := [name for name, value in others.items() if value]:
+        raise UsageError(f"{given[0]} with --suite", fix="leave it out; --filter chooses tests")
+    if suite.fixed_soc and args.soc:
+        raise UsageError(f"--soc with --suite {suite.name}", why="its tests name their SoC")
+    if len(args.soc) > 1:
+        raise UsageError("--suite takes one --soc", fix="call it once per SoC")
+    places = [args.source / one for one in suite.places] if args.source else []
+    if missing := [one for one in places if not one.exists()]:
+        raise UsageError(f"--source {args.source}: there is no {missing[0]}")
+    if args.repeat < 1:
+        raise UsageError(f"--repeat {args.repeat}", fix="1 or more")

@@ -1,0 +1,261 @@
+"""``test-emulator --suite``: ExecuTorch's own QNN tests on the emulator, with two verdicts each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from ci.cases.cache import digest_rooms, hash_words
+from ci.cases.policy import EMULATOR, read_emulator_policy
+from ci.cases.pool import ScratchPool
+from ci.cases.session import Phases, read_host, read_source, started_now
+from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
+from ci.gate.jobs import parse_shard, split_cases
+from ci.judging.figures import Array, is_floating
+from ci.models.schemes import Scheme
+from ci.report import publishing
+from ci.report.schema import Report, Status, Threshold, summarize
+from ci.report.table import terminal_style
+from ci.report.text import count
+from ci.report.write import report_data, write_report
+from ci.upstream.expectations import Expectations, UpstreamPolicy, read_expectations
+from ci.upstream.journal import Entry, Header, kept_directory, read_journal
+from ci.upstream.judged import Judged, Outcome, Wrong, judge_test, merge_repeats
+from ci.upstream.kept import read_comparisons
+from ci.upstream.report import (
+    check_all,
+    count_causes,
+    count_outcomes,
+    make_case,
+    make_controls,
+    make_suite_case,
+)
+from ci.upstream.session import SuiteRun, list_tests
+from ci.upstream.suites import SOURCE, SUITE, SUITES, Suite, choose_tests
+from ci.verbs.lanes.steps import check_arguments, repeat_command, require_packages, take_steps
+from ci.verbs.lanes.suite_options import OUTPUTS, check_suite_arguments
+from provisioning.artifacts.choice import read_choice
+from provisioning.artifacts.environment import Environment
+from provisioning.console.caller import shown_path
+from provisioning.console.command import Outcome as VerbOutcome
+from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
+
+IMPORTS = ("ci.upstream.worker",)
+ROOMS = ("models", "cases", "executorch", "upstream")
+NOISE_SEED = 20250724
+SHOWN = 40
+
+
+def zeros(output: Array) -> Array:
+    """Return zeros instead of an output."""
+    return np.zeros_like(output)
+
+
+def noise(output: Array) -> Array:
+    """Return noise of an output's RMS or range instead of it."""
+    random = np.random.default_rng(NOISE_SEED)
+    if not is_floating(output):
+        low, high = int(output.min(initial=0)), int(output.max(initial=0))
+        return random.integers(low, high, output.shape, endpoint=True).astype(output.dtype)
+    rms = float(np.sqrt(np.mean(output.astype(np.float64) ** 2)))
+    return (random.standard_normal(output.shape) * rms).astype(output.dtype)
+
+
+WRONG: dict[str, Wrong | None] = {OUTPUTS: None, "zeros": zeros, "noise": noise}
+
+
+def run_suite(args: argparse.Namespace, progress: Progress) -> VerbOutcome:
+    """Run or judge a suite. Raises UsageError, and what taking the steps of a run raises."""
+    suite = SUITES[args.suite]
+    directory = args.reports / suite.name
+    check_arguments(args, suite.name)
+    check_suite_arguments(args, suite)
+    policy = read_expectations(args.policy)
+    if args.judge_again:
+        known = read_journal(directory)
+        if not known:
+            raise UsageError(f"{directory} has no journal", fix="run the suite without it first")
+        return judge_again(directory, *known, policy=policy, args=args, progress=progress)
+    require_packages(("torch", "executorch", "pytest"), "lowering")
+    soc = args.soc[0] if args.soc else suite.soc
+    os.environ.update(name_variables(suite, soc, args.source))
+    chosen = read_choice(args.sdk, args.adaptor)
+    phases = Phases(progress)
+    report = take_steps(
+        chosen.profile,
+        f"run the tests of {suite.name}, {args.jobs} at a time",
+        lambda environment, scratch: run_tests(
+            suite, soc, environment, scratch, policy=policy, args=args, phases=phases
+        ),
+        phases,
+        offline=args.offline,
+        imports=IMPORTS,
+        choice=chosen,
+    )
+    return publish_suite(report, directory, args, progress)
+
+
+def name_variables(suite: Suite, soc: str, source: Path | None) -> dict[str, str]:
+    """Return what the workers and upstream's conftest.py read from the environment."""
+    own = {SUITE: suite.name, SOURCE: str(source or "")}
+    return {**own, "QNN_DELEGATE_TEST": "1", "QNN_SOC_MODEL": soc}
+
+
+def run_tests(
+    suite: Suite,
+    soc: str,
+    environment: Environment,
+    scratch: ScratchPool,
+    *,
+    policy: UpstreamPolicy,
+    args: argparse.Namespace,
+    phases: Phases,
+) -> Report:
+    """Run the chosen tests of a suite, and judge all that was kept."""
+    progress, directory = phases.progress, args.reports / suite.name
+    variables = environment.apply({**os.environ, "QNN_ARTIFACT_DIR": str(scratch.scratch)})
+    pool = scratch.open(variables)
+    tools = tuple(describe_toolchain(environment))
+    with phases.measure("collect"):
+        every = list_tests(pool, scratch.scratch)
+    own = choose_tests(suite, every, ())
+    ratchet = policy.suites[suite.name]
+    tests = choose_tests(suite, every, args.filter)
+    if args.shard:
+        shard = parse_shard(args.shard)
+        parts = split_cases(tests, shard.count, lambda one: ratchet.expect_s(one) or 1.0)
+        tests = list(parts[shard.index - 1])
+    toolchain = name_toolchain(tools, environment)
+    header = Header(
+        suite=suite.name,
+        soc=soc,
+        identity=hash_words(
+            *name_toolchain(tools, environment), digest_rooms(ROOMS), str(args.source)
+        ),
+        every=tuple(own),
+        tests=tuple(tests),
+        repeat=args.repeat,
+        tools=tools,
+    )
+    run = SuiteRun(
+        directory=directory,
+        header=header,
+        ratchet=ratchet,
+        timeout_s=max(args.timeout_s, ratchet.timeout_s),
+        jobs=args.jobs,
+        resume=args.resume,
+    )
+    with phases.measure("tests"):
+        entries = run.run(pool, progress)
+    return make_report(directory, header, entries, policy=policy, args=args, phases=phases)
+
+
+def judge_entries(
+    directory: Path, entries: Sequence[Entry], wrong: Wrong | None = None
+) -> Iterator[Judged]:
+    """Yield each test's result by what it kept, in the order of their names."""
+    emulator = read_emulator_policy(None, EMULATOR)
+
+    def limits(scheme: Scheme) -> Threshold:
+        return emulator.limits_of("", scheme)
+
+    ordered = sorted(entries, key=lambda one: (one.test, one.repeat))
+    for test, turns in groupby(ordered, key=lambda one: one.test):
+        yield merge_repeats(
+            [
+                judge_test(
+                    one,
+                    read_comparisons(kept_directory(directory, test, one.repeat)),
+                    limits,
+                    wrong,
+                )
+                for one in turns
+            ]
+        )
+
+
+def make_report(
+    directory: Path,
+    header: Header,
+    entries: Sequence[Entry],
+    *,
+    policy: UpstreamPolicy,
+    args: argparse.Namespace,
+    phases: Phases,
+) -> Report:
+    """Judge what a run kept, and report it."""
+    qnn = next((one.version for one in header.tools if one.name == LIBRARY), "")
+    expectations = Expectations(policy, header.suite, header.soc, qnn)
+    with phases.measure("judge"):
+        judged = list(judge_entries(directory, entries))
+    whole = header.is_whole and len(judged) == len(header.tests)
+    checked, faults = check_all(judged, expectations, header.every, whole=whole)
+    rows = [make_case(one, header.soc) for one in checked]
+    cases = (*make_suite_case(faults, header.soc), *rows)
+    controls = make_controls(judged, header.soc)
+    emulator = read_emulator_policy(None, EMULATOR)
+    schemes = sorted({one.scheme for one in rows} & {one.value for one in Scheme})
+    return Report(
+        session=header.suite,
+        started=started_now(),
+        host=read_host(),
+        source=read_source(),
+        toolchain=header.tools,
+        thresholds=tuple(emulator.limits_of("", Scheme(one)) for one in schemes),
+        cases=cases,
+        controls=tuple(controls),
+        summary=summarize(cases, controls, phases.wall_s(), phases.rows),
+        command=repeat_command(args, suite=header.suite),
+        remarks=(
+            f"{count(len(judged), 'test')} of {len(header.every)}: {count_outcomes(judged)}",
+            *(f"cause {line}" for line in count_causes(checked)),
+        ),
+        unjudged=len(header.tests) - len(judged),
+    )
+
+
+def judge_again(
+    directory: Path,
+    header: Header,
+    entries: Sequence[Entry],
+    *,
+    policy: UpstreamPolicy,
+    args: argparse.Namespace,
+    progress: Progress,
+) -> VerbOutcome:
+    """Judge what a run kept, or wrong outputs instead: these our gate has to reject."""
+    if args.judge_again == OUTPUTS:
+        report = make_report(
+            directory, header, entries, policy=policy, args=args, phases=Phases(progress)
+        )
+        return publish_suite(report, directory, args, progress)
+    judged = list(judge_entries(directory, entries, WRONG[args.judge_again]))
+    compared = [one for one in judged if one.ours]
+    accepted = [one.test for one in compared if one.outcome is Outcome.PASSED]
+    text = f"{args.judge_again} instead of the outputs: our gate accepts {len(accepted)} of"
+    lines = [f"{text} {count(len(compared), 'test')} that compare something", *accepted]
+    data = {"wrong": args.judge_again, "tests": len(compared), "accepted": accepted}
+    return VerbOutcome("\n".join(lines) + "\n", data, 1 if accepted or not compared else 0)
+
+
+def publish_suite(
+    report: Report, directory: Path, args: argparse.Namespace, progress: Progress
+) -> VerbOutcome:
+    """Write the report, and print the counts and what is not as expected."""
+    report = publishing.compare_base(report, args.base)
+    write_report(report, directory)
+    publishing.publish_run(report, args, progress)
+    progress.step(f"report: {shown_path(directory / 'index.html')}")
+    failed = [one for one in report.cases if one.status is Status.FAILED]
+    lines = [f"{one.model}: {one.reason.splitlines()[0]}" for one in failed]
+    more = [f"and {len(lines) - SHOWN} more, see the report"] if len(lines) > SHOWN else []
+    _, width = terminal_style()
+    text = [f"  | {line}"[: 4 * width] for line in lines[:SHOWN]]
+    text += [*more, *report.notes, report.verdict]
+    return VerbOutcome("\n".join(text) + "\n", report_data(report), report.exit_code)
