@@ -417,8 +417,8 @@ class Case(Record, frozen=True, kw_only=True):
     ``program`` are the files of its program, first the one that a runtime opens. ``footprint`` is
     what program and lowering take, ``recorded_footprint`` what was recorded of it. Of a run on a
     device, ``device`` are its figures there, ``sqnr_db_emulator`` and ``equal_emulator`` (the share
-    of elements with the same bits) how near its outputs are to the emulator's. ``outcome`` is what came of a test of upstream's, by
-    its verdict and ours."""
+    of elements with the same bits) how near its outputs are to the emulator's. ``outcome`` is what
+    came of a test of upstream's, by its verdict and ours."""
 
     model: str
     scheme: str

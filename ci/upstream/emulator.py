@@ -25,11 +25,12 @@ import torch
 from ci.cases.forked import run_forked
 from ci.executorch import internals
 from ci.executorch.runtime import SCALAR_TYPES, convert_input, overwrite_freed_memory
+from ci.upstream.jobs import LACKS
 from provisioning.console.process import end_with_parent
 from provisioning.errors import FailedError, QnnCiError
 
 ADDRESS = "QNN_CI_EMULATOR"  # the abstract address that the executable writes to, unix(7)
-LACKS = "this runner has no "
+
 FAILED, DEAD = 1, 134
 CLIENT = """#!{python} -SE
 import json, os, socket, sys

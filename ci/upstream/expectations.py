@@ -20,7 +20,7 @@ from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
 
 POLICY = "upstream"
-WILD = re.compile(r"[*?\[\]!:]")
+WILD = re.compile(r"\[[^\]]*\]|[*?:]")
 WORDS = {
     "one-sided": Outcome.ONE_SIDED,
     "failed": Outcome.FAILED,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+LACKS = "this runner has no "  # starts what our runner says of a flag that it does not know
+
 
 @dataclass(frozen=True)
 class TestEnd:

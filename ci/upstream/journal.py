@@ -101,6 +101,7 @@ def open_journal(
                     fix="leave out --resume",
                 )
             entries = known[1]
+            os.ftruncate(file, size_whole(directory))  # a line that was cut off goes
         else:
             os.ftruncate(file, 0)
             _append(file, msgspec.json.encode(header))
@@ -111,14 +112,17 @@ def open_journal(
 
 def read_journal(directory: Path) -> tuple[Header, list[Entry]] | None:
     """Return what a journal holds, without a last line that was cut off; None if there is none."""
-    lines = list[bytes]()
     with suppress(FileNotFoundError):
-        lines = (directory / JOURNAL).read_bytes().splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith(b"\n")]
-    if not whole:
-        return None
-    header = msgspec.json.decode(whole[0], type=Header)
-    return header, [msgspec.json.decode(line, type=Entry) for line in whole[1:]]
+        data = (directory / JOURNAL).read_bytes()
+        if lines := data[: size_whole(directory)].splitlines():
+            header = msgspec.json.decode(lines[0], type=Header)
+            return header, [msgspec.json.decode(line, type=Entry) for line in lines[1:]]
+    return None
+
+
+def size_whole(directory: Path) -> int:
+    """Return the bytes of a journal up to the end of its last whole line."""
+    return (directory / JOURNAL).read_bytes().rfind(b"\n") + 1
 
 
 def _append(file: int, line: bytes) -> None:

@@ -42,19 +42,21 @@ class MissingPackageError(ImportError):
 class _Stub(type):
     """A class that stands for anything of a missing package; a call raises MissingPackageError."""
 
+    stands_for: str
+
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return make_stub(f"{cls.__module__}.{cls.__qualname__}", name)
 
     def __call__(cls, *_words: Any, **_options: Any) -> Any:
-        package = cls.__module__.partition(".")[0]
+        package = cls.stands_for
         raise MissingPackageError(f"{NEEDS}{package}", name=package)
 
 
 def make_stub(module: str, name: str) -> Any:
     """Return what ``module.name`` is instead."""
-    return _Stub(name, (), {"__module__": module})
+    return _Stub(name, (), {"__module__": module, "stands_for": module.partition(".")[0]})
 
 
 class StubModule(ModuleType):

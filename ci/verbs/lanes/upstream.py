@@ -135,9 +135,7 @@ def run_tests(
     header = Header(
         suite=suite.name,
         soc=soc,
-        identity=hash_words(
-            *name_toolchain(tools, environment), digest_rooms(ROOMS), str(args.source)
-        ),
+        identity=hash_words(*toolchain, digest_rooms(ROOMS), str(args.source)),
         every=tuple(own),
         tests=tuple(tests),
         repeat=args.repeat,

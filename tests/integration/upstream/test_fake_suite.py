@@ -1,0 +1,92 @@
+"""A suite with the shape of upstream's in real workers: every outcome, and a run that is resumed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ci.cases.policy import read_emulator_policy
+from ci.cases.pool import Pool, open_scratch_pool
+from ci.models.schemes import Scheme
+from ci.report.schema import Threshold
+from ci.upstream.expectations import Ratchet
+from ci.upstream.journal import Entry, Header, kept_directory
+from ci.upstream.judged import Judged, Outcome, judge_test, merge_repeats
+from ci.upstream.kept import read_comparisons
+from ci.upstream.session import SuiteRun, list_tests
+from ci.upstream.suites import SUITES
+from ci.verbs.lanes.upstream import IMPORTS, WRONG, name_variables
+from provisioning.console.progress import Progress
+
+FAKE = Path(__file__).resolve().parents[2] / "stand_ins" / "upstream_suite"
+ENDS = {
+    "right": Outcome.PASSED,
+    "zeros": Outcome.ONE_SIDED,
+    "too_far": Outcome.FAILED,
+    "dies": Outcome.FAILED,
+    "hangs": Outcome.LATE,
+    "needs_package": Outcome.UNSUPPORTED,
+    "skipped": Outcome.UNSUPPORTED,
+    "runner": Outcome.UNSUPPORTED,
+}
+TIMEOUT_S = 60.0
+POLICY = read_emulator_policy()
+
+
+def limits(scheme: Scheme) -> Threshold:
+    return POLICY.limits_of("", scheme)
+
+
+def judge(place: Path, entries: list[Entry], wrong: str = "outputs") -> Mapping[str, Judged]:
+    found = {}
+    for entry in entries:
+        kept = read_comparisons(kept_directory(place, entry.test, entry.repeat))
+        found.setdefault(entry.test, []).append(judge_test(entry, kept, limits, WRONG[wrong]))
+    return {name.rpartition("test_")[2]: merge_repeats(one) for name, one in found.items()}
+
+
+@pytest.mark.slow
+def test_every_outcome_resume_and_repeat(tmp_path: Path) -> None:
+    variables = {**os.environ, **name_variables(SUITES["upstream"], "SM8650", FAKE)}
+    variables["QNN_SDK_ROOT"] = str(tmp_path)
+    with open_scratch_pool(IMPORTS) as scratch:
+        pool = scratch.open(variables)
+        tests = list_tests(pool, tmp_path)
+        assert {one.rpartition("test_")[2] for one in tests} == {*ENDS, "draws"}
+        draws = next(one for one in tests if one.endswith("draws"))
+        rest = tuple(one for one in tests if one != draws)
+        entries = run(pool, tmp_path / "all", tests, rest)
+        again = run(pool, tmp_path / "all", tests, rest, resume=True)
+        drawn = run(pool, tmp_path / "draws", tests, (draws,), repeat=10)
+    judged = judge(tmp_path / "all", entries)
+    assert {name: one.outcome for name, one in judged.items()} == ENDS
+    assert again == entries
+    assert "SIGABRT" in judged["dies"].reason
+    assert "not faithful" in judged["zeros"].reason
+    assert "torchvision" in judged["needs_package"].reason
+    assert "--etdump_path" in judged["runner"].reason
+    for wrong in ("zeros", "noise"):
+        found = judge(tmp_path / "all", entries, wrong)
+        assert found["right"].outcome is Outcome.ONE_SIDED, wrong
+    assert judge(tmp_path / "draws", drawn)["draws"].reason.startswith("flaky: ")
+
+
+def run(
+    pool: Pool,
+    place: Path,
+    every: tuple[str, ...],
+    tests: tuple[str, ...],
+    *,
+    resume: bool = False,
+    repeat: int = 1,
+) -> list[Entry]:
+    header = Header(
+        suite="upstream", soc="SM8650", identity="", every=every, tests=tests, repeat=repeat
+    )
+    ratchet = Ratchet(run=0, unsupported=9, timeout_s=TIMEOUT_S)
+    return SuiteRun(
+        directory=place, header=header, ratchet=ratchet, timeout_s=8.0, jobs=2, resume=resume
+    ).run(pool, Progress())

@@ -1,0 +1,160 @@
+"""Expectations of upstream's tests: what they refuse, and what fails a run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.report.schema import Status
+from ci.upstream.expectations import (
+    Cause,
+    Expectations,
+    Ratchet,
+    Row,
+    UpstreamPolicy,
+    find_row_faults,
+    read_expectations,
+)
+from ci.upstream.journal import Entry, Ran
+from ci.upstream.judged import Judged, Outcome
+from ci.upstream.report import check_all, count_causes, make_case, make_suite_case
+from ci.upstream.suites import SUITES, choose_tests
+from provisioning.errors import ManifestError, UsageError
+
+ROOT = Path(__file__).resolve().parents[4]
+GOOD = Row(suite="upstream", tests=("*_acos",), outcome="one-sided", pattern="not faithful")
+TESTS = ("C::test_abs", "C::test_acos")
+
+
+def make(*rows: Row, run: int = 0, unsupported: int = 9) -> Expectations:
+    cause = Cause(
+        name="acos", fault="ours", about="why", reproduce="./nox", until="it ends", row=rows
+    )
+    policy = UpstreamPolicy({"upstream": Ratchet(run, unsupported, 300.0)}, (cause,))
+    return Expectations(policy, "upstream", "SM8650", "2.49.40.1")
+
+
+def end(test: str, outcome: Outcome, reason: str = "") -> Judged:
+    return Judged(test, outcome, reason, entry=Entry(test=test, ran=Ran.PASSED))
+
+
+ONE_SIDED = end("C::test_acos", Outcome.ONE_SIDED, "not faithful: 19 dB above")
+
+
+def test_a_test_that_ends_as_expected_is_no_fault() -> None:
+    checked = make(GOOD).check(ONE_SIDED)
+    assert not checked.fault
+    case = make_case(checked, "SM8650")
+    assert case.status is Status.UNSUPPORTED
+    assert case.outcome == "theirs only"
+    assert "cause: acos" in case.reason
+
+
+@pytest.mark.parametrize(
+    ("judged", "words"),
+    [
+        (end("C::test_acos", Outcome.PASSED), "it passed, and is expected to end otherwise"),
+        (end("C::test_acos", Outcome.FAILED, "died"), "expected passed by theirs, failed by ours"),
+        (end("C::test_acos", Outcome.ONE_SIDED, "not quantized well"), "expected passed by theirs"),
+        (end("C::test_abs", Outcome.ONE_SIDED, "not faithful"), "passed by theirs, failed by ours"),
+        (end("C::test_abs", Outcome.UNSUPPORTED, "needs the package x"), "unsupported: needs"),
+        (end("C::test_abs", Outcome.LATE, "within 7 s"), "timed out"),
+    ],
+)
+def test_what_is_not_expected_fails_the_run(judged: Judged, words: str) -> None:
+    checked = make(GOOD).check(judged)
+    assert words in checked.fault
+    assert make_case(checked, "SM8650").status is Status.FAILED
+
+
+@pytest.mark.parametrize("change", [{"qnn": ("2.50*",)}, {"socs": ("SM8750",)}])
+def test_a_row_is_about_its_qnn_and_soc_only(change: dict[str, Any]) -> None:
+    row = Row(suite="upstream", tests=GOOD.tests, outcome="one-sided", pattern="not", **change)
+    assert make(row).check(ONE_SIDED).fault
+
+
+def test_a_refusal_that_upstreams_own_test_asserts_needs_no_row() -> None:
+    entry = Entry(test="C::test_abs", ran=Ran.PASSED, refusal="upstream expects it to be refused")
+    judged = Judged("C::test_abs", Outcome.UNSUPPORTED, entry.refusal, entry=entry)
+    assert not make().check(judged).fault
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tests": ("*",)}, "all wildcard"),
+        ({"tests": ("?*", "C::test_acos")}, "all wildcard"),
+        ({"tests": ("*::*",)}, "all wildcard"),
+        ({"tests": ("[!a]*",)}, "all wildcard"),
+        ({"tests": ()}, "names no tests"),
+        ({"suite": "other"}, "no suite"),
+        ({"pattern": ""}, "no pattern"),
+        ({"pattern": "("}, "pattern"),
+    ],
+)
+def test_a_row_that_would_cover_anything_is_refused(changes: dict[str, Any], words: str) -> None:
+    given = {"suite": "upstream", "tests": ("x",), "outcome": "failed", "pattern": "x", **changes}
+    faults = find_row_faults(Row(**given), {"upstream": Ratchet(0, 0, 1.0)})
+    assert any(words in fault for fault in faults)
+
+
+def test_the_reader_refuses_such_a_row_and_a_fault_without_a_report(tmp_path: Path) -> None:
+    head = "[suites.upstream]\nrun = 0\nunsupported = 0\ntimeout_s = 1.0\n"
+    cause = '[[cause]]\nname="x"\nfault="qnn"\nabout="a"\nreproduce="b"\nuntil="c"\n'
+    path = tmp_path / "upstream.toml"
+    path.write_text(head + cause, encoding="utf-8")
+    with pytest.raises(ManifestError, match="no report"):
+        read_expectations(path)
+    row = '[[cause.row]]\nsuite="upstream"\ntests=["*"]\noutcome="failed"\npattern="x"\n'
+    path.write_text(head + cause + 'report="r"\n' + row, encoding="utf-8")
+    with pytest.raises(ManifestError, match="all wildcard"):
+        read_expectations(path)
+
+
+def test_a_whole_run_that_lost_tests_fails() -> None:
+    every = [end("C::test_abs", Outcome.PASSED), end("C::test_acos", Outcome.UNSUPPORTED, "x")]
+    _, faults = check_all(every, make(run=2, unsupported=0), TESTS, whole=True)
+    assert faults == [
+        "1 tests ran, 2 did before",
+        "1 tests are unsupported, 0 were before",
+    ]
+    assert make_suite_case(faults, "SM8650")[0].status is Status.FAILED
+    assert check_all(every, make(run=2, unsupported=0), TESTS, whole=False)[1] == []
+
+
+def test_a_row_about_no_test_fails_a_whole_run() -> None:
+    row = Row(suite="upstream", tests=("*_gone",), outcome="failed", pattern="x")
+    _, faults = check_all([end("C::test_abs", Outcome.PASSED)], make(row), TESTS, whole=True)
+    assert faults == ["a row is about no test: acos: *_gone"]
+
+
+def test_failures_without_a_cause_are_counted() -> None:
+    expectations = make(GOOD)
+    bad = end("C::test_abs", Outcome.FAILED, "died")
+    checked = [expectations.check(one) for one in (ONE_SIDED, bad)]
+    assert count_causes(checked) == ["acos: 1", "without a known cause: 1 of 2"]
+
+
+def test_the_committed_rows_are_read_and_ratchets_stand_in_the_changelog() -> None:
+    policy = read_expectations()
+    assert policy.suites.keys() == SUITES.keys()
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for name, one in policy.suites.items():
+        line = (
+            f"`{name}`: at least {one.run} tests run, at most {one.unsupported} unsupported,"
+            f" limit {one.timeout_s:g} s"
+        )
+        assert line in re.sub(r"\s+", " ", changelog), f"CHANGELOG.md has no line: {line}"
+
+
+def test_a_filter_matches_whole_names_and_last_parts_with_brackets() -> None:
+    tests = ["a.py::test_abs[qnn-x]", "a.py::test_abs[xnnpack-x]", "a.py::test_add[qnn_8a8w-x]"]
+    suite = SUITES["backend-suite"]
+    assert choose_tests(suite, tests, ()) == [tests[0], tests[2]]
+    assert choose_tests(suite, tests, ["test_abs[qnn-x]"]) == [tests[0]]
+    assert choose_tests(suite, tests, ["*add*"]) == [tests[2]]
+    with pytest.raises(UsageError, match="matches none of 2 tests"):
+        choose_tests(suite, tests, ["*xnnpack*"])

@@ -1,0 +1,41 @@
+"""Packages that are not installed can be imported, and name themselves when they are used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from ci.upstream import stubs
+
+
+@pytest.fixture(autouse=True)
+def _stubs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(stubs, "PACKAGES", ("missing_one", "json"))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    before = {*sys.modules}
+    assert stubs.install_stubs() == ("missing_one",)
+    yield
+    for name in {*sys.modules} - before:
+        del sys.modules[name]
+
+
+def test_modules_and_names_of_a_missing_package_are_there() -> None:
+    module = importlib.import_module("missing_one.deep.er")
+    assert issubclass(type("Own", (module.Model,), {}), object)
+    assert not isinstance(3, module.Model)
+
+
+def test_a_call_names_the_package() -> None:
+    module = importlib.import_module("missing_one.models")
+    for call in (module.make, module.weights.Best.DEFAULT, type("Own", (module.Model,), {})):
+        with pytest.raises(stubs.MissingPackageError, match="needs the package missing_one"):
+            call()
+
+
+def test_other_packages_are_what_they_were() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("missing_two")
+    assert importlib.import_module("json").loads("1") == 1
