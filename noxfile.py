@@ -324,11 +324,15 @@ def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
 @nox.session(default=False)
 def test_emulator(session: nox.Session) -> None:
     """Lower models, or run ExecuTorch's own tests, on the HTP emulator, judge."""
-    # ExecuTorch's own tests need pytest.
-    group = "test" if any(word.startswith("--suite") for word in session.posargs) else "lowering"
-    fetch_library(session, group)
-    executorch = choose_executorch(session)
-    run_module(session, group, "ci", "test-emulator", *session.posargs, executorch=executorch)
+    words = session.posargs
+    if any(word.startswith("--suite") for word in words):  # these tests need pytest
+        fetch_library(session, "test")
+        executorch = choose_executorch(session)
+        run_module(session, "test", "ci", "test-emulator", *words, executorch=executorch)
+    else:
+        fetch_library(session, "lowering")
+        executorch = choose_executorch(session)
+        run_module(session, "lowering", "ci", "test-emulator", *words, executorch=executorch)
 
 
 @nox.session(default=False)

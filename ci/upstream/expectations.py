@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ci.upstream.judged import Judged, Outcome
+from ci.upstream.judged import Ending, Judged
 from ci.upstream.suites import match
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
@@ -22,10 +22,10 @@ from provisioning.manifest.reader import read_policy
 POLICY = "upstream"
 WILD = re.compile(r"\[[^\]]*\]|[*?:]")
 WORDS = {
-    "one-sided": Outcome.ONE_SIDED,
-    "failed": Outcome.FAILED,
-    "unsupported": Outcome.UNSUPPORTED,
-    "timed-out": Outcome.LATE,
+    "one-sided": Ending.ONE_SIDED,
+    "failed": Ending.FAILED,
+    "unsupported": Ending.UNSUPPORTED,
+    "timed-out": Ending.LATE,
 }
 
 
@@ -150,7 +150,7 @@ class Expectations:
     def check(self, judged: Judged) -> Checked:
         """Compare how a test ended with its row."""
         found = self.find(judged.test)
-        if judged.outcome is Outcome.PASSED:
+        if judged.outcome is Ending.PASSED:
             told = found and f"it passed, and is expected to end otherwise: {found[0].cause.name}"
             return Checked(judged, found[0] if found else None, told or "")
         if judged.entry and judged.entry.refusal and not found:
@@ -184,8 +184,8 @@ class Expectations:
     def find_losses(self, every: Sequence[Judged]) -> list[str]:
         """Return what a whole run has lost: tests that ran, or more that are not supported."""
         ratchet = self.policy.suites[self.suite]
-        without = sum(one.outcome is Outcome.UNSUPPORTED for one in every)
-        ran = sum(one.outcome not in {Outcome.UNSUPPORTED, Outcome.LATE} for one in every)
+        without = sum(one.outcome is Ending.UNSUPPORTED for one in every)
+        ran = sum(one.outcome not in {Ending.UNSUPPORTED, Ending.LATE} for one in every)
         losses = [f"{ran} tests ran, {ratchet.run} did before"] if ran < ratchet.run else []
         if without > ratchet.unsupported:
             losses.append(f"{without} tests are unsupported, {ratchet.unsupported} were before")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
+from msgspec import structs
 
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, References, judge
@@ -25,7 +26,7 @@ Limits = Callable[[Scheme], Threshold]
 Wrong = Callable[[Array], Array]
 
 
-class Outcome(str, Enum):
+class Ending(str, Enum):
     """What came of a test. ``ONE_SIDED`` is the one that tells about upstream's tolerances."""
 
     PASSED = "passed by both"
@@ -52,7 +53,7 @@ class Judged:
     """A test with both verdicts. ``reason`` starts with why it did not pass both."""
 
     test: str
-    outcome: Outcome
+    outcome: Ending
     reason: str = ""
     ours: tuple[Ours, ...] = ()
     entry: Entry | None = None
@@ -116,9 +117,7 @@ def stack(arrays: Sequence[Array]) -> list[Array]:
 
 
 def replace_bool(info: TensorInfo) -> TensorInfo:
-    from msgspec.structs import replace as change
-
-    return change(info, dtype="uint8") if info.dtype == "bool" else info
+    return structs.replace(info, dtype="uint8") if info.dtype == "bool" else info
 
 
 def judge_test(
@@ -134,26 +133,26 @@ def judge_test(
     return Judged(entry.test, outcome, reason, ours, entry)
 
 
-def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Outcome, str]:
+def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Ending, str]:
     """Return the outcome and its reason."""
     told = entry.told.strip()
     last = told.splitlines()[-1] if told else ""
     if entry.ran is Ran.LATE:
-        return Outcome.LATE, last
+        return Ending.LATE, last
     if entry.ran is Ran.SKIPPED or entry.refusal:
-        return Outcome.UNSUPPORTED, entry.refusal or f"skipped by upstream: {last}"
+        return Ending.UNSUPPORTED, entry.refusal or f"skipped by upstream: {last}"
     if lacking := next((line for line in told.splitlines() if NEEDS in line or LACKS in line), ""):
-        return Outcome.UNSUPPORTED, lacking.strip()
+        return Ending.UNSUPPORTED, lacking.strip()
     rejected = [one for one in ours if one.reasons]
     if entry.ran is not Ran.PASSED:
         accepted = "; our gate accepts what it compared" if ours and not rejected else ""
-        return Outcome.FAILED, f"{summarize_told(told)}{accepted}"
+        return Ending.FAILED, f"{summarize_told(told)}{accepted}"
     if not ours:
-        return Outcome.ONE_SIDED, "upstream compares no outputs"
+        return Ending.ONE_SIDED, "upstream compares no outputs"
     if rejected:
         place = f"comparison {ours.index(rejected[0])}: " if len(ours) > 1 else ""
-        return Outcome.ONE_SIDED, f"{place}{'; '.join(rejected[0].reasons)}"
-    return Outcome.PASSED, ""
+        return Ending.ONE_SIDED, f"{place}{'; '.join(rejected[0].reasons)}"
+    return Ending.PASSED, ""
 
 
 def summarize_told(told: str) -> str:
@@ -173,5 +172,5 @@ def merge_repeats(every: Sequence[Judged]) -> Judged:
     counts = ", ".join(
         f"{one.value} {sum(other.outcome is one for other in every)} times" for one in outcomes
     )
-    worst = next(one for one in every if one.outcome is not Outcome.PASSED)
-    return replace(worst, outcome=Outcome.FAILED, reason=f"flaky: {counts}; {worst.reason}")
+    worst = next(one for one in every if one.outcome is not Ending.PASSED)
+    return replace(worst, outcome=Ending.FAILED, reason=f"flaky: {counts}; {worst.reason}")

@@ -10,15 +10,15 @@ from typing import Any
 from ci.judging.verdict import CaseFigures
 from ci.report.schema import Case, Control, ControlKind, Status
 from ci.upstream.expectations import Checked, Expectations
-from ci.upstream.judged import Judged, Outcome
+from ci.upstream.judged import Ending, Judged
 
 SUITE_ROW = "(whole suite)"
 BRIEF = {
-    Outcome.PASSED: "both",
-    Outcome.ONE_SIDED: "theirs only",
-    Outcome.FAILED: "failed",
-    Outcome.UNSUPPORTED: "unsupported",
-    Outcome.LATE: "timed out",
+    Ending.PASSED: "both",
+    Ending.ONE_SIDED: "theirs only",
+    Ending.FAILED: "failed",
+    Ending.UNSUPPORTED: "unsupported",
+    Ending.LATE: "timed out",
 }
 
 
@@ -29,7 +29,7 @@ def make_case(checked: Checked, soc: str) -> Case:
     entry = judged.entry
     if checked.fault:
         status, reason = Status.FAILED, checked.fault
-    elif judged.outcome is Outcome.PASSED:
+    elif judged.outcome is Ending.PASSED:
         status, reason = Status.PASSED, ""
     else:
         status, reason = Status.UNSUPPORTED, f"{judged.outcome.value}: {judged.reason}"
@@ -45,7 +45,7 @@ def make_case(checked: Checked, soc: str) -> Case:
         outcome=BRIEF[judged.outcome],
         reason=reason.strip(),
         **worst_figures(judged),
-        warnings=lacks if judged.outcome is Outcome.PASSED else (),
+        warnings=lacks if judged.outcome is Ending.PASSED else (),
         run_s=entry.wall_s if entry else None,
         log_tail=entry.log_tail if entry and status is Status.FAILED else "",
         inputs=len(judged.ours),
@@ -76,7 +76,7 @@ def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
             rejected=not any(ours.accepts_zeros for ours in one.ours),
         )
         for one in every
-        if one.outcome is Outcome.PASSED
+        if one.outcome is Ending.PASSED
     ]
 
 
@@ -91,16 +91,16 @@ def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
 
 
 def count_outcomes(every: Sequence[Judged]) -> str:
-    """``301 passed by both, 40 passed by theirs, failed by ours``, in the order of Outcome."""
+    """``301 passed by both, 40 passed by theirs, failed by ours``, in the order of Ending."""
     counts = Counter(one.outcome for one in every)
-    return "; ".join(f"{counts[one]} {one.value}" for one in Outcome)
+    return "; ".join(f"{counts[one]} {one.value}" for one in Ending)
 
 
 def count_causes(every: Sequence[Checked]) -> list[str]:
     """Return a line per cause with its number of tests, the most frequent first, and the share of
     failures without one."""
     causes = Counter(one.known.cause.name for one in every if one.known and not one.fault)
-    bad = [one for one in every if one.judged.outcome in {Outcome.ONE_SIDED, Outcome.FAILED}]
+    bad = [one for one in every if one.judged.outcome in {Ending.ONE_SIDED, Ending.FAILED}]
     bare = sum(one.known is None or bool(one.fault) for one in bad)
     lines = [f"{name}: {number}" for name, number in causes.most_common()]
     return [*lines, f"without a known cause: {bare} of {len(bad)}"]

@@ -22,7 +22,7 @@ from _pytest.raises import RaisesExc
 
 from ci.cases.forked import note_step, run_forked
 from ci.executorch.patches import warm_up
-from ci.upstream import capture as watching
+from ci.upstream.capture import capture, watch_backend_suite, watch_delegate, watch_rework
 from ci.upstream.emulator import serve_programs, write_client
 from ci.upstream.jobs import TestEnd
 from ci.upstream.record import write_seen
@@ -33,9 +33,9 @@ SEED = 1126  # upstream's own, of tests/rework
 # Where tests/rework looks for the runner; the others take QNN_EXECUTOR_RUNNER.
 RUNNER = "build-x86/examples/qualcomm/executor_runner/qnn_executor_runner"
 WATCHES = {
-    "upstream": watching.watch_delegate,
-    "upstream-rework": watching.watch_rework,
-    "backend-suite": watching.watch_backend_suite,
+    "upstream": watch_delegate,
+    "upstream-rework": watch_rework,
+    "backend-suite": watch_backend_suite,
 }
 MAX_TOLD = 2000
 
@@ -90,6 +90,7 @@ def before_forks() -> None:
     session = pytest.Session.from_config(config)
     config.hook.pytest_sessionstart(session=session)
     session.perform_collect()
+    warm_up(plain=False)
     collected.config = config
     collected.items = {
         one.nodeid.rpartition("/")[2].partition("::")[2]
@@ -104,7 +105,6 @@ def before_forks() -> None:
 
 def run_test(name: str, directory: Path) -> TestEnd:
     """Run a test in a fork of this process. Raises FailedError if the fork dies."""
-    warm_up(plain=False)
     return run_forked(lambda: run_here(name, directory), name)
 
 
@@ -125,9 +125,9 @@ def run_here(name: str, directory: Path) -> TestEnd:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         test_s = time.monotonic() - began
         note_step("predicting the noise of its outputs")
-        write_seen(directory, watching.capture.seen)
+        write_seen(directory, capture.seen)
     verdict, told = summarize(listener.reports)
-    count = len(watching.capture.seen)
+    count = len(capture.seen)
     is_refused = verdict == "passed" and not count
     return TestEnd(verdict, told, round(test_s, 3), count, refusal if is_refused else "")
 

@@ -25,7 +25,7 @@ from ci.report.text import count
 from ci.report.write import report_data, write_report
 from ci.upstream.expectations import Expectations, UpstreamPolicy, read_expectations
 from ci.upstream.journal import Entry, Header, kept_directory, read_journal
-from ci.upstream.judged import Judged, Outcome, Wrong, judge_test, merge_repeats
+from ci.upstream.judged import Ending, Judged, Wrong, judge_test, merge_repeats
 from ci.upstream.kept import read_comparisons
 from ci.upstream.report import (
     check_all,
@@ -42,7 +42,7 @@ from ci.verbs.lanes.suite_options import OUTPUTS, check_suite_arguments
 from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
-from provisioning.console.command import Outcome as VerbOutcome
+from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 
@@ -70,7 +70,7 @@ def noise(output: Array) -> Array:
 WRONG: dict[str, Wrong | None] = {OUTPUTS: None, "zeros": zeros, "noise": noise}
 
 
-def run_suite(args: argparse.Namespace, progress: Progress) -> VerbOutcome:
+def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Run or judge a suite. Raises UsageError, and what taking the steps of a run raises."""
     suite = SUITES[args.suite]
     directory = args.reports / suite.name
@@ -226,7 +226,7 @@ def judge_again(
     policy: UpstreamPolicy,
     args: argparse.Namespace,
     progress: Progress,
-) -> VerbOutcome:
+) -> Outcome:
     """Judge what a run kept, or wrong outputs instead: these our gate has to reject."""
     if args.judge_again == OUTPUTS:
         report = make_report(
@@ -235,16 +235,16 @@ def judge_again(
         return publish_suite(report, directory, args, progress)
     judged = list(judge_entries(directory, entries, WRONG[args.judge_again]))
     compared = [one for one in judged if one.ours]
-    accepted = [one.test for one in compared if one.outcome is Outcome.PASSED]
+    accepted = [one.test for one in compared if one.outcome is Ending.PASSED]
     text = f"{args.judge_again} instead of the outputs: our gate accepts {len(accepted)} of"
     lines = [f"{text} {count(len(compared), 'test')} that compare something", *accepted]
     data = {"wrong": args.judge_again, "tests": len(compared), "accepted": accepted}
-    return VerbOutcome("\n".join(lines) + "\n", data, 1 if accepted or not compared else 0)
+    return Outcome("\n".join(lines) + "\n", data, 1 if accepted or not compared else 0)
 
 
 def publish_suite(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
-) -> VerbOutcome:
+) -> Outcome:
     """Write the report, and print the counts and what is not as expected."""
     report = publishing.compare_base(report, args.base)
     write_report(report, directory)
@@ -256,4 +256,4 @@ def publish_suite(
     _, width = terminal_style()
     text = [f"  | {line}"[: 4 * width] for line in lines[:SHOWN]]
     text += [*more, *report.notes, report.verdict]
-    return VerbOutcome("\n".join(text) + "\n", report_data(report), report.exit_code)
+    return Outcome("\n".join(text) + "\n", report_data(report), report.exit_code)

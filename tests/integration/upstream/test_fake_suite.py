@@ -1,4 +1,7 @@
-"""A suite with the shape of upstream's in real workers: every outcome, and a run that is resumed."""
+"""A suite with the shape of upstream's in real workers: every outcome, resume and repeats.
+
+Only with QNN_CI_TEST_SUITES set, to the limit of a test in seconds, which one of them reaches.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from ci.models.schemes import Scheme
 from ci.report.schema import Threshold
 from ci.upstream.expectations import Ratchet
 from ci.upstream.journal import Entry, Header, kept_directory
-from ci.upstream.judged import Judged, Outcome, judge_test, merge_repeats
+from ci.upstream.judged import Ending, Judged, judge_test, merge_repeats
 from ci.upstream.kept import read_comparisons
 from ci.upstream.session import SuiteRun, list_tests
 from ci.upstream.suites import SUITES
@@ -23,16 +26,16 @@ from provisioning.console.progress import Progress
 
 FAKE = Path(__file__).resolve().parents[2] / "stand_ins" / "upstream_suite"
 ENDS = {
-    "right": Outcome.PASSED,
-    "zeros": Outcome.ONE_SIDED,
-    "too_far": Outcome.FAILED,
-    "dies": Outcome.FAILED,
-    "hangs": Outcome.LATE,
-    "needs_package": Outcome.UNSUPPORTED,
-    "skipped": Outcome.UNSUPPORTED,
-    "runner": Outcome.UNSUPPORTED,
+    "right": Ending.PASSED,
+    "zeros": Ending.ONE_SIDED,
+    "too_far": Ending.FAILED,
+    "dies": Ending.FAILED,
+    "hangs": Ending.LATE,
+    "needs_package": Ending.UNSUPPORTED,
+    "skipped": Ending.UNSUPPORTED,
+    "runner": Ending.UNSUPPORTED,
 }
-TIMEOUT_S = 60.0
+TIMEOUT_S = float(os.environ.get("QNN_CI_TEST_SUITES") or 0)
 POLICY = read_emulator_policy()
 
 
@@ -49,6 +52,7 @@ def judge(place: Path, entries: list[Entry], wrong: str = "outputs") -> Mapping[
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not TIMEOUT_S, reason="QNN_CI_TEST_SUITES is not set")
 def test_every_outcome_resume_and_repeat(tmp_path: Path) -> None:
     variables = {**os.environ, **name_variables(SUITES["upstream"], "SM8650", FAKE)}
     variables["QNN_SDK_ROOT"] = str(tmp_path)
@@ -70,7 +74,7 @@ def test_every_outcome_resume_and_repeat(tmp_path: Path) -> None:
     assert "--etdump_path" in judged["runner"].reason
     for wrong in ("zeros", "noise"):
         found = judge(tmp_path / "all", entries, wrong)
-        assert found["right"].outcome is Outcome.ONE_SIDED, wrong
+        assert found["right"].outcome is Ending.ONE_SIDED, wrong
     assert judge(tmp_path / "draws", drawn)["draws"].reason.startswith("flaky: ")
 
 
@@ -88,5 +92,5 @@ def run(
     )
     ratchet = Ratchet(run=0, unsupported=9, timeout_s=TIMEOUT_S)
     return SuiteRun(
-        directory=place, header=header, ratchet=ratchet, timeout_s=8.0, jobs=2, resume=resume
+        directory=place, header=header, ratchet=ratchet, timeout_s=TIMEOUT_S, jobs=2, resume=resume
     ).run(pool, Progress())

@@ -16,7 +16,7 @@ from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
 from ci.upstream.jobs import LACKS
 from ci.upstream.journal import Entry, Ran
-from ci.upstream.judged import Judged, Outcome, judge_test, merge_repeats
+from ci.upstream.judged import Ending, Judged, judge_test, merge_repeats
 from ci.upstream.kept import Comparison, Member, read_comparisons, write_comparison
 from ci.upstream.stubs import NEEDS
 from ci.verbs.lanes.upstream import WRONG
@@ -55,13 +55,13 @@ def judge(*comparisons: Any, entry: Entry = PASSED, wrong: str = "outputs") -> J
 
 def test_right_outputs_pass_both_verdicts() -> None:
     judged = judge(make(GRID))
-    assert (judged.outcome, judged.reason) == (Outcome.PASSED, "")
+    assert (judged.outcome, judged.reason) == (Ending.PASSED, "")
 
 
 @pytest.mark.parametrize("wrong", ["zeros", "noise"])
 def test_wrong_outputs_that_upstream_accepts_fail_ours(wrong: str) -> None:
     judged = judge(make(GRID), wrong=wrong)
-    assert judged.outcome is Outcome.ONE_SIDED
+    assert judged.outcome is Ending.ONE_SIDED
     assert "not faithful" in judged.reason
 
 
@@ -75,7 +75,7 @@ def test_a_reference_of_zeros_proves_nothing() -> None:
     flat = np.zeros_like(GRID)
     members = (Member.QUANTIZED, Member.UPSTREAM, Member.FLOAT)
     one = make(flat, **{key: [flat] for key in members})
-    assert judge(one).outcome is Outcome.ONE_SIDED
+    assert judge(one).outcome is Ending.ONE_SIDED
     assert "accepts zeros" in judge(one).reason
 
 
@@ -84,15 +84,15 @@ def test_booleans_are_compared_element_by_element() -> None:
     record = Comparison(scheme="8a8w", outputs=(TensorInfo("bool", yes.shape),), inputs=())
     members = (Member.OUTPUT, Member.UPSTREAM, Member.QUANTIZED, Member.FLOAT)
     arrays = {one: [yes] for one in members}
-    assert judge((record, arrays)).outcome is Outcome.PASSED
-    assert judge((record, {**arrays, Member.OUTPUT: [~yes]})).outcome is Outcome.ONE_SIDED
+    assert judge((record, arrays)).outcome is Ending.PASSED
+    assert judge((record, {**arrays, Member.OUTPUT: [~yes]})).outcome is Ending.ONE_SIDED
 
 
 def test_without_a_prediction_the_outputs_have_to_be_exact_and_the_reason_says_why() -> None:
     record, arrays = make(GRID)
     del arrays[Member.NOISE]
     record = replace(record, lacks=("the prediction of rounding noise: no graph",))
-    assert judge((record, arrays)).outcome is Outcome.PASSED
+    assert judge((record, arrays)).outcome is Ending.PASSED
     arrays[Member.OUTPUT] = [(GRID + STEP).astype(np.float32)]
     assert "no graph" in judge((record, arrays)).reason
 
@@ -100,29 +100,29 @@ def test_without_a_prediction_the_outputs_have_to_be_exact_and_the_reason_says_w
 @pytest.mark.parametrize(
     ("entry", "outcome", "words"),
     [
-        (replace(PASSED, ran=Ran.LATE, told="did not end within 7 s"), Outcome.LATE, "within 7 s"),
-        (replace(PASSED, ran=Ran.SKIPPED, told="no phone"), Outcome.UNSUPPORTED, "no phone"),
-        (replace(PASSED, refusal="upstream expects x"), Outcome.UNSUPPORTED, "expects x"),
+        (replace(PASSED, ran=Ran.LATE, told="did not end within 7 s"), Ending.LATE, "within 7 s"),
+        (replace(PASSED, ran=Ran.SKIPPED, told="no phone"), Ending.UNSUPPORTED, "no phone"),
+        (replace(PASSED, refusal="upstream expects x"), Ending.UNSUPPORTED, "expects x"),
         (
             replace(PASSED, ran=Ran.FAILED, told=f"E   {NEEDS}torchvision\nx"),
-            Outcome.UNSUPPORTED,
+            Ending.UNSUPPORTED,
             "needs the package torchvision",
         ),
         (
             replace(PASSED, ran=Ran.FAILED, told=f"E {LACKS}--etdump_path x"),
-            Outcome.UNSUPPORTED,
+            Ending.UNSUPPORTED,
             "--etdump_path",
         ),
         (
             replace(PASSED, ran=Ran.FAILED, told="a\nE   AssertionError: 2 != 1\nb"),
-            Outcome.FAILED,
+            Ending.FAILED,
             "AssertionError: 2 != 1",
         ),
-        (replace(PASSED, ran=Ran.DIED, told="killed by SIGSEGV"), Outcome.FAILED, "SIGSEGV"),
-        (PASSED, Outcome.ONE_SIDED, "compares no outputs"),
+        (replace(PASSED, ran=Ran.DIED, told="killed by SIGSEGV"), Ending.FAILED, "SIGSEGV"),
+        (PASSED, Ending.ONE_SIDED, "compares no outputs"),
     ],
 )
-def test_what_ends_without_outputs(entry: Entry, outcome: Outcome, words: str) -> None:
+def test_what_ends_without_outputs(entry: Entry, outcome: Ending, words: str) -> None:
     judged = judge(entry=entry)
     assert judged.outcome is outcome
     assert words in judged.reason
@@ -130,7 +130,7 @@ def test_what_ends_without_outputs(entry: Entry, outcome: Outcome, words: str) -
 
 def test_a_failure_whose_outputs_our_gate_accepts_says_so() -> None:
     judged = judge(make(GRID), entry=replace(PASSED, ran=Ran.FAILED, told="E   too far"))
-    assert judged.outcome is Outcome.FAILED
+    assert judged.outcome is Ending.FAILED
     assert "our gate accepts" in judged.reason
 
 
@@ -138,9 +138,9 @@ def test_a_changing_verdict_is_flaky_and_never_passed() -> None:
     good, bad = judge(make(GRID)), judge(make(GRID), wrong="noise")
     for every in ([good, bad], [bad, good], [good, good, bad]):
         merged = merge_repeats(every)
-        assert merged.outcome is Outcome.FAILED
+        assert merged.outcome is Ending.FAILED
         assert merged.reason.startswith("flaky: ")
-    assert merge_repeats([good, copy(good)]).outcome is Outcome.PASSED
+    assert merge_repeats([good, copy(good)]).outcome is Ending.PASSED
 
 
 def test_a_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -150,4 +150,4 @@ def test_a_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:
     found = read_comparisons(tmp_path)
     assert [one.pte_bytes for one, _ in found] == [0, 2, 10]
     assert np.array_equal(found[0][1][Member.NOISE][0], arrays[Member.NOISE][0])
-    assert judge(*found).outcome is Outcome.PASSED
+    assert judge(*found).outcome is Ending.PASSED

@@ -67,8 +67,8 @@ class TestSuite(TestQNN):
         words = ("--model_path", "no.pte", "--input_list_path", "no", "--output_folder_path", ".")
         runner = os.environ["QNN_EXECUTOR_RUNNER"]
         done = subprocess.run([runner, *words], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("no.pte", done.stdout)
+        assert done.returncode == 1
+        assert "no.pte" in done.stdout
         unknown = [runner, *words, "--etdump_path", "x"]
         done = subprocess.run(unknown, capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stdout)
+        assert done.returncode == 0, done.stdout

@@ -1,0 +1,23 @@
+"""What is known of upstream's suites can be read, and its figures are in the changelog."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ci.upstream.expectations import read_expectations
+from ci.upstream.suites import SUITES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_committed_rows_are_read_and_ratchets_stand_in_the_changelog() -> None:
+    policy = read_expectations()
+    assert policy.suites.keys() == SUITES.keys()
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for name, one in policy.suites.items():
+        line = (
+            f"`{name}`: at least {one.run} tests run, at most {one.unsupported} unsupported,"
+            f" limit {one.timeout_s:g} s"
+        )
+        assert line in re.sub(r"\s+", " ", changelog), f"CHANGELOG.md has no line: {line}"
