@@ -173,6 +173,7 @@ def start_lane(verb: Verb, args: argparse.Namespace, folder: Path) -> None:
         Path("net.py").write_text("def factory(): ...\n")
         Path("net.onnx").touch()
         patch.setattr(load_verb(verb), "run", stop)
+        patch.setattr("ci.verbs.lanes.upstream.take_steps", stop)
         try:
             load_verb(verb).execute(args, Progress.to_stderr())
         except (StartedError, UnfitError):

@@ -22,6 +22,7 @@ from ci.upstream.kept import read_comparisons
 from ci.upstream.session import SuiteRun, list_tests
 from ci.upstream.suites import SUITES
 from ci.verbs.lanes.upstream import IMPORTS, WRONG, name_variables
+from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 
 FAKE = Path(__file__).resolve().parents[2] / "stand_ins" / "upstream_suite"
@@ -51,11 +52,13 @@ def judge(place: Path, entries: list[Entry], wrong: str = "outputs") -> Mapping[
     return {name.rpartition("test_")[2]: merge_repeats(one) for name, one in found.items()}
 
 
+@pytest.mark.emulator
 @pytest.mark.slow
 @pytest.mark.skipif(not TIMEOUT_S, reason="QNN_CI_TEST_SUITES is not set")
 def test_every_outcome_resume_and_repeat(tmp_path: Path) -> None:
-    variables = {**os.environ, **name_variables(SUITES["upstream"], "SM8650", FAKE)}
-    variables["QNN_SDK_ROOT"] = str(tmp_path)
+    environment = provision_profile("emulator", Progress(), verify=False, offline=False)
+    own = name_variables(SUITES["upstream"], "SM8650", FAKE)
+    variables = environment.apply({**os.environ, **own})
     with open_scratch_pool(IMPORTS) as scratch:
         pool = scratch.open(variables)
         tests = list_tests(pool, tmp_path)
