@@ -163,7 +163,7 @@ def start_lane(verb: Verb, args: argparse.Namespace, folder: Path) -> None:
 
     class StartedError(Exception): ...
 
-    def stop(*_: object) -> Any:
+    def stop(*_: object, **__: object) -> Any:
         raise StartedError
 
     args.plan = args.compare = None

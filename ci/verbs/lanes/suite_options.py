@@ -35,7 +35,7 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
         "--model": args.model,
         "--scheme": args.scheme,
         "--plan": args.plan,
-        "--device": args.device,
+        "--device": args.device or args.any,
         "--record": args.record,
         "--keep-artifacts": args.keep_artifacts,
         "--backend": args.backend != "htp",
