@@ -15,8 +15,7 @@ from msgspec import Meta, Struct
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.explain.rules import Advice, check_pattern
-from ci.models.source_lines import find_places
-from ci.report.schema import Place, Status, Tool
+from ci.report.schema import Status, Tool
 from provisioning.manifest.reader import read_policy
 from provisioning.manifest.targets import read_socs
 
@@ -24,6 +23,7 @@ SCHEMA_VERSION: Final = 1
 LINE = re.compile(r" \[([^\[\]\n]+):(\d+)\]$")  # as find_line writes it behind a reason
 # What differs between nodes that are refused for the same reason.
 NODE = re.compile(r" in the node '[^']*'|(?<=Failed to validate) op \S+(?= with error)")
+PASSES = re.compile(r" after the following passes: \[.*?(?:\]|\.\.\.)")  # all that ran before
 # ExecuTorch keeps some operators whole for QNN; one that QNN refuses ends a lowering.
 KEPT_WHOLE = re.compile(r"Node (\S+) with op .*was not decomposed or delegated", re.DOTALL)
 Bytes = Annotated[int, Meta(ge=0)]
@@ -100,9 +100,12 @@ class OperatorRow(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """What ExecuTorch's partitioner did with a model. ``taken`` counts operators by name, ``left``
+    """What ExecuTorch's partitioner did with a model.
+
+    ``taken`` counts operators by name, with their line behind it as find_line gives it; ``left``
     are (operator, reason, asked) of each node on the CPU. ``failure`` is why a lowering would end
-    with an error. ``io_bytes`` are the bytes of the model's own inputs and outputs."""
+    with an error. ``io_bytes`` are the bytes of the model's own inputs and outputs.
+    """
 
     taken: dict[str, int] = {}
     left: tuple[tuple[str, str, bool], ...] = ()
@@ -206,7 +209,7 @@ def explain_failure(failure: str) -> str:
             f"a lowering ends with an error at {kept[1]}: ExecuTorch keeps this operator whole for"
             " QNN, which refuses it"
         )
-    return f"a lowering ends with an error: {failure}"
+    return f"a lowering ends with an error: {PASSES.sub('', failure)}"
 
 
 def list_operators(
@@ -216,8 +219,7 @@ def list_operators(
     rows = []
     left = ((op, NODE.sub("", reason), asked) for op, reason, asked in found.left)
     for (op, reason, asked), count in Counter(left).items():
-        line = LINE.search(reason)
-        bare = reason[: line.start()] if line else reason
+        bare, file, line = split_line(reason)
         why, fix = find_remedy(op, bare, scheme, soc, policy)
         rows.append(
             OperatorRow(
@@ -228,12 +230,20 @@ def list_operators(
                 why=why,
                 fix=fix,
                 asked=asked,
-                file=line[1] if line else "",
-                line=int(line[2]) if line else 0,
+                file=file,
+                line=line,
             )
         )
-    taken = [OperatorRow(op, count, taken=True) for op, count in sorted(found.taken.items())]
-    return (*rows, *taken)
+    for told, count in sorted(found.taken.items()):
+        op, file, number = split_line(told)
+        rows.append(OperatorRow(op, count, taken=True, file=file, line=number))
+    return tuple(rows)
+
+
+def split_line(text: str) -> tuple[str, str, int]:
+    """Return a text without the line behind it, the file and the number of the line; 0 without."""
+    line = LINE.search(text)
+    return (text[: line.start()], line[1], int(line[2])) if line else (text, "", 0)
 
 
 def find_remedy(
@@ -259,12 +269,6 @@ def sum_bytes(sizes: Iterable[int | None]) -> int | None:
     """Return the sum, None if a size is not known."""
     known = list(sizes)
     return None if None in known else sum(size or 0 for size in known)
-
-
-def find_place(one: OperatorRow) -> Place | None:
-    """Return the line of the user's repository that an operator is from, if it is known."""
-    places = find_places(f"[{one.file}:{one.line}]") if one.file else []
-    return next(iter(places), None)
 
 
 def group_refusals(

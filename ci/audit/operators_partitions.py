@@ -29,7 +29,7 @@ from ci.executorch.quantize import quantize_model
 from ci.models.model import Model
 from ci.models.user_code import find_line
 
-VARIES = "its shape depends on the data"
+VARIES = "a shape depends on the data"
 Programs = Mapping[str, Sequence[Any]]  # of each method, those that QNN would compile
 
 
@@ -58,7 +58,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     failure = "; ".join([*crashes, *filter(None, [failure])])
     for name in varying & refusals.by_node.keys():
         refusals.by_node[name] = f"{VARIES}: {refusals.by_node[name]}"
-    taken = Counter(name for name, *_ in list_nodes(programs))
+    taken = Counter(f"{name}{find_line(node)}" for name, node in list_nodes(programs))
     partitions = tuple(
         Partition(
             method,
@@ -111,7 +111,7 @@ def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
 @contextmanager
 def survive_crashes() -> Iterator[tuple[list[str], set[str]]]:
     """Let the partitioner leave an operator at which it fails to the CPU. Yield what a lowering
-    would end with, and the names of nodes whose shape is not fixed.
+    would end with, and the names of nodes that have or read a shape which is not fixed.
 
     ExecuTorch up to 1.4 fails at each operator that it has no builder for (KeyError,
     pytorch/executorch#21607).
@@ -122,7 +122,7 @@ def survive_crashes() -> Iterator[tuple[list[str], set[str]]]:
     original = support.is_node_supported
 
     def guarded(self: Any, submodules: Any, node: Node) -> bool:
-        if measure_value(node.meta.get("val")) is None:
+        if any(measure_value(one.meta.get("val")) is None for one in (node, *node.all_input_nodes)):
             varying.add(node.name)
         try:
             return bool(original(self, submodules, node))

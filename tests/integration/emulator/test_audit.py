@@ -1,7 +1,8 @@
 """The audit of models: red models have the right words and line, and it agrees with programs.
 
-By default three models; with QNN_CI_TEST_AUDIT set, the suite and the realistic models are lowered,
-and what their programs hold is compared with what the audit says of them.
+By default four models; with QNN_CI_TEST_AUDIT set, the suite and the realistic models are lowered,
+and what their programs hold is compared with what the audit says of them; and the table of
+docs/operators.md is made again.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def nets(make_once: MakeOnce) -> dict[str, Any]:
     ("name", "op", "reason", "fix"),
     [
         ("erf", "aten.erf.default", "No node visitor", "nn.GELU"),
-        ("varying", "aten.index.Tensor", "its shape depends on the data", "mask"),
+        ("varying", "aten.index.Tensor", "a shape depends on the data", "mask"),
         ("unknown", "shop.twirl.default", "No node visitor", "torch's operators"),
     ],
 )
@@ -215,3 +216,8 @@ def matches(slug: str, name: tuple[str, str, str]) -> bool:
     """Whether a directory of kept artifacts is a case's."""
     model, scheme, soc = name
     return re.fullmatch(rf"{model}(-[0-9a-f]{{8}})?-{scheme}-{soc}", slug) is not None
+
+
+@pytest.mark.skipif(not WHOLE, reason="QNN_CI_TEST_AUDIT is not set")
+def test_the_table_of_operators_is_what_the_partitioner_says() -> None:
+    run_to_end([sys.executable, "-m", "tests.operators.survey", "--check"], timeout_s=7000)

@@ -29,7 +29,9 @@ from ci.models.schemes import Scheme
 from ci.report.schema import Status
 
 POLICY = read_emulator_policy()
-WHOLE = Found({"aten.linear.default": 2}, (), (Partition("forward", 2, 64, 16),), 80)
+WHOLE = Found(
+    {"aten.linear.default [nets/net.py:21]": 2}, (), (Partition("forward", 2, 64, 16),), 80
+)
 ERF = ("aten.erf.default", "No node visitor, unsupported [nets/net.py:22]", False)
 SPLIT = Found(
     {"aten.linear.default": 2},
@@ -55,6 +57,8 @@ def test_a_model_that_qnn_takes_whole_passes_and_costs_no_border() -> None:
     assert case.status is Status.PASSED
     assert (case.count(taken=True), case.count(taken=False)) == (2, 0)
     assert (case.border_bytes, measure_extra(case)) == (80, 0)
+    (taken,) = case.operators
+    assert (taken.op, taken.file, taken.line) == ("aten.linear.default", "nets/net.py", 21)
 
 
 def test_an_operator_on_the_cpu_fails_with_reason_line_remedy_and_its_cost() -> None:
@@ -117,10 +121,12 @@ def test_a_refusal_that_the_policy_knows_is_unsupported() -> None:
         ("aten.linear.default", "Value 68, expected >= 73.", "16a16w", "SA8295", "take 16a8w"),
         ("aten.matmul.default", "Value 68, expected >= 73.", "16a8w", "SA8295", "take 8a8w"),
         ("aten.linear.default", "Value 75, expected >= 79.", "8a8w", "SM8650", "fewer bits"),
+        ("aten.matmul.default", "Value 7, expected equal to -32768.", "16a8w", "SM8650", "8a8w"),
+        ("_local_scalar_dense.default", "No node visitor", "fp16", "SM8650", "mask"),
         ("shop.twirl.default", "No node visitor", "fp16", "SM8650", "torch's operators"),
         ("aten.glu.default", "No node visitor, unsupported", "fp16", "SM8650", "docs/operators.md"),
         ("aten.max.dim", "no indices", "fp16", "SM8650", "amax"),
-        ("aten.index.Tensor", "its shape depends on the data: TypeError", "fp16", "SM8650", "mask"),
+        ("aten.index.Tensor", "a shape depends on the data: TypeError", "fp16", "SM8650", "mask"),
         ("aten.view_copy.default", "has incorrect Rank 6", "8a8w", "SM8650", "five dimensions"),
     ],
 )  # fmt: skip

@@ -1,0 +1,190 @@
+"""Let the audit judge the rows of tests/operators/rows.py, and write what it says.
+
+``python -m tests.operators.survey [SCHEME...]`` runs ``qnn-ci audit`` and writes found.json and the
+table in docs/operators.md; ``--check`` compares instead, and exits with 1 if anything differs;
+``--render`` writes the table of what is found already.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from provisioning.errors import ExitCode
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE, FOUND = "tests/operators/rows.py", Path(__file__).with_name("found.json")
+PAGE = ROOT / "docs" / "operators.md"
+BEGIN, END = "<!-- rows -->\n", "<!-- end of rows -->\n"
+# Float16 by generation of the HTP, 16 bits also before Hexagon V73 (SA8295 has V68).
+ASKED = {
+    "fp16": ("SM8650", "SM8550", "SM8750", "QCM6490"),
+    "8a8w": ("SM8650",),
+    "16a8w": ("SM8650", "SA8295"),
+    "16a16w": ("SM8650", "SA8295"),
+}
+VARYING = ("rope_dynamic", "topk_dynamic", "branch")
+TAKEN, TOOLS = "taken", ("executorch", "qnn-runtime")
+MARK = re.compile(r"# row: (\w+)")
+# What is claimed in articles on ExecuTorch and QNN, and what is so.
+CLAIMS = {
+    "linear": ("nn.Linear (INT8)", "full"),
+    "layer_norm": ("nn.LayerNorm, last axis", "full in INT8 and INT16"),
+    "embedding": ("nn.Embedding (INT8)", "full"),
+    "sdpa": ("F.scaled_dot_product_attention", "partial, needs explicit fusion"),
+    "attention": ("attention by matmul and softmax", "falls back unless it is fused"),
+    "rope": ("rotary embedding, fixed shape", "static shapes only"),
+    "rope_dynamic": ("rotary embedding, length is data", "falls back to the CPU"),
+    "gelu_tanh": ("nn.GELU, tanh form", "full"),
+    "gelu": ("nn.GELU, exact form", "falls back: erf is not in HTP's kernels"),
+    "gelu_erf": ("GELU written with torch.erf", "falls back"),
+    "where": ("torch.where on data", "falls back"),
+    "branch": ("torch.cond", "falls back"),
+    "matmul": ("matmul of two activations", "FP32 as FP16 on SM8750 alone, older ones on the CPU"),
+    "topk": ("torch.topk, fixed k", "taken"),
+    "topk_dynamic": ("torch.topk, k is data", "falls back to the CPU"),
+}
+ENDED = re.compile(r"ends with an error|partitioner fails")
+OPERATOR = re.compile(r"^[\w.]+: ")
+MOST = 240
+Answers = dict[str, dict[str, dict[str, str]]]  # row, scheme, SoC: TAKEN or why not
+
+
+def run_audit(names: Sequence[str], scheme: str, socs: Sequence[str]) -> Any:
+    """What the verb says of factories of rows.py, by its JSON."""
+    words = [word for name in names for word in ("--model", f"{FILE}:{name}")]
+    words += ["--timeout-s", "900", "--scheme", scheme]
+    words += [word for one in socs for word in ("--soc", one)]
+    with tempfile.TemporaryDirectory() as reports:
+        argv = [sys.executable, "-m", "ci", "audit", "--json", "--reports", reports, *words]
+        ended = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if ended.returncode not in {ExitCode.OK, ExitCode.FAILED}:
+        raise SystemExit(ended.returncode)
+    return json.loads(ended.stdout)
+
+
+def read_answers(audit: Mapping[str, Any]) -> Answers:
+    """Each row's answer, by the lines of the operators that stay on the CPU."""
+    answers: Answers = {}
+    marks = [MARK.search(line) for line in (ROOT / FILE).read_text("utf-8").splitlines()]
+    for case in audit["cases"]:
+        factory = case["model"].rpartition(":")[2]
+        rows = {mark[1] for mark in marks if mark} - {*VARYING}
+        refused: dict[str, str] = {}
+        seen: set[str] = set()  # a decomposition may lose the line
+        lost = [one for one in case["operators"] if not one["taken"]]
+        for one in case["operators"]:
+            mark = marks[one["line"] - 1] if one["line"] and "rows.py" in one["file"] else None
+            if mark:
+                seen.add(mark[1])
+            if not one["taken"] and mark:
+                refused.setdefault(mark[1], f"{one['op']}: {one['reason']}")
+                lost.remove(one)
+        for row in (factory,) if factory in VARYING else sorted(rows):
+            answer = refused.get(row, TAKEN)
+            if answer == TAKEN and "ends with an error" in case["reason"] and factory in VARYING:
+                answer = case["reason"]
+            if row not in seen and lost and answer == TAKEN:
+                answer = f"{lost[0]['op']}: {lost[0]['reason']}"
+            if not any(one["taken"] for one in case["operators"]) and answer == TAKEN:
+                answer = case["reason"]
+            answers.setdefault(row, {}).setdefault(case["scheme"], {})[case["soc"]] = answer
+    return answers
+
+
+def survey(schemes: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Ask for everything in these schemes, scheme by scheme."""
+    for scheme in schemes:
+        audits = [run_audit(("every",), scheme, ASKED[scheme])]
+        if scheme == "fp16":
+            audits.append(run_audit(VARYING, scheme, ("SM8650",)))
+        for audit in audits:
+            tools = {one["name"]: one["version"] for one in audit["toolchain"]}
+            versions = {name: tools[name] for name in TOOLS if name in tools}
+            yield {"versions": versions, "answers": read_answers(audit)}
+
+
+def merge(found: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """What was found, with what was found since."""
+    answers: Answers = {row: {**one} for row, one in found.get("answers", {}).items()}
+    for row, by_scheme in own["answers"].items():
+        answers.setdefault(row, {}).update(by_scheme)
+    return {"versions": own["versions"], "answers": answers}
+
+
+def render_rows(found: Mapping[str, Any]) -> str:
+    """The table of docs/operators.md."""
+    answers: Answers = found["answers"]
+    schemes = [one for one in ASKED if any(one in row for row in answers.values())]
+    lines = [
+        f"| operator | often claimed | {' | '.join(schemes)} |",
+        "|" + " --- |" * (len(schemes) + 2),
+    ]
+    for row, (name, claim) in CLAIMS.items():
+        if row in answers:
+            cells = [show_answers(answers[row].get(scheme, {})) for scheme in schemes]
+            lines.append(f"| {name} | {claim} | {' | '.join(cells)} |")
+    lines += ["", *list_reasons(answers)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def show_answers(by_soc: Mapping[str, str]) -> str:
+    """``taken``, ``CPU``, or which SoCs leave it to the CPU."""
+    if not by_soc:
+        return "not asked"
+    left = [soc for soc, answer in by_soc.items() if answer != TAKEN]
+    if any(ENDED.search(answer) for answer in by_soc.values()):
+        return "ends the lowering"
+    if not left:
+        return TAKEN
+    return "CPU" if len(left) == len(by_soc) else f"taken, not by {', '.join(left)}"
+
+
+def list_reasons(answers: Answers) -> Iterator[str]:
+    """Each reason for which rows stay on the CPU, and where it is given for which."""
+    where: dict[str, dict[str, list[str]]] = {}
+    for row, by_scheme in answers.items():
+        for scheme, by_soc in by_scheme.items():
+            for soc, answer in by_soc.items():
+                if answer != TAKEN:
+                    reason = OPERATOR.sub("", answer)
+                    rows = where.setdefault(reason, {}).setdefault(f"{scheme} on {soc}", [])
+                    rows.append(CLAIMS[row][0])
+    for reason, places in where.items():
+        groups: dict[str, list[str]] = {}
+        for place, rows in places.items():
+            groups.setdefault(", ".join(sorted(set(rows))), []).append(place)
+        for rows, told in groups.items():
+            yield f"- {'; '.join(told)}: {rows}: `{reason[:MOST]}`"
+
+
+def write_page(page: str, rows: str) -> str:
+    """The page with the table."""
+    head, _, rest = page.partition(BEGIN)
+    return f"{head}{BEGIN}\n{rows}\n{END}{rest.partition(END)[2]}"
+
+
+def main() -> int:
+    words = [one for one in sys.argv[1:] if one in ASKED] or [*ASKED]
+    known = json.loads(FOUND.read_text("utf-8")) if FOUND.is_file() else {}
+    if "--render" not in sys.argv:
+        for own in survey(words):
+            found = merge(known, own)
+            if "--check" in sys.argv and found != known:
+                sys.stdout.write(f"not as recorded: {json.dumps(own, indent=1)}\n")
+                return 1
+            known = found
+            FOUND.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", "utf-8")
+    rows = render_rows(json.loads(FOUND.read_text("utf-8")))
+    PAGE.write_text(write_page(PAGE.read_text("utf-8"), rows), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
