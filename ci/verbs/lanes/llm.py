@@ -25,6 +25,7 @@ from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
+from provisioning.doctor.survey.programs import read_program
 from provisioning.errors import UsageError
 from provisioning.manifest.decoders import read_decoders
 from provisioning.manifest.targets import read_socs
@@ -101,7 +102,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         use_cache=not args.no_cache,
         keep=args.keep_artifacts,
         beside=args.reports / SESSION / "qnn",
-        command=repeat_command(args, **chosen.options),
+        # A case is repeated by --model, which names neither files nor programs of the user's.
+        command=""
+        if args.pte or args.weights
+        else repeat_command(
+            args,
+            prompt=args.prompt,
+            **{name: str(getattr(args, name)) for name in ("tokens", "context", "prefill")},
+            **chosen.options,
+        ),
     )
     report: Report = take_steps(
         chosen.profile,
@@ -140,10 +149,14 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
 
     if args.scheme or len(args.soc) > 1:
         raise UsageError("--program was lowered already", fix="leave out --scheme and --soc")
-    if not args.pte.is_file():
-        raise UsageError(f"no program {args.pte}")
     if not args.tokenizer:
         raise UsageError("--program without --tokenizer", fix="give the one of its model")
+    if not args.pte.is_file():
+        raise UsageError(f"no program {args.pte}")
+    held = read_program(args.pte)
+    if held.kind != "program" or held.damage:
+        told = f"it {held.damage}" if held.damage else "it is a context binary"
+        raise UsageError(f"{args.pte} is no whole program of ExecuTorch", why=told)
     read_tokenizer(args.tokenizer)
     if args.weights:
         read_weights(args.weights)

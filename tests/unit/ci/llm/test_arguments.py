@@ -30,6 +30,8 @@ BOTH = ["--weights", WEIGHTS, "--tokenizer", TOKENIZER]
         (["--prompt", "Ben has a blue boat. The boat sails far. Ben has a blue boat."], "to fit"),
         (["--program", "gone.pte", "--tokenizer", TOKENIZER], "no program"),
         (["--program", TOKENIZER], "without --tokenizer"),
+        (["--program", TOKENIZER, "--tokenizer", TOKENIZER], "neither a program of ExecuTorch"),
+        (["--program", "cut.pte", "--tokenizer", TOKENIZER], "cut.pte is no whole program"),
         (["--program", TOKENIZER, "--tokenizer", TOKENIZER, "--scheme", "fp16"], "already"),
     ],
 )
@@ -41,6 +43,7 @@ def test_a_mistake_ends_with_its_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("cut.pte").write_bytes(b"\x10\0\0\0ET12")
     Path("small.bin").write_bytes(b"\x01\0\0\0" + 2 * (b"\0\0\0\0\x01\0\0\0" + b"a"))
     assert main(["test-llm", *words]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
