@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +132,22 @@ def limit(name: str, value: Any, *, seal: bool = True) -> Tamper:
             row["digest"] = {"sha256": digest_limits(limits)}
 
     return of(LIMITS, change)
+
+
+def test_a_statement_from_before_a_kind_of_limit_fits(judge: Judge) -> None:
+    def forget(row: dict[str, Any]) -> None:
+        del row["annotations"]["budget"]
+        limits = msgspec.to_builtins(msgspec.convert(row["annotations"], Threshold, strict=False))
+        del limits["budget"]
+        text = msgspec.json.encode(limits, order="sorted")
+        row["digest"] = {"sha256": hashlib.sha256(text).hexdigest()}
+
+    statement = state(make())
+    of(LIMITS, forget)(statement)
+    code, text = judge(statement)
+    assert code == 0, text
+    of(LIMITS, lambda row: row["annotations"].update(min_sqnr_db_all=9.0))(statement)
+    assert judge(statement)[0] == 1
 
 
 def repeat_limits(statement: dict[str, Any]) -> None:
