@@ -146,7 +146,8 @@ def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Ending, str]:
     rejected = [one for one in ours if one.reasons]
     if entry.ran is not Ran.PASSED:
         accepted = "; our gate accepts what it compared" if ours and not rejected else ""
-        return Ending.FAILED, f"{summarize_told(told)}{accepted}"
+        why = " ".join(told.split()) if entry.ran is Ran.DIED else summarize_told(told)
+        return Ending.FAILED, f"{why}{accepted}"
     if not ours:
         return Ending.ONE_SIDED, "upstream compares no outputs"
     if rejected:
