@@ -118,7 +118,11 @@ def test_without_a_prediction_the_outputs_have_to_be_exact_and_the_reason_says_w
             Ending.FAILED,
             "AssertionError: 2 != 1",
         ),
-        (replace(PASSED, ran=Ran.DIED, told="killed by SIGSEGV\n  why: while it ran"), Ending.FAILED, "SIGSEGV"),
+        (
+            replace(PASSED, ran=Ran.DIED, told="killed by SIGSEGV\n  why: while it ran"),
+            Ending.FAILED,
+            "SIGSEGV",
+        ),
         (PASSED, Ending.ONE_SIDED, "compares no outputs"),
     ],
 )
