@@ -28,7 +28,7 @@ from ci.cases.qnn_files import PARAMS, count_operators
 from ci.cases.runners import OUTPUTS
 from ci.cases.spec import CaseSpec
 from ci.judging.budget import (
-    Excess,
+    Overrun,
     advise_on_budget,
     find_excesses,
     find_slow,
@@ -269,7 +269,7 @@ class CaseJudge:
         many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
         return [f"{many} back to the CPU ({named})"]
 
-    def find_excesses(self, compiled: Compiled) -> tuple[Excess, ...]:
+    def find_excesses(self, compiled: Compiled) -> tuple[Overrun, ...]:
         """Return what of a program or of its lowering is over the case's budget."""
         return find_excesses(compiled.footprint, self.limits.budget, self.budget)
 
@@ -346,7 +346,7 @@ class CaseJudge:
         return tuple(find_places(reason) or [find_factory(reference)] if reference else [])
 
 
-def name_excesses(excesses: Sequence[Excess]) -> list[Reason]:
+def name_excesses(excesses: Sequence[Overrun]) -> list[Reason]:
     """Return what is over a budget as reasons that fail a case."""
     return [Reason(Question.BUDGET, one.text) for one in excesses]
 

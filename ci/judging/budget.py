@@ -54,47 +54,47 @@ TIMELESS = "run it with a qnn_executor_runner that was built with EXECUTORCH_ENA
 
 
 @dataclass(frozen=True)
-class Excess:
+class Overrun:
     """A limit that is exceeded: what, by how much, and what to do."""
 
     text: str
     fix: str
 
 
-def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> tuple[Excess, ...]:
+def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> tuple[Overrun, ...]:
     """Return what exceeds a budget. A figure that is not known exceeds a limit of the model's
     ``own``: what cannot be checked is not within it."""
     return tuple(_find_excesses(footprint or Footprint(), budget, own))
 
 
-def _find_excesses(known: Footprint, budget: Budget, own: Budget) -> Iterator[Excess]:
+def _find_excesses(known: Footprint, budget: Budget, own: Budget) -> Iterator[Overrun]:
     for name, (what, fix) in FIGURES.items():
         limit, now = getattr(budget, name), getattr(known, name)
         if limit is None:
             continue
         if now is None:
             if getattr(own, name) is not None:
-                yield Excess(f"{name} = {limit:,} cannot be checked: {what} is not known", UNKNOWN)
+                yield Overrun(f"{name} = {limit:,} cannot be checked: {what} is not known", UNKNOWN)
         elif (now < limit) if name == LEAST else (now > limit):
             unit, apart = UNITS.get(name, " bytes"), abs(now - limit)
             share = f" ({100 * apart / limit:.0f} %)" if limit else ""
             side = "below" if name == LEAST else "above"
             text = f"{what} {now:,}{unit}, {apart:,}{unit}{share} {side} {name} = {limit:,}"
-            yield Excess(text, fix)
+            yield Overrun(text, fix)
     for glob, limit in budget.operators.items():
         nodes = [one for one in known.operators if fnmatchcase(one.op, glob)]
         found = sum(one.npu + one.cpu for one in nodes)
         if found > limit:
             text = f"{count(found, 'node')} of {glob}, {found - limit} more than its {limit}"
-            yield Excess(text, OPERATORS)
+            yield Overrun(text, OPERATORS)
 
 
 def find_slow(
     device: DeviceFigures | None, budget: Budget
-) -> tuple[tuple[Excess, ...], tuple[str, ...]]:
+) -> tuple[tuple[Overrun, ...], tuple[str, ...]]:
     """Return what exceeds a budget on a device by more than its spread, and warnings of what does
     by less. What a host's processor emulated is not judged: its times are not a device's."""
-    excesses: list[Excess] = []
+    excesses: list[Overrun] = []
     warnings: list[str] = []
     limits = ((name, getattr(budget, name)) for name in TIMES)
     for name, limit in limits if device and not device.emulated else ():
@@ -105,19 +105,19 @@ def find_slow(
             continue
         if now is None:
             told = f"{name} = {limit:,} cannot be checked: {what} is not known"
-            excesses.append(Excess(told, TIMELESS))
+            excesses.append(Overrun(told, TIMELESS))
         elif now > limit:
             within = f" ±{off:.2g}" if spread else ""
             told = f"{what} {now:,}{within}{unit}, {name} = {limit:,}"
             if now - off > limit:
                 hot = bool(device and device.throttled and spread)
-                excesses.append(Excess(f"{told}{', throttled' * hot}", HOT if hot else SLOW))
+                excesses.append(Overrun(f"{told}{', throttled' * hot}", HOT if hot else SLOW))
             else:
                 warnings.append(f"{told}: above its budget by less than its spread")
     return tuple(excesses), tuple(warnings)
 
 
-def advise_on_budget(excesses: Sequence[Excess]) -> list[str]:
+def advise_on_budget(excesses: Sequence[Overrun]) -> list[str]:
     """Return the line that says what to do."""
     fixes = dict.fromkeys(one.fix for one in excesses)
     return [f"  fix: {'; '.join(fixes)}; if it is meant, raise the budget"] if fixes else []

@@ -14,8 +14,7 @@ from msgspec import structs
 
 from ci.cases.cache import CompileResult
 from ci.cases.engine import Program, RunError, RunNotes, Sets
-from ci.cases.judged import CaseResult
-from ci.cases.judged import Run as ProgramRun
+from ci.cases.judged import CaseResult, Run
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
@@ -23,7 +22,7 @@ from ci.judging.figures import Array
 from ci.judging.gate import References
 from ci.judging.verdict import CaseFigures, ControlResult
 from ci.llm.controls import MAKERS, Repeated, judge_control
-from ci.llm.generation import Loop, Run, Step, run_decode, run_forced, run_free
+from ci.llm.generation import Generated, Loop, Step, run_decode, run_forced, run_free
 from ci.llm.interface import Interface
 from ci.llm.lowering import ReferenceRuns, Subject, read_runs
 from ci.llm.runtime import program_step
@@ -74,9 +73,9 @@ class LlmRun(CaseRun):
                 notes = opened.finish()
         except RunError as error:
             wall_s = time.monotonic() - began
-            self.evidence.run = ProgramRun(failure=str(error), wall_s=wall_s)
+            self.evidence.run = Run(failure=str(error), wall_s=wall_s)
             return self.end(Status.FAILED, f"run: {error}", read_tail(program.log))
-        self.evidence.run = ProgramRun(notes=notes, wall_s=time.monotonic() - began)
+        self.evidence.run = Run(notes=notes, wall_s=time.monotonic() - began)
         self.remarks.append(describe_speed(notes))
         reasons += self.delegation_faults(program.compiled)
         return self.end(Status.FAILED if reasons else Status.PASSED, "; ".join(reasons))
@@ -107,7 +106,9 @@ class LlmRun(CaseRun):
             return reasons
         return reasons + self.judge_controls(interface, step, forced, runs)
 
-    def compare_prefill(self, forced: Run, alone: Run, runs: ReferenceRuns) -> list[str]:
+    def compare_prefill(
+        self, forced: Generated, alone: Generated, runs: ReferenceRuns
+    ) -> list[str]:
         """Return at which step prefill followed by decode chooses another token than decode alone,
         where the model chooses the same and its margin is above the noise."""
         start, ties = len(runs.prompt) - 1, runs.model.ties()
@@ -128,7 +129,7 @@ class LlmRun(CaseRun):
             f"quantized: its logits have {reached:.1f} dB against float32, {least:g} are wanted"
         ]
 
-    def note_figures(self, verdict: Verdict, forced: Run, runs: ReferenceRuns) -> None:
+    def note_figures(self, verdict: Verdict, forced: Generated, runs: ReferenceRuns) -> None:
         """Take down the figures of the forced run, which has every step."""
         model, float32 = runs.model.run, runs.float32
         program = compare_float(forced.logits, float32)
@@ -150,7 +151,7 @@ class LlmRun(CaseRun):
             + f"; top-1 {program.agreement:.0%} and KL {program.divergence:.3f} against float32"
         )
 
-    def describe(self, free: Run, runs: ReferenceRuns) -> None:
+    def describe(self, free: Generated, runs: ReferenceRuns) -> None:
         """Note the text, and how far it is the float32 model's."""
         self.text = self.show((*runs.prompt, *free.tokens))
         pairs = zip(free.tokens, runs.text, strict=False)
@@ -166,7 +167,7 @@ class LlmRun(CaseRun):
             self.evidence.warnings += (told,)
 
     def judge_controls(
-        self, interface: Interface, step: Step, forced: Run, runs: ReferenceRuns
+        self, interface: Interface, step: Step, forced: Generated, runs: ReferenceRuns
     ) -> list[str]:
         """Return which wrong runs the verdict accepts."""
         subject = Repeated(interface, step, runs.prompt, forced, self.subject.eos)

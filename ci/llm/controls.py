@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ci.judging.figures import Array
-from ci.llm.generation import Loop, Run, Step
+from ci.llm.generation import Generated, Loop, Step
 from ci.llm.interface import Interface
 from ci.llm.verdict import Reference, Verdict, judge_forced
 from ci.report.schema import ControlKind
@@ -24,14 +24,14 @@ class Repeated:
     interface: Interface
     step: Step
     prompt: Sequence[int]
-    run: Run
+    run: Generated
     eos: int
 
     def repeat(
         self,
         spoil: Callable[[Sequence[Array], int], Sequence[Array]] | None = None,
         caches: Callable[[Loop], list[Array]] | None = None,
-    ) -> Run:
+    ) -> Generated:
         """Run the prompt and STEPS tokens again. ``spoil`` changes what the method takes, once the
         prompt is in the caches; ``caches`` gives other caches then."""
         spoiling = False
@@ -47,24 +47,24 @@ class Repeated:
         given = self.run.fed[len(self.prompt) :][:STEPS]
         rows = [first, *(loop.feed([token])[0] for token in given)]
         fed = (*self.prompt, *given)
-        return Run(fed, tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
+        return Generated(fed, tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
 
 
-def _token_zero(one: Repeated) -> Run:
+def _token_zero(one: Repeated) -> Generated:
     """https://github.com/pytorch/executorch/issues/20168"""
     return replace(one.run, tokens=(0,) * len(one.run.tokens))
 
 
-def _top_two(one: Repeated) -> Run:
+def _top_two(one: Repeated) -> Generated:
     return replace(one.run, tokens=tuple(int(row.argsort()[-2]) for row in one.run.logits))
 
 
-def _previous_logits(one: Repeated) -> Run:
+def _previous_logits(one: Repeated) -> Generated:
     logits = np.concatenate([one.run.logits[:1], one.run.logits[:-1]])
-    return Run(one.run.fed, tuple(int(row.argmax()) for row in logits), logits)
+    return Generated(one.run.fed, tuple(int(row.argmax()) for row in logits), logits)
 
 
-def _endless(one: Repeated) -> Run | None:
+def _endless(one: Repeated) -> Generated | None:
     """A text that never ends: None if the right one does not either."""
     if one.eos not in one.run.tokens:
         return None
@@ -73,7 +73,7 @@ def _endless(one: Repeated) -> Run | None:
     return replace(one.run, tokens=tuple(tokens))
 
 
-def _caches_shifted(one: Repeated) -> Run:
+def _caches_shifted(one: Repeated) -> Generated:
     def spoil(arrays: Sequence[Array], layers: int) -> list[Array]:
         caches = [np.roll(held, 1, 3 if n < layers else 2) for n, held in enumerate(arrays[3:])]
         return [*arrays[:3], *caches]
@@ -81,7 +81,7 @@ def _caches_shifted(one: Repeated) -> Run:
     return one.repeat(spoil)
 
 
-def _mask_inverted(one: Repeated) -> Run:
+def _mask_inverted(one: Repeated) -> Generated:
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
         mask = arrays[1]
         return [arrays[0], (mask.max() + mask.min() - mask).astype(mask.dtype), *arrays[2:]]
@@ -89,7 +89,7 @@ def _mask_inverted(one: Repeated) -> Run:
     return one.repeat(spoil)
 
 
-def _mask_infinite(one: Repeated) -> Run:
+def _mask_infinite(one: Repeated) -> Generated:
     """Nothing is attended; https://github.com/pytorch/executorch/issues/18812"""
 
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
@@ -99,14 +99,14 @@ def _mask_infinite(one: Repeated) -> Run:
     return one.repeat(spoil)
 
 
-def _position_off(one: Repeated) -> Run:
+def _position_off(one: Repeated) -> Generated:
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
         return [*arrays[:2], arrays[2] + np.int32(1), *arrays[3:]]
 
     return one.repeat(spoil)
 
 
-def _other_prompt(one: Repeated) -> Run:
+def _other_prompt(one: Repeated) -> Generated:
     def caches(loop: Loop) -> list[Array]:
         other = Loop(loop.interface, one.step)
         other.feed([*one.prompt[:1], *reversed(one.prompt[1:])])
@@ -115,11 +115,11 @@ def _other_prompt(one: Repeated) -> Run:
     return one.repeat(caches=caches)
 
 
-def _prefill_ignored(one: Repeated) -> Run:
+def _prefill_ignored(one: Repeated) -> Generated:
     return one.repeat(caches=lambda loop: loop.interface.empty_caches())
 
 
-MAKERS: Mapping[ControlKind, Callable[[Repeated], Run | None]] = {
+MAKERS: Mapping[ControlKind, Callable[[Repeated], Generated | None]] = {
     ControlKind.TOKEN_ZERO: _token_zero,
     ControlKind.TOP_TWO: _top_two,
     ControlKind.PREVIOUS_LOGITS: _previous_logits,
@@ -133,7 +133,7 @@ MAKERS: Mapping[ControlKind, Callable[[Repeated], Run | None]] = {
 }
 
 
-def judge_control(run: Run, reference: Reference) -> tuple[bool, Verdict]:
+def judge_control(run: Generated, reference: Reference) -> tuple[bool, Verdict]:
     """Return whether a wrong run is rejected at a step whose margin is above the noise."""
     steps = len(run.tokens)
     wanted = replace(

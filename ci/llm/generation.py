@@ -79,7 +79,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Run:
+class Generated:
     """What a generation gave: ``tokens`` that were chosen, and the ``logits`` [step, vocabulary]
     that each was chosen from; ``fed`` are the tokens that were put in."""
 
@@ -88,27 +88,27 @@ class Run:
     logits: Array
 
 
-def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] = ()) -> Run:
+def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] = ()) -> Generated:
     """Generate greedily up to ``count`` tokens, each fed back; stop behind one of ``stop``."""
     rows = [loop.feed(prompt)[-1]]
     tokens = [int(np.argmax(rows[-1]))]
     while len(tokens) < count and tokens[-1] not in stop:
         rows.append(loop.feed(tokens[-1:])[0])
         tokens.append(int(np.argmax(rows[-1])))
-    return Run((*prompt, *tokens[:-1]), tuple(tokens), np.stack(rows))
+    return Generated((*prompt, *tokens[:-1]), tuple(tokens), np.stack(rows))
 
 
-def run_forced(loop: Loop, prompt: Sequence[int], given: Sequence[int]) -> Run:
+def run_forced(loop: Loop, prompt: Sequence[int], given: Sequence[int]) -> Generated:
     """Feed the prompt and then ``given`` tokens, whatever is chosen: the logits after the prompt
     and after each of them."""
     rows = [loop.feed(prompt)[-1], *(loop.feed([token])[0] for token in given)]
-    return Run((*prompt, *given), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
+    return Generated((*prompt, *given), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
 
 
-def run_decode(loop: Loop, tokens: Sequence[int]) -> Run:
+def run_decode(loop: Loop, tokens: Sequence[int]) -> Generated:
     """Feed tokens one by one by the decode method alone: the logits after each."""
     rows = [loop.feed([token])[0] for token in tokens]
-    return Run(tuple(tokens), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
+    return Generated(tuple(tokens), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
 
 
 def eager_step(modules: dict[int, Any]) -> Step:

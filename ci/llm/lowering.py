@@ -15,7 +15,7 @@ from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Staging
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array
-from ci.llm.generation import Loop, Run, eager_step, run_decode, run_forced, run_free
+from ci.llm.generation import Generated, Loop, eager_step, run_decode, run_forced, run_free
 from ci.llm.interface import DECODE, PREFILL, Interface, describe_methods
 from ci.llm.recipes import RECIPES
 from ci.llm.verdict import Reference
@@ -312,9 +312,9 @@ def read_runs(directory: Path) -> ReferenceRuns:
     return ReferenceRuns(
         msgspec.json.decode((directory / INTERFACE).read_bytes(), type=Interface),
         numbers["prompt"],
-        Reference(Run(numbers["fed"], numbers["tokens"], arrays["logits"]), arrays["noise"]),
+        Reference(Generated(numbers["fed"], numbers["tokens"], arrays["logits"]), arrays["noise"]),
         Reference(
-            Run(numbers["fed"][: len(alone)], tuple(alone.argmax(axis=1).tolist()), alone),
+            Generated(numbers["fed"][: len(alone)], tuple(alone.argmax(axis=1).tolist()), alone),
             arrays["noise_alone"],
         ),
         arrays["float_logits"],

@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 
 from ci.cases.engine import RunNotes
-from ci.cases.judged import CaseResult, Evidence, SessionOptions, make_case
-from ci.cases.judged import Run as ProgramRun
+from ci.cases.judged import CaseResult, Evidence, Run, SessionOptions, make_case
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import ScratchPool
 from ci.cases.session import Phases, Session
@@ -106,7 +105,7 @@ def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> 
     notes = RunNotes(run_ms=foreign.step_s * 1000)
     known = Evidence(
         figures=CaseFigures(equal=likeness.agreement if likeness else None),
-        run=ProgramRun(notes=notes),
+        run=Run(notes=notes),
         warnings=()
         if likeness
         else ("without --weights nothing but the form of its tokens and logits is judged",),

@@ -70,9 +70,9 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def _read_json(path: Path) -> Tokenizer:
-    from tokenizers import Tokenizer as HuggingFace
+    import tokenizers
 
-    held = HuggingFace.from_file(str(path))
+    held = tokenizers.Tokenizer.from_file(str(path))
     beside = path.with_name("tokenizer_config.json")
     named: Any = json.loads(beside.read_bytes()) if beside.is_file() else {}
     found = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ci.judging.figures import Array
-from ci.llm.generation import Run
+from ci.llm.generation import Generated
 
 MARGIN_DB = 10.0  # that an error may be above its prediction, as max_above_noise_db is by default
 NONE_DB = 200.0  # the SQNR of equal logits
@@ -24,7 +24,7 @@ class Reference:
     """What a run is judged by: the model's own ``run``, and the ``noise`` that is predicted: mean
     squares of the logits' errors, [disturbed run, step]."""
 
-    run: Run
+    run: Generated
     noise: Array
 
     def allowed(self) -> Array:
@@ -59,7 +59,7 @@ class Verdict:
     rejected: frozenset[int] = frozenset()
 
 
-def judge_forced(run: Run, reference: Reference) -> Verdict:
+def judge_forced(run: Generated, reference: Reference) -> Verdict:
     """Compare every step of a run that was fed with the reference's tokens. Raises ValueError if it
     was fed with others."""
     if run.fed != reference.run.fed:
@@ -67,7 +67,7 @@ def judge_forced(run: Run, reference: Reference) -> Verdict:
     return _judge(run, reference, len(reference.run.tokens))
 
 
-def judge_free(run: Run, reference: Reference) -> Verdict:
+def judge_free(run: Generated, reference: Reference) -> Verdict:
     """Compare a run that was fed with its own tokens, up to the first that differs: behind it the
     texts are different ones. A run that ends earlier or later than the reference is at fault unless
     a tie came before."""
@@ -84,7 +84,7 @@ def _figures(one: Verdict) -> tuple[int, int, int, float, float, frozenset[int]]
     return one.steps, one.equal, one.tied, one.sqnr_db, one.predicted_db, one.rejected
 
 
-def _judge(run: Run, reference: Reference, steps: int) -> Verdict:
+def _judge(run: Generated, reference: Reference, steps: int) -> Verdict:
     wanted, allowed, ties = reference.run, reference.allowed(), reference.ties()
     made = run.logits[:steps].astype(np.float64)
     right = wanted.logits[:steps].astype(np.float64)

@@ -24,6 +24,7 @@ EXEMPT = {
     "tests/integration/test_documented_commands_run.py",
     "tests/integration/workflows/test_examples.py",
     "tests/integration/workflows/test_pr.py",
+    "tests/unit/ci/audit/test_operators.py",
     "tests/unit/ci/gate/test_plan.py",
     "tests/unit/ci/onnx/test_options.py",
 }

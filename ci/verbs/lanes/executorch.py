@@ -43,7 +43,8 @@ def run_specs(
     if isinstance(runner, str):
         found = find_runner(runner, pool, variables, options, phases.progress)
     else:  # a device
-        found, emulator = runner, make_runner(pool, options.timeout_s)
+        found = runner
+        emulator = make_runner(pool, options.timeout_s, quantizes=options.backend.is_lpai)
     session = Session(
         name=SESSION,
         specs=specs,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ci.llm import tiny
 from ci.llm.config import DecoderConfig
-from ci.llm.generation import Loop, Run, Step, eager_step, run_forced, run_free
+from ci.llm.generation import Generated, Loop, Step, eager_step, run_forced, run_free
 from ci.llm.interface import Interface
 from ci.llm.lowering import ReferenceRuns
 from ci.llm.tokenizers import Tokenizer
@@ -31,9 +31,9 @@ class Tiny:
     def step(self, decoder: Any) -> Step:
         return eager_step({1: decoder, PREFILL: decoder})
 
-    def generate(self, decoder: Any) -> Run:
+    def generate(self, decoder: Any) -> Generated:
         return run_free(Loop(self.interface, self.step(decoder)), self.runs.prompt, 40, (2,))
 
-    def force(self, step: Step) -> Run:
+    def force(self, step: Step) -> Generated:
         given = self.runs.model.run.fed[len(self.runs.prompt) :]
         return run_forced(Loop(self.interface, step), self.runs.prompt, given)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ci.llm.generation import Run
+from ci.llm.generation import Generated
 from ci.llm.verdict import (
     Reference,
     compare_float,
@@ -18,14 +18,14 @@ from ci.llm.verdict import (
 
 # Four tokens; at step 2 the two best are nearly equal. Noise of 0.01 allows 0.063 between them.
 LOGITS = np.array([[5, 1, 0, 0], [0, 5, 1, 0], [5, 4.95, 0, 0], [0, 0, 1, 5]], np.float32)
-RUN = Run((9, 0, 1, 0), (0, 1, 0, 3), LOGITS)
+RUN = Generated((9, 0, 1, 0), (0, 1, 0, 3), LOGITS)
 REFERENCE = Reference(RUN, np.full((2, 4), 0.01**2))
 
 
-def change(step: int, token: int, by: float) -> Run:
+def change(step: int, token: int, by: float) -> Generated:
     logits = LOGITS.copy()
     logits[step, token] += by
-    return Run(RUN.fed, tuple(map(int, logits.argmax(axis=1))), logits)
+    return Generated(RUN.fed, tuple(map(int, logits.argmax(axis=1))), logits)
 
 
 def test_noise_as_predicted_passes() -> None:
@@ -66,14 +66,14 @@ def test_a_free_run_is_compared_up_to_the_first_tie_that_differs() -> None:
     other = change(2, 1, 0.052)
     logits = other.logits.copy()
     logits[3] = [5, 0, 0, 0]  # another text from here on
-    run = Run((9, 0, 1, 1), (0, 1, 1, 0), logits)
+    run = Generated((9, 0, 1, 1), (0, 1, 1, 0), logits)
     verdict = judge_free(run, REFERENCE)
     assert (verdict.faults, verdict.steps) == ((), 3)
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_free_run_that_ends_early_is_wrong(count: int) -> None:
-    run = Run(RUN.fed[:count], RUN.tokens[:count], LOGITS[:count])
+    run = Generated(RUN.fed[:count], RUN.tokens[:count], LOGITS[:count])
     assert f"it has {count} tokens, the model 4" in judge_free(run, REFERENCE).faults[-1]
 
 
