@@ -289,8 +289,7 @@ def test_the_suite_s_programs_give_the_same_bits_on_a_device(
             assert 0 < figures["p50_ms"] <= figures["p90_ms"]
             assert min(figures["loads_ms"]) <= figures["load_ms"] <= max(figures["loads_ms"])
             assert figures["peak_memory_bytes"] > 50e6
-            # The trace's clock is that of the runner.
-            assert 0.2 < figures["p50_ms"] / case["run_ms"] < 5
+            assert 0.01 < figures["p50_ms"] < 1000 * case["run_s"]  # in milliseconds
         sent += re.findall(r"; ([\d,]+) bytes were sent", " ".join(report["remarks"]))
     assert len(sent[0]) > len("99,999,999")
     assert sent[1] == "0"

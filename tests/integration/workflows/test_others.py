@@ -107,6 +107,7 @@ def test_the_nightly_run_has_every_lowering_choice(project: Project) -> None:
     assert list_results(project.github.run_document(document)) == {"choices": "success"}
     assert project.ran == [
         "tests tests/integration/emulator/test_lowering_choices.py",
+        "tests tests/integration/upstream",
         "tests tests/integration/device",
     ]
     project.end_with({"tests": {"code": 1}})

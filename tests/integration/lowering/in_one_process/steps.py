@@ -51,6 +51,7 @@ from ci.models.model import Model  # noqa: E402
 from ci.models.schemes import FLOAT16, Scheme  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.models.user_models import Source  # noqa: E402
+from ci.report.schema import Footprint  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
 from provisioning.manifest.pairs import read_pairs  # noqa: E402
 from provisioning.manifest.targets import Backend  # noqa: E402
@@ -334,9 +335,11 @@ def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
 ) -> None:
     seen = []
 
-    def compile_program(self: Any, module: Any, choices: Choices) -> tuple[bytes, Delegation]:
+    def compile_program(
+        self: Any, module: Any, choices: Choices
+    ) -> tuple[bytes, Delegation, Footprint]:
         seen.append(bool(module.total.any()))
-        return b"program", Delegation(1, 0, 1)
+        return b"program", Delegation(1, 0, 1), Footprint(program_bytes=7)
 
     example = make_model().evaluation[0]
     graph = torch.export.export(Counting(), example, strict=True).module()
@@ -345,6 +348,7 @@ def test_a_quantized_model_is_compiled_with_the_state_that_it_began_with(
     compiled = make_lowering(tmp_path).write()
     assert seen == [False]
     assert (compiled.program, compiled.sets, compiled.size_bytes) == ("program.pte", 4, 7)
+    assert compiled.footprint == Footprint(program_bytes=7)
     names = ("program.pte", "inputs/3_0.raw", "float/0_1.low.raw", "quantized/3_0.raw")
     assert all((tmp_path / name).is_file() for name in names)
 
