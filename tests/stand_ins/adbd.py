@@ -1,22 +1,32 @@
-"""A phone's adbd, as far as shells need it, over TCP: real adb clients connect to it.
+"""A phone's adbd, as far as shells and files need it, over TCP: real adb clients connect to it.
 
 Written from AOSP's packages/modules/adb: docs/dev/protocol.md (messages, CNXN, OPEN, OKAY, WRTE,
-CLSE), docs/dev/services.md (``shell,v2``) and shell_protocol.h (packets of a shell). A phone's
-tools are this computer's: ``getprop`` and the like are scripts in a directory on PATH.
+CLSE), docs/dev/services.md (``shell,v2``, ``sync:``), shell_protocol.h (packets of a shell) and
+docs/dev/sync.md, once SYNC.TXT (files). A phone's tools are this computer's: ``getprop`` and the
+like are scripts in a directory on PATH. Its paths are this computer's, too.
 
 Run: ``python -m tests.stand_ins.adbd PORT ROOT [FAULT]``; it prints ``ready`` when it listens.
+The link is as slow as the file ROOT/bytes_per_s says, while it is there. SIGUSR1 reboots the phone:
+what it runs ends, the link breaks, and after DOWN_S it listens again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import queue
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 CNXN, AUTH, OPEN, OKAY, CLSE, WRTE = (
     int.from_bytes(word, "little")
@@ -26,17 +36,44 @@ VERSION, MAX_DATA = 0x01000001, 1 << 20  # protocol.md: from this version on no 
 TOKEN, SIGNATURE = 1, 2
 STDIN, STDOUT, STDERR, EXIT, CLOSE_STDIN = range(5)  # shell_protocol.h
 HEADER = struct.Struct("<6I")
+CHUNK, MOST_PATH, COUNTED = 1 << 16, 1024, struct.Struct("<4sI")  # sync.md: DATA, a path, a request
+ROOM = 1 << 20  # bytes that a phone with the fault "full" takes
+DOWN_S = 0.5
 BANNER = b"device::ro.product.name=stand_in;ro.product.model=Stand-in"
 FEATURES = b";features=shell_v2,cmd"
+
+
+class Phone:
+    """What outlives a connection: files, and what runs."""
+
+    def __init__(self, root: Path, fault: str) -> None:
+        self.root, self.fault = root, fault
+        self.links: list[Link] = []
+        self.groups: list[int] = []
+
+    def wait_for(self, count: int) -> None:
+        """Take the time that bytes need on the link."""
+        with contextlib.suppress(OSError, ValueError):
+            time.sleep(count / float((self.root / "bytes_per_s").read_text()))
+
+    def go_down(self) -> None:
+        for group in self.groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        for link in self.links:
+            with contextlib.suppress(OSError):
+                link.peer.shutdown(socket.SHUT_RDWR)
+        self.groups, self.links = [], []
 
 
 class Link:
     """One client's connection; messages of several streams take turns on it."""
 
-    def __init__(self, peer: socket.socket, root: Path, fault: str) -> None:
-        self.peer, self.root, self.fault = peer, root, fault
+    def __init__(self, peer: socket.socket, phone: Phone) -> None:
+        self.peer, self.phone = peer, phone
+        self.root, self.fault = phone.root, phone.fault
         self.sending = threading.Lock()
-        self.streams: dict[int, Shell] = {}
+        self.streams: dict[int, Shell | Sync] = {}
         self.received = 0
 
     def send(self, command: int, first: int, second: int, data: bytes = b"") -> None:
@@ -44,14 +81,16 @@ class Link:
             command, first, second, len(data), sum(data) & 0xFFFFFFFF, command ^ 0xFFFFFFFF
         )
         with self.sending:
+            self.phone.wait_for(len(data))
             self.peer.sendall(head + data)
 
     def read(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
-            more = self.peer.recv(count - len(data))
+            more = self.peer.recv(min(count - len(data), CHUNK))
             if not more:
                 raise ConnectionError
+            self.phone.wait_for(len(more))
             data += more
         return data
 
@@ -66,8 +105,8 @@ class Link:
             pass
         finally:
             self.peer.close()
-            for shell in list(self.streams.values()):
-                shell.hang_up()
+            for stream in list(self.streams.values()):
+                stream.hang_up()
 
     def take(self, command: int, first: int, second: int, data: bytes) -> None:
         if command == CNXN:
@@ -86,9 +125,9 @@ class Link:
             self.received += len(data)
             if self.fault == "breaks" and self.received > MAX_DATA:
                 raise ConnectionError
-            if shell := self.streams.get(second):
+            if stream := self.streams.get(second):
                 self.send(OKAY, second, first)
-                shell.feed(data)
+                stream.feed(data)
             else:
                 self.send(CLSE, 0, first)
         elif command == OKAY and second in self.streams:
@@ -98,22 +137,41 @@ class Link:
 
     def open(self, remote: int, service: str) -> None:
         kind, _, script = service.partition(":")
-        if kind.split(",")[:2] != ["shell", "v2"]:  # services.md: CLSE refuses a service
-            self.send(CLSE, 0, remote)
-            return
         local = len(self.streams) + 1 + self.received % 1000
         while local in self.streams:
             local += 1
-        self.streams[local] = Shell(self, local, remote, script)
+        if kind == "sync":
+            self.streams[local] = Sync(self, local, remote)
+        elif kind.split(",")[:2] == ["shell", "v2"]:
+            self.streams[local] = Shell(self, local, remote, script)
+        else:  # services.md: CLSE refuses a service
+            self.send(CLSE, 0, remote)
 
 
-class Shell:
-    """One ``shell,v2`` stream and its process."""
+class Stream:
+    """One stream of a link."""
 
-    def __init__(self, link: Link, local: int, remote: int, script: str) -> None:
+    def __init__(self, link: Link, local: int, remote: int) -> None:
         self.link, self.local, self.remote = link, local, remote
         self.ready = threading.Semaphore(0)  # a WRTE waits for the OKAY of the one before
         self.writing = threading.Lock()
+
+    def put(self, data: bytes) -> None:
+        with self.writing:
+            self.link.send(WRTE, self.local, self.remote, data)
+            self.ready.acquire()
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            self.link.send(CLSE, self.local, self.remote)
+        self.link.streams.pop(self.local, None)
+
+
+class Shell(Stream):
+    """One ``shell,v2`` stream and its process."""
+
+    def __init__(self, link: Link, local: int, remote: int, script: str) -> None:
+        super().__init__(link, local, remote)
         self.buffer = b""
         environment = {
             "PATH": f"{link.root}/bin:/usr/bin:/bin",
@@ -129,6 +187,7 @@ class Shell:
             cwd=link.root,
             start_new_session=True,
         )
+        link.phone.groups.append(self.process.pid)
         link.send(OKAY, local, remote)
         self.pumps = [
             threading.Thread(target=self.pump, args=(STDOUT, self.process.stdout), daemon=True),
@@ -139,10 +198,7 @@ class Shell:
         threading.Thread(target=self.finish, daemon=True).start()
 
     def write(self, kind: int, data: bytes) -> None:
-        with self.writing:
-            packet = struct.pack("<BI", kind, len(data)) + data
-            self.link.send(WRTE, self.local, self.remote, packet)
-            self.ready.acquire()
+        self.put(struct.pack("<BI", kind, len(data)) + data)
 
     def pump(self, kind: int, stream: object) -> None:
         try:
@@ -155,12 +211,9 @@ class Shell:
         for pump in self.pumps:
             pump.join()
         code = self.process.wait()
-        try:
+        with contextlib.suppress(OSError):
             self.write(EXIT, bytes([code if code >= 0 else 128 - code]))
-            self.link.send(CLSE, self.local, self.remote)
-        except OSError:
-            pass
-        self.link.streams.pop(self.local, None)
+        self.end()
 
     def feed(self, data: bytes) -> None:
         self.buffer += data
@@ -179,21 +232,185 @@ class Shell:
                 pass
 
     def hang_up(self) -> None:
-        """As a phone does when the client goes: its shell gets SIGHUP, what it started stays."""
+        """As a phone does when the client goes: its shell gets SIGHUP and no more input, what it
+        started stays."""
         self.ready.release(1 << 20)
+        if self.process.stdin:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGHUP)
 
 
+class SyncError(Exception):
+    """Why a request fails; ``drain`` if its DATA still comes."""
+
+    def __init__(self, words: str, *, drain: bool = False) -> None:
+        super().__init__(words)
+        self.drain = drain
+
+
+class Sync(Stream):
+    """One ``sync:`` stream, in version 1: v2 is asked for only if the banner has stat_v2 and the
+    like. Requests are a word, a length and a path (sync.md)."""
+
+    def __init__(self, link: Link, local: int, remote: int) -> None:
+        super().__init__(link, local, remote)
+        self.fed: queue.Queue[bytes] = queue.Queue()
+        self.buffer = b""
+        link.send(OKAY, local, remote)
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def feed(self, data: bytes) -> None:
+        self.fed.put(data)
+
+    def hang_up(self) -> None:
+        self.ready.release(1 << 20)
+        self.fed.put(b"")
+
+    def read(self, count: int) -> bytes:
+        while len(self.buffer) < count:
+            more = self.fed.get()
+            if not more:
+                raise ConnectionError
+            self.buffer += more
+        data, self.buffer = self.buffer[:count], self.buffer[count:]
+        return data
+
+    def serve(self) -> None:
+        answers = {b"STAT": self.stat, b"LIST": self.list, b"SEND": self.take, b"RECV": self.give}
+        with contextlib.suppress(OSError):
+            while True:
+                word, length = COUNTED.unpack(self.read(COUNTED.size))
+                if word == b"QUIT":
+                    break
+                try:
+                    if length > MOST_PATH:
+                        raise SyncError("path too long")  # noqa: TRY301
+                    path = os.fsdecode(self.read(length))
+                    if word not in answers:
+                        raise SyncError(f"unknown command {word.hex()}")  # noqa: TRY301
+                    answers[word](path)
+                except SyncError as error:
+                    text = str(error).encode()
+                    self.put(COUNTED.pack(b"FAIL", len(text)) + text)
+                    self.drain(error)
+                    break  # adbd ends the stream after a failure
+        self.end()
+
+    def drain(self, error: SyncError) -> None:
+        """Old clients read the failure only after all their DATA."""
+        while error.drain:
+            word, length = COUNTED.unpack(self.read(COUNTED.size))
+            if word != b"DATA":
+                return
+            self.read(length)
+
+    def stat(self, path: str) -> None:
+        """Mode, size and time of a file, not followed; zeros if there is none."""
+        try:
+            found = os.lstat(path)
+            row = (found.st_mode, found.st_size & 0xFFFFFFFF, int(found.st_mtime))
+        except OSError:
+            row = (0, 0, 0)
+        self.put(struct.pack("<4s3I", b"STAT", *row))
+
+    def list(self, path: str) -> None:
+        """DENT for each entry, then DONE, which is as long. No directory: no entry."""
+        with contextlib.suppress(OSError):
+            for name in (".", "..", *(entry.name for entry in Path(path).iterdir())):
+                found = os.lstat(f"{path}/{name}")
+                data = os.fsencode(name)
+                row = (found.st_mode, found.st_size & 0xFFFFFFFF, int(found.st_mtime), len(data))
+                self.put(struct.pack("<4s4I", b"DENT", *row) + data)
+        self.put(struct.pack("<4s4I", b"DONE", 0, 0, 0, 0))
+
+    def give(self, path: str) -> None:
+        try:
+            with Path(path).open("rb") as file:
+                while data := file.read(CHUNK):
+                    self.put(COUNTED.pack(b"DATA", len(data)) + data)
+        except ConnectionError:
+            raise
+        except OSError as error:
+            raise SyncError(f"open failed: {error.strerror}") from error
+        self.put(COUNTED.pack(b"DONE", 0))
+
+    def take(self, path: str) -> None:
+        """``path,mode``, DATA until DONE with the time. What does not arrive whole is removed."""
+        name, comma, mode = path.rpartition(",")
+        if not comma or not mode.isdigit():
+            raise SyncError("bad mode" if comma else "missing , in ID_SEND")
+        if name.endswith("/"):
+            raise SyncError("couldn't create file: Is a directory", drain=True)
+        bits = int(mode)
+        there = Path(name)
+        try:
+            there.parent.mkdir(mode=0o775, parents=True, exist_ok=True)
+            there.unlink(missing_ok=True)
+            if stat.S_ISLNK(bits):
+                there.symlink_to(os.fsdecode(b"".join(self.chunks())).rstrip("\0"))
+            else:
+                self.write_file(there, bits & 0o777)
+        except ConnectionError:
+            there.unlink(missing_ok=True)
+            raise
+        except OSError as error:
+            what = "write failed" if error.errno == errno.ENOSPC else "couldn't create file"
+            raise SyncError(f"{what}: {error.strerror}", drain=True) from error
+        self.put(COUNTED.pack(b"OKAY", 0))
+
+    def write_file(self, there: Path, bits: int) -> None:
+        room = ROOM if self.link.fault == "full" else 1 << 62
+        try:
+            with there.open("xb") as file:
+                for data in self.chunks():
+                    room -= len(data)
+                    if room < 0:
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301
+                    file.write(data)
+        except OSError:
+            there.unlink(missing_ok=True)
+            raise
+        # A user's bits are those of the group and of others, too.
+        there.chmod(bits | (bits >> 3) & 0o070 | ((bits | (bits >> 3) & 0o070) >> 3) & 0o007)
+        os.utime(there, (self.time, self.time))
+
+    def chunks(self) -> Iterator[bytes]:
+        while True:
+            word, length = COUNTED.unpack(self.read(COUNTED.size))
+            if word == b"DONE":
+                self.time = length
+                return
+            if word != b"DATA" or length > CHUNK:
+                raise SyncError("oversize data message" if word == b"DATA" else "invalid data")
+            yield self.read(length)
+
+
+class Reboot(Exception):  # noqa: N818 - nothing went wrong
+    """SIGUSR1 came."""
+
+
+def reboot(number: int, frame: object) -> NoReturn:
+    raise Reboot
+
+
 def main() -> None:
     port, root = int(sys.argv[1]), Path(sys.argv[2])
-    fault = sys.argv[3] if len(sys.argv) > 3 else ""
-    listener = socket.create_server(("127.0.0.1", port))
-    sys.stdout.write(f"ready {listener.getsockname()[1]}\n")
-    sys.stdout.flush()
+    phone = Phone(root, sys.argv[3] if len(sys.argv) > 3 else "")
+    signal.signal(signal.SIGUSR1, reboot)
     while True:
-        peer, _ = listener.accept()
-        threading.Thread(target=Link(peer, root, fault).serve, daemon=True).start()
+        with socket.create_server(("127.0.0.1", port)) as listener:
+            port = listener.getsockname()[1]
+            sys.stdout.write(f"ready {port}\n")
+            sys.stdout.flush()
+            with contextlib.suppress(Reboot):
+                while True:
+                    link = Link(listener.accept()[0], phone)
+                    phone.links.append(link)
+                    threading.Thread(target=link.serve, daemon=True).start()
+        phone.go_down()
+        time.sleep(DOWN_S)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ import pytest
 from ci.device.connection import Device, open_device
 from provisioning.store.store import store_home
 
+SLOW_LINK = Path(__file__).parents[2] / "stand_ins/slow_link.py"
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 GETPROP = """#!/bin/sh
 case $1 in
@@ -28,11 +31,15 @@ esac
 
 
 class Lab(NamedTuple):
-    """A device, the directory that is ours on it, and one whose programs it finds first."""
+    """A device, the directory that is ours on it, and one whose programs it finds first. Its link
+    is as slow as ``slow`` says while that file is there; ``reboot`` ends what it runs and breaks
+    the link, and returns when it is back."""
 
     device: Device
     place: Path
     bin: Path
+    slow: Path = Path()
+    reboot: Callable[[], None] = lambda: None
 
 
 def free_port() -> int:
@@ -80,6 +87,8 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     (folder / "config").write_text(
         f"Host board\nHostName 127.0.0.1\nPort {port}\nUser {user}\nIdentityFile {folder}/key\n"
         f"UserKnownHostsFile {folder}/known\nIdentitiesOnly yes\n"
+        f"Match exec \"test -f '{tmp_path}/slow'\"\n"
+        f"ProxyCommand {sys.executable} {SLOW_LINK} %h %p '{tmp_path}/slow'\n"
     )
     client = tmp_path / "client"
     client.mkdir()
@@ -89,17 +98,39 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setenv("PATH", f"{client}:{os.environ['PATH']}")
     if os.getuid() == 0:  # sshd of root asks for it, as Debian's unit makes it
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    words = [SSHD, "-D", "-e", "-f", str(folder / "sshd_config")]
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log, stdout=log
-        )
-    try:
-        wait_for(port, folder / "log")
-        place = tmp_path / "on board"
-        yield Lab(open_device("ssh:board", str(place)), place, programs)
-    finally:
-        process.terminate()
-        process.wait()
+        processes = [subprocess.Popen(words, stderr=log, stdout=log)]
+
+        def reboot() -> None:
+            for pid in list_tree(processes[-1].pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            processes[-1].wait()
+            processes.append(subprocess.Popen(words, stderr=log, stdout=log))
+            wait_for(port, folder / "log", fail=True)
+
+        try:
+            wait_for(port, folder / "log")
+            place = tmp_path / "on board"
+            device = open_device("ssh:board", str(place))
+            yield Lab(device, place, programs, tmp_path / "slow", reboot)
+        finally:
+            processes[-1].terminate()
+            processes[-1].wait()
+
+
+def list_tree(root: int) -> list[int]:
+    """Return a process and all that descend from it."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
 
 
 def wait_for(port: int, log: Path, *, fail: bool = False) -> None:
@@ -115,7 +146,15 @@ Connect = Callable[..., str]
 
 
 @pytest.fixture
-def connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
+def phones() -> list[subprocess.Popen[str]]:
+    """The stand-ins that ``connect`` has started."""
+    return []
+
+
+@pytest.fixture
+def connect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phones: list[subprocess.Popen[str]]
+) -> Iterator[Connect]:
     """Start phones, and connect the real adb client, with a server of its own, to them."""
     if not shutil.which("adb"):
         pytest.skip("adb is needed (Debian: the package adb)")
@@ -123,10 +162,9 @@ def connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect
     monkeypatch.setenv("QNN_CI_HOME", str(store_home()))
     monkeypatch.setenv("HOME", str(tmp_path))  # adb's key
     monkeypatch.delenv("ANDROID_SERIAL", raising=False)
-    started = []
 
     def start(fault: str = "", soc: str = "SM8650") -> str:
-        root = tmp_path / f"phone{len(started)}"
+        root = tmp_path / f"phone{len(phones)}"
         (root / "bin").mkdir(parents=True)
         (root / "soc").write_text(f"{soc}\n")
         tool(root / "bin", "getprop", GETPROP.format(root=root))
@@ -136,7 +174,7 @@ def connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect
             text=True,
             cwd=Path(__file__).parents[3],
         )
-        started.append(process)
+        phones.append(process)
         assert process.stdout
         serial = f"127.0.0.1:{process.stdout.readline().split()[1]}"
         subprocess.run(["adb", "connect", serial], check=True, capture_output=True)
@@ -144,16 +182,26 @@ def connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect
 
     yield start
     subprocess.run(["adb", "kill-server"], check=False, capture_output=True)
-    for process in started:
+    for process in phones:
         process.terminate()
         process.communicate()
 
 
 @pytest.fixture
-def phone(tmp_path: Path, connect: Connect) -> Lab:
+def phone(tmp_path: Path, connect: Connect, phones: list[subprocess.Popen[str]]) -> Lab:
     serial = connect()
-    place = tmp_path / "phone0" / "on phone"
-    return Lab(open_device(f"adb:{serial}", str(place)), place, tmp_path / "phone0/bin")
+    root = tmp_path / "phone0"
+    place = root / "on phone"
+
+    def reboot() -> None:
+        phones[0].send_signal(signal.SIGUSR1)
+        assert phones[0].stdout
+        assert phones[0].stdout.readline()  # it listens again
+        subprocess.run(["adb", "disconnect", serial], check=False, capture_output=True)
+        subprocess.run(["adb", "connect", serial], check=True, capture_output=True)
+
+    device = open_device(f"adb:{serial}", str(place))
+    return Lab(device, place, root / "bin", root / "bytes_per_s", reboot)
 
 
 @pytest.fixture(params=["board", "phone"])

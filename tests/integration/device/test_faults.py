@@ -1,0 +1,135 @@
+"""A device that reboots, and a slow link: the call fails in words, and the next one recovers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ci.cases.engine import RunError
+from ci.device.bundle import BUNDLE, FILES
+from ci.device.connection import open_device
+from provisioning.errors import ExitCode, UnfitError
+from provisioning.files import hash_file
+from tests.integration.device.conftest import Connect, Lab, tool
+from tests.integration.device.test_runner import ECHO, SETS, open_program
+from tests.integration.device.test_verbs import Capture, deploy, write_bundle
+
+SIZE, BYTES_PER_S = 400_000, 400_000
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A bundle whose runner takes 1 s on a slow link."""
+    folder = write_bundle(tmp_path / "bundle")
+    runner = folder / FILES / "runner"
+    runner.write_bytes(os.urandom(SIZE))
+    record = json.loads((folder / BUNDLE).read_text())
+    record["files"][0] |= {"sha256": hash_file(runner), "size_bytes": SIZE}
+    (folder / BUNDLE).write_text(json.dumps(record))
+    return folder
+
+
+def has_ended(pid: int) -> bool:
+    for _ in range(50):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_reboot_in_the_middle_of_a_run(lab: Lab, tmp_path: Path) -> None:
+    opened = open_program(lab, tmp_path, f"#!/bin/sh\necho $$ > '{tmp_path}/pid'; exec sleep 60\n")
+    pids = []
+
+    def reboot() -> None:
+        while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().strip():
+            time.sleep(0.05)
+        pids.append(int((tmp_path / "pid").read_text()))
+        lab.reboot()
+
+    began = time.monotonic()
+    thread = threading.Thread(target=reboot)
+    thread.start()
+    with pytest.raises(RunError, match="cannot be reached"):
+        opened.run(SETS)
+    thread.join()
+    assert time.monotonic() - began < 15  # not the limit of a run
+    assert has_ended(pids[0])
+    tool(lab.place / "bundle", "runner", ECHO)
+    sent = opened.runner.sent
+    assert [one[0].tolist() for one in opened.run(SETS)] == [[1, 2], [3, 4]]
+    assert opened.runner.sent == sent  # what was there before is there again
+
+
+def test_a_reboot_in_the_middle_of_a_push(lab: Lab, bundle: Path, capsys: Capture) -> None:
+    lab.slow.write_text(str(BYTES_PER_S))
+
+    def reboot() -> None:
+        while not list(lab.place.glob("bundles/*/.part")):
+            time.sleep(0.05)
+        lab.reboot()
+
+    thread = threading.Thread(target=reboot)
+    thread.start()
+    name = "ssh:board" if lab.device.name.startswith("ssh") else "adb:"
+    words = ["deploy", "--device", name, "--place", str(lab.place), "--bundle", str(bundle)]
+    # Its own process, as its lease stays behind.
+    first = subprocess.run(
+        [sys.executable, "-m", "ci", *words], capture_output=True, text=True, check=False
+    )
+    thread.join()
+    assert first.returncode == ExitCode.TOOL
+    assert "cannot be reached" in first.stderr
+    assert not list(lab.place.glob("bundles/*/runner"))
+    lab.slow.unlink()
+    assert deploy(lab, bundle) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["sent_bytes"] == SIZE
+    (there,) = lab.place.glob("bundles/*")
+    assert [path.name for path in there.iterdir()] == ["runner"]
+    assert not (lab.place / "lease").exists()
+
+
+def test_a_phone_that_is_gone_is_named_as_that(
+    connect: Connect, phones: list[subprocess.Popen[str]]
+) -> None:
+    serial = connect()
+    phones[0].send_signal(signal.SIGUSR1)
+    time.sleep(0.2)
+    with pytest.raises(UnfitError, match="offline") as caught:
+        open_device(f"adb:{serial}")
+    assert "adb reconnect" in caught.value.fix
+
+
+def test_a_slow_link_is_waited_for_or_named(
+    lab: Lab, bundle: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.slow.write_text(str(BYTES_PER_S))
+    began = time.monotonic()
+    assert deploy(lab, bundle) == ExitCode.OK
+    assert time.monotonic() - began > SIZE / BYTES_PER_S
+    assert json.loads(capsys.readouterr().out)["sent_bytes"] == SIZE
+    (there,) = lab.place.glob("bundles/*/runner")
+    there.unlink()
+    with monkeypatch.context() as short:
+        short.setattr("ci.device.connection.ANSWER_S", 0.3)
+        short.setattr("ci.device.connection.PUSH_S_PER_MIB", 0.0)
+        assert deploy(lab, bundle) == ExitCode.TOOL
+    assert "did not answer in time" in capsys.readouterr().err
+    lab.slow.unlink()
+    assert deploy(lab, bundle) == ExitCode.OK
+    # adb's server may have had all of it when the client was ended: then it arrives, whole.
+    sent = json.loads(capsys.readouterr().out)["sent_bytes"]
+    assert sent in ({SIZE} if lab.device.name.startswith("ssh") else {0, SIZE})
+    assert there.read_bytes() == (bundle / FILES / "runner").read_bytes()
+    assert not (lab.place / "lease").exists()
