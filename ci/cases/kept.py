@@ -5,7 +5,7 @@ report.json                        of the run
 CASE/artifact/                     see ci.cases.cache
 CASE/outputs/output_SET_INDEX.raw  what the program gave, on this machine or elsewhere
 
-Outputs that a device gave elsewhere are in a directory of their own, as ci.device.by_hand has them:
+Outputs that a device gave elsewhere are in a separate directory, as ci.device.by_hand has them:
 CASE/outputs as above, CASE/log.txt, and CASE/code.txt with the exit code of the runner.
 """
 

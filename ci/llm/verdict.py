@@ -48,7 +48,7 @@ class Reference:
 class Verdict:
     """``faults`` are empty for a run that passes. ``equal`` counts the tokens that are the
     reference's, ``tied`` those that differ within the noise, of ``steps`` that were compared.
-    ``rejected`` are the steps with a fault of their own."""
+    ``rejected`` are the steps that are wrong by themselves."""
 
     faults: tuple[str, ...]
     steps: int

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", action="append", default=[], help="as of the session that is run; repeatable")
     add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
     add("--soc", action="append", default=[], help="name or glob of a SoC")
-    add("--policy", type=user_path, metavar="FILE", help="models and limits of your own")
+    add("--policy", type=user_path, metavar="FILE", help="your models and limits")
     add(
         "--session",
         choices=(EMULATOR, ONNX),
