@@ -16,7 +16,8 @@ from ci.cases.cache import (
     read_artifact,
     write_artifact,
 )
-from ci.cases.engine import Compiled, Delegation
+from ci.cases.engine import Compiled, Delegation, require_references
+from ci.cases.policy import read_emulator_policy
 from ci.models.tensors import TensorInfo
 
 KEY = "0123abcd"
@@ -108,3 +109,8 @@ def test_an_entry_that_another_process_publishes_meanwhile_is_taken(
     monkeypatch.setattr(cache, "publish_directory", fail)
     with pytest.raises(PermissionError):
         publish_artifact(staging, artifact_path(tmp_path, "ffff"))
+
+
+def test_a_program_without_input_sets_has_its_references_elsewhere(tmp_path: Path) -> None:
+    compiled = Compiled("program.pte", "program.pte", 1, 0, (), (), Delegation(1, 0, 1))
+    require_references(tmp_path, compiled, read_emulator_policy().reference)
