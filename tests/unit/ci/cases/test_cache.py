@@ -112,5 +112,13 @@ def test_an_entry_that_another_process_publishes_meanwhile_is_taken(
 
 
 def test_a_program_without_input_sets_has_its_references_elsewhere(tmp_path: Path) -> None:
-    compiled = Compiled("program.pte", "program.pte", 1, 0, (), (), Delegation(1, 0, 1))
+    compiled = Compiled(
+        program="program.pte",
+        binary="program.pte",
+        size_bytes=1,
+        sets=0,
+        inputs=(),
+        outputs=(),
+        delegation=Delegation(1, 0, 1),
+    )
     require_references(tmp_path, compiled, read_emulator_policy().reference)
