@@ -48,7 +48,7 @@ def find_bias_off(module: GraphModule, node: Node) -> float:
 
 
 def mend_biases(module: GraphModule) -> None:
-    """Give each layer a bias of its own, in the scale of its input times its weights."""
+    """Give each layer a separate bias, in the scale of its input times its weights."""
     for node in list(module.graph.nodes):
         if find_bias_off(module, node):
             _, wanted = _read_scales(module, node) or (None, None)
