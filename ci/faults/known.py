@@ -1,0 +1,281 @@
+"""Known faults as data: manifests/policies/faults.toml, and which of them a graph has.
+
+A pattern is a chain of operators, each of which reads the result of the one before, and what is
+true of shapes and constants of the chain's first operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from ci.faults.graph import Graph, Shape, parse_graph
+from ci.faults.operators import OPERATORS
+from ci.models.schemes import Scheme
+from provisioning.errors import ManifestError, UsageError
+from provisioning.manifest.reader import read_policy
+from provisioning.versions import is_version
+
+POLICY = "faults"
+Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
+Frontend = Literal["onnx", "executorch"]
+FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch")
+WRONG, RIGHT, REFUSED, CRASHED = "wrong", "right", "refused", "crashed"
+ENDS = (WRONG, RIGHT, REFUSED, CRASHED)
+
+# How a constant operand relates to the other operand of an operator.
+Relation = Literal["", "any", "whole", "over_batch", "over_rows", "scalar"]
+
+
+class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
+    """``operators`` are names of ci.faults.operators, several for one place joined by ``|``; the
+    rest is about the first: how its constant operand relates to the other (``over_batch``: it has
+    no or one element along the first axis, of 2 or more, and more along others; ``over_rows``: it
+    has elements along the last axis alone), the least size of the first axis, the ranks of its
+    result if not all, the least magnitude that the constant reaches, and what may not give what it
+    reads. ``kernel`` is the least size of a convolution's kernel."""
+
+    operators: tuple[str, ...]
+    schemes: tuple[str, ...]
+    constant: Relation = ""
+    min_batch: int = 1
+    ranks: tuple[int, ...] = ()
+    min_magnitude: float = 0.0
+    not_after: tuple[str, ...] = ()
+    kernel: int = 0
+
+    @property
+    def chain(self) -> list[list[str]]:
+        """The operators that each place of the chain may have."""
+        return [one.split("|") for one in self.operators]
+
+
+class Tried(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the minimal graph ended through a front end in a scheme, by versions of QNN."""
+
+    frontend: Frontend
+    scheme: str
+    wrong: tuple[str, ...] = ()
+    right: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    crashed: tuple[str, ...] = ()
+
+    def find_end(self, qnn: str) -> str:
+        """Return how it ended with a version of QNN; empty if it was not tried."""
+        short = ".".join(qnn.split(".")[:3])  # a library may name its build behind
+        return next((end for end in ENDS if short in getattr(self, end)), "")
+
+
+class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A fault. ``graph`` and ``mended`` are graphs as ci.faults.graph reads them: the smallest that
+    is wrong, and the rewrite that is right. ``seen`` is what a user meets, ``remedy`` what to do.
+    A fault without a graph is shown to users and not run."""
+
+    name: str
+    title: str
+    owner: Owner
+    seen: str
+    remedy: str
+    pattern: Pattern
+    graph: str = ""
+    mended: str = ""
+    tried: tuple[Tried, ...] = ()
+
+    def applies(self, scheme: str, qnn: str = "") -> bool:
+        """Whether models in a scheme meet it; with a version of QNN that the fault was tried with,
+        whether it was wrong, refused or crashed there, through any front end and scheme of the
+        pattern's."""
+        if scheme not in self.pattern.schemes:
+            return False
+        rows = [one for one in self.tried if one.scheme == scheme] or list(self.tried)
+        ends = {one.find_end(qnn) for one in rows} - {""}
+        return not ends or ends != {RIGHT}
+
+
+class Faults(Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    fault: tuple[Fault, ...]
+
+
+def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
+    """Return the known faults. Raises ManifestError for a row that does not fit the schema, names
+    what there is not, or says two things at once."""
+    faults = read_policy(POLICY, Faults, path).fault
+    names = [one.name for one in faults]
+    for one in faults:
+        problems = list(find_problems(one))
+        if names.count(one.name) > 1:
+            problems.append("two faults have this name")
+        if problems:
+            raise ManifestError(
+                f"{path or f'policies/{POLICY}.toml'}, fault {one.name!r}: {problems[0]}",
+                why="a pattern that names what there is not would never be found",
+                fix="docs/faults.md describes every key",
+            )
+    return faults
+
+
+def find_problems(fault: Fault) -> Iterator[str]:
+    """Yield what makes a row one that is refused."""
+    pattern = fault.pattern
+    if not pattern.operators:
+        yield "the pattern has no operator"
+        return
+    if not pattern.schemes:
+        yield "the pattern has no scheme"
+    if not fault.name.replace("-", "").isalnum() or fault.name != fault.name.lower():
+        yield "a name has small letters, digits and hyphens"
+    for place in (*pattern.chain, pattern.not_after):
+        yield from (f"there is no operator {one!r}" for one in place if one not in OPERATORS)
+    known = {one.value for one in Scheme}
+    used = (*pattern.schemes, *(one.scheme for one in fault.tried))
+    yield from (f"there is no scheme {one!r}" for one in used if one not in known)
+    if not (fault.title and fault.seen and fault.remedy):
+        yield "title, seen and remedy are needed"
+    yield from _find_tried_problems(fault)
+    try:
+        graph = parse_graph(fault.graph) if fault.graph else None
+        if fault.mended:
+            parse_graph(fault.mended)
+    except UsageError as error:
+        yield f"graph: {error.why}"
+        return
+    if graph is not None and not find_pattern(pattern, describe(graph)):
+        yield "its own graph does not have the pattern"
+
+
+def _find_tried_problems(fault: Fault) -> Iterator[str]:
+    for tried in fault.tried:
+        versions = [one for end in ENDS for one in getattr(tried, end)]
+        yield from (f"{one!r} is no version of QNN" for one in versions if not is_version(one))
+        if len(set(versions)) < len(versions):
+            yield "a version of QNN ended in two ways"
+        if not fault.graph:
+            yield "it was tried, and has no graph"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What an operator reads. ``magnitude`` is the largest of a constant's elements, if known."""
+
+    shape: Shape
+    constant: bool = False
+    magnitude: float = 0.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call in a model's graph, by ``name``: the operator of ci.faults.operators, what it reads,
+    the names of the steps that give its operands (empty for what no step gives), and the shape of
+    its result. ``place`` is where it is in the user's source, if known."""
+
+    name: str
+    operator: str
+    operands: tuple[Operand, ...]
+    sources: tuple[str, ...]
+    shape: Shape
+    kernel: int = 0
+    place: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The steps of a graph that a pattern's chain is, the first first."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def first(self) -> Step:
+        """The step that the pattern's conditions are about."""
+        return self.steps[0]
+
+
+def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[Found]:
+    """Return each place where a graph has a pattern; ``steps`` are in the order of their calls."""
+    by_name = {one.name: one for one in steps}
+    found = []
+    for last in steps:
+        chain = _follow(pattern.chain, last, by_name)
+        if chain and _fits(pattern, chain[0], by_name):
+            found.append(Found(tuple(chain)))
+    return found
+
+
+def _follow(places: Sequence[Sequence[str]], last: Step, steps: Mapping[str, Step]) -> list[Step]:
+    """Return the chain that ends with ``last``; empty if there is none."""
+    if last.operator not in places[-1]:
+        return []
+    if len(places) == 1:
+        return [last]
+    for name in last.sources:
+        if name in steps and (before := _follow(places[:-1], steps[name], steps)):
+            return [*before, last]
+    return []
+
+
+def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
+    """Whether the conditions hold of the chain's first operator."""
+    relations = relate(step)
+    shape = step.operands[0].shape if step.operands else step.shape
+    whole = step.shape or shape
+    before = {steps[name].operator for name in step.sources if name in steps}
+    magnitude = max((one.magnitude for one in step.operands if one.constant), default=0.0)
+    return (
+        (not pattern.constant or pattern.constant in relations)
+        and (whole[0] if whole else 1) >= pattern.min_batch
+        and (not pattern.ranks or len(whole) in pattern.ranks)
+        and magnitude >= pattern.min_magnitude
+        and before.isdisjoint(pattern.not_after)
+        and step.kernel >= pattern.kernel
+    )
+
+
+def relate(step: Step) -> set[str]:
+    """Return how a step's constant operands relate to its result: values of Relation."""
+    found: set[str] = set()
+    rank = len(step.shape)
+    for one in step.operands:
+        if not one.constant:
+            continue
+        shape = (1,) * (rank - len(one.shape)) + one.shape
+        found.add("any")
+        if shape == step.shape:
+            found.add("whole")
+        if all(size == 1 for size in shape):
+            found.add("scalar")
+        elif rank and all(size == 1 for size in shape[:-1]):
+            found.add("over_rows")
+        elif rank and shape[0] == 1 < step.shape[0]:
+            found.add("over_batch")
+    return found
+
+
+def describe(graph: Graph) -> list[Step]:
+    """Return the steps of a graph of ours. Shapes of results are those of elementwise operators,
+    and of others the first operand's: patterns ask them of the former."""
+    shapes = {name: one.shape for name, one in graph.tensors.items()}
+    steps = []
+    for name, node in graph.nodes.items():
+        operands = []
+        for read in node.reads:
+            tensor = graph.tensors.get(read)
+            largest = abs(tensor.value) if tensor and tensor.value is not None else 3.0
+            operands.append(Operand(shapes[read], graph.is_constant(read), largest))
+        kernel = max(shapes[node.reads[1]][2:], default=0) if node.operator == "conv" else 0
+        sources = tuple(read if read in graph.nodes else "" for read in node.reads)
+        shapes[name] = _broadcast(node.operator, [one.shape for one in operands])
+        steps.append(Step(name, node.operator, tuple(operands), sources, shapes[name], kernel))
+    return steps
+
+
+def _broadcast(operator: str, given: Sequence[Shape]) -> Shape:
+    if OPERATORS[operator].kind != "binary" or len(given) < 2:
+        return given[0]
+    rank = max(map(len, given))
+    padded = [(1,) * (rank - len(one)) + one for one in given]
+    return tuple(max(sizes) for sizes in zip(*padded, strict=True))

@@ -1,0 +1,190 @@
+"""Graphs as text, the table of known faults, and patterns in graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.faults.graph import parse_graph
+from ci.faults.known import (
+    Operand,
+    Pattern,
+    Step,
+    describe,
+    find_pattern,
+    read_faults,
+    relate,
+)
+from provisioning.errors import ManifestError, UsageError
+
+TEXT = """\
+x = input(2, 16, 64)
+p = constant(16, 64, like="positive")
+m = constant(1, value=-1000)
+s = add(x, p)
+t = mul(s, m)
+y = softmax(t, axis=-1)
+return y, s
+"""
+ROW = """
+[[fault]]
+name = "one"
+title = "a"
+owner = "qnn"
+seen = "b"
+remedy = "c"
+graph = '''
+x = input(2, 4)
+p = constant(4)
+s = add(x, p)
+return s
+'''
+pattern = {{ operators = [{operators}], schemes = ["{scheme}"], constant = "{constant}" }}
+{more}
+"""
+
+
+def write(
+    path: Path,
+    *,
+    operators: str = '"add"',
+    scheme: str = "fp16",
+    constant: str = "over_rows",
+    more: str = "",
+) -> Path:
+    file = path / "faults.toml"
+    file.write_text(
+        ROW.format(operators=operators, scheme=scheme, constant=constant, more=more),
+        encoding="utf-8",
+    )
+    return file
+
+
+def test_a_graph_is_written_as_it_was_read() -> None:
+    graph = parse_graph(TEXT)
+    assert str(graph) == TEXT
+    assert graph.inputs == ["x"]
+    assert graph.operators == ("add", "mul", "softmax")
+
+
+def test_what_no_output_needs_is_left_out() -> None:
+    graph = parse_graph("x = input(2)\nr = relu(x)\na = abs(x)\nreturn r")
+    assert graph.operators == ("relu",)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "0 lines"),
+        ("x = input(", "cannot be read"),
+        ("x = input(2)\nreturn x", "no operator's result"),
+        ("x = input(2)\ny = relu(z)\nreturn y", "z is no tensor"),
+        ("x = input(2)\nx = relu(x)\nreturn x", "given twice"),
+        ("x = input(2)\ny = __import__(x)\nreturn y", "no operator '__import__'"),
+        ("x = input(2)\ny = relu(x, axis=open('a'))\nreturn y", "no literal"),
+        ("x = input(2)\ny = relu(x, axis='a')\nreturn y", "not a number"),
+        ("x = input(2)\ny = relu(x, **{})\nreturn y", "no literal|reads nothing|not a number"),
+        ("x = input(0)\ny = relu(x)\nreturn y", "positive sizes"),
+        ("x = input(99999, 99999)\ny = relu(x)\nreturn y", "elements"),
+        ("x = input(2, like='huge')\ny = relu(x)\nreturn y", "like is one of"),
+        ("x = input(2, value=1e999)\ny = relu(x)\nreturn y", "is not|finite"),
+        ("import os\nreturn os", "NAME = OPERATOR"),
+        ("x = input(2)\n" * 70, "70 lines"),
+        ("#" * 9000, "9000 characters"),
+        ("x = " + "(" * 3000 + ")" * 3000, "cannot be read|not NAME"),
+    ],
+)
+def test_text_that_is_no_graph_is_refused(text: str, word: str) -> None:
+    with pytest.raises(UsageError, match="not a graph") as refusal:
+        parse_graph(text)
+    assert any(one in (refusal.value.why or "") for one in word.split("|"))
+
+
+def test_the_table_is_read_and_each_graph_has_its_pattern() -> None:
+    faults = read_faults()
+    assert {"broadcast-add-before-norm", "batch-norm-alone"} <= {one.name for one in faults}
+    first = faults[0]
+    assert first.applies("fp16", "2.49.40.1")
+    assert not first.applies("8a8w")
+    times = next(one for one in faults if one.name == "broadcast-mul-before-norm")
+    assert not times.applies("fp16", "2.48.40")
+    assert times.applies("fp16", "2.49.40")
+    assert times.applies("fp16", "3.0.0")  # not tried: it may be there
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"operators": '"adds"'}, "no operator 'adds'"),
+        ({"operators": ""}, "no operator"),
+        ({"operators": '"relu"'}, "its own graph does not have the pattern"),
+        ({"scheme": "7a7w"}, "no scheme '7a7w'"),
+        ({"constant": "over_batch"}, "its own graph does not have the pattern"),
+        ({"more": "colour = 1"}, "unknown field|unknown key|colour"),
+        (
+            {
+                "more": '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\n'
+                'wrong = ["2.49.40"]\nright = ["2.49.40"]'
+            },
+            "ended in two ways",
+        ),
+        (
+            {"more": '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\nwrong = ["new"]'},
+            "no version",
+        ),
+    ],
+)
+def test_a_row_that_would_never_be_found_is_refused(
+    tmp_path: Path, change: dict[str, str], word: str
+) -> None:
+    assert read_faults(write(tmp_path))
+    with pytest.raises(ManifestError) as refusal:
+        read_faults(write(tmp_path, **change))
+    assert any(one in str(refusal.value) for one in word.split("|"))
+
+
+def test_a_pattern_is_found_with_its_conditions() -> None:
+    pattern = Pattern(
+        ("add", "layer_norm|softmax"), ("fp16",), constant="over_batch", min_batch=2, ranks=(3,)
+    )
+    steps = [
+        Step("a", "add", (Operand((2, 4, 8)), Operand((4, 8), constant=True)), ("", ""), (2, 4, 8)),
+        Step("n", "layer_norm", (Operand((2, 4, 8)),), ("a",), (2, 4, 8)),
+        Step("s", "softmax", (Operand((2, 4, 8)),), ("a",), (2, 4, 8)),
+        Step("t", "softmax", (Operand((2, 4, 8)),), ("n",), (2, 4, 8)),
+    ]
+    found = find_pattern(pattern, steps)
+    assert [[step.name for step in one.steps] for one in found] == [["a", "n"], ["a", "s"]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "relations"),
+    [
+        ((16, 64), {"any", "over_batch"}),
+        ((1, 16, 64), {"any", "over_batch"}),
+        ((1, 16, 1), {"any", "over_batch"}),
+        ((2, 16, 64), {"any", "whole"}),
+        ((64,), {"any", "over_rows"}),
+        ((1,), {"any", "scalar"}),
+        ((2, 1, 64), {"any"}),
+    ],
+)
+def test_how_a_constant_relates_to_the_result(shape: tuple[int, ...], relations: set[str]) -> None:
+    operands = (Operand((2, 16, 64)), Operand(shape, constant=True))
+    assert relate(Step("s", "add", operands, ("", ""), (2, 16, 64))) == relations
+
+
+def test_a_batch_of_one_a_plain_operand_and_another_rank_are_not_the_pattern() -> None:
+    pattern = read_faults()[0].pattern
+    text = "x = input({x})\np = {p}\ns = add(x, p)\nn = layer_norm(s)\nreturn n"
+    for x, p, count in (
+        ("2, 16, 64", "constant(16, 64)", 1),
+        ("1, 16, 64", "constant(16, 64)", 0),
+        ("2, 16, 64", "input(16, 64)", 0),
+        ("2, 4, 16, 64", "constant(4, 16, 64)", 0),
+        ("2, 16, 64", "constant(2, 16, 64)", 0),
+        ("2, 16, 64", "constant(64)", 0),
+    ):
+        found = find_pattern(pattern, describe(parse_graph(text.format(x=x, p=p))))
+        assert len(found) == count, (x, p)
