@@ -105,6 +105,8 @@ class Found(Struct, frozen=True):
     ``taken`` counts operators by name, with their line behind it as find_line gives it; ``left``
     are (operator, reason, asked) of each node on the CPU. ``failure`` is why a lowering would end
     with an error. ``io_bytes`` are the bytes of the model's own inputs and outputs.
+    ``written_back`` counts the buffers that the model changes: the CPU copies these after each
+    inference.
     """
 
     taken: dict[str, int] = {}
@@ -112,11 +114,13 @@ class Found(Struct, frozen=True):
     partitions: tuple[Partition, ...] = ()
     io_bytes: Bytes | None = None
     failure: str = ""
+    written_back: Count = 0
 
 
 class Audited(Struct, frozen=True, kw_only=True):
     """A model in a scheme on a SoC. ``border_bytes`` cross between CPU and QNN per inference, of
-    which ``io_bytes`` would also if QNN took everything; None if that is not known. ``status`` is
+    which ``io_bytes`` would also if QNN took everything; None if that is not known.
+    ``written_back`` counts the buffers that the CPU copies after each inference. ``status`` is
     failed if operators stay on the CPU and the policy asks for full delegation, or if a lowering
     would end with an error."""
 
@@ -130,6 +134,7 @@ class Audited(Struct, frozen=True, kw_only=True):
     partitions: tuple[Partition, ...] = ()
     border_bytes: Bytes | None = None
     io_bytes: Bytes | None = None
+    written_back: Count = 0
     full_delegation: bool = True
     seconds: float = 0.0
 
@@ -196,6 +201,7 @@ def judge_case(
             size for one in found.partitions for size in (one.input_bytes, one.output_bytes)
         ),
         io_bytes=found.io_bytes,
+        written_back=found.written_back,
         full_delegation=full,
         seconds=round(seconds, 3),
     )

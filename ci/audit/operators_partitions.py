@@ -87,6 +87,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
         partitions,
         sum_bytes(sizes),
         failure,
+        sum(len(one.buffers_to_mutate) for _, one in signatures),
     )
 
 

@@ -8,6 +8,7 @@ from ci.audit.operators import Audit, Audited, OperatorRow, group_refusals
 from ci.report.annotation import Annotation, Level
 from ci.report.columns import name_models
 from ci.report.github import escape_markdown
+from ci.report.html import Sheet, SheetRow, render_tables
 from ci.report.schema import Status
 from ci.report.text import clean_log_line, count, show_bytes
 
@@ -119,6 +120,41 @@ def render_summary(audit: Audit) -> str:
         cells = (op, f"{file}:{line}" if file else model, why, fixes)
         lines.append("| " + " | ".join(escape_markdown(one) for one in cells) + " |")
     return "".join(f"{line}\n" for line in lines)
+
+
+def render_html(audit: Audit) -> str:
+    """Return the same as a page."""
+    rows = zip(make_rows(audit), audit.cases, strict=True)
+    sheets = [
+        Sheet(
+            "Cases",
+            "Nodes that QNN takes, pieces that the model falls into, bytes per inference that cross"
+            " between CPU and QNN, and those that would not if QNN took everything",
+            (*HEAD, "reason"),
+            tuple(SheetRow((*row, one.reason), one.status.value) for row, one in rows),
+            HEAD.index("status"),
+            frozenset(range(HEAD.index("on QNN"), len(HEAD))),
+        )
+    ]
+    names = name_models(one.model for one in audit.cases)
+    left = tuple(
+        SheetRow(
+            (
+                op,
+                f"{file}:{line}" if file else names[model],
+                "\n".join(f"{where}: {reason}" for reason, where in _group_reasons(found)),
+                "\n".join(dict.fromkeys(one.why for _, one in found if one.why)),
+                "\n".join(dict.fromkeys(one.fix for _, one in found if one.fix)),
+            )
+        )
+        for (model, op, file, line), found in group_refusals(audit.cases).items()
+    )
+    if left:
+        head = ("operator", "line", "where and reason", "why", "what to do")
+        sheets.append(Sheet("On the CPU", "Each line of a model once", head, left))
+    tools = ", ".join(f"{one.name} {one.version}" for one in audit.toolchain)
+    notes = [summarize(audit), tools, UNCOMPILED, audit.command]
+    return render_tables("Operator audit", [one for one in notes if one], sheets)
 
 
 def make_annotations(audit: Audit) -> list[Annotation]:

@@ -13,7 +13,8 @@ from typing import Literal
 from msgspec import Struct
 
 from ci.judging.budget import FIGURES, LEAST, MEASURED, UNITS
-from ci.report.schema import RANKS, Case, Footprint, Report
+from ci.report.html import Sheet, SheetRow, render_tables
+from ci.report.schema import RANKS, Case, Footprint, Report, Status
 from ci.report.text import count, name_some, show_decibels
 from provisioning.elf.reader import read_exports
 from provisioning.errors import FailedError
@@ -281,9 +282,7 @@ def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 
 def render_upgrade(report: UpgradeReport) -> str:
     """Return the table as text, with what all cases take."""
-    counts = Counter(one.verdict for one in report.differences)
-    head = f"{report.old} -> {report.new}: {counts['worse']} worse, {counts['better']} better"
-    lines = [f"{head}, {counts['other']} other, {count(report.same, 'case')} the same"]
+    lines = [f"{report.old} -> {report.new}: {summarize_upgrade(report)}"]
     rows = [("", "of", "what", "before", "now", "change")]
     rows += [
         (one.verdict, one.subject, one.what, one.before, one.now, _show_change(one))
@@ -296,12 +295,56 @@ def render_upgrade(report: UpgradeReport) -> str:
     if len(report.differences) > MOST_ROWS:
         lines.append(f"and {len(report.differences) - MOST_ROWS} more: --json has them all")
     for one in report.totals:
-        share = f" ({100 * (one.now / one.before - 1):+.1f} %)" if one.before else ""
+        share = f" ({_show_share(one)})" if one.before else ""
         lines.append(
             f"{one.what} of {count(one.cases, 'case')}: {one.before:,} -> {one.now:,}{share},"
             f" {one.moved} moved"
         )
     return "".join(f"{line}\n" for line in lines)
+
+
+def summarize_upgrade(report: UpgradeReport) -> str:
+    """Return how many differences of each verdict there are."""
+    counts = Counter[str](one.verdict for one in report.differences)
+    named = ", ".join(f"{counts[one]} {one}" for one in VERDICTS)
+    return f"{named}, {count(report.same, 'case')} the same"
+
+
+def render_upgrade_page(report: UpgradeReport) -> str:
+    """Return everything as a page."""
+    tones = {"worse": Status.FAILED.value, "better": Status.PASSED.value, "other": ""}
+    rows = tuple(
+        SheetRow(
+            (one.subject, one.what, one.verdict, one.before, one.now, _show_change(one)),
+            tones[one.verdict],
+        )
+        for one in report.differences
+    )
+    head = ("of", "what", "verdict", "before", "now", "change")
+    sheets = [Sheet("Differences", "The worst first", head, rows, 2, frozenset({5}))]
+    if report.totals:
+        sums = tuple(
+            SheetRow(
+                (
+                    one.what,
+                    str(one.cases),
+                    f"{one.before:,}",
+                    f"{one.now:,}",
+                    _show_share(one) if one.before else "",
+                    str(one.moved),
+                )
+            )
+            for one in report.totals
+        )
+        head = ("figure", "cases", "before", "now", "change", "moved")
+        told = "Sums over the cases of which both runs have the figure"
+        sheets.append(Sheet("Totals", told, head, sums, numbers=frozenset(range(1, 6))))
+    title = f"{report.old} to {report.new}"
+    return render_tables(title, [summarize_upgrade(report)], sheets)
+
+
+def _show_share(one: Total) -> str:
+    return f"{100 * (one.now / one.before - 1):+.1f} %"
 
 
 def _show_change(one: Difference) -> str:

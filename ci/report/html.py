@@ -99,6 +99,31 @@ def render_page(name: str, **values: Any) -> str:
 
 
 @dataclass(frozen=True)
+class SheetRow:
+    """A row of a sheet; ``tone`` is the value of the status that it is coloured as, or empty."""
+
+    cells: tuple[str, ...]
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of a page: the column with the ``verdict``, and those with ``numbers``, by place."""
+
+    title: str
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[SheetRow, ...]
+    verdict: int = -1
+    numbers: frozenset[int] = frozenset()
+
+
+def render_tables(title: str, notes: Sequence[str], sheets: Sequence[Sheet]) -> str:
+    """Return a page of tables for what is not a report of cases; the filter acts on the first."""
+    return render_page("tables.html.j2", title=title, notes=notes, sheets=sheets)
+
+
+@dataclass(frozen=True)
 class Cause:
     """Why cases failed: the first line of the first one's ``reason``, the ``fix`` lines that follow
     it, and the cases with their place in the report."""

@@ -34,13 +34,13 @@ from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_through
 from provisioning.errors import ExitCode
-from provisioning.files import write_json
+from provisioning.files import write_json, write_whole
 from provisioning.manifest.targets import Backend
 
 if TYPE_CHECKING:  # these bring what a list of choices can do without
     from ci.audit.operators import Audit, Audited
 
-SESSION = "audit"
+SESSION, PAGE = "audit", "index.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,13 +107,19 @@ def run(
 
 
 def publish(audit: Audit, directory: Path, progress: Progress) -> Outcome:
-    """Write audit.json, and show the audit on the page of the run if the CI system has one."""
-    from ci.audit.operators_render import make_annotations, render_summary, render_text
+    """Write audit.json and index.html, and show the audit on the page of the CI system's run."""
+    from ci.audit.operators_render import (
+        make_annotations,
+        render_html,
+        render_summary,
+        render_text,
+    )
     from ci.report.providers import detect_provider
 
     data = msgspec.to_builtins(audit)
     write_json(directory / "audit.json", data)
-    progress.step(f"report: {shown_path(directory / 'audit.json')}")
+    write_whole(directory / PAGE, render_html(audit).encode())
+    progress.step(f"report: {shown_path(directory / PAGE)}")
     provider = detect_provider()
     provider.add_summary(render_summary(audit))
     if provider.is_github:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from ci.audit.upgrade import Difference, compare, note, render_upgrade
+from ci.audit.upgrade import Difference, compare, note, render_upgrade, render_upgrade_page
 from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.lanes.built import installed_executorch
 from provisioning.artifacts.choice import SDK_VARIABLE, python_tag
+from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
@@ -29,6 +30,7 @@ from provisioning.files import (
     write_whole,
 )
 from provisioning.manifest.pairs import read_pairs
+from provisioning.store.collect import FETCHED
 from provisioning.store.store import store_home
 from provisioning.versions import is_version
 
@@ -94,6 +96,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     failures: list[Difference] = []
     reports = [run_side(side, args, progress, failures) for side in (old, new)]
     found = compare((old.name, new.name), (reports[0], reports[1]), (old.tree, new.tree), failures)
+    write_whole(args.reports / "index.html", render_upgrade_page(found).encode())
+    progress.step(f"report: {shown_path(args.reports / 'index.html')}")
     code = ExitCode.FAILED if found.is_worse else ExitCode.OK
     return Outcome(render_upgrade(found), msgspec.to_builtins(found), code)
 
@@ -158,7 +162,7 @@ def find_side(word: str, session: str, progress: Progress) -> Side:
 def fetch_package(name: str, version: str, progress: Progress) -> Path:
     """Return a directory of the store with one version of a package, without what it depends on;
     of QNN's provider also with its libraries as in an SDK. Raises DownloadError."""
-    home = store_home() / "packages"
+    home = store_home() / FETCHED
     target = home / f"{name}-{version}-{python_tag()}"
     if target.is_dir():
         return target

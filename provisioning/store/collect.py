@@ -17,7 +17,8 @@ from provisioning.store.store import STAGING_PREFIX, Store, find_published
 PART_NAME = re.compile(r"\..+\.([0-9a-f]{8}\.(part|json)|parts)")
 LEFTOVER_AGE_S = 24 * 3600
 PROC = Path("/proc")
-BUILDS, ORIGIN = "builds", "origin.txt"
+BUILDS, ORIGIN, FETCHED = "builds", "origin.txt", "packages"
+FETCHED_NAME = re.compile(r"[\w.-]+-\d[\w.]*-cpython-\d+")  # NAME-VERSION-PYTHON
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def find_garbage(
     trees = sorted(store.trees.iterdir()) if store.trees.is_dir() else []
     judged = [_judge_tree(path, named) for path in trees]
     judged += map(_judge_build, sorted((store.home / BUILDS).glob("*")))
+    judged += map(_judge_package, sorted((store.home / FETCHED).glob("[!.]*")))
     users = find_users(one.path for one in judged if isinstance(one, Garbage))
     judged = [_spare_used(one, store.find_user(one.path) or users.get(one.path)) for one in judged]
     garbage = [one for one in judged if isinstance(one, Garbage)]
@@ -90,6 +92,13 @@ def _judge_build(path: Path) -> Garbage | Kept:
     if any(link.is_symlink() and not link.exists() for link in links):
         return Garbage(path, measure(path), "the executorch under its overlay is gone")
     return Kept(path, "its sources are there")
+
+
+def _judge_package(path: Path) -> Garbage | Kept:
+    """A package that upgrade-report fetched goes: if it is asked for again, pip fetches it."""
+    if path.is_symlink() or not path.is_dir() or not FETCHED_NAME.fullmatch(path.name):
+        return Kept(path, "it is not ours")
+    return Garbage(path, measure(path), "a package that upgrade-report fetched")
 
 
 def made_by_us(path: Path) -> str | None:
@@ -181,6 +190,7 @@ HOME_PARTS = {
     "downloads": "archives and wheels that toolchains were unpacked from",
     "lowered": "lowered programs",
     "builds": "build trees and what was built",
+    FETCHED: "packages that upgrade-report tried",
     "parity": "build files that parity has read",
     "doctor": "facts about libraries that were examined",
     "tools": "a Python for Qualcomm's signer",

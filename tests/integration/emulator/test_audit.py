@@ -1,27 +1,25 @@
 """The audit of models: red models have the right words and line, and it agrees with programs.
 
-By default four models; with QNN_CI_TEST_AUDIT set, the suite and the realistic models are lowered,
-and what their programs hold is compared with what the audit says of them; and the table of
-docs/operators.md is made again.
+By default four models; with QNN_CI_TEST_AUDIT set, the suite, the realistic models and the table's
+rows are lowered, and what their programs hold is compared with what the audit says of them; and the
+table of docs/operators.md is made again.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provisioning.doctor.survey.programs import read_program
 from provisioning.errors import ExitCode
 from tests.integration.conftest import MakeOnce
-from tests.stand_ins.runs import JUDGED, run_to_end
+from tests.operators.agreement import compare_model, list_models
+from tests.stand_ins.runs import run_to_end
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.emulator, pytest.mark.timeout(7200)]
@@ -130,93 +128,15 @@ def test_a_model_that_qnn_takes_whole_is_green_and_one_partition(nets: dict[str,
     assert len(case["partitions"]) == 1
 
 
-# -- agreement with programs -----------------------------------------------------------------------
-
 WHOLE = os.environ.get("QNN_CI_TEST_AUDIT", "")
-# The operators of a program are the out variants of the graph's; views may have become none.
-VARIANT = re.compile(r"^([\w]+)(?:::|\.)(\w+?)(?:_copy)?(?:\.\w+)*$")
-VIEWS = {"view", "et_view"}
-
-
-def name_base(operator: str) -> str:
-    """``aten::erf.out`` and ``aten.erf.default`` as ``erf``."""
-    found = VARIANT.match(operator)
-    assert found, operator
-    return "view" if found[2] in VIEWS else found[2]
-
-
-def differences(case: dict[str, Any], program: Path) -> list[str]:
-    """What the audit says of a case and its program does not have."""
-    read = read_program(program)
-    parts = [part for method in read.methods for part in method.partitions]
-    told = []
-    if len(parts) != len(case["partitions"]):
-        told.append(f"{len(case['partitions'])} partitions, the program has {len(parts)}")
-    on_cpu: Counter[str] = Counter()
-    for method in read.methods:
-        for name, count in method.cpu_operators.items():
-            on_cpu[name_base(name)] += count
-    left = Counter[str]()
-    for one in case["operators"]:
-        if not one["taken"]:
-            left[name_base(one["op"])] += one["count"]
-    for held in (left, on_cpu):
-        held.pop("view", None)
-        held.pop("copy_", None)  # by which ExecuTorch writes a buffer that the model changes
-    if left != on_cpu:
-        told.append(f"{dict(left)} on the CPU, the program has {dict(on_cpu)}")
-    return told
-
-
-def write_policy(folder: Path) -> Path:
-    """The realistic models, in the schemes that they are tried in."""
-    from tests.integration.emulator.test_realistic_models import CASES
-
-    schemes: dict[tuple[str, str], list[str]] = {}
-    for file, scheme, name in CASES:
-        schemes.setdefault((file, name), []).append(scheme)
-    rows = [
-        f'[models.{name}]\npath = "{ROOT}/tests/realistic/{file}:{name}"\nschemes = {own}\n'
-        for (file, name), own in schemes.items()
-    ]
-    policy = folder / "policy.toml"
-    policy.write_text('extends = "default"\n' + "".join(rows))
-    return policy
 
 
 @pytest.mark.skipif(not WHOLE, reason="QNN_CI_TEST_AUDIT is not set")
-@pytest.mark.parametrize("which", ["suite", "realistic"])
-def test_the_audit_agrees_with_the_programs(tmp_path: Path, which: str) -> None:
-    own = ["--policy", str(write_policy(tmp_path))] if which == "realistic" else []
-    own += ["--reports", str(tmp_path)]
-    kept = tmp_path / "kept"
-    argv = [sys.executable, "-m", "ci", "test-emulator", *own, "--keep-artifacts", str(kept)]
-    run_to_end(argv, timeout_s=7000, codes=JUDGED)
-    report = json.loads((kept / "report.json").read_text())
-    lowered = {(one["model"], one["scheme"], one["soc"]): one for one in report["cases"]}
-    argv = [sys.executable, "-m", "ci", "audit", *own]
-    run_to_end(argv, timeout_s=7000, codes=JUDGED)
-    audit = json.loads((tmp_path / "audit" / "audit.json").read_text())
-    programs = {}
-    for path in kept.glob("*/artifact/program.pte"):
-        programs[path.parents[1].name] = path
-    compared, wrong = 0, []
-    for case in audit["cases"]:
-        name = (case["model"], case["scheme"], case["soc"])
-        found = [path for slug, path in programs.items() if matches(slug, name)]
-        if not found:
-            assert not lowered[name].get("pte_bytes"), f"no program of {name} was kept"
-            continue
-        compared += 1
-        wrong += [f"{name}: {told}" for told in differences(case, found[0])]
-    assert wrong == []
-    assert compared >= (32 if which == "suite" else 20)
-
-
-def matches(slug: str, name: tuple[str, str, str]) -> bool:
-    """Whether a directory of kept artifacts is a case's."""
-    model, scheme, soc = name
-    return re.fullmatch(rf"{model}(-[0-9a-f]{{8}})?-{scheme}-{soc}", slug) is not None
+@pytest.mark.parametrize("model", list_models())
+def test_the_audit_agrees_with_the_programs(tmp_path: Path, model: str) -> None:
+    compared = list(compare_model(model, list_models()[model], tmp_path))
+    assert compared
+    assert [str(one) for one in compared if one.differences] == []
 
 
 @pytest.mark.skipif(not WHOLE, reason="QNN_CI_TEST_AUDIT is not set")

@@ -19,6 +19,7 @@ from ci.audit.operators import (
 from ci.audit.operators_render import (
     make_annotations,
     measure_extra,
+    render_html,
     render_summary,
     render_text,
 )
@@ -193,3 +194,17 @@ def test_words_of_a_model_are_no_command_of_a_ci_system() -> None:
     text = render_text(Audit(cases=(judge(evil),)))
     assert "\x1b" not in text
     assert not any(line.startswith("::") for line in text.splitlines())
+
+
+def test_the_page_has_each_case_and_each_line_once() -> None:
+    cases = [judge(SPLIT, scheme) for scheme in (Scheme.FP16, Scheme.A8W8)]
+    page = render_html(Audit(cases=(*cases, judge(WHOLE)), command="qnn-ci audit"))
+    assert page.count('<span class="chip failed">failed</span>') == 2
+    assert page.count('<span class="chip passed">passed</span>') == 1
+    assert page.count("<td>nets/net.py:22</td>") == 1
+    assert "fp16 on SM8650; 8a8w on SM8650: No node visitor" in page
+    assert "On the CPU" not in render_html(Audit(cases=(judge(WHOLE),)))
+
+
+def test_buffers_that_the_cpu_copies_are_counted() -> None:
+    assert judge(msgspec.structs.replace(WHOLE, written_back=2)).written_back == 2

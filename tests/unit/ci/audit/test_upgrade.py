@@ -19,6 +19,7 @@ from ci.audit.upgrade import (
     compare_trees,
     read_types,
     render_upgrade,
+    render_upgrade_page,
 )
 from ci.report.schema import Case, Footprint, OperatorCount, Report, Status
 from ci.report.write import write_report
@@ -280,3 +281,11 @@ def test_the_wheel_s_libraries_are_laid_out_as_an_sdk(tmp_path: Path) -> None:
     ]
     assert (folder / "libc++.so.1").read_text() == "libc++-71bc274c.so.1.0"
     assert "version: 2.51.0" in (tmp_path / "qnn/sdk.yaml").read_text()
+
+
+def test_the_page_has_all_rows_and_the_sums() -> None:
+    old, new = (make_report([give(spill_bytes=size)]) for size in (100, 300))
+    page = render_upgrade_page(compare(("a==1", "a==2"), (old, new), (None, None)))
+    assert "a==1 to a==2" in page
+    assert '<span class="chip failed">worse</span>' in page
+    assert page.count("+200.0 %") == 2

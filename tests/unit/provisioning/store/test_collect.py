@@ -254,6 +254,23 @@ def test_why_a_build_stays_or_goes(store: Store, tmp_path: Path) -> None:
     assert collect_from(store) == ({}, {name: "it does not name its sources"})
 
 
+def test_packages_that_upgrade_report_fetched_go_unless_a_process_uses_them(store: Store) -> None:
+    home = store.home / "packages"
+    fetched, own = home / "onnxruntime-qnn-2.7.0-cpython-311", home / "mine"
+    for path in (fetched, own, home / ".fetching.x"):
+        path.mkdir(parents=True)
+    (fetched / "lib.so").write_bytes(bytes(10))
+    (home / "link-1.0-cpython-311").symlink_to(fetched)
+    stays = {"mine": "it is not ours", "link-1.0-cpython-311": "it is not ours"}
+    why = "a package that upgrade-report fetched"
+    assert collect_from(store) == ({fetched.name: why}, stays)
+    with using(cwd=fetched) as pid:
+        assert collect_from(store) == ({}, {**stays, fetched.name: f"process {pid} uses it"})
+    remove_garbage(store, find_garbage(store, set(), set(), downloads=False)[0])
+    assert not fetched.exists()
+    assert own.is_dir()
+
+
 def test_a_tree_that_a_process_or_a_shell_uses_stays(store: Store) -> None:
     found = publish(store)
     name = found.path.name

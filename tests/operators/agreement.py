@@ -1,0 +1,170 @@
+"""Hold what the audit says of models against their programs.
+
+``python -m tests.operators.agreement [NAME...]`` lowers and audits each model in processes of its
+own and prints a line per case; it exits with 1 if any differs. A name is a part of a model's
+reference.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci.models.suite import SUITE
+from provisioning.doctor.survey.programs import Program, read_program
+from tests.integration.emulator.test_realistic_models import CASES
+from tests.stand_ins.runs import JUDGED, run_to_end
+
+ROOT = Path(__file__).resolve().parents[2]
+# The operators of a program are the out variants of the graph's.
+VARIANT = re.compile(r"^\w+(?:::|\.)(\w+?)(?:_copy)?(?:\.\w+)*$")
+VIEWS = {"view", "et_view", "squeeze", "unsqueeze"}  # ExecuTorch plans those that move nothing away
+WRITES_BACK = "copy_"  # a buffer that the model changes
+ROWS = "tests/operators/rows.py:every"
+TIMEOUT_S = 3000
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A case: how many nodes and partitions its program has, how many operators of the graph, and
+    what the audit says otherwise."""
+
+    name: str
+    operators: Counter[str]
+    on_npu: int
+    on_cpu: int
+    partitions: int
+    differences: tuple[str, ...]
+
+    def __str__(self) -> str:
+        told = "; ".join(self.differences) or "agrees"
+        counts = f"{self.on_npu} on QNN, {self.on_cpu} on the CPU, {self.partitions} partitions"
+        return f"{self.name}: {counts}: {told}"
+
+
+def list_models() -> dict[str, tuple[str, ...]]:
+    """The models with the schemes that are asked for; none are all of the model."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(SUITE, ())
+    for file, scheme, name in CASES:
+        reference = f"tests/realistic/{file}:{name}"
+        found[reference] = (*found.get(reference, ()), scheme)
+    return {**found, ROWS: ("fp16", "8a8w", "16a8w")}
+
+
+def compare_model(model: str, schemes: Sequence[str], place: Path) -> Iterator[Compared]:
+    """Lower and audit a model, and compare case by case. ``place`` is an empty directory."""
+    own = ["--model", model, "--reports", str(place), "--timeout-s", "900"]
+    own += [word for scheme in schemes for word in ("--scheme", scheme)]
+    kept = place / "kept"
+    lower = [sys.executable, "-m", "ci", "test-emulator", *own, "--keep-artifacts", str(kept)]
+    run_to_end(lower, timeout_s=TIMEOUT_S, codes=JUDGED)
+    report = json.loads((kept / "report.json").read_text())
+    run_to_end([sys.executable, "-m", "ci", "audit", *own], timeout_s=TIMEOUT_S, codes=JUDGED)
+    audit = json.loads((place / "audit" / "audit.json").read_text())
+    lowered = {(one["scheme"], one["soc"]): one for one in report["cases"]}
+    for case in audit["cases"]:
+        end = f"-{case['scheme']}-{case['soc']}"
+        found = [one for one in kept.glob("*/artifact/program.pte") if one.parts[-3].endswith(end)]
+        if found:
+            yield compare_case(case, lowered[case["scheme"], case["soc"]], read_program(found[0]))
+        elif case["partitions"] and "ends with an error" not in case["reason"]:
+            name = f"{Path(model).name}{end}"
+            told = f"no program: {lowered[case['scheme'], case['soc']]['reason']}"
+            yield Compared(name, Counter(), 0, 0, 0, (told,))
+
+
+def compare_case(case: Mapping[str, Any], lowered: Mapping[str, Any], read: Program) -> Compared:
+    """Compare the audit of a case with its row of the report and with its program's bytes."""
+    told = []
+    partitions = sum(len(method.partitions) for method in read.methods)
+    if partitions != len(case["partitions"]):
+        told.append(f"{len(case['partitions'])} partitions, the program has {partitions}")
+    left = count_named(case["operators"], taken=False)
+    held: Counter[str] = Counter()
+    for method in read.methods:
+        held.update(method.cpu_operators)
+    told += compare_cpu(left, held, case["written_back"])
+    for processor, taken in (("npu", True), ("cpu", False)):
+        own = count_named(case["operators"], taken=taken)
+        nodes = {one["op"]: one[processor] for one in lowered["footprint"]["operators"]}
+        lowering = Counter({op: number for op, number in nodes.items() if number})
+        if own != lowering:
+            told.append(f"{processor}: {show(own - lowering)} not in the lowering's graph")
+            told.append(f"{processor}: {show(lowering - own)} only in the lowering's graph")
+    return Compared(
+        f"{Path(case['model']).name} {case['scheme']} {case['soc']}",
+        count_named(case["operators"], taken=True) + left,
+        count_named(case["operators"], taken=True).total(),
+        sum(held.values()),
+        partitions,
+        tuple(told),
+    )
+
+
+def compare_cpu(left: Counter[str], held: Counter[str], written_back: int) -> Iterator[str]:
+    """Yield how what the audit leaves to the CPU differs from the calls of a program."""
+    audited, called = Counter[str](), Counter[str]()
+    for counts, bare in ((left, audited), (held, called)):
+        for name, number in counts.items():
+            bare[name_base(name)] += number
+    audited[WRITES_BACK] += written_back
+    for name in sorted({*audited, *called}):
+        few = called[name] < audited[name] and name not in VIEWS
+        if few or called[name] > audited[name]:
+            yield f"{name}: {audited[name]} on the CPU, the program calls {called[name]}"
+
+
+def name_base(operator: str) -> str:
+    """``aten::erf.out`` and ``aten.erf.default`` as ``erf``."""
+    found = VARIANT.match(operator)
+    assert found, operator
+    return "view" if found[1] in VIEWS else found[1]
+
+
+def count_named(rows: Sequence[Mapping[str, Any]], *, taken: bool) -> Counter[str]:
+    """How many nodes of each operator the audit says QNN takes, or leaves."""
+    found: Counter[str] = Counter()
+    for one in rows:
+        if one["taken"] is taken:
+            found[one["op"]] += one["count"]
+    return found
+
+
+def show(counts: Counter[str]) -> str:
+    return ", ".join(f"{op} {number}" for op, number in sorted(counts.items())) or "nothing"
+
+
+def main(words: Sequence[str]) -> int:
+    """Print a line per case, then the figures."""
+    cases: list[Compared] = []
+    models = [one for one in list_models() if not words or any(word in one for word in words)]
+    for number, model in enumerate(models, 1):
+        print(f"{number}/{len(models)} {model}", flush=True)
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                found = list(compare_model(model, list_models()[model], Path(place)))
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                found = [Compared(model, Counter(), 0, 0, 0, (str(error)[-800:],))]
+        print("".join(f"  {one}\n" for one in found), end="", flush=True)
+        cases += found
+    names = {op for one in cases for op in one.operators}
+    nodes = sum(one.operators.total() for one in cases)
+    wrong = sum(bool(one.differences) for one in cases)
+    print(
+        f"{len(models)} models, {len(cases)} programs, {len(names)} operators, {nodes} nodes,"
+        f" {sum(one.on_cpu for one in cases)} calls of the CPU: {len(cases) - wrong} agree, {wrong}"
+        " do not"
+    )
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
