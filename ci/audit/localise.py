@@ -4,7 +4,7 @@ the cache, run, and judged as any program is."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from ci.audit.localise_search import (
     Departure,
     Laboratory,
     Located,
+    Operator,
     Row,
     Search,
     Trial,
@@ -27,6 +28,7 @@ from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import Ended, Job
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
+from ci.faults.match import KnownFault, match_faults
 from ci.judging.figures import decibels
 from ci.judging.gate import OutputJudgement, References, judge
 from ci.models.tensors import TensorInfo
@@ -39,24 +41,26 @@ LIMIT_DB = 120.0  # figures beyond it are cut off
 
 class Localised(Struct, frozen=True, kw_only=True):
     """A case with what was found: ``program`` compares it with the model that was lowered,
-    ``losses`` that model with float32. ``programs`` counts what was lowered, ``reproducer`` is
-    the file that was written."""
+    ``losses`` that model with float32. ``known_faults`` are those of the table that its graph has.
+    ``programs`` counts what was lowered, ``reproducer`` is the file that was written."""
 
     spec: CaseSpec
     program: Located
     losses: Sequence[Row]
     programs: int
     reproducer: str = ""
+    known_faults: tuple[KnownFault, ...] = ()
 
 
 @dataclass
 class Localiser:
-    """Localises one case. ``setup`` has the ExecuTorch engine."""
+    """Localises one case. ``setup`` has the ExecuTorch engine, ``qnn`` is the version of QNN."""
 
     spec: CaseSpec
     setup: RunSetup
     engine: ExecutorchEngine
     progress: Progress
+    qnn: str = ""
     count: int = field(default=0, init=False)
 
     def run(self, limit: int, reproducer: Path | None) -> Localised:
@@ -69,7 +73,11 @@ class Localiser:
         model: Description = described.result
         laboratory = Laboratory(self.try_cut, limit, self.progress.step)
         operators = {one.name: one for one in model.operators}
-        found = Search(operators, tuple(model.outputs), laboratory).run()
+        known = match_faults(model.steps, self.spec.scheme.value, self.qnn)
+        for one in known:
+            self.progress.step(f"  known fault: {one}")
+        suspects = [names for one in known if (names := find_suspect(operators, one))]
+        found = Search(operators, tuple(model.outputs), laboratory, suspects).run()
         written = ""
         if reproducer and found.smallest:
             written = self.write(reproducer, found, found.smallest)
@@ -79,6 +87,7 @@ class Localiser:
             losses=model.losses,
             programs=len(laboratory.tried),
             reproducer=written,
+            known_faults=known,
         )
 
     def call(self, job: Job, log: Path) -> Ended:
@@ -140,6 +149,22 @@ class Localiser:
             raise FailedError(f"no reproducer was written: {source.failure}", why=source.log_tail)
         write_reproducer(file, source.result, self.spec, found)
         return str(file)
+
+
+def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[str]:
+    """Return the operators that a known fault's pattern is made of: those of the same kinds, each
+    of which reads the one before, the first at the fault's line. Empty if there are none."""
+    place = f"{fault.file}:{fault.line}"
+    for first in operators.values():
+        chain = [first] if first.line == place and first.kind == fault.operators[0] else []
+        for kind in fault.operators[1:] if chain else ():
+            last = chain[-1].name
+            chain += [one for one in operators.values() if one.kind == kind and last in one.inputs][
+                :1
+            ]
+        if len(chain) == len(fault.operators):
+            return [one.name for one in chain]
+    return []
 
 
 def measure_departure(

@@ -16,6 +16,7 @@ from ci.cases.cache import hash_words
 from ci.cases.engine import Compiled, Staging
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
+from ci.models.graph_steps import Step, describe_steps
 from provisioning.files import digest_sources
 from provisioning.manifest.targets import Backend
 
@@ -84,12 +85,13 @@ def hold(spec: CaseSpec, backend: Backend) -> Any:
 
 
 class Description(Struct, frozen=True):
-    """A model's operators in the graph's order, those that give its outputs, and what quantization
-    loses at each, the worst first."""
+    """A model's operators in the graph's order, those that give its outputs, what quantization
+    loses at each, the worst first, and the steps of its float32 graph."""
 
     operators: Sequence[Operator]
     outputs: Sequence[str]
     losses: Sequence[Row]
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,12 @@ class DescribeJob:
 
     def __call__(self) -> Description:
         self.engine.warm_up(self.spec)
+        from ci.models.model import load_digested
+
         graphs = hold(self.spec, self.engine.backend)
-        return Description(graphs.describe(), graphs.outputs, graphs.rank_losses())
+        model, _ = load_digested(self.spec.reference, self.spec.source)
+        steps = describe_steps(model.module, model.evaluation[0])
+        return Description(graphs.describe(), graphs.outputs, graphs.rank_losses(), steps)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ci.audit.localise import Localised
 from ci.audit.localise_search import LEAST_OFF, Departure, Located, Mend, Operator, Row
+from ci.faults.match import KnownFault
 from ci.report.text import count
 from provisioning.errors import ExitCode
 
@@ -43,6 +44,7 @@ class LocalisedCase(Struct, frozen=True, kw_only=True):
     cause: str
     ended: str
     reproducer: str
+    known_faults: tuple[KnownFault, ...]
 
 
 class Localisation(Struct, frozen=True, kw_only=True):
@@ -90,6 +92,7 @@ def _describe(case: Localised) -> LocalisedCase:
         cause=name_cause(found, quantized=spec.scheme.quantized) if found.part else "",
         ended=found.ended,
         reproducer=case.reproducer,
+        known_faults=case.known_faults,
     )
 
 
@@ -104,6 +107,9 @@ def _render(case: Localised) -> Iterator[str]:
     for number, one in enumerate(found.outputs):
         told = "wrong" if one.wrong else "as predicted" if one.faithful else "near the prediction"
         yield f"  output {number}: {_pair(one)}, {told}"
+    for fault in case.known_faults:
+        yield f"  known fault: {fault}"
+        yield f"    fix: {fault.fix}"
     if found.rows:
         yield "  the program against the model that was lowered, dB lost beyond rounding:"
         yield from _tabulate(row for row in found.rows if row.lost_db > LEAST_LOST_DB)

@@ -162,11 +162,13 @@ class Located(Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Search:
-    """One model's search. ``operators`` are in the graph's order."""
+    """One model's search. ``operators`` are in the graph's order; ``suspects`` are tried before the
+    search for a part to begin with."""
 
     operators: dict[str, Operator]
     outputs: tuple[str, ...]
     laboratory: Laboratory
+    suspects: Sequence[Sequence[str]] = ()
     found: Located = field(default_factory=lambda: Located(outputs=()), init=False)
     wanted_db: float = field(default=LEAST_DB, init=False)
     refused: int = field(default=0, init=False)
@@ -223,8 +225,12 @@ class Search:
         return None
 
     def choose_start(self, whole: Cut, trial: Trial, first: Operator | None) -> Cut:
-        """Return the part to begin with: what leads to the first wrong operator if that alone is
-        wrong, too, else the model."""
+        """Return the part to begin with: a suspect that is wrong, what leads to the first wrong
+        operator if that alone is wrong, too, else the model."""
+        for names in self.suspects:
+            part = self.close(names, ())
+            if self.laboratory.measure(part, "a known fault").worst:
+                return part
         if first:
             cone = Cut(self.order(self.find_cone([first.name])), (first.name,))
             if self.laboratory.measure(cone, f"up to {first}").worst:

@@ -15,6 +15,8 @@ from msgspec import Meta, Struct
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.explain.rules import Advice, check_pattern
+from ci.faults.match import KnownFault, match_faults
+from ci.models.graph_steps import Step
 from ci.report.schema import Status, Tool
 from provisioning.manifest.reader import read_policy
 from provisioning.manifest.targets import read_socs
@@ -106,7 +108,7 @@ class Found(Struct, frozen=True):
     are (operator, reason, asked) of each node on the CPU. ``failure`` is why a lowering would end
     with an error. ``io_bytes`` are the bytes of the model's own inputs and outputs.
     ``written_back`` counts the buffers that the model changes: the CPU copies these after each
-    inference.
+    inference. ``steps`` are those of the float32 model's graph.
     """
 
     taken: dict[str, int] = {}
@@ -115,6 +117,7 @@ class Found(Struct, frozen=True):
     io_bytes: Bytes | None = None
     failure: str = ""
     written_back: Count = 0
+    steps: tuple[Step, ...] = ()
 
 
 class Audited(Struct, frozen=True, kw_only=True):
@@ -122,7 +125,7 @@ class Audited(Struct, frozen=True, kw_only=True):
     which ``io_bytes`` would also if QNN took everything; None if that is not known.
     ``written_back`` counts the buffers that the CPU copies after each inference. ``status`` is
     failed if operators stay on the CPU and the policy asks for full delegation, or if a lowering
-    would end with an error."""
+    would end with an error. ``known_faults`` of QNN change no status."""
 
     model: str
     scheme: str
@@ -135,6 +138,7 @@ class Audited(Struct, frozen=True, kw_only=True):
     border_bytes: Bytes | None = None
     io_bytes: Bytes | None = None
     written_back: Count = 0
+    known_faults: tuple[KnownFault, ...] = ()
     full_delegation: bool = True
     seconds: float = 0.0
 
@@ -166,10 +170,10 @@ class Audit(Struct, frozen=True, kw_only=True):
 
 
 def judge_case(
-    spec: CaseSpec, policy: EmulatorPolicy, found: Found, seconds: float = 0.0
+    spec: CaseSpec, policy: EmulatorPolicy, found: Found, seconds: float = 0.0, qnn: str = ""
 ) -> Audited:
     """Return the verdict on a case by the policy of test-emulator: its full_delegation, and its
-    known refusals."""
+    known refusals; and the faults that are known of a version of QNN."""
     full = policy.limits_of(spec.model, spec.scheme).full_delegation
     scheme, soc = spec.scheme.value, spec.soc
     operators = list_operators(found, scheme, soc, policy)
@@ -202,6 +206,7 @@ def judge_case(
         ),
         io_bytes=found.io_bytes,
         written_back=found.written_back,
+        known_faults=match_faults(found.steps, scheme, qnn),
         full_delegation=full,
         seconds=round(seconds, 3),
     )

@@ -26,6 +26,7 @@ from ci.executorch.delegation import (
 from ci.executorch.internals import PreprocessResult, QnnBackend, qnn_partitioner
 from ci.executorch.lower import Lowering, compiler_spec, describe_refusal
 from ci.executorch.quantize import quantize_model
+from ci.models.graph_steps import describe_steps
 from ci.models.model import Model
 from ci.models.user_code import find_line
 
@@ -41,6 +42,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     refusals, programs, edge = Refusals(choices), dict[str, Sequence[Any]](), None
     crashes, varying = list[str](), set[str]()
     failure = ""
+    steps = describe_steps(model.module, model.evaluation[0])
     try:
         module = model.module
         if spec.scheme.quantized:
@@ -72,7 +74,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     if edge is None:
         judged = Counter(refusals.seen[name] for name in refusals.seen.keys() - refusals.by_node)
         left = [(refusals.seen[name], reason, False) for name, reason in refusals.by_node.items()]
-        return Found(dict(taken or judged), tuple(left), partitions, failure=failure)
+        return Found(dict(taken or judged), tuple(left), partitions, failure=failure, steps=steps)
     methods = [edge.exported_program(name) for name in sorted(edge.methods)]
     left_to_cpu = audit_delegation([one.graph_module for one in methods], refusals).fallback_ops
     signatures = [(one.graph, one.graph_signature) for one in methods]
@@ -88,6 +90,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
         sum_bytes(sizes),
         failure,
         sum(len(one.buffers_to_mutate) for _, one in signatures),
+        steps,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ci.audit.operators import Audit, Audited, OperatorRow, group_refusals
+from ci.faults.match import KnownFault
 from ci.report.annotation import Annotation, Level
 from ci.report.columns import name_models
 from ci.report.github import escape_markdown
@@ -69,6 +70,9 @@ def render_text(audit: Audit) -> str:
         for reason, where in _group_reasons(found):
             lines.append(f"  | {clean_log_line(f'{where}: {reason}')}")
         lines += [f"  {line}" for line in _list_advice(found)]
+    for (model, fault), where in group_faults(audit).items():
+        lines += ["", clean_log_line(f"known fault  {names[model]}: {fault}")]
+        lines += [f"  | {where}", f"  fix: {clean_log_line(fault.fix)}"]
     lines += ["", f"{summarize(audit)}; {UNCOMPILED}"]
     return "".join(f"{line}\n" for line in lines)
 
@@ -90,6 +94,19 @@ def _group_reasons(found: Sequence[tuple[Audited, OperatorRow]]) -> Iterator[tup
 def _list_advice(found: Sequence[tuple[Audited, OperatorRow]]) -> list[str]:
     told = [("why", one.why) for _, one in found] + [("fix", one.fix) for _, one in found]
     return [f"{word}: {clean_log_line(text)}" for word, text in dict.fromkeys(told) if text]
+
+
+def group_faults(audit: Audit) -> dict[tuple[str, KnownFault], str]:
+    """Return the known faults by model, each with where it applies: ``fp16 on SM8650, SM8750``."""
+    places: dict[tuple[str, KnownFault], dict[str, list[str]]] = {}
+    for case in audit.cases:
+        for one in case.known_faults:
+            schemes = places.setdefault((case.model, one), {})
+            schemes.setdefault(case.scheme, []).append(case.soc)
+    return {
+        key: "; ".join(f"{scheme} on {', '.join(socs)}" for scheme, socs in schemes.items())
+        for key, schemes in places.items()
+    }
 
 
 def summarize(audit: Audit) -> str:
@@ -118,6 +135,12 @@ def render_summary(audit: Audit) -> str:
         why = "; ".join(f"{where}: {reason}" for reason, where in _group_reasons(found))
         fixes = "; ".join(dict.fromkeys(one.fix for _, one in found if one.fix))
         cells = (op, f"{file}:{line}" if file else model, why, fixes)
+        lines.append("| " + " | ".join(escape_markdown(one) for one in cells) + " |")
+    if faults := group_faults(audit):
+        lines += ["", "| known fault | where | what is seen | what to do |"]
+        lines.append("| --- | --- | --- | --- |")
+    for (_, one), where in faults.items():
+        cells = (f"{one.fault}: {one.calls}", f"{one.place}, {where}", one.seen, one.fix)
         lines.append("| " + " | ".join(escape_markdown(one) for one in cells) + " |")
     return "".join(f"{line}\n" for line in lines)
 
@@ -152,6 +175,13 @@ def render_html(audit: Audit) -> str:
     if left:
         head = ("operator", "line", "where and reason", "why", "what to do")
         sheets.append(Sheet("On the CPU", "Each line of a model once", head, left))
+    faults = tuple(
+        SheetRow((one.fault, one.place, where, one.calls, one.seen, one.fix))
+        for (_, one), where in group_faults(audit).items()
+    )
+    if faults:
+        heads = ("fault", "line", "where", "operators", "what is seen", "what to do")
+        sheets.append(Sheet("Known faults", "Patterns that the graph has", heads, faults))
     tools = ", ".join(f"{one.name} {one.version}" for one in audit.toolchain)
     notes = [summarize(audit), tools, UNCOMPILED, audit.command]
     return render_tables("Operator audit", [one for one in notes if one], sheets)
@@ -166,6 +196,11 @@ def make_annotations(audit: Audit) -> list[Annotation]:
         fix = next((one.fix for _, one in found if one.fix), "")
         text = f"{op} stays on the CPU: {told}" + (f". {fix}" if fix else "")
         made.append(Annotation(Level.ERROR, text, "audit", file, line))
+    made += [
+        Annotation(Level.WARNING, f"known fault: {one}. {one.fix} ({where})", "audit", file, line)
+        for (_, one), where in group_faults(audit).items()
+        for file, line in [(one.file, one.line)]
+    ]
     return made + [
         Annotation(Level.ERROR, f"{one.model} {one.scheme} {one.soc}: {one.reason}", "audit")
         for one in failed

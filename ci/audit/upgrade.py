@@ -13,13 +13,13 @@ from typing import Literal
 from msgspec import Struct
 
 from ci.judging.budget import FIGURES, LEAST, MEASURED, UNITS
+from ci.report.comparison import SEEN_DB
 from ci.report.html import Sheet, SheetRow, render_tables
 from ci.report.schema import RANKS, Case, Footprint, Report, Status
 from ci.report.text import count, name_some, show_decibels
 from provisioning.elf.reader import read_exports
 from provisioning.errors import FailedError
 
-SEEN_DB = 0.05  # what a figure of one decimal shows
 MEASURED_SHARE = 0.1  # by which a figure that varies from run to run has to move
 NAMES, MOST_ROWS, MOST_CHARS = 4, 40, 40
 HEADERS, LIBRARIES = "include", "lib"

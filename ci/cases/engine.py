@@ -14,6 +14,7 @@ from msgspec import Struct
 from ci.cases.spec import CaseSpec
 from ci.judging.degenerate import require_proof
 from ci.judging.figures import Array
+from ci.models.graph_steps import Step
 from ci.models.tensors import Loss, TensorInfo, read_sets, write_sets
 from ci.models.user_models import ReferencePolicy
 from ci.report.schema import DeviceFigures, Footprint
@@ -56,6 +57,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     if the case asks for those of its layers.
     ``made_inputs`` is what its inputs are if they were not given, see ci.models.model.name_made.
     ``footprint`` is what it and its lowering take.
+    ``steps`` are those of the float32 model's graph, if the engine describes it.
     ``weights`` and ``calibration`` are SHA-256 of the float32 model's weights and, if it was
     calibrated, of the sets.
     """
@@ -75,6 +77,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     weights: str = ""
     calibration: str = ""
     footprint: Footprint | None = None
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True)

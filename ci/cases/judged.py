@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -46,6 +46,7 @@ from ci.judging.verdict import (
     judge_outputs,
     name_reasons,
 )
+from ci.models.graph_steps import Step
 from ci.models.schemes import Scheme
 from ci.models.source_lines import find_factory, find_places, find_suite_model
 from ci.models.tensors import Loss, write_sets
@@ -76,7 +77,8 @@ NO_FLOAT = (
 class SessionOptions:
     """What a user may change about a run. What QNN writes about a case besides its outputs is kept
     in a directory per case below ``beside``; ``baselines`` is the folder of the figures recorded
-    for models of the user's."""
+    for models of the user's. ``find_faults`` gives the texts of known faults that a graph has, for
+    a scheme and a version of QNN."""
 
     policy: EmulatorPolicy
     timeout_s: float
@@ -88,6 +90,7 @@ class SessionOptions:
     baselines: Path | None = None
     command: str = ""
     backend: Backend = Backend.HTP
+    find_faults: Callable[[Sequence[Step], str, str], Sequence[str]] = lambda *_: ()
 
 
 @dataclass(frozen=True)
@@ -314,12 +317,17 @@ class CaseJudge:
         if status is Status.FAILED and is_dead:
             advice = advice or self.policy.advise(log_tail)
         spec, known = self.spec, self.evidence
+        faults = self.find_faults() if status is not Status.UNSUPPORTED else []
+        if status is Status.PASSED:
+            known.warnings += tuple(one.replace("\n  ", "; ") for one in faults)
+            faults = []
+        told = "\n".join([reason, *filter(None, [advice]), *faults])
         case = make_case(
             spec,
             known,
             status=status,
-            reason=f"{reason}\n{advice}" if advice else reason,
-            places=self.find_places(reason) if status is Status.FAILED else (),
+            reason=told,
+            places=self.find_places(told) if status is Status.FAILED else (),
             log_tail=log_tail,
             runner=self.judged_by.runner,
             metric_name=self.metric.name if self.metric and known.metric else "",
@@ -336,6 +344,14 @@ class CaseJudge:
             for one in known.controls
         )
         return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
+
+    def find_faults(self) -> list[str]:
+        """Return the known faults that the model's graph has and that its scheme meets with the QNN
+        that compiled it."""
+        artifact = self.evidence.artifact
+        steps = artifact.compiled.steps if artifact else ()
+        scheme, qnn = self.spec.scheme.value, self.evidence.compiler
+        return [f"known fault: {one}" for one in self.options.find_faults(steps, scheme, qnn)]
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
         """Return the lines of a repository's files that a failure is from, else its factory's."""

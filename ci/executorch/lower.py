@@ -47,6 +47,7 @@ from ci.executorch.internals import (
 )
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
 from ci.models.eager import keep_state, run_eager
+from ci.models.graph_steps import describe_steps
 from ci.models.integer_bounds import find_joined, find_ties
 from ci.models.layers import expose_layers, find_loss
 from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, Choices
@@ -137,7 +138,8 @@ class Lowering:
             choices = spec.source.choices
             module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
         if not spec.layers:
-            return self.write_program(module)
+            steps = describe_steps(model.module, model.evaluation[0])
+            return structs.replace(self.write_program(module), steps=steps)
         module, layers = expose_layers(module, model.evaluation[0])
         outputs = tuple(run_eager(module, model.evaluation))
         exposed = replace(self, model=replace(model, module=module, reference=outputs))

@@ -7,7 +7,7 @@ true of shapes and constants of the chain's first operator.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ci.faults.graph import Graph, Shape, parse_graph
 from ci.faults.operators import OPERATORS
+from ci.models.graph_steps import Operand, Step
 from ci.models.schemes import Scheme
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy
@@ -160,30 +161,6 @@ def _find_tried_problems(fault: Fault) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Operand:
-    """What an operator reads. ``magnitude`` is the largest of a constant's elements, if known."""
-
-    shape: Shape
-    constant: bool = False
-    magnitude: float = 0.0
-
-
-@dataclass(frozen=True)
-class Step:
-    """A call in a model's graph, by ``name``: the operator of ci.faults.operators, what it reads,
-    the names of the steps that give its operands (empty for what no step gives), and the shape of
-    its result. ``place`` is where it is in the user's source, if known."""
-
-    name: str
-    operator: str
-    operands: tuple[Operand, ...]
-    sources: tuple[str, ...]
-    shape: Shape
-    kernel: int = 0
-    place: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True)
 class Found:
     """The steps of a graph that a pattern's chain is, the first first."""
 
@@ -224,7 +201,7 @@ def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
     shape = step.operands[0].shape if step.operands else step.shape
     whole = step.shape or shape
     before = {steps[name].operator for name in step.sources if name in steps}
-    magnitude = max((one.magnitude for one in step.operands if one.constant), default=0.0)
+    magnitude = max((one.magnitude for one in step.operands), default=0.0)
     return (
         (not pattern.constant or pattern.constant in relations)
         and (whole[0] if whole else 1) >= pattern.min_batch

@@ -70,7 +70,7 @@ def run(
     from ci.audit.operators_job import AuditJob
     from ci.cases.session import Phases, started_now
     from ci.executorch.engine import ExecutorchEngine
-    from ci.executorch.toolchain import describe_toolchain
+    from ci.executorch.toolchain import LIBRARY, describe_toolchain
     from ci.verbs.emulate import require_executorch
 
     require_executorch(args.executorch)
@@ -85,6 +85,7 @@ def run(
         progress.step(f"3/4 audit {len(specs)} cases, {args.jobs} at a time")
         pool = scratch.open(environment.apply(os.environ))
         parts = tuple(describe_toolchain(environment))
+        qnn = next((one.version for one in parts if one.name == LIBRARY), "")
 
         def audit(number: int, spec: CaseSpec) -> Audited:
             place = scratch.scratch / f"audit-{number}"
@@ -92,7 +93,8 @@ def run(
             job = AuditJob(ExecutorchEngine(()), spec, place, place / "log")
             ended = pool.run(job, job.log, args.timeout_s)
             result = (Found(failure=ended.failure), 0.0) if ended.failure else ended.result
-            return judge_case(spec, policy, *result)
+            found, seconds = result
+            return judge_case(spec, policy, found, seconds, qnn)
 
         def show(one: Audited) -> None:
             name = f"{Path(one.model).name} {one.scheme} {one.soc}"

@@ -68,6 +68,7 @@ if TYPE_CHECKING:  # these bring what a list of choices can do without
     from ci.cases.engine import Runner
     from ci.cases.judged import SessionOptions
     from ci.cases.session import Phases
+    from ci.faults.match import warn_of_faults
 
 SESSION = "test_emulator"
 PYTHON, WHEEL_RUNNER = "python", "cpp"
@@ -277,6 +278,7 @@ def run(
             **{"log-level": args.log_level, **chosen.options},
         ),
         backend=backend,
+        find_faults=warn_of_faults if backend is Backend.HTP else lambda *_: (),
     )
     with ready_device(args, progress) if args.device or args.any else nullcontext() as device:
         report = judge_specs(

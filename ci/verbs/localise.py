@@ -101,7 +101,7 @@ def localise(
     from ci.cases.pipeline import RunSetup
     from ci.cases.session import Phases
     from ci.executorch.engine import ExecutorchEngine
-    from ci.executorch.toolchain import describe_toolchain, name_toolchain
+    from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
     from ci.executorch.tracing import make_runner
 
     chosen = choice.read_choice(args.sdk, args.adaptor)
@@ -117,6 +117,7 @@ def localise(
         pool = scratch.open(environment.apply(os.environ))
         parts = tuple(describe_toolchain(environment))
         engine = ExecutorchEngine(name_toolchain(parts, environment))
+        qnn = next((one.version for one in parts if one.name == LIBRARY), "")
         for number, spec in enumerate(specs):
             progress.step(
                 f"3/4 localise {Path(spec.model).name} {spec.scheme.value} {spec.soc}, at most"
@@ -129,7 +130,7 @@ def localise(
                 pool=pool,
                 work=scratch.scratch / f"localise-{number}",
             )
-            localiser = Localiser(spec, setup, engine, progress)
+            localiser = Localiser(spec, setup, engine, progress, qnn)
             found.append(localiser.run(args.limit, args.reproducer))
     progress.step("4/4 report")
     return found

@@ -17,6 +17,7 @@ from ci.cases.pool import Ended, Job
 from ci.cases.spec import CaseSpec
 from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
+from ci.models.graph_steps import Step
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, describe_tensor
 from ci.report.schema import Footprint
@@ -67,6 +68,7 @@ class FloatEngine:
     bounds: dict[str, Any] = field(default_factory=dict)
     noise: float = 0.0
     footprint: Footprint | None = None
+    steps: tuple[Step, ...] = ()
     compiled: int = 0
     imports: tuple[str, ...] = ()
 
@@ -118,6 +120,7 @@ class FloatEngine:
             delegation=self.delegation,
             layers=tuple(layers),
             footprint=self.footprint,
+            steps=self.steps,
         )
 
     def explain(self, error: Exception, log: Path) -> str:

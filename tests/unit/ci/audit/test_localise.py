@@ -12,20 +12,32 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 from torch.fx import GraphModule, Interpreter, Node  # noqa: E402
 
+from ci.audit.localise import Localised, find_suspect  # noqa: E402
 from ci.audit.localise_cuts import Graphs, make_graphs  # noqa: E402
 from ci.audit.localise_quantized import find_bias_off, find_range, measure_clipping  # noqa: E402
+from ci.audit.localise_report import (  # noqa: E402
+    choose_exit,
+    data_of,
+    name_cause,
+    render_cases,
+)
 from ci.audit.localise_search import (  # noqa: E402
     Cut,
     Departure,
     Laboratory,
     Located,
     Mend,
+    Operator,
     Search,
     Trial,
     minimize,
+    rank_departures,
 )
+from ci.cases.spec import CaseSpec  # noqa: E402
+from ci.faults.match import KnownFault  # noqa: E402
 from ci.models.eager import run_eager  # noqa: E402
 from ci.models.model import load_model  # noqa: E402
+from ci.models.schemes import Scheme  # noqa: E402
 from provisioning.errors import UsageError  # noqa: E402
 
 PREDICTED_DB = 60.0
@@ -52,7 +64,9 @@ def measure(right: Sequence[Any], given: Sequence[Any], index: int) -> float:
     return min(ratios)
 
 
-def search(graphs: Graphs, spoils: Spoils, limit: int = 200) -> tuple[Located, Laboratory]:
+def search(
+    graphs: Graphs, spoils: Spoils, limit: int = 200, suspects: Sequence[Sequence[str]] = ()
+) -> tuple[Located, Laboratory]:
     def try_cut(cut: Cut) -> Trial:
         module, sets = graphs.cut(cut)
         right = run_eager(module, sets)
@@ -68,7 +82,7 @@ def search(graphs: Graphs, spoils: Spoils, limit: int = 200) -> tuple[Located, L
 
     laboratory = Laboratory(try_cut, limit)
     operators = {one.name: one for one in graphs.describe()}
-    return Search(operators, graphs.outputs, laboratory).run(), laboratory
+    return Search(operators, graphs.outputs, laboratory, suspects).run(), laboratory
 
 
 def open_suite(name: str) -> Graphs:
@@ -307,3 +321,117 @@ def test_few_of_many_are_found_in_few_tries() -> None:
 
     assert minimize(range(100), holds) == [3, 77]
     assert len(tried) < 45
+
+
+def make_operator(name: str, kind: str, line: str, *inputs: str) -> Operator:
+    return Operator(name=name, kind=kind, line=line, inputs=inputs)
+
+
+CHAIN = {
+    one.name: one
+    for one in (
+        make_operator("embedding", "embedding", "n.py:3"),
+        make_operator("add", "add", "n.py:4", "embedding"),
+        make_operator("layer_norm", "layer_norm", "n.py:5", "add"),
+        make_operator("add_1", "add", "n.py:6", "layer_norm"),
+        make_operator("linear", "linear", "n.py:7", "add_1"),
+    )
+}
+
+
+def make_fault(line: int, *operators: str) -> KnownFault:
+    return KnownFault(
+        fault="positions",
+        title="",
+        seen="wrong rows",
+        fix="expand it",
+        calls="add of [2, 4], then layer_norm",
+        nodes=operators,
+        operators=operators,
+        file="n.py",
+        line=line,
+    )
+
+
+def test_a_known_fault_is_found_among_the_operators_by_its_line_and_its_readers() -> None:
+    both = ("add", "layer_norm")
+    assert find_suspect(CHAIN, make_fault(4, *both)) == [*both]
+    assert find_suspect(CHAIN, make_fault(6, *both)) == []
+    assert find_suspect(CHAIN, make_fault(3, *both)) == []
+    assert find_suspect(CHAIN, make_fault(6, "add", "linear")) == ["add_1", "linear"]
+
+
+def test_the_search_begins_with_a_suspect_and_leaves_one_that_is_right() -> None:
+    graphs = open_suite("decoder")
+    spoiled = next(one for one in graphs.describe() if one.kind == "softmax")
+    others = [one.name for one in graphs.describe() if one.kind == "linear"][:1]
+
+    def spoils(_: Any, node: Node) -> bool:
+        return node.name == spoiled.name
+
+    found, told = search(graphs, spoils, suspects=[others, [spoiled.name]])
+    assert found.part == (spoiled,)
+    tried = [cut.kept for cut in told.tried]
+    assert tried[2:4] == [tuple(others), (spoiled.name,)]
+    _, without = search(graphs, spoils)
+    assert len(told.tried) < len(without.tried)
+
+
+def test_a_known_fault_is_shown_before_what_was_measured_and_is_in_the_json() -> None:
+    located = Located(
+        outputs=(Departure(operator="y", reached_db=9, predicted_db=60, faithful=False),)
+    )
+    spec = CaseSpec("net", Scheme.FP16, "SM8650")
+    case = Localised(
+        spec=spec, program=located, losses=(), programs=1, known_faults=(make_fault(4, "add"),)
+    )
+    lines = render_cases([case]).splitlines()
+    assert lines[1] == "  output 0: 9.0 dB, 60.0 dB predicted, wrong"
+    assert (
+        lines[2] == "  known fault: positions [n.py:4]: add of [2, 4], then layer_norm: wrong rows"
+    )
+    assert lines[3] == "    fix: expand it"
+    assert data_of([case])["cases"][0]["known_faults"][0]["fix"] == "expand it"
+
+
+@pytest.mark.parametrize(("outputs", "code"), [((), 1), ((9.0,), 1), ((60.0,), 0)])
+def test_a_wrong_program_and_none_at_all_fail(outputs: tuple[float, ...], code: int) -> None:
+    rows = [
+        Departure(operator="y", reached_db=db, predicted_db=60, faithful=db > 50) for db in outputs
+    ]
+    spec = CaseSpec("net", Scheme.FP16, "SM8650")
+    case = Localised(spec=spec, program=Located(outputs=tuple(rows)), losses=(), programs=1)
+    assert choose_exit([case]) == code
+
+
+def test_a_cause_is_named_by_what_mends_it() -> None:
+    found = [Located(outputs=(), mended_by=one) for one in ((Mend.BIASES,), (Mend.RANGES,), ())]
+    biases, ranges, neither = (name_cause(one, quantized=True) for one in found)
+    assert "one scale" in biases
+    assert "calibration" in ranges
+    assert "the part's quantized model" in neither
+
+
+def test_rows_are_ranked_by_loss_and_only_losses_are_shown() -> None:
+    operators = {name: CHAIN[name] for name in ("embedding", "add", "layer_norm")}
+    exposed = [
+        Departure(operator=name, reached_db=db, predicted_db=60, faithful=db > 50)
+        for name, db in (("embedding", 60), ("add", 58), ("layer_norm", 30))
+    ]
+    rows = rank_departures(operators, exposed)
+    assert [(row.operator.name, row.lost_db) for row in rows] == [
+        ("layer_norm", 28),
+        ("add", 2),
+        ("embedding", 0),
+    ]
+    spec = CaseSpec("net", Scheme.FP16, "SM8650")
+    located = Located(outputs=tuple(exposed[2:]), rows=tuple(rows))
+    text = render_cases([Localised(spec=spec, program=located, losses=(), programs=1)])
+    assert "28.0 dB  layer_norm" in text
+    assert "embedding" not in text
+
+
+def test_what_is_within_the_prediction_s_room_is_not_wrong() -> None:
+    near = Departure(operator="y", reached_db=55, predicted_db=60, faithful=False)
+    assert not near.wrong
+    assert Departure(operator="y", reached_db=54, predicted_db=60, faithful=False).wrong

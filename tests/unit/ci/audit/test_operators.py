@@ -18,6 +18,7 @@ from ci.audit.operators import (
 )
 from ci.audit.operators_render import (
     make_annotations,
+    make_rows,
     measure_extra,
     render_html,
     render_summary,
@@ -26,7 +27,9 @@ from ci.audit.operators_render import (
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.explain.rules import Advice
+from ci.models.graph_steps import Operand, Step
 from ci.models.schemes import Scheme
+from ci.report.annotation import Level
 from ci.report.schema import Status
 
 POLICY = read_emulator_policy()
@@ -150,6 +153,7 @@ def test_limits_of_hardware_name_only_known_socs_and_schemes() -> None:
     assert all(soc in read_socs() for row in rows for soc in row.socs)
     old = next(row for row in rows if row.before_hexagon == 73)
     assert old.covers("16a16w", "SA8295")
+    assert not old.covers("16a16w", "SM8550")  # a V73
     assert not old.covers("16a16w", "SM8650")
     assert not old.covers("8a8w", "SA8295")
 
@@ -182,6 +186,22 @@ def test_a_line_of_a_model_is_shown_once_for_all_schemes_and_socs() -> None:
     assert (annotation.path, annotation.line) == ("nets/net.py", 22)
 
 
+def test_nodes_that_are_refused_for_one_reason_on_one_line_are_one_row() -> None:
+    reasons = [
+        f"Value 7 in the node 'aten_{node}'; Failed to validate op aten_{node} with error 0xc26"
+        for node in ("mul", "mul_1")
+    ]
+    left = tuple(("aten.mul.Tensor", f"{one} [nets/net.py:3]", False) for one in reasons)
+    (row,) = judge(msgspec.structs.replace(SPLIT, left=left)).left
+    assert (row.count, row.line) == (2, 3)
+    assert row.reason == "Value 7; Failed to validate with error 0xc26"
+
+
+def test_the_table_has_nodes_partitions_and_bytes() -> None:
+    (row,) = make_rows(Audit(cases=(judge(SPLIT),)))
+    assert row == ("net", "fp16", "SM8650", "failed", "2/3", "2", "1.08 KiB", "1.00 KiB")
+
+
 def test_a_failure_without_an_operator_is_annotated_too() -> None:
     case = judge(Found(failure="partitioning: its process was killed by SIGSEGV"))
     (annotation,) = make_annotations(Audit(cases=(case,)))
@@ -208,3 +228,46 @@ def test_the_page_has_each_case_and_each_line_once() -> None:
 
 def test_buffers_that_the_cpu_copies_are_counted() -> None:
     assert judge(msgspec.structs.replace(WHOLE, written_back=2)).written_back == 2
+
+
+POSITIONS = (
+    Step(
+        "add",
+        "add",
+        (Operand((2, 24, 64)), Operand((24, 64), constant=True)),
+        ("", ""),
+        (2, 24, 64),
+        place="nets/net.py:31",
+    ),
+    Step("layer_norm", "layer_norm", (Operand((2, 24, 64)),), ("add",), (2, 24, 64)),
+)
+
+
+def audit_positions(*socs: str, qnn: str = "2.49.40") -> Audit:
+    found = msgspec.structs.replace(WHOLE, steps=POSITIONS)
+    specs = [CaseSpec("net", Scheme.FP16, soc) for soc in socs]
+    return Audit(cases=tuple(judge_case(one, POLICY, found, 0.5, qnn) for one in specs))
+
+
+def test_a_known_fault_is_named_with_its_line_and_changes_no_verdict() -> None:
+    audit = audit_positions("SM8650", "SM8750")
+    assert [one.status for one in audit.cases] == [Status.PASSED] * 2
+    text = render_text(audit)
+    assert text.count("known fault net: broadcast-add-before-norm [nets/net.py:31]") == 1
+    assert "add of [2, 24, 64] and a constant [24, 64], then layer_norm" in text
+    assert "| fp16 on SM8650, SM8750" in text
+    assert "  fix: expand the constant" in text
+    assert "broadcast" in render_html(audit)
+    assert "| known fault |" in render_summary(audit)
+    (annotation,) = make_annotations(audit)
+    assert (annotation.level, annotation.path, annotation.line) == (
+        Level.WARNING,
+        "nets/net.py",
+        31,
+    )
+
+
+def test_a_model_without_a_pattern_has_no_known_fault() -> None:
+    audit = Audit(cases=(judge(WHOLE),))
+    for text in (render_text(audit), render_summary(audit), render_html(audit)):
+        assert "known fault" not in text.lower()

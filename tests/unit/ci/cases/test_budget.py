@@ -31,6 +31,7 @@ from ci.report.schema import (
     DeviceFigures,
     Footprint,
     OperatorCount,
+    Place,
     Question,
     Status,
     Threshold,
@@ -204,6 +205,16 @@ def test_a_case_over_its_budget_fails_as_that(tmp_path: Path) -> None:
     told = "over its budget: the program 1,000 bytes, 200 bytes (25 %) above program_bytes = 800"
     assert first == told
     assert fix.startswith("  fix: take fewer bits for the weights")
+
+
+def test_a_case_over_its_budget_names_the_line_of_its_model(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("import torch\n\n\ndef f():\n    return None\n")
+    engine = replace(LABELLER, footprint=TAKEN)
+    spec = replace(SPEC, model="net", source=Source(f"{file}:f"))
+    runner = EchoRunner(lambda sets: [LABELLER.quantized(*one) for one in sets])  # type: ignore[misc]
+    case = run_case(tmp_path, engine, runner, make_policy(program_bytes=800), spec).case
+    assert case.places == (Place(file="net.py", line=4),)
 
 
 def test_a_cached_case_keeps_its_figures_and_fails_again(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""Known faults in a user's model: which patterns its graph has, where, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from msgspec import Struct, structs
+
+from ci.faults.known import Fault, Found, find_pattern, read_faults
+from ci.faults.operators import OPERATORS
+from ci.models.graph_steps import Operand, Step
+
+
+class KnownFault(Struct, frozen=True, kw_only=True):
+    """A known fault at a place of a model. ``calls`` are the operators of the pattern with what the
+    first reads; ``nodes`` their names in the exported graph, with torch's names in ``operators``.
+    ``line`` is 0 if not known."""
+
+    fault: str
+    title: str
+    seen: str
+    fix: str
+    calls: str
+    nodes: tuple[str, ...]
+    operators: tuple[str, ...]
+    file: str = ""
+    line: int = 0
+
+    @property
+    def place(self) -> str:
+        """``nets/net.py:41``, or the node of the exported graph."""
+        return f"{self.file}:{self.line}" if self.line else f"node {self.nodes[0]}"
+
+    def __str__(self) -> str:
+        return f"{self.fault} [{self.place}]: {self.calls}: {self.seen}"
+
+
+@cache
+def name_operators() -> dict[str, str]:
+    """Return what ci.faults.operators calls torch's operators."""
+    return {aten.rstrip("_"): name for name, one in OPERATORS.items() for aten in one.aten}
+
+
+def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFault, ...]:
+    """Return the known faults that a graph has and that apply to a scheme and a version of QNN. Of
+    one line each is named once. Raises ManifestError."""
+    names = name_operators()
+    renamed = [structs.replace(one, operator=names.get(one.operator, "")) for one in steps]
+    by_name = {one.name: one.operator for one in steps}
+    found = {
+        (one.fault, one.place): one
+        for fault in read_faults()
+        if fault.applies(scheme, qnn.lstrip("v"))
+        for place in find_pattern(fault.pattern, renamed)
+        for one in [make_known(fault, place, by_name)]
+    }
+    return tuple(found.values())
+
+
+def make_known(fault: Fault, found: Found, operators: dict[str, str]) -> KnownFault:
+    """Return a fault at the place where a graph has its pattern."""
+    places = [one.place for one in found.steps if one.place]
+    file, _, line = (places[0] if places else "").rpartition(":")
+    return KnownFault(
+        fault=fault.name,
+        title=fault.title,
+        seen=fault.seen,
+        fix=fault.remedy,
+        calls=", then ".join(_describe_calls(found.steps)),
+        nodes=tuple(one.name for one in found.steps),
+        operators=tuple(operators[one.name] for one in found.steps),
+        file=file,
+        line=int(line) if line.isdigit() else 0,
+    )
+
+
+def _describe_calls(steps: Sequence[Step]) -> Iterator[str]:
+    first, *others = steps
+    yield f"{first.operator} of {' and '.join(map(_describe_operand, first.operands[:2]))}"
+    yield from (one.operator for one in others)
+
+
+def _describe_operand(one: Operand) -> str:
+    kind = "a constant " if one.constant else ""
+    largest = f" up to {one.magnitude:.4g}" if one.magnitude >= 1000 else ""
+    return f"{kind}{list(one.shape)}{largest}"
+
+
+def warn_of_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[str, ...]:
+    """Return a text of two lines for each: what and where, and what to do."""
+    return tuple(f"{one}\n  fix: {one.fix}" for one in match_faults(steps, scheme, qnn))

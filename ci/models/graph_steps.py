@@ -1,0 +1,186 @@
+"""What a model's graph calls, without torch: what patterns of known faults are looked for in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from msgspec import Struct
+
+# What gives what it reads: a pattern looks through these.
+PASSES_ON: Final = frozenset(
+    {"alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy"}
+)
+MOVES: Final = frozenset({"expand", "permute", "reshape", "slice", "squeeze", "to", "transpose"})
+MOVES_OR_PASSES_ON: Final = PASSES_ON | MOVES | {"unsqueeze", "view", "select", "repeat"}
+MOST_ELEMENTS, LARGEST = 1 << 24, 1e38
+
+
+class Operand(Struct, frozen=True):
+    """What an operator reads. A ``constant`` depends on no input. ``magnitude`` is the largest of a
+    constant's elements, or the number by which something was multiplied before; 0 if not known."""
+
+    shape: tuple[int, ...]
+    constant: bool = False
+    magnitude: float = 0.0
+
+
+class Step(Struct, frozen=True):
+    """A call in a model's graph, by ``name``: its operator (of torch, without overload), what it
+    reads, the names of the steps that give its operands (empty for what no step gives), and the
+    shape of its result. ``kernel`` is the longest side of a convolution's, ``place`` file:line of
+    the user's source, if known."""
+
+    name: str
+    operator: str
+    operands: tuple[Operand, ...]
+    sources: tuple[str, ...]
+    shape: tuple[int, ...]
+    kernel: int = 0
+    place: str = ""
+
+
+def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
+    """Return the steps of a torch module; none of one that cannot be exported, as its lowering then
+    explains."""
+    import torch
+
+    from ci.models.eager import keep_state
+
+    with torch.no_grad(), keep_state(module):
+        try:
+            program = torch.export.export(module, inputs, strict=False)
+        except Exception:  # noqa: BLE001
+            return ()
+        return tuple(_Reader(program).read())
+
+
+class _Reader:
+    """Reads an exported program. ``values`` are the tensors of nodes that depend on no input."""
+
+    def __init__(self, program: Any) -> None:
+        self.graph = program.graph
+        signature = program.graph_signature
+        held = {**program.state_dict, **program.constants}
+        names = {
+            **signature.inputs_to_parameters,
+            **signature.inputs_to_buffers,
+            **signature.inputs_to_lifted_tensor_constants,
+        }
+        changed = set(signature.buffers_to_mutate.values())
+        self.held = {
+            name: held[target]
+            for name, target in names.items()
+            if target in held and target not in changed
+        }
+        self.values: dict[Any, Any] = {}
+        self.factors: dict[Any, float] = {}
+
+    def read(self) -> Iterator[Step]:
+        from ci.models.user_code import find_line
+
+        for node in self.graph.nodes:
+            if node.op == "placeholder" and node.name in self.held:
+                self.values[node] = self.held[node.name]
+            if node.op != "call_function" or self._is_constant(node):
+                continue
+            name = _name_operator(node)
+            self._note_factor(node, name)
+            if name in PASSES_ON:
+                continue
+            sources, operands = [], []
+            for given in self._list_operands(node):
+                operands.append(self._describe(given))
+                own = _look_through(given)
+                is_step = getattr(own, "op", "") == "call_function" and own not in self.values
+                sources.append(own.name if is_step else "")
+            kernel = 0
+            if name.startswith("conv") and len(operands) > 1:
+                kernel = max(operands[1].shape[2:], default=0)
+            line = find_line(node).strip(" []")
+            yield Step(
+                node.name, name, tuple(operands), tuple(sources), _find_shape(node), kernel, line
+            )
+
+    def _list_operands(self, node: Any) -> Iterator[Any]:
+        """Yield the tensors that a node reads, and the number of a product or a sum."""
+        schema = getattr(node.target, "_schema", None)
+        names = [one.name for one in schema.arguments] if schema else []
+        for place, given in enumerate(node.args):
+            is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+            if hasattr(given, "op") or (is_number and names[place : place + 1] == ["other"]):
+                yield given
+            elif isinstance(given, (list, tuple)):
+                yield from (one for one in given if hasattr(one, "op"))
+
+    def _describe(self, given: Any) -> Operand:
+        if isinstance(given, (int, float)):
+            return Operand((), True, min(abs(float(given)), LARGEST))
+        own = _look_through(given)
+        if own in self.values:
+            return Operand(_find_shape(given), True, _measure(self.values[own]))
+        return Operand(_find_shape(given), magnitude=self.factors.get(own, 0.0))
+
+    def _is_constant(self, node: Any) -> bool:
+        """Whether a node depends on no input; its value is kept then."""
+        import torch
+        from torch.fx.node import map_arg
+
+        if any(one not in self.values for one in node.all_input_nodes):
+            return False
+        tags = getattr(node.target, "tags", ())
+        small = all(one.numel() <= MOST_ELEMENTS for one in _list_tensors(node.meta.get("val")))
+        if torch.Tag.nondeterministic_seeded in tags or not small:
+            return False
+        try:
+            args, kwargs = (
+                map_arg(one, lambda own: self.values[own]) for one in (node.args, node.kwargs)
+            )
+            self.values[node] = node.target(*args, **kwargs)
+        except Exception:  # noqa: BLE001 - then it is a step like any other
+            return False
+        return True
+
+    def _note_factor(self, node: Any, name: str) -> None:
+        """Take down by which number something was multiplied, or what it was filled with."""
+        before = [one for one in node.args if hasattr(one, "op")]
+        if name in MOVES_OR_PASSES_ON and before:
+            self.factors[node] = self.factors.get(before[0], 0.0)
+        elif name == "mul":
+            single = [one for one in map(self._describe, self._list_operands(node)) if one.constant]
+            known = [one.magnitude for one in single if set(one.shape) <= {1}]
+            self.factors[node] = max(known, default=0.0)
+        elif name == "masked_fill":
+            given = node.args[2] if len(node.args) > 2 else 0.0
+            self.factors[node] = self._describe(given).magnitude
+
+
+def _look_through(given: Any) -> Any:
+    while getattr(given, "op", "") == "call_function" and _name_operator(given) in PASSES_ON:
+        given = given.args[0]
+    return given
+
+
+def _name_operator(node: Any) -> str:
+    name = getattr(node.target, "__name__", str(node.target))
+    return str(name).partition(".")[0].rstrip("_")
+
+
+def _find_shape(node: Any) -> tuple[int, ...]:
+    tensors = _list_tensors(node.meta.get("val"))
+    sizes = tensors[0].shape if tensors else ()
+    return tuple(size if isinstance(size, int) else 0 for size in sizes)
+
+
+def _list_tensors(value: Any) -> list[Any]:
+    from torch import Tensor
+    from torch.utils._pytree import tree_leaves
+
+    return [one for one in tree_leaves(value) if isinstance(one, Tensor)]
+
+
+def _measure(value: Any) -> float:
+    if not hasattr(value, "numel") or not value.numel() or value.is_complex():
+        return 0.0
+    largest = float(value.abs().max()) if value.dtype.is_floating_point else float(value.max())
+    return min(abs(largest), LARGEST) if largest == largest else 0.0  # noqa: PLR0124 - NaN

@@ -1,0 +1,63 @@
+"""Cases whose graph has the pattern of a known fault: red and green ones name it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ci.cases.judged import CaseResult, SessionOptions
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import CaseSpec
+from ci.faults.match import warn_of_faults
+from ci.models.graph_steps import Operand, Step
+from ci.models.schemes import Scheme
+from ci.report.schema import Place, Status
+from tests.stand_ins.lanes import COARSE, LABELLER, RIGHT, SPEC, EchoRunner, run_case
+
+STEPS = (
+    Step(
+        "add",
+        "add",
+        (Operand((2, 8, 8)), Operand((2, 1, 8), magnitude=1e4)),
+        ("", ""),
+        (2, 8, 8),
+        place="nets/net.py:7",
+    ),
+    Step("softmax", "softmax", (Operand((2, 8, 8)),), ("add",), (2, 8, 8)),
+)
+
+
+def judge(work: Path, answer: object, spec: CaseSpec = SPEC) -> CaseResult:
+    options = SessionOptions(
+        policy=read_emulator_policy(), timeout_s=9.0, find_faults=warn_of_faults
+    )
+    runner = EchoRunner(lambda _: [[one] for one in answer])  # type: ignore[attr-defined]
+    return run_case(work, replace(LABELLER, steps=STEPS), runner, options=options, spec=spec)
+
+
+def test_a_green_case_warns_of_a_known_fault(tmp_path: Path) -> None:
+    case = judge(tmp_path, COARSE).case
+    assert case.status is Status.PASSED
+    (warning,) = (one for one in case.warnings if "known fault" in one)
+    assert "mask-too-large [nets/net.py:7]: add of [2, 8, 8] and [2, 1, 8] up to 1e+04" in warning
+    assert "; fix: let the mask hold" in warning
+    assert "\n" not in warning
+
+
+def test_a_red_case_names_it_with_the_line_and_the_remedy(tmp_path: Path) -> None:
+    case = judge(tmp_path, 0 * RIGHT).case
+    assert case.status is Status.FAILED
+    first, *others = case.reason.splitlines()
+    assert "known fault" not in first
+    at = next(n for n, line in enumerate(others) if line.startswith("known fault: mask-too-large"))
+    assert others[at + 1].startswith("  fix: let the mask hold")
+    assert case.places == (Place(file="nets/net.py", line=7),)
+
+
+@pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A16W8])
+def test_a_scheme_that_does_not_meet_it_is_not_warned(tmp_path: Path, scheme: Scheme) -> None:
+    case = judge(tmp_path, COARSE, CaseSpec("mlp", scheme, "SM8650")).case
+    assert not any("known fault" in one for one in case.warnings)
+    assert "known fault" not in case.reason

@@ -1,0 +1,189 @@
+"""Known faults in a user's model: the exported graph as steps, and what is said of a match."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+
+from ci.faults.match import KnownFault, match_faults, warn_of_faults  # noqa: E402
+from ci.models.graph_steps import Operand, Step, describe_steps  # noqa: E402
+
+X = torch.randn(2, 6, 16)
+IMAGE = torch.randn(2, 4, 6, 6)
+SOURCE = Path(__file__).read_text(encoding="utf-8").splitlines()
+
+
+class Net(nn.Module):
+    def __init__(self, call: Callable[..., Tensor], *parts: nn.Module) -> None:
+        super().__init__()
+        self.call = call
+        self.parts = nn.ModuleList(parts)
+        self.positions = nn.Parameter(torch.randn(32, 16))
+        self.register_buffer("mask", torch.tensor([0.0] * 10 + [-1e4] * 6))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.call(self, *inputs)  # line: call
+
+
+class Embedding(Net):
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x = inputs[0].relu()
+        x = x + self.positions[: x.shape[1]]  # line: positions
+        return self.parts[0](nn.functional.dropout(x, 0.1, self.training))
+
+
+def add_positions(net: Net, x: Tensor) -> Tensor:
+    return net.parts[0](x + net.positions[: x.shape[1]])
+
+
+def add_positions_behind_dropout(net: Net, x: Tensor) -> Tensor:
+    x = nn.functional.dropout(
+        x + net.positions[:6].unsqueeze(0), 0.1, net.training
+    )  # line: dropout
+    return net.parts[0](x)
+
+
+def add_expanded(net: Net, x: Tensor) -> Tensor:
+    return net.parts[0](x + net.positions[:6].unsqueeze(0).expand(x.shape[0], -1, -1).clone())
+
+
+def add_and_project(net: Net, x: Tensor) -> Tensor:
+    return net.parts[1](x + net.positions[:6])
+
+
+def scale(net: Net, x: Tensor) -> Tensor:
+    return net.parts[0](x * net.positions[:6])
+
+
+def block(net: Net, x: Tensor, kept: Tensor) -> Tensor:
+    bias = (1 - kept)[:, None, :] * -10000.0
+    return (x + bias).softmax(-1)
+
+
+def block_gently(net: Net, x: Tensor, kept: Tensor) -> Tensor:
+    return (x + (1 - kept)[:, None, :] * -30.0).softmax(-1)
+
+
+def block_by_buffer(net: Net, x: Tensor) -> Tensor:
+    return (x + net.mask).softmax(-1)
+
+
+def normalize(net: Net, x: Tensor) -> Tensor:
+    return net.parts[0](x.relu())
+
+
+def find(
+    call: Callable[..., Tensor],
+    *inputs: Tensor,
+    scheme: str = "fp16",
+    qnn: str = "2.49.40",
+    parts: tuple[nn.Module, ...] = (),
+) -> tuple[KnownFault, ...]:
+    net = Net(call, *(parts or (nn.LayerNorm(16), nn.Linear(16, 16)))).eval()
+    return match_faults(describe_steps(net, inputs), scheme, qnn)
+
+
+def test_positions_before_a_norm_are_named_with_line_shapes_and_remedy() -> None:
+    net = Embedding(add_positions, nn.LayerNorm(16)).eval()
+    (found,) = match_faults(describe_steps(net, (X,)), "fp16", "2.49.40")
+    assert found.fault == "broadcast-add-before-norm"
+    assert "# line: positions" in SOURCE[found.line - 1]
+    assert found.file.endswith("test_match.py")
+    assert found.calls == "add of [2, 6, 16] and a constant [6, 16], then layer_norm"
+    assert "expand" in found.fix
+    assert found.place in str(found)
+
+
+@pytest.mark.parametrize("call", [add_expanded, add_and_project])
+def test_what_the_fault_does_not_touch_is_not_named(call: Callable[..., Tensor]) -> None:
+    assert find(call, X) == ()
+
+
+def test_one_row_in_the_batch_is_right() -> None:
+    assert find(add_positions, X[:1]) == ()
+
+
+def test_a_fault_is_named_for_its_schemes_and_versions_alone() -> None:
+    assert find(add_positions, X, scheme="8a8w") == ()
+    assert [one.fault for one in find(scale, X)] == ["broadcast-mul-before-norm"]
+    assert find(scale, X, qnn="2.48.40") == ()
+    assert find(scale, X, qnn="v2.48.40.260101") == ()
+    assert find(scale, X, qnn="2.99.0")
+
+
+def test_a_large_mask_is_named_in_eight_bits_whether_it_is_stored_or_computed() -> None:
+    scores, kept = torch.randn(2, 6, 16), torch.ones(2, 16)
+    (found,) = find(block, scores, kept, scheme="8a8w")
+    assert found.fault == "mask-too-large"
+    assert found.calls.startswith("add of [2, 6, 16] and [2, 1, 16] up to 1e+04")
+    assert [one.fault for one in find(block_by_buffer, scores, scheme="8a8w")] == [found.fault]
+    assert find(block_gently, scores, kept, scheme="8a8w") == ()
+    assert find(block, scores, kept, scheme="16a8w") == ()
+
+
+def test_a_batch_norm_that_no_convolution_absorbs_is_named() -> None:
+    (found,) = find(normalize, IMAGE, scheme="16a8w", parts=(nn.BatchNorm2d(4),))
+    assert found.fault == "batch-norm-alone"
+
+    def absorb(net: Net, x: Tensor) -> Tensor:
+        return net.parts[1](net.parts[0](x))
+
+    parts = (nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4))
+    assert find(absorb, IMAGE, scheme="16a8w", parts=parts) == ()
+
+
+def test_a_warning_has_the_remedy_on_its_second_line() -> None:
+    net = Net(add_positions, nn.LayerNorm(16)).eval()
+    (text,) = warn_of_faults(describe_steps(net, (X,)), "fp16", "2.49.40")
+    first, second = text.splitlines()
+    assert first.startswith("broadcast-add-before-norm [")
+    assert second.startswith("  fix: expand the constant")
+
+
+def test_a_module_that_cannot_be_exported_has_no_steps_and_keeps_its_state() -> None:
+    def branch(net: Net, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+    assert describe_steps(Net(branch), (X,)) == ()
+
+
+def test_steps_have_shapes_sources_and_what_was_folded() -> None:
+    def call(net: Net, x: Tensor) -> Tensor:
+        return (x * 2).clone() + net.positions[:6] * 3
+
+    multiply, add = describe_steps(Net(call), (X,))
+    assert (multiply.operator, multiply.operands[1]) == ("mul", Operand((), True, 2.0))
+    assert multiply.sources == ("", "")
+    assert add.sources == (multiply.name, "")
+    assert add.operands[0] == Operand((2, 6, 16), magnitude=2.0)
+    assert (add.operands[1].shape, add.operands[1].constant) == ((6, 16), True)
+    assert add.shape == (2, 6, 16)
+
+
+def test_a_buffer_that_the_model_changes_is_no_constant() -> None:
+    class Cache(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("cache", torch.zeros(6, 16))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.cache.add_(x[0])
+            return nn.functional.layer_norm(x + self.cache, (16,))
+
+    steps = describe_steps(Cache(), (X,))
+    assert match_faults(steps, "fp16", "") == ()
+
+
+def test_a_kernel_is_that_of_the_weights() -> None:
+    def convolve(net: Net, x: Tensor) -> Tensor:
+        return net.parts[0](x)
+
+    (step,) = describe_steps(Net(convolve, nn.Conv1d(6, 4, 5)), (X,))
+    assert (step.operator, step.kernel) == ("conv1d", 5)
+    assert isinstance(step, Step)
