@@ -116,6 +116,8 @@ class Dice:
             return value if moves or not value.is_floating_point() else self._round(node, value)
         if name_operator(node) == "quantize_per_tensor" and computes(source := node.args[0]):
             return self._move(node, source, value)
+        if node.op == "placeholder" and any(map(_is_narrow, node.users)):
+            return value + value * (RELATIVE * self.draw(value.shape))
         return value
 
     def _round(self, node: Node, value: Tensor) -> Tensor:
@@ -131,7 +133,7 @@ class Dice:
     def _move(self, node: Node, source: Any, value: Tensor) -> Tensor:
         zero, low, high = (int(str(number)) for number in node.args[2:5])
         rolled = self.draw(value.shape)
-        steps = torch.sign(rolled) * (rolled.abs() > 1 - MOVED[8 if high - low < 2**9 else 16])
+        steps = torch.sign(rolled) * (rolled.abs() > 1 - MOVED[8 if _is_narrow(node) else 16])
         bits = _weight_bits(source)
         if bits in {4, 16}:
             axis = value.dim() - 1 if name_operator(source) == "linear" else 1
@@ -170,6 +172,15 @@ def name_operator(node: Any) -> str:
 
 def computes(node: Any) -> bool:
     return bool(name_operator(node)) and not MOVES.fullmatch(name_operator(node))
+
+
+def _is_narrow(node: Node) -> bool:
+    """Return whether a node quantizes to 8 bits or fewer, which QNN does with an input's values as
+    float16 holds them."""
+    if name_operator(node) != "quantize_per_tensor":
+        return False
+    low, high = (int(str(number)) for number in node.args[3:5])
+    return high - low < 2**9
 
 
 def _is_layer(node: Any) -> bool:

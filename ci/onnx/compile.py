@@ -131,10 +131,7 @@ def compile_source(
             staging.write_quantized(reference)
     infos = infos if is_float else add_grids(infos, find_grids(model))
     disturbed = staging.directory.with_name("disturbed.onnx")
-    staging.write_noise(
-        # What is not quantized of a model that is given so is computed in float16.
-        predict_noise(model, disturbed, source.evaluation, reference, float16=is_float or given)
-    )
+    staging.write_noise(predict_noise(model, disturbed, source.evaluation, reference))
     is_whole = calibrated and not spec.layers
     loss = find_loss(model, disturbed, source.evaluation[0], float32) if is_whole else None
     program = staging.directory / PROGRAM

@@ -50,12 +50,12 @@ ROUNDED = "{}/before_noise"
 
 
 def predict_noise(
-    model: Path, target: Path, sets: Sequence[Arrays], right: Sequence[Arrays], *, float16: bool
+    model: Path, target: Path, sets: Sequence[Arrays], right: Sequence[Arrays]
 ) -> list[Any]:
     """Return the error of each floating output under disturbance, [run, input set, *shape]; an
     array without elements for any other output. ``right`` are the undisturbed model's outputs,
     ``target`` is where the disturbed model is written. Raises what onnxruntime raises."""
-    onnx.save(disturb(onnx.load(model), float16=float16), target)
+    onnx.save(disturb(onnx.load(model)), target)
     session = open_reference(target)
     names = [one.name for one in session.get_inputs()]
     feeds = [dict(zip(names, arrays, strict=True)) for arrays in sets]
@@ -70,9 +70,9 @@ def predict_noise(
     ]
 
 
-def disturb(model: onnx.ModelProto, *, float16: bool) -> onnx.ModelProto:
-    """Return the model with an error behind each quantizer of what an operator computes, and with
-    ``float16`` as that rounds behind each other operator that computes."""
+def disturb(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with an error behind each quantizer of what an operator computes, as float16
+    rounds behind each other operator that computes, and in what the model is given."""
     graph = model.graph
     inferred = onnx.shape_inference.infer_shapes(model).graph
     known = {
@@ -81,9 +81,13 @@ def disturb(model: onnx.ModelProto, *, float16: bool) -> onnx.ModelProto:
     }
     made_by = {name: node for node in graph.node for name in node.output}
     writer = _Writer(made_by, {one.name: one for one in graph.initializer})
-    nodes: list[Any] = _round_given(graph, writer) if float16 else []
-    rounded = find_float16(graph.node) if float16 else frozenset()
+    nodes: list[Any] = _round_given(graph, writer)
+    rounded = find_float16(graph.node)
+    given = {one.name for one in graph.input}
     for node in graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] in given and writer.is_narrow(node):
+            name, node.input[0] = node.input[0], f"{node.output[0]}/read"
+            nodes += writer.blur(name, node.input[0])
         nodes.append(node)
         for place, name in enumerate(node.output):
             if name in rounded and known.get(name) == TensorProto.FLOAT:
@@ -177,17 +181,31 @@ class _Writer:
         self.add("Add", raw, error, result=name)
         return self.nodes
 
+    def blur(self, raw: str, name: str) -> list[Any]:
+        """Add the error with which QNN reads an input that it quantizes to 8 bits: float16's."""
+        self.nodes = []
+        self.add("Add", raw, self.add("Mul", raw, self.draw(raw, RELATIVE)), result=name)
+        return self.nodes
+
+    def read_zero(self, node: Any) -> Any:
+        """Return the zero point of a quantizer, whose type is that of what it gives."""
+        return self.read(node.input[2]) if len(node.input) > 2 else np.zeros((), np.uint8)
+
+    def is_narrow(self, node: Any) -> bool:
+        """Return whether a quantizer gives 8 bits."""
+        return np.iinfo(self.read_zero(node).dtype).bits == 8
+
     def move(self, node: Any, source: Any, raw: str, name: str) -> list[Any]:
         """Move elements of the quantized tensor ``raw`` by a step, which is then ``name``."""
         self.nodes = []
-        zero = self.read(node.input[2]) if len(node.input) > 2 else np.zeros((), np.uint8)
+        zero = self.read_zero(node)
         limits = np.iinfo(zero.dtype)
         levels = self.add("Cast", raw, to=TensorProto.FLOAT)
         rolled = self.draw(levels, 1.0)
         steps = self.add(
             "Mul",
             self.add("Sign", rolled),
-            self.choose(rolled, MOVED[8 if limits.bits == 8 else 16]),
+            self.choose(rolled, MOVED[8 if self.is_narrow(node) else 16]),
         )
         kind = self.find_weights(source)
         if kind in WIDE:

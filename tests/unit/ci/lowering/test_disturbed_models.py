@@ -67,11 +67,28 @@ def test_one_element_in_ten_of_8_bits_moves_by_a_step() -> None:
     assert np.abs(np.asarray(noise)[moved]) == pytest.approx(0.05, rel=1e-4)
 
 
-def test_each_element_of_16_bits_moves_and_a_quantized_input_does_not() -> None:
+def test_each_element_of_16_bits_moves_and_an_input_of_16_bits_does_not() -> None:
     (noise,) = predict_noise(trace(0.0, 0.0, 1e-4, bits=16), inputs(), float16=False)
     assert rms(noise) == pytest.approx(1e-4, rel=0.02)
-    (noise,) = predict_noise(trace(0.05, 0.0, 0.0), inputs(), float16=False)
+    (noise,) = predict_noise(trace(1e-4, 0.0, 0.0, bits=16), inputs(), float16=False)
     assert rms(noise) == 0
+
+
+def test_an_input_of_8_bits_moves_where_float16_rounds_it_to_the_other_side() -> None:
+    class Moves(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            return round_to(round_to(values, 0.05).transpose(0, 1), 0.05)
+
+    given = [(2 * torch.randn(50, 40, generator=torch.Generator().manual_seed(5)),)]
+    graph: Any = torch.export.export(Moves(), given[0], strict=True).module()
+    (noise,) = predict_noise(graph, given, float16=False)
+    steps = np.asarray(noise) / 0.05
+    assert np.abs(steps - steps.round()).max() < 1e-4
+    moved = np.abs(steps.round()).max((0, 1)).T > 0
+    levels = np.asarray(given[0][0]) / 0.05
+    off = np.abs(np.abs(levels - np.floor(levels)) - 0.5)
+    assert off[moved].max() <= noise_module.RELATIVE * np.abs(levels).max() * 1.01
+    assert 0.005 < moved.mean() < 0.1
 
 
 def test_the_noise_of_a_layer_goes_through_the_next() -> None:

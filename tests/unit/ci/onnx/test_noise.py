@@ -38,7 +38,7 @@ def test_the_state_of_an_lstm_errs_by_its_size(tmp_path: Path) -> None:
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
     sets = [(np.ones((1, 1, 1), np.float32), np.asarray([[[64, 0.5]]], np.float32))] * 20
     right = [(np.zeros((1, 1, 2), np.float32), sets[0][1])] * 20
-    hidden, state = predict_noise(file, tmp_path / "noisy.onnx", sets, right, float16=True)
+    hidden, state = predict_noise(file, tmp_path / "noisy.onnx", sets, right)
     large, small = np.std(state, axis=(0, 1, 2, 3))
     assert 20 < large / small < 80
     assert np.abs(hidden - hidden.mean(1, keepdims=True)).max() < 2**-7
