@@ -18,12 +18,14 @@ ARTIFACTS = "tests/integration/artifacts"
 # The packages that decide verdicts, and noxfile.py. A mutant is judged by those of the tests that
 # reach its function.
 PACKAGES: dict[str, tuple[str, ...]] = {
+    "ci/audit": ("tests/unit/ci/audit",),
     "ci/cases": (
         "tests/unit/ci/cases",
         "tests/unit/ci/emulator",
         "tests/unit/ci/lowering",
         "tests/unit/ci/onnx/test_written.py",
     ),
+    "ci/device": ("tests/unit/ci/device", "tests/integration/device/test_bundle.py"),
     "ci/executorch": (
         "tests/unit/ci/lowering",
         "tests/unit/ci/emulator",
@@ -34,6 +36,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "ci/gate": ("tests/unit/ci/gate", "tests/integration/gate/test_plan_verb.py"),
     "ci/images": ("tests/unit/ci/images",),
     "ci/judging": ("tests/unit/ci/emulator", "tests/unit/ci/cases"),
+    "ci/llm": ("tests/unit/ci/llm",),
     "ci/models": (
         "tests/unit/ci/lowering",
         "tests/unit/ci/emulator",
@@ -50,6 +53,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "ci/parity/compare": ("tests/unit/ci/parity",),
     "ci/report": ("tests/unit/ci/report",),
     "ci/signing": ("tests/unit/ci/signing",),
+    "ci/upstream": ("tests/unit/ci/upstream",),
     "noxfile.py": ("tests/unit/test_noxfile.py",),
     "provisioning/archives": ("tests/unit/provisioning/archives",),
     "provisioning/artifacts": (
@@ -70,16 +74,20 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 # The modules that decide, where not all of a package do: the others call a compiler, start
 # processes or draw.
 DECIDING: dict[str, str] = {
+    "ci/audit": "localise_search operators upgrade",
     "ci/cases": "baselines cache engine judged kept outputs packages pipeline policy qnn_files "
     "runners spec",
+    "ci/device": "bundle figures provenance",
     "ci/executorch": "context_digest delegation engine quantize toolchain tracing",
     "ci/gate": "cases changes evidence jobs names parts plan reach reading results rules schema "
     "sessions tree verdict",
     "ci/images": "definition digest normalize prune push",
+    "ci/llm": "case controls foreign generation interface known session tokenizers verdict weights",
     "ci/models": "data_files integer_bounds layers lowering_options methods model noise numerics "
     "schemes source_lines tensors user_code user_data user_models",
     "ci/onnx": "contexts engine fallback models noise options preparation source target",
     "ci/report": "annotation columns comparison github junit merge providers sarif schema",
+    "ci/upstream": "expectations journal judged kept session",
     "provisioning/console": "caller clock command git interrupts process terminal user_files",
 }
 

@@ -77,6 +77,9 @@ def test_spread_is_that_of_the_starts() -> None:
     assert (figures.before, figures.after, figures.throttled) == (cool, hot, True)
     single = summarize_starts(starts[:1], warm_up=0, iteration=4, emulated=False)
     assert (single.p50_spread_ms, single.throttled) == (0, True)
+    warm = summarize_starts(starts[1:], warm_up=0, iteration=4, emulated=False)
+    assert warm.throttled  # before a start counts, too
+    assert not summarize_starts(starts[2:], warm_up=0, iteration=4, emulated=False).throttled
     quartiles = Start(None, (0.0, 1.0, 2.0, 3.0, 4.0, 5.0))
     single = summarize_starts([quartiles], warm_up=0, iteration=6, emulated=False)
     assert (single.p50_ms, single.p50_spread_ms) == (3, 1)

@@ -105,3 +105,25 @@ def test_onnx_context_models_are_read(tmp_path: Path) -> None:
     assert [one.shape for one in found.program.methods[0].inputs] == [(1, 3)]
     (tmp_path / "m_ctx_qnn.bin").unlink()
     assert "is missing" in inspect_file(tmp_path / "m_ctx.onnx").damage
+
+
+def test_a_seal_is_written_into_whole_contexts_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnx", reason="the onnx package is not installed")
+    from ci.onnx.contexts import read_context
+    from tests.qnn_provider.contexts import GRAPH, write_context
+
+    binary = make_binary(soc=("SM8750", 69, 79), graphs=(GRAPH,))
+    models = {}
+    for name, blob in (("cut", binary[:-1]), ("whole", binary)):
+        (tmp_path / name).mkdir()
+        models[name] = write_context(tmp_path / name, blob)
+    before = models["cut"].read_bytes()
+    words = ["inspect", *map(str, models.values()), "--seal", "--json"]
+    assert main(words) == ExitCode.FAILED
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert [bool(one["damage"]) for one in files] == [True, False]
+    assert models["cut"].read_bytes() == before
+    assert read_context(models["whole"]).seal
+    assert main(["inspect", str(models["whole"])]) == ExitCode.OK

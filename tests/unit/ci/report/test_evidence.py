@@ -15,7 +15,7 @@ from msgspec.structs import replace
 import ci.__main__
 from ci.cases.policy import read_emulator_policy
 from ci.models.schemes import Scheme
-from ci.report.evidence import CASE, LIMITS, POLICY, digest_limits, parse_statement
+from ci.report.evidence import CASE, LIMITS, POLICY, digest_limits, find_faults, parse_statement
 from ci.report.schema import (
     Question,
     Status,
@@ -26,7 +26,7 @@ from ci.verbs.lanes.steps import LANES
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend
-from tests.stand_ins.statements import PROGRAM, SHA256, SOLD, make, state
+from tests.stand_ins.statements import BUILD, PROGRAM, SHA256, SOLD, make, state
 
 BUNDLES = Path(__file__).parents[3] / "artifacts" / "evidence"
 SIGNER = "sigstore-conformance/extremely-dangerous-public-oidc-beacon"
@@ -65,6 +65,14 @@ def test_evidence_of_a_pass_fits_its_program_and_the_default_policy(judge: Judge
 def test_a_pass_with_warnings_is_a_pass_that_shows_them(judge: Judge) -> None:
     code, text = judge(state(make(warnings=("rounding alone",))))
     assert (code, "warning: rounding alone" in text) == (0, True)
+
+
+def test_evidence_of_a_build_does_not_fit_a_program_that_names_none() -> None:
+    statement = parse_statement(json.dumps(state(make())).encode())
+    assert list(find_faults(statement, SHA256, BUILD, None)) == []
+    (fault,) = find_faults(statement, SHA256, "", None)
+    assert BUILD in fault
+    assert "none" in fault
 
 
 def test_evidence_of_a_failure_does_not_fit(judge: Judge) -> None:

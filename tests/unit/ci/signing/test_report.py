@@ -21,6 +21,8 @@ from ci.signing.verdict import (
 )
 from ci.verbs import verify_signature
 from ci.verbs.verify_signature import parse_date
+from provisioning.elf.facts import PT_LOAD
+from provisioning.elf.reader import parse_headers
 from provisioning.errors import ExitCode
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
 from tests.stand_ins.elfsigner.spoil import PLACE, verify
@@ -178,3 +180,28 @@ def test_a_key_of_no_published_scheme_is_accepted_as_a_signature_alone(
     monkeypatch.setattr(verify_signature, "verify_file", lambda *_, **__: found)
     words = ["verify-signature", str(tmp_path / "a.so"), "--accept-unrecognised"]
     assert main([*words, "--expect", expected]) == code
+
+
+def test_each_file_is_compared_with_the_input_of_its_name(
+    key: Key, library: bytes, tmp_path: Path
+) -> None:
+    signed, inputs = tmp_path / "signed", tmp_path / "inputs"
+    signed.mkdir()
+    inputs.mkdir()
+    (signed / "a.so").write_bytes(sign_elf(library, key))
+    (inputs / "a.so").write_bytes(library)
+    words = ["verify-signature", str(signed), "--accept-unrecognised", "--input"]
+    assert main([*words, str(inputs)]) == ExitCode.OK
+    assert main([*words, str(inputs / "a.so")]) == ExitCode.OK
+    last = next(
+        head
+        for head in reversed(parse_headers(library).program_headers)
+        if head.type == PT_LOAD and head.filesz
+    )
+    other = bytearray(library)
+    other[last.offset + last.filesz - 1] ^= 1
+    (inputs / "a.so").write_bytes(other)
+    assert main([*words, str(inputs)]) == ExitCode.FAILED
+    assert main([*words, str(inputs / "a.so")]) == ExitCode.FAILED
+    (inputs / "a.so").rename(inputs / "b.so")
+    assert main([*words, str(inputs)]) == ExitCode.USAGE

@@ -121,6 +121,9 @@ def test_a_whole_run_that_lost_tests_fails() -> None:
     ]
     assert make_suite_case(faults, "SM8650")[0].status is Status.FAILED
     assert check_all(every, make(run=2, unsupported=0), TESTS, whole=False)[1] == []
+    late = [every[0], end("C::test_acos", Ending.LATE)]
+    assert make(run=2).find_losses(late) == ["1 tests ran, 2 did before"]
+    assert make(run=1, unsupported=1).find_losses(every) == []
 
 
 def test_a_row_about_no_test_fails_a_whole_run() -> None:

@@ -1,0 +1,173 @@
+"""A decoder's case from its program to its row: the program is an eager decoder, right or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ci.cases.cache import CompileResult
+from ci.cases.engine import Delegation, Fallback, Program, RunNotes
+from ci.cases.judged import CaseResult, SessionOptions
+from ci.cases.pipeline import RunSetup
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import CaseSpec
+from ci.judging.figures import Array
+from ci.judging.gate import References
+from ci.llm import case as llm_case
+from ci.llm.case import LlmRun
+from ci.llm.decoder import make_decoder
+from ci.llm.generation import Step
+from ci.llm.lowering import ReferenceRuns, Subject
+from ci.models.schemes import Scheme
+from ci.report.schema import ControlKind, Question, Status
+from tests.stand_ins.lanes import WHOLE, EchoRunner, InlinePool
+from tests.unit.ci.llm.decoders import CONTEXT, PREFILL, Tiny
+
+POLICY = read_emulator_policy(lane="llm")
+Judge = Callable[..., CaseResult]
+
+
+@pytest.fixture
+def right(own: Tiny) -> Step:
+    return own.step(make_decoder(own.config, own.weights, CONTEXT))
+
+
+@pytest.fixture
+def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """The row of a program that is a step, by the runs of the tiny decoder."""
+
+    def run(
+        step: Step,
+        runs: ReferenceRuns | None = own.runs,
+        scheme: Scheme = Scheme.FP16,
+        delegation: Delegation = WHOLE,
+    ) -> CaseResult:
+        monkeypatch.setattr(llm_case, "program_step", lambda _: step)
+        if runs:
+            monkeypatch.setattr(llm_case, "read_runs", lambda _: runs)
+        options = SessionOptions(policy=POLICY, timeout_s=9.0)
+        runner: Any = EchoRunner(lambda sets: sets, RunNotes(run_ms=4.0))
+        engine: Any = None
+        pool: Any = InlinePool()
+        setup = RunSetup(options=options, engine=engine, runner=runner, pool=pool, work=tmp_path)
+        subject = Subject(Path(), (own.runs.prompt,), 40, CONTEXT, PREFILL, 1, 2)
+        one = LlmRun(CaseSpec("tiny", scheme, "SM8650"), setup, subject, own.tokenizer.decode)
+        one.note_compiled(tmp_path, CompileResult())
+        compiled: Any = SimpleNamespace(delegation=delegation)
+        program = Program(one.spec, tmp_path, compiled, tmp_path, tmp_path / "run.log")
+        return one.run_and_judge(program, References([], None), ())
+
+    return run
+
+
+def make_quantized(own: Tiny, noise: float) -> ReferenceRuns:
+    """Runs of a model whose logits are this much off those of float32, relative to their RMS."""
+    logits = own.runs.float32
+    errors = np.random.default_rng(3).standard_normal(logits.shape).astype(np.float32)
+    rms = np.sqrt(np.mean(logits**2))
+    return replace(own.runs, float32=logits + np.float32(noise) * rms * errors)
+
+
+def test_the_right_program_passes_with_its_figures_controls_and_text(
+    judge: Judge, right: Step
+) -> None:
+    result = judge(right)
+    case = result.case
+    assert (case.status, case.reason) == (Status.PASSED, "")
+    assert (case.equal, case.equal_quantized, case.metric) == (1, 1, 1)
+    assert case.metric_name == "top-1 agreement with float32"
+    assert {one.kind for one in result.controls} == set(llm_case.MAKERS)
+    assert all(one.rejected for one in result.controls)
+    assert "Ben has a blue boat." in result.noted
+    assert "250.0 tokens/s of the emulator" in result.noted
+    assert case.warnings == ()
+
+
+def swap_best(step: Step, at: int) -> Step:
+    """The logits of the two best tokens are exchanged in the call number ``at``."""
+    calls = []
+
+    def wrong(arrays: Sequence[Array]) -> list[Array]:
+        logits, *caches = (np.array(one) for one in step(arrays))
+        calls.append(logits.shape)
+        if len(calls) == at:
+            last = logits[0, -1]
+            first, second = last.argsort()[-2:]
+            last[[first, second]] = last[[second, first]]
+        return [logits, *caches]
+
+    return wrong
+
+
+def test_a_wrong_token_fails_as_not_faithful_and_tries_no_control(
+    judge: Judge, right: Step
+) -> None:
+    result = judge(swap_best(right, 6))
+    assert (result.case.status, result.case.question) == (Status.FAILED, Question.FAITHFUL)
+    assert "faithful: free: step" in result.case.reason
+    assert result.controls == ()
+
+
+def test_a_fault_of_decode_alone_is_seen_though_the_text_is_right(
+    judge: Judge, right: Step, own: Tiny
+) -> None:
+    calls = 1 + len(own.runs.model.run.tokens)  # prefill, then a token each
+    result = judge(swap_best(right, calls + 4))
+    assert result.case.status is Status.FAILED
+    assert "decode alone: step" in result.case.reason
+    assert "free:" not in result.case.reason
+
+
+@pytest.mark.parametrize(
+    ("scheme", "noise", "status"),
+    [
+        (Scheme.A8W8, 0.2, Status.PASSED),  # 14 dB, 10 are asked for
+        (Scheme.A8W8, 0.5, Status.FAILED),
+        (Scheme.FP16, 0.5, Status.PASSED),  # it is no quantized model
+    ],
+)
+def test_a_poor_quantized_model_fails_by_itself(
+    judge: Judge, right: Step, own: Tiny, scheme: Scheme, noise: float, status: Status
+) -> None:
+    result = judge(right, make_quantized(own, noise), scheme)
+    assert result.case.status is status, result.case.reason
+    failed = status is Status.FAILED
+    assert ("quantized: its logits have 7.0 dB" in result.case.reason) is failed
+    assert (result.case.question is Question.QUANTIZED) is failed
+
+
+def test_a_node_on_the_cpu_fails_a_right_program(judge: Judge, right: Step) -> None:
+    left = Delegation(8, 1, 2, (Fallback("aten.sin", "refused"),))
+    result = judge(right, delegation=left)
+    assert result.case.status is Status.FAILED
+    assert "aten.sin: refused" in result.case.reason
+
+
+def test_a_verdict_that_accepts_a_control_proves_nothing(
+    judge: Judge, right: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = ControlKind.POSITION_OFF
+    monkeypatch.setitem(llm_case.MAKERS, kind, lambda one: one.run)
+    result = judge(right)
+    assert result.case.status is Status.FAILED
+    assert f"the verdict accepts {kind.value}: this case proves nothing" in result.case.reason
+    assert [one.kind for one in result.controls if not one.rejected] == [kind]
+
+
+def test_steps_without_a_margin_are_a_warning(judge: Judge, right: Step, own: Tiny) -> None:
+    loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
+    result = judge(right, replace(own.runs, model=loud))
+    (warning,) = result.case.warnings
+    assert "0% of the steps have a margin" in warning
+
+
+def test_references_that_are_not_there_fail_the_case(judge: Judge, right: Step) -> None:
+    result = judge(right, None)
+    assert result.case.status is Status.FAILED
+    assert "the references cannot be read" in result.case.reason
