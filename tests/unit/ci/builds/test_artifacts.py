@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ci.builds.artifacts import Judged, judge_artifact
+from ci.builds.artifacts import Judged, judge_artifact, publish_artifacts
+from ci.builds.place import Place
 from ci.builds.targets import Artifact
 from provisioning.doctor.policies import elf_policy
 
@@ -32,6 +35,29 @@ def test_a_library_that_nothing_brings_is_an_error_unless_it_is_accepted() -> No
     assert "libneeded.so" in lost.findings[0].what
     known = judge(HEXAGON, needed=(), accept={"BUILD101": "it is tested"})
     assert (known.findings, [one.id for one in known.accepted]) == ((), ["BUILD101"])
+    other = judge(HEXAGON, needed=(), accept={"BUILD102": "a row accepts what it names alone"})
+    assert ([one.id for one in other.errors], other.accepted) == (["BUILD101"], ())
+
+
+def test_what_is_published_are_the_files_and_the_symbols_of_those_that_have_some(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path)
+    built = tmp_path / "stages"
+    built.mkdir()
+    for name in ("a.so", "a.so.debug", "b.so", "b.so.debug", "c.so"):
+        (built / name).write_text(f"bytes of {name}")
+    rows = {"a.so": True, "b.so": False, "c.so": True}
+    judged = tuple(
+        Judged(Artifact("x", "x", split_symbols=split), built / name, "", 0, None, ())
+        for name, split in rows.items()
+    )
+    plan: Any = SimpleNamespace(place=place)
+    place.artifacts.mkdir()
+    (place.artifacts / "of_an_earlier_build.so").write_text("gone")
+    publish_artifacts(plan, judged)
+    found = {path.name: path.read_text() for path in place.artifacts.iterdir()}
+    assert found == {name: f"bytes of {name}" for name in ("a.so", "a.so.debug", "b.so", "c.so")}
 
 
 def test_a_budget_is_met_to_the_byte() -> None:

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 
 from ci.builds.inputs import (
+    Built,
+    State,
     digest_snapshot,
+    has_artifacts,
     inspect_copy,
     record_copy,
     sync_overlay,
     take_snapshot,
 )
 from provisioning.errors import StoreError, UnfitError
+from provisioning.files import hash_file
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -146,3 +150,15 @@ def test_a_cut_sync_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.Monkey
     write(source, {"a.c": "old", "b.c": "old"})
     sync(source, tmp_path)
     assert {(tmp_path / "overlay" / name).read_text() for name in ("a.c", "b.c")} == {"old"}
+
+
+def test_a_build_is_up_to_date_while_its_artifacts_have_their_bytes(tmp_path: Path) -> None:
+    write(tmp_path, {"a.so": "aaaa", "b.so": "bbbb"})
+    built = tuple(Built(name, hash_file(tmp_path / name)) for name in ("a.so", "b.so"))
+    state = State(artifacts=built)
+    assert has_artifacts(tmp_path, state)
+    assert not has_artifacts(tmp_path, State())
+    (tmp_path / "b.so").write_text("bbbc")
+    assert not has_artifacts(tmp_path, state)
+    (tmp_path / "b.so").unlink()
+    assert not has_artifacts(tmp_path, state)

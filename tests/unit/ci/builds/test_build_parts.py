@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ci.builds import checkout
 from ci.builds.artifacts import collect_artifacts
 from ci.builds.builder import CacheCounts, read_counts
 from ci.builds.checkout import check_lpai, unneeded_submodules, wanted_submodules
@@ -445,3 +446,41 @@ def test_a_compiler_that_was_replaced_is_another(tmp_path: Path) -> None:
     for gone in (compiler, tmp_path / "gone"):
         with pytest.raises(UnfitError, match="compiler"):
             identify_compiler(gone)
+
+
+def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that one left would else be taken for those of another."""
+    compilers = Compilers({}, {"cc": "one"})
+    kit = make_kit()
+    asked: dict[str, str] = {}
+
+    def locate(profile: str, _: Progress) -> Environment:
+        rows = (
+            Provisioned("executorch", "1.5.1", tmp_path),
+            Provisioned("qnn-sdk", asked["sdk"], tmp_path),
+            Provisioned("android-ndk", "r26c", tmp_path),
+        )
+        return Environment(profile, rows, {})
+
+    monkeypatch.setattr(checkout, "locate_profile", locate)
+    for name in ("check_submodules", "check_headers", "check_names", "check_programs"):
+        monkeypatch.setattr(checkout, name, lambda *_: None)
+    monkeypatch.setattr(checkout, "unneeded_submodules", lambda *_: frozenset())
+    monkeypatch.setattr(checkout, "find_tools", lambda: kit.tools)
+    values = {"android_platform": "android-30"}
+    monkeypatch.setattr(checkout, "resolve_compilers", lambda *_: replace(compilers, values=values))
+    monkeypatch.setattr(checkout, "probe_python", lambda *_: (asked["python"], "3.11.7"))
+
+    def place(target: str, python: str, sdk: str) -> Path:
+        asked.update(python=python, sdk=sdk)
+        job = checkout.prepare_checkout(
+            find_target(target), BuildRequest(source=tmp_path), Progress(io.StringIO())
+        )
+        return job.plan.place.root
+
+    pairs = [("cpython-311", "2.37.0"), ("cpython-312", "2.37.0"), ("cpython-311", "2.49.40")]
+    assert len({place("aot", *pair) for pair in pairs}) == 3
+    assert place("aot", *pairs[0]) == place("aot", *pairs[0])
+    assert len({place("android", *pair) for pair in pairs}) == 1

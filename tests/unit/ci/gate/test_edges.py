@@ -7,6 +7,8 @@ from msgspec.structs import replace
 
 from ci.gate.dependencies.names import FileFacts, parse_file, parse_python
 from ci.gate.dependencies.parts import list_changed_keys, list_changed_parts
+from ci.gate.dependencies.reach import Reach
+from ci.gate.dependencies.sessions import SessionInputs
 from ci.gate.dependencies.tree import TreeFiles
 from ci.gate.plan import count_due, make_plan
 from ci.gate.rules import Rule, read_rules
@@ -137,3 +139,20 @@ def test_a_rule_that_names_the_planned_session_asks_for_all_of_its_cases() -> No
 )
 def test_every_nth_commit_is_due_once(first: int, last: int, due: int) -> None:
     assert count_due(first, last, 10) == due
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("tool.mypy", "linted"),
+        ("tool.mypy.strict", "linted"),  # a key in what is used
+        ("tool", "linted"),  # what is used is in the key: the table is new, or gone
+        ("tool.mypy-extras", ""),
+        ("tools", ""),
+        ("project", ""),
+    ],
+)
+def test_a_changed_key_counts_where_it_is_used_within_or_around(key: str, why: str) -> None:
+    session = SessionInputs("lint", Reach({}), {"pyproject.toml#tool.mypy": "linted"})
+    assert session.explain_key("pyproject.toml", key) == why
+    assert session.explain_key("other.toml", key) == ""

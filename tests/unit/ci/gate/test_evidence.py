@@ -141,6 +141,11 @@ PLANNED = tuple(PlannedCase(name, "8a8w", "S") for name in "mn")
         ({}, {"cases": PLANNED[:1]}, []),
         ({}, {"cases": PLANNED}, ["it has 1 of 2 planned cases, and 0 others"]),
         ({}, {"cases": PLANNED[1:]}, ["it has 0 of 1 planned cases, and 1 others"]),
+        (
+            {"cases": (GOOD, replace(GOOD, model="more"))},
+            {"cases": PLANNED[:1]},
+            ["it has 1 of 1 planned cases, and 1 others"],
+        ),
         ({"session": "x"}, {}, ["it is of x, not of test_emulator"]),
         ({"cases": (GOOD, GOOD)}, {}, ["1 cases come twice"]),
         ({}, {"shard": "1/2"}, ["it is of shard none, not of 1/2"]),

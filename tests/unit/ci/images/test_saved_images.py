@@ -141,6 +141,7 @@ TOOLCHAIN, CREDENTIAL = "a vendor's toolchain", "a setting that can hold a crede
         *((name, CREDENTIAL) for name in ("etc/pip.conf", "root/.config/pip/pip.conf")),
         *((name, CREDENTIAL) for name in ("root/.docker/config.json", "root/.ssh/id_ed25519")),
         *((name, CREDENTIAL) for name in ("etc/apt/auth.conf.d/x", "run/secrets/a", "x/.netrc")),
+        ("./run/secrets/a", CREDENTIAL),
         *((name, "") for name in ("libqnn.so", "PyQnnManagerAdaptor.so", "pip.conf.md", "ssh")),
         *((name, "") for name in ("auth.confetti", "libQnnHtp.sol", "etc/.wh.pip.conf")),
     ],
