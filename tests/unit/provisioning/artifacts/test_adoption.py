@@ -259,6 +259,24 @@ def test_a_version_that_has_a_row_becomes_the_default_and_nothing_else_changes(
     assert after == msgspec.structs.replace(before, default="2.43.0.260128")
 
 
+@pytest.mark.parametrize("carry", [True, False])
+def test_figures_follow_a_version_that_has_a_row_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, carry: bool
+) -> None:
+    shutil.copytree(manifests_root(), tmp_path / "manifests")
+    monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path / "manifests"))
+    sdk = read_toolchain("qnn-sdk")
+    figures = tmp_path / "manifests/baselines"
+    old, new = (figures / f"qnn-sdk-{one}.toml" for one in (sdk.default, "2.43.0.260128"))
+    old.write_text("# figures\n")
+    request = ArtifactRequest(sdk, sdk.release())
+    changes = plan_update(request, "2.43.0.260128", Store(), Progress(), carry=carry)
+    for change in changes:
+        change.write()
+    assert not old.exists()
+    assert new.exists() is carry
+
+
 def test_two_rows_of_one_version_are_refused() -> None:
     toolchain = read_toolchain("qnn-sdk")
     with pytest.raises(ValueError, match=r"2\.37\.0\.250724"):
