@@ -130,7 +130,12 @@ class Start(Log):
 
 @pytest.mark.parametrize(
     ("system", "machine", "hint"),
-    [("Darwin", "arm64", "parity"), ("Linux", "aarch64", "parity"), ("Windows", "AMD64", "WSL")],
+    [
+        ("Darwin", "arm64", "parity"),
+        ("Darwin", "x86_64", "parity"),
+        ("Linux", "aarch64", "parity"),
+        ("Windows", "AMD64", "WSL"),
+    ],
 )
 def test_another_host_is_told_what_works_there_before_anything_is_installed(
     noxfile: ModuleType,
