@@ -68,7 +68,6 @@ if TYPE_CHECKING:  # these bring what a list of choices can do without
     from ci.cases.engine import Runner
     from ci.cases.judged import SessionOptions
     from ci.cases.session import Phases
-    from ci.faults.match import warn_of_faults
 
 SESSION = "test_emulator"
 PYTHON, WHEEL_RUNNER = "python", "cpp"
@@ -252,6 +251,7 @@ def run(
     require_packages(("torch", "executorch"), "lowering")
     from ci.cases.judged import SessionOptions
     from ci.cases.session import Phases
+    from ci.faults.match import warn_of_faults
 
     chosen = choice.read_choice(args.sdk, args.adaptor)
     check_choice(args.runner, chosen)
