@@ -196,11 +196,12 @@ class RunNotes:
 
 
 class RunError(FailedError):
-    """Why a program gave no outputs. ``used`` is whether its process ran other programs before."""
+    """Why a program gave no outputs. ``used`` is whether its process ran other programs before,
+    ``lacks`` the device that was lost meanwhile: then nothing is known of the program."""
 
-    def __init__(self, what: str, *, used: bool = False) -> None:
+    def __init__(self, what: str, *, used: bool = False, lacks: str = "") -> None:
         super().__init__(what)
-        self.used = used
+        self.used, self.lacks = used, lacks
 
 
 class OpenProgram(Protocol):

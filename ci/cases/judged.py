@@ -106,10 +106,11 @@ class CaseResult:
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What came of running a program: outputs, or a failure. ``used`` is whether its process had
-    run other programs before."""
+    run other programs before, ``lacks`` the device that was lost meanwhile."""
 
     outputs: Sets = ()
     failure: str = ""
+    lacks: str = ""
     notes: RunNotes = field(default_factory=RunNotes)
     wall_s: float = 0.0
     used: bool = False
@@ -193,7 +194,8 @@ class CaseJudge:
         except ValueError as error:
             run = replace(run, failure=str(error))
         if run.failure:
-            known = self.find_refusal(f"{run.failure}\n{log_tail}")
+            self.evidence.lacks = run.lacks
+            known = run.failure if run.lacks else self.find_refusal(f"{run.failure}\n{log_tail}")
             if known:
                 return self.end(Status.UNSUPPORTED, f"run: {known}", log_tail)
             faults = [f"run: {run.failure}", *self.delegation_faults(compiled)]

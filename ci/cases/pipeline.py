@@ -199,7 +199,8 @@ class CaseRun(CaseJudge):
                 notes = opened.finish()
         except RunError as error:
             wall_s = time.monotonic() - began
-            return Run(failure=str(error), wall_s=wall_s, used=used or error.used)
+            used = used or error.used
+            return Run(failure=str(error), lacks=error.lacks, wall_s=wall_s, used=used)
         return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
 
     def locate(self) -> str:

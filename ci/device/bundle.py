@@ -46,6 +46,7 @@ LPAI = ("libQnnLpai.so", "libQnnLpaiStub.so")
 BUNDLE_NAME = "qnn-ci-bundle"
 STUB, SKEL = "libQnnHtpV{}Stub.so", "libQnnHtpV{}Skel.so"
 EMULATED = ("libHtpPrepare.so", "libQnnHtpPrepare.so")  # an emulator's, by QNN's own loader
+NO_SKEL = "QNN317"  # a warning for an app, as a device may have a skel; a bundle brings its own
 LICENCES = ("LICENSE*", "LICENCE*", "*LICENSE.pdf", "NOTICE*", "ThirdPartyNotices*")
 
 
@@ -300,9 +301,8 @@ def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -
     """Raises UnfitError if the doctor objects to what is staged for a SoC."""
     request = make_request(target.profile, {STAGING: directory}, os.environ)
     verdict = examine_request(replace(request, soc=soc), progress)
-    errors = [one for one in verdict.errors if str(directory) in str(one.where)]
-    if errors:
-        first = errors[0]
+    grave = (one for one in verdict.findings if one in verdict.errors or one.id == NO_SKEL)
+    if first := next((one for one in grave if str(directory) in one.where), None):
         raise UnfitError(f"{first.id}: {first.what}", why=first.why, fix=first.fix)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import secrets
 import shutil
 import tarfile
 import tempfile
@@ -27,9 +28,9 @@ PHONE_PLACE, BOARD_PLACE = "/data/local/tmp/qnn-ci", "qnn-ci"  # the board's is 
 LARGE_BYTES = 8 << 20  # a file of more is sent alone: what arrived before a break stays
 PART, SUMS, DAMAGED = ".part", ".sums", 92
 RECEIVE = f"""
-cd {{directory}} && rm -rf {PART} && mkdir {PART} && tar -x -f - -C {PART} && cd {PART} || exit 1
+cd {{directory}} && mkdir {{part}} && tar -x -f - -C {{part}} && cd {{part}} || exit 1
 sha256sum -c {SUMS} > /dev/null || exit {DAMAGED}
-chmod 755 * && mv -f * .. && cd .. && rm -rf {PART}
+chmod 755 * && mv -f * .. && cd .. && rm -rf {{part}}
 """
 NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]*")
 HOST = re.compile(r"(?P<user>[^@]+@)?(?:\[(?P<v6>[^\]]+)\]|(?P<v4>[^:]+))(?::(?P<port>\d+))?")
@@ -104,8 +105,10 @@ class Device:
             with tempfile.NamedTemporaryFile(suffix=".tar") as packed:
                 pack([(name, files[name], digests[name]) for name in names], packed.name)
                 size = sum(sizes[name] for name in names)
+                # A call that was killed may still be sending: never into the same directory.
+                part = f"{PART}.{secrets.token_hex(4)}"
                 code = self.call(
-                    RECEIVE.format(directory=quote(directory)),
+                    RECEIVE.format(directory=quote(directory), part=part),
                     data=Path(packed.name),
                     timeout_s=ANSWER_S + PUSH_S_PER_MIB * size / 2**20,
                 ).code
@@ -122,7 +125,7 @@ class Device:
         broke off left in it is removed."""
         where = quote(directory)
         text = self.ask(
-            f"mkdir -p {where}\ncd {where}\nrm -rf {PART}\n"
+            f"mkdir -p {where}\ncd {where}\nrm -rf {PART}* || true\n"
             'for f in *; do if [ -f "$f" ]; then sha256sum "$f"; fi; done',
             timeout_s=10 * ANSWER_S,
         )

@@ -37,28 +37,43 @@ KEPT = (LATE, SPEED, TIMES, MEMORY, BEFORE, AFTER, SYSTEM)  # besides outputs an
 STARTS, RUNS = 3, 10  # on a device, if the call or the model's entry asks for no other number
 MOST_BYTES = 2**30  # of what comes back besides outputs: logs
 
-# A lease is a directory with one line, until when and whose. Taking over one that has expired is a
-# rename, which only one of several can do.
+# A lease is a directory with one line, until when and whose. It appears, changes and goes by a
+# rename: of several computers at once only one succeeds, and a break leaves no half of it.
 TAKE = """
-mkdir -p {place}; cd {place}; now=$(date +%s)
-if [ -f lease/held ]; then
-  read -r until owner < lease/held
-  if [ "$owner" != {owner} ] && [ "$owner" != {gone} ] && [ "$now" -lt "$until" ]; then
+mkdir -p {place}; cd {place}; now=$(date +%s); until=; owner=
+line="$((now + {seconds})) {owner}"
+if [ -f lease/held ]; then read -r until owner < lease/held; fi
+if [ "$owner" = {owner} ]; then
+  echo "$line" > lease/new && mv lease/new lease/held; exit
+fi
+if [ -d lease ]; then
+  if [ -n "$owner" ] && [ "$owner" != {gone} ] && [ "$now" -lt "$until" ]; then
     echo "$owner $((until - now))"; exit 90
   fi
-  if [ "$owner" != {owner} ]; then mv lease lease.{owner} && rm -r lease.{owner} || exit 91; fi
+  mv lease old.{owner} || exit 91
+  found=; read -r until found < old.{owner}/held
+  if [ "$found" != "$owner" ]; then mv old.{owner} lease; exit 91; fi
+  rm -r old.{owner}
 fi
-if [ ! -d lease ]; then mkdir lease || exit 91; fi
-echo "$((now + {seconds})) {owner}" > lease/held
+mkdir new.{owner} && echo "$line" > new.{owner}/held
+if ! mv new.{owner} lease || [ -d lease/new.{owner} ]; then
+  rm -rf new.{owner} lease/new.{owner}; exit 91
+fi
 """
 LEAVE = """
-cd {place}; read -r until owner < lease/held && [ "$owner" = {owner} ] && rm -r lease; true
+cd {place}; read -r until owner < lease/held && [ "$owner" = {owner} ] || exit 0
+mv lease old.{owner} && rm -r old.{owner}
 """
 
-# The runner is ended on the device itself, so that it stops whatever becomes of this computer.
+# The runner is ended on the device itself, so that it stops whatever becomes of this computer. What
+# a call that was killed left running is ended first: it would write where this run does.
 # VmHWM is the largest resident memory so far: it is read often while the program loads.
 RUN = """
-cd {case}; rm -rf {outputs} {log} {kept}; mkdir {outputs}
+cd {case}; here=$(cd .. && pwd -P)
+cat {running} 2>/dev/null | while read -r signal old; do
+  case $(readlink /proc/$old/cwd) in "$here"/*) kill -$signal $old || true;; esac
+done
+rm -rf {outputs} {log} {kept}; mkdir {outputs}
 export LD_LIBRARY_PATH={libraries}:$LD_LIBRARY_PATH ADSP_LIBRARY_PATH={libraries}
 feel() {{
   for zone in /sys/class/thermal/thermal_zone*; do
@@ -79,8 +94,10 @@ feel > {before} 2>/dev/null || true
 since=$(date '+%m-%d %H:%M:%S.000')
 ( exec {command} ) > {log} 2>&1 < /dev/null &
 runner=$!
-( sleep {limit}; touch {late}; kill -9 $runner ) > /dev/null 2>&1 < /dev/null &
+( trap 'kill $!; exit' TERM; sleep {limit} & wait $!; touch {late}; kill -9 $runner
+) > /dev/null 2>&1 < /dev/null &
 watch=$!
+{{ sh -c 'echo 9 $PPID'; echo 9 $runner; echo TERM $watch; }} > {running}
 ( count=0
   while [ -e /proc/$runner ]; do
     while read -r name size unit; do
@@ -102,6 +119,7 @@ tar -c -f - {outputs} {log} $(ls {kept} 2>/dev/null)
 """
 ABOUT = "'qnn|fastrpc|adsprpc|cdsp|remoteproc|executorch'"  # what the system's log has on the DSP
 SYSTEM_LINES = 100
+RUNNING = "../../running"  # from a case's directory: signal and process per line
 
 
 def name_owner() -> str:
@@ -168,7 +186,7 @@ class DeviceRunner:
             if time.monotonic() >= ends:
                 raise UnfitError(
                     f"{self.device.name} is in use by {holder.owner or 'another computer'}",
-                    why=f"it keeps its lease for {holder.left_s} s more, and may renew it",
+                    why=f"its lease ends in {holder.left_s or 'some'} s, and it may renew it",
                     fix="wait for it: --wait SECONDS",
                 )
             self.progress.step(f"{self.device.name}: waiting for {holder.owner}, {holder.left_s} s")
@@ -244,7 +262,7 @@ class DeviceProgram:
         try:
             self.send(sets)
         except ToolError as error:
-            raise explain(error) from error
+            raise self.explain(error) from error
         first = self.run_once(len(sets))
         for number in range(1, self.runner.starts):
             again = self.run_once(len(sets))
@@ -261,7 +279,7 @@ class DeviceProgram:
         try:
             archive = self.start()
         except ToolError as error:
-            raise explain(error) from error
+            raise self.explain(error) from error
         place = self.program.directory
         late, code = self.unpack(archive, place)
         if late:
@@ -325,6 +343,7 @@ class DeviceProgram:
             about=ABOUT,
             lines=SYSTEM_LINES,
             kept=" ".join(KEPT),
+            running=RUNNING,
             libraries=shell_path(runner.directory),
             command=" ".join(command),
             limit=int(self.timeout_s),
@@ -372,6 +391,11 @@ class DeviceProgram:
         self.speed_ms = parse_speed(found.get(SPEED, b""))
         self.starts.append(Start(load_ms, runs_ms, memory, before, after))
 
+    def explain(self, error: ToolError) -> RunError:
+        """Return the failure of a run on a device that does not answer."""
+        told = f"{error.what}: {error.why}\n  fix: {error.fix}"
+        return RunError(told, lacks=self.runner.device.name)
+
     def finish(self) -> RunNotes:
         figures = summarize_starts(
             self.starts,
@@ -384,11 +408,6 @@ class DeviceProgram:
             for number in self.unequal
         )
         return RunNotes(faults=faults, run_ms=self.speed_ms, device=figures)
-
-
-def explain(error: ToolError) -> RunError:
-    """Return the failure of a run for a device that does not answer."""
-    return RunError(f"{error.what}: {error.why}\n  fix: {error.fix}")
 
 
 def parse_speed(content: bytes) -> float | None:

@@ -1,37 +1,37 @@
 """A program on a phone, by ExecuTorch's SimpleADB and by this toolkit: bytes and seconds.
 
-``python -m tests.bench.device [BYTES_PER_S]`` in an environment with executorch and adb; each runs
-twice. The phone is tests/stand_ins/adbd.py, with a link of that speed if one is given. What is sent
-are QNN's libraries for aarch64 Linux as they are, and 1 MiB that stands for
-libqnn_executorch_backend.so; the runner there is a script that starts this computer's with QNN's
-emulator. Prints JSON, a row a run.
+It needs adb. Each runs twice. The phone is tests/stand_ins/adbd.py. It gets QNN's libraries for
+aarch64 Linux as they are, and 1 MiB instead of libqnn_executorch_backend.so; the runner there is a
+script that starts this computer's with QNN's emulator.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from ci.builds.runner import ensure_wheel_runner
 from ci.cases.engine import Compiled, Delegation, Program
 from ci.device.bundle import Bundle, Target
-from ci.device.connection import identify, open_device
+from ci.device.connection import ADB_FIX, identify, open_device, require_client
 from ci.device.runner import DeviceRunner
 from ci.models.suite.mlp import make_case
 from ci.models.tensors import TensorInfo
 from ci.verbs.stage import find_runtime
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
+from provisioning.errors import ToolError
 from tests.stand_ins.lanes import SPEC
 
 SETS, SOC, ARCH, TARGET = 4, "SM8650", 75, "aarch64-oe-linux-gcc11.2"
@@ -51,7 +51,9 @@ def make_program(folder: Path) -> Path:
     return program
 
 
-def run_ours(serial: str, folder: Path, files: dict[str, Path], program: Path) -> list[bytes]:
+def run_ours(
+    serial: str, folder: Path, files: dict[str, Path], program: Path
+) -> tuple[dict[str, Any], list[bytes]]:
     """One call: identify, lease, push, run, read what came back."""
     began = time.monotonic()
     device = open_device(f"adb:{serial}", str(folder / "phone/ours"))
@@ -76,8 +78,8 @@ def run_ours(serial: str, folder: Path, files: dict[str, Path], program: Path) -
         one = Program(SPEC, program, compiled, place, place / "log")
         with runner.open(one, 60) as opened:
             outputs = opened.run(make_sets())
-    report("deploy", runner.sent, began)
-    return [tensors[0].tobytes() for tensors in outputs]
+    row = make_row("deploy", runner.sent, began)
+    return row, [tensors[0].tobytes() for tensors in outputs]
 
 
 def make_sets() -> list[list[np.ndarray]]:
@@ -85,7 +87,7 @@ def make_sets() -> list[list[np.ndarray]]:
     return [[inputs[0].numpy()] for inputs in (example, *calibration)][:SETS]
 
 
-def run_upstream(serial: str, folder: Path, program: Path) -> list[bytes]:
+def run_upstream(serial: str, folder: Path, program: Path) -> tuple[dict[str, Any], list[bytes]]:
     """What ExecuTorch's examples call: push, execute, pull."""
     sys.modules.setdefault("pydot", ModuleType("pydot"))  # for pictures of graphs; not needed here
     import torch
@@ -101,18 +103,20 @@ def run_upstream(serial: str, folder: Path, program: Path) -> list[bytes]:
     sent = sum(path.stat().st_size for path in workspace.rglob("*") if path.is_file())
     adb.execute()
     adb.pull(str(back))
-    report("SimpleADB", sent, began)
+    row = make_row("SimpleADB", sent, began)
     found = back / "outputs" if (back / "outputs").is_dir() else back
-    return [(found / f"output_{index}_0.raw").read_bytes() for index in range(SETS)]
+    return row, [(found / f"output_{index}_0.raw").read_bytes() for index in range(SETS)]
 
 
-def report(who: str, sent: int, began: float) -> None:
-    row = {"by": who, "bytes": sent, "seconds": round(time.monotonic() - began, 2)}
-    sys.stdout.write(f"{json.dumps(row)}\n")
+def make_row(who: str, sent: int, began: float) -> dict[str, Any]:
+    return {"by": who, "bytes": sent, "seconds": round(time.monotonic() - began, 2)}
 
 
-def main() -> None:
-    progress = Progress()
+def run_bench(progress: Progress) -> Mapping[str, Any]:
+    """Each pushes and runs the program twice. Raises UnfitError without adb, ToolError if the
+    outputs differ."""
+    require_client("adb", ADB_FIX)
+    rows: list[dict[str, Any]] = []
     emulator = provision_profile("emulator", progress).artifacts[0].root
     sdk = find_runtime("qnn-runtime-aarch64", progress)
     lib = sdk / "lib"
@@ -133,8 +137,6 @@ def main() -> None:
         files = {path.name: path for path in (runner, backend, *there, skel)}
         root = folder / "phone"
         (root / "bin").mkdir(parents=True)
-        if len(sys.argv) > 1:
-            (root / "bytes_per_s").write_text(sys.argv[1])
         phone = subprocess.Popen(
             [sys.executable, "-m", "tests.stand_ins.adbd", "0", str(root)],
             stdout=subprocess.PIPE,
@@ -145,14 +147,22 @@ def main() -> None:
             serial = f"127.0.0.1:{phone.stdout.readline().split()[1]}"
             subprocess.run(["adb", "connect", serial], check=True, stdout=sys.stderr)
             for _ in range(2):
-                ours = run_ours(serial, folder, files, program)
-                if run_upstream(serial, folder, program) != ours:
-                    raise SystemExit("the outputs differ")
+                ours, wanted = run_ours(serial, folder, files, program)
+                theirs, outputs = run_upstream(serial, folder, program)
+                if outputs != wanted:
+                    raise ToolError("SimpleADB's outputs are not those of deploy")
+                rows += [ours, theirs]
         finally:
             with contextlib.suppress(OSError):
                 subprocess.run(["adb", "disconnect", serial], check=False, stdout=sys.stderr)
             phone.terminate()
+    return {"runs": rows}
 
 
-if __name__ == "__main__":
-    main()
+def render_bench(figures: Mapping[str, Any]) -> str:
+    """A line per run."""
+    rows = figures["runs"]
+    return "".join(
+        f"{one['by']:<10} {one['bytes'] / 1e6:7.1f} MB sent {one['seconds']:6.1f} s\n"
+        for one in rows
+    )

@@ -20,6 +20,7 @@ BENCHES: dict[str, str] = {
     "doctor": "tests.bench.doctor",
     "gate": "tests.bench.gate",
     "provisioning": "tests.bench.provisioning",
+    "device": "tests.bench.device",
 }
 
 

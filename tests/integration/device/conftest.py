@@ -79,7 +79,9 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     (folder / "sshd_config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nStrictModes no\n"
         f"AuthorizedKeysFile {folder}/key.pub\nPidFile none\nUsePAM no\n"
-        f"PasswordAuthentication no\nSetEnv PATH={programs}:/usr/bin:/bin\n"
+        # The usual exchange of keys takes most of a connection's time on a busy machine.
+        f"PasswordAuthentication no\nKexAlgorithms curve25519-sha256\n"
+        f"SetEnv PATH={programs}:/usr/bin:/bin\n"
     )
     key = (folder / "host.pub").read_text().split()[:2]
     (folder / "known").write_text(f"[127.0.0.1]:{port} {' '.join(key)}\n")
@@ -143,6 +145,12 @@ def wait_for(port: int, log: Path, *, fail: bool = False) -> None:
 
 
 Connect = Callable[..., str]
+# What repeats the same code over the other transport, and all instants of a kill, run by night.
+WHOLE = os.environ.get("QNN_CI_TEST_DEVICES", "")
+BY_NIGHT = pytest.mark.skipif(not WHOLE, reason="QNN_CI_TEST_DEVICES is not set")
+PHONE_BY_DAY = pytest.mark.parametrize(
+    "lab", [pytest.param("board", marks=BY_NIGHT), "phone"], indirect=True
+)
 
 
 @pytest.fixture

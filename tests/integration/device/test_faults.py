@@ -18,9 +18,10 @@ from ci.device.bundle import BUNDLE, FILES
 from ci.device.connection import open_device
 from provisioning.errors import ExitCode, UnfitError
 from provisioning.files import hash_file
-from tests.integration.device.conftest import Connect, Lab, tool
-from tests.integration.device.test_runner import ECHO, SETS, open_program
+from tests.integration.device.conftest import PHONE_BY_DAY, Connect, Lab, tool
+from tests.integration.device.test_runner import ECHO, open_program
 from tests.integration.device.test_verbs import Capture, deploy, write_bundle
+from tests.stand_ins.device_call import SETS
 
 SIZE, BYTES_PER_S = 400_000, 400_000
 
@@ -48,6 +49,7 @@ def has_ended(pid: int) -> bool:
     return False
 
 
+@PHONE_BY_DAY
 def test_a_reboot_in_the_middle_of_a_run(lab: Lab, tmp_path: Path) -> None:
     opened = open_program(lab, tmp_path, f"#!/bin/sh\necho $$ > '{tmp_path}/pid'; exec sleep 60\n")
     pids = []
@@ -61,9 +63,10 @@ def test_a_reboot_in_the_middle_of_a_run(lab: Lab, tmp_path: Path) -> None:
     began = time.monotonic()
     thread = threading.Thread(target=reboot)
     thread.start()
-    with pytest.raises(RunError, match="cannot be reached"):
+    with pytest.raises(RunError, match="cannot be reached") as caught:
         opened.run(SETS)
     thread.join()
+    assert caught.value.lacks == lab.device.name
     assert time.monotonic() - began < 15  # not the limit of a run
     assert has_ended(pids[0])
     tool(lab.place / "bundle", "runner", ECHO)
@@ -72,11 +75,12 @@ def test_a_reboot_in_the_middle_of_a_run(lab: Lab, tmp_path: Path) -> None:
     assert opened.runner.sent == sent  # what was there before is there again
 
 
+@PHONE_BY_DAY
 def test_a_reboot_in_the_middle_of_a_push(lab: Lab, bundle: Path, capsys: Capture) -> None:
     lab.slow.write_text(str(BYTES_PER_S))
 
     def reboot() -> None:
-        while not list(lab.place.glob("bundles/*/.part")):
+        while not list(lab.place.glob("bundles/*/.part*")):
             time.sleep(0.05)
         lab.reboot()
 
@@ -111,6 +115,7 @@ def test_a_phone_that_is_gone_is_named_as_that(
     assert "adb reconnect" in caught.value.fix
 
 
+@PHONE_BY_DAY
 def test_a_slow_link_is_waited_for_or_named(
     lab: Lab, bundle: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,28 +14,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from ci.cases.engine import Compiled, Delegation, Program, RunError
+from ci.cases.engine import Program, RunError
 from ci.device.bundle import Bundle, Target
 from ci.device.runner import LEASE_S, RUNS, SYSTEM_MARK, DeviceProgram, DeviceRunner
 from ci.models.lowering_options import RunOptions
-from ci.models.tensors import TensorInfo
 from ci.models.user_models import Source
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from tests.integration.device.conftest import Lab, tool
+from tests.integration.device.conftest import PHONE_BY_DAY, Lab, tool
+from tests.stand_ins.device_call import COMPILED, SETS
 from tests.stand_ins.lanes import SPEC
 
-PAIR = TensorInfo("float32", (2,))
-COMPILED = Compiled(
-    program="p",
-    binary="p",
-    size_bytes=1,
-    sets=2,
-    inputs=(PAIR,),
-    outputs=(PAIR,),
-    delegation=Delegation(1, 0, 1),
-)
-SETS = [[np.array([1, 2], np.float32)], [np.array([3, 4], np.float32)]]
 DUMP = Path(__file__).parents[2] / "artifacts/device/mlp.etdp"
 # Gives back its inputs, as a program of the identity would.
 ECHO = f"""#!/bin/sh
@@ -66,6 +55,7 @@ def open_program(lab: Lab, tmp_path: Path, script: str, timeout_s: float = 20) -
     return DeviceProgram(runner, program, timeout_s)
 
 
+@PHONE_BY_DAY
 def test_a_program_runs_on_a_device(opened: DeviceProgram, tmp_path: Path) -> None:
     outputs = opened.run(SETS)
     assert [one[0].tolist() for one in outputs] == [[1, 2], [3, 4]]
@@ -112,6 +102,7 @@ def test_outputs_of_an_earlier_run_are_none_of_this_one(here: Lab, tmp_path: Pat
     assert (tmp_path / "log").read_text() == "alone\n"
 
 
+@PHONE_BY_DAY
 def test_a_run_is_ended_on_the_device_itself(lab: Lab, tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(RunError, match="ended on the device after 1 s"):
@@ -119,28 +110,10 @@ def test_a_run_is_ended_on_the_device_itself(lab: Lab, tmp_path: Path) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_nothing_outlives_its_limit_though_this_computer_is_gone(lab: Lab, tmp_path: Path) -> None:
-    """The client is killed in the middle of a run."""
-    opened = open_program(
-        lab, tmp_path, f"#!/bin/sh\necho $$ > '{tmp_path}/pid'; exec sleep 60\n", 4
-    )
-    script = [*lab.device.client]
-    gone = replace(lab.device, client=("timeout", "-s", "KILL", "2", *script))
-    opened.runner.device = gone
-    with pytest.raises(RunError):
-        opened.run(SETS)
-    pid = int((tmp_path / "pid").read_text())
-    for _ in range(100):
-        if not Path(f"/proc/{pid}").exists():
-            break
-        time.sleep(0.1)
-    assert not Path(f"/proc/{pid}").exists()
-    opened.runner.device = lab.device
-    tool(lab.place / "bundle", "runner", ECHO)
-    assert opened.run(SETS)[0][0].tolist() == [1, 2]
-
-
-def test_a_device_in_use_is_refused_or_waited_for(here: Lab, tmp_path: Path) -> None:
+def test_a_device_in_use_is_refused_or_waited_for(
+    here: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ci.device.runner.PAUSE_S", 0.2)
     first, second = (open_program(here, tmp_path, ECHO).runner for _ in range(2))
     with first.lease():
         with pytest.raises(UnfitError, match=first.owner):

@@ -73,6 +73,11 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     "no backend": (gone(HTP), "QNN310"),
     "no System": (gone(SYSTEM), "QNN310"),
     "no stub": (gone(STUB), "QNN312"),
+    "no skel": (gone(SKEL), "QNN317"),
+    "a skel by another name": (
+        lambda place: (place / SKEL).rename(place / "libQnnHtpV79Skel.so"),
+        "QNN304",
+    ),
     "no stub and no skel": (gone(STUB, SKEL), "QNN312"),
     "System of another build": (holds(SYSTEM, library(SYSTEM, OTHER)), "QNN301"),
     "stub of another build": (holds(STUB, library(STUB, OTHER)), "QNN301"),

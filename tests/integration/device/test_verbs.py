@@ -24,15 +24,21 @@ from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, StoreError, ToolError, UnfitError
 from provisioning.files import hash_file
-from tests.integration.device.conftest import Connect, Lab, tool
+from tests.integration.device.conftest import PHONE_BY_DAY, WHOLE, Connect, Lab, tool
 
 Capture = pytest.CaptureFixture[str]
 
 
-def write_bundle(folder: Path, target: Target = Target.EMULATOR, soc: str = "SM8650") -> Path:
+def write_bundle(
+    folder: Path,
+    target: Target = Target.EMULATOR,
+    soc: str = "SM8650",
+    runner: str = "#!/bin/sh\n",
+) -> Path:
     (folder / FILES).mkdir(parents=True)
-    tool(folder / FILES, "runner", "#!/bin/sh\n")
-    row = {"name": "runner", "sha256": hash_file(folder / FILES / "runner"), "size_bytes": 10}
+    tool(folder / FILES, "runner", runner)
+    sha256 = hash_file(folder / FILES / "runner")
+    row = {"name": "runner", "sha256": sha256, "size_bytes": len(runner)}
     record = {"target": target.value, "socs": [soc], "runner": "runner", "qnn": "", "files": [row]}
     (folder / BUNDLE).write_text(json.dumps(record))
     return folder
@@ -56,6 +62,7 @@ def test_a_bundle_is_deployed_once(lab: Lab, tmp_path: Path, capsys: Capture) ->
     assert not lab.place.exists()
 
 
+@PHONE_BY_DAY
 @pytest.mark.parametrize(
     ("target", "soc", "word"),
     [
@@ -92,6 +99,7 @@ def test_a_phone_s_soc_and_system_have_to_be_the_bundle_s(
     assert (place / "bundles").exists() is fits
 
 
+@PHONE_BY_DAY
 def test_a_device_without_room_is_named_before_anything_is_sent(
     lab: Lab, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -163,6 +171,7 @@ def here_with(tmp_path: Path, name: str, soc: str) -> Device:
 def test_any_takes_the_first_free_device_with_the_soc(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
+    monkeypatch.setattr("ci.device.runner.PAUSE_S", 0.2)
     socs = {"ssh:a": "SM8550", "ssh:b": "SM8650", "ssh:c": "SM8650"}
     known = {name: here_with(tmp_path, name, soc) for name, soc in socs.items()}
 
@@ -253,7 +262,6 @@ def test_a_bundle_says_how_to_run_it_by_hand(tmp_path: Path) -> None:
         subprocess.run(["sh", "-n", "-c", block], check=True)
 
 
-WHOLE = os.environ.get("QNN_CI_TEST_DEVICES", "")
 FEW = ("--model", "mlp", "--scheme", "8a8w", "--starts", "2")
 
 

@@ -341,6 +341,18 @@ def test_a_run_that_dies_fails_the_case_with_its_log(tmp_path: Path) -> None:
     assert case.partitions == 1
 
 
+def test_a_device_that_is_lost_in_a_run_is_no_fault_of_the_program(tmp_path: Path) -> None:
+    def answer(_: Sets) -> Sets:
+        raise RunError("ssh:board cannot be reached: it reboots", lacks="ssh:board")
+
+    case = run_case(tmp_path, make_engine(), EchoRunner(answer)).case
+    assert (case.status, case.lacks) == (Status.UNSUPPORTED, "ssh:board")
+    assert (case.reason, case.log_tail) == (
+        "run: ssh:board cannot be reached: it reboots",
+        "the log",
+    )
+
+
 def test_a_process_that_dies_when_it_opens_a_program_may_die_of_others(tmp_path: Path) -> None:
     def answer(_: Sets) -> Sets:
         if runner.calls[-2] != "fresh":

@@ -1,0 +1,184 @@
+"""A call whose process ends by SIGKILL, at any instant, and calls that meet on one device."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ci.device.bundle import read_bundle
+from ci.device.runner import DeviceRunner
+from provisioning.console.progress import Progress
+from tests.integration.device.conftest import PHONE_BY_DAY, WHOLE, Lab
+from tests.integration.device.test_faults import SIZE
+from tests.integration.device.test_verbs import write_bundle
+
+ROOT = Path(__file__).parents[3]
+LIMIT_S, OUTPUTS = 4, "[[1.0, 2.0], [3.0, 4.0]]"
+# The identity, which waits for as long as a file is there; the rest is weight for the link.
+RUNNER = (
+    """#!/bin/sh
+echo begins >> ../../turns
+if [ -e ../../hang ]; then exec sleep 600; fi
+while [ -e ../../wait ]; do sleep 0.05; done
+sleep 0.3; cp 0_0.raw outputs/output_0_0.raw; cp 1_0.raw outputs/output_1_0.raw
+echo ends >> ../../turns
+exit 0
+"""
+    + "#" * (5 * SIZE)
+)
+# The scripts of a call, in their order.
+PLACES = (
+    "identify", "take the lease", "list the bundle", "push the bundle", "renew the lease",
+    "list the case", "push the case", "renew it again", "run", "leave the lease",
+)  # fmt: skip
+FEW = {("take the lease", 0.5), ("push the bundle", 0.5), ("run", 0.5)}
+INSTANTS = [(name, share) for name in PLACES for share in (0.0, 0.5)] + [("run", 0.5)]
+
+
+class Call(NamedTuple):
+    """A process that deploys and runs, and the time of each of its scripts."""
+
+    process: subprocess.Popen[str]
+    err: Path
+
+    def finish(self) -> str:
+        """Return what the whole call gave. It has to succeed."""
+        out, _ = self.process.communicate(timeout=120)
+        assert self.process.returncode == 0, self.err.read_text()
+        return out.rpartition("call\n")[2].strip()
+
+
+def start(lab: Lab, bundle: Path, place: Path, *words: str, limit_s: float = LIMIT_S) -> Call:
+    name = "ssh:board" if lab.device.name.startswith("ssh") else "adb:"
+    folder = bundle.parent / f"host{time.monotonic_ns()}"
+    folder.mkdir()
+    words = ("--device", name, "--bundle", str(bundle), "--place", str(place), *words)
+    with (folder / "err").open("w") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.stand_ins.device_call", folder, str(limit_s), *words],
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+    return Call(process, folder / "err")
+
+
+def list_ours(place: Path) -> list[str]:
+    """What runs in a place of the device, or with it on its command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command = (path / "cmdline").read_bytes().decode("utf-8", "replace")
+            if (path / "cwd").readlink().is_relative_to(place) or f"{place}'" in command:
+                found.append(command)
+    return found
+
+
+def wait_until(what: str, is_so: object) -> None:
+    for _ in range(400):
+        if is_so():  # type: ignore[operator]
+            return
+        time.sleep(0.05)
+    pytest.fail(f"not in 20 s: {what}")
+
+
+def require_none(place: Path, within_s: float) -> None:
+    ends = time.monotonic() + within_s
+    while left := list_ours(place):
+        assert time.monotonic() < ends, left
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(1800)  # by night
+@PHONE_BY_DAY
+def test_a_call_that_is_killed_leaves_nothing_and_the_next_is_right(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """At the start of each script that goes to the device, and in its middle: its process alone,
+    so that adb's or OpenSSH's client lives on, or all of the computer's."""
+    bundle = write_bundle(tmp_path / "bundle", runner=RUNNER)
+    whole = start(lab, bundle, lab.place / "whole")
+    with whole.process as process:
+        assert process.stdout
+        lines = [(line, time.monotonic()) for line in process.stdout]
+    assert (lines[-1][0].strip(), process.returncode) == (OUTPUTS, 0), whole.err.read_text()
+    times = [at for _, at in lines]
+    assert len(times) == len(PLACES) + 1
+    for number, (name, share) in enumerate(INSTANTS):
+        if not WHOLE and (name, share) not in FEW:
+            continue
+        index = PLACES.index(name)
+        place = lab.place / f"{number}"
+        place.mkdir()
+        if name == "run":
+            (place / "hang").touch()
+        call = start(lab, bundle, place)
+        assert call.process.stdout
+        for _ in range(index + 1):
+            assert call.process.stdout.readline() == "call\n", call.err.read_text()
+        if (name, share) == ("run", 0.5):
+            wait_until("the runner runs", (place / "turns").is_file)
+        else:
+            time.sleep(share * (times[index + 1] - times[index]))
+        is_alone = (number // 2 + number) % 2  # both, of those in the middle of a run
+        (os.kill if is_alone else os.killpg)(call.process.pid, signal.SIGKILL)
+        call.process.communicate()
+        assert name != "run" or not share or any("600" in one for one in list_ours(place))
+        (place / "hang").unlink(missing_ok=True)
+        if not is_alone:
+            require_none(place, LIMIT_S + 15)
+        assert start(lab, bundle, place).finish() == OUTPUTS, (name, share)
+        require_none(place, LIMIT_S + 15)
+        assert not (place / "lease").exists()
+        assert [path.name for path in place.glob("bundles/*/*")] == ["runner"]
+        assert list(place.glob("bundles/*/.part*")) == []
+
+
+@PHONE_BY_DAY
+def test_of_two_computers_at_once_one_waits(lab: Lab, tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "bundle", runner=RUNNER)
+    lab.place.mkdir()
+    (lab.place / "wait").touch()
+    first = start(lab, bundle, lab.place, limit_s=60)
+    wait_until("the first runs", (lab.place / "turns").is_file)
+    second = start(lab, bundle, lab.place, "--wait", "60", limit_s=60)
+    wait_until("the second waits", lambda: "waiting for" in second.err.read_text())
+    (lab.place / "wait").unlink()
+    assert [first.finish(), second.finish()] == [OUTPUTS] * 2
+    assert (lab.place / "turns").read_text().split() == ["begins", "ends"] * 2
+    assert not (lab.place / "lease").exists()
+
+
+@pytest.mark.parametrize("before", ["", "expired", "fresh"])
+def test_of_many_that_take_a_lease_at_once_one_has_it(
+    here: Lab, tmp_path: Path, before: str
+) -> None:
+    bundle = read_bundle(write_bundle(tmp_path / "bundle"))
+    one, *others = (DeviceRunner(here.device, bundle, "", Progress()) for _ in range(9))
+    if before:
+        one.renew(seconds=0 if before == "expired" else 60)
+    found: list[DeviceRunner] = []
+    threads = [
+        threading.Thread(target=lambda each=each: each.take() or found.append(each))
+        for each in others
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == (0 if before == "fresh" else 1)
+    owner = one.owner if before == "fresh" else found[0].owner
+    assert (here.place / "lease/held").read_text().endswith(f" {owner}\n")
+    assert [path.name for path in here.place.iterdir()] == ["lease"]
+    assert [path.name for path in (here.place / "lease").iterdir()] == ["held"]
