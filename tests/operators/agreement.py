@@ -1,8 +1,8 @@
 """Hold what the audit says of models against their programs.
 
-``python -m tests.operators.agreement [NAME...]`` lowers and audits each model in processes of its
-own and prints a line per case; it exits with 1 if any differs. A name is a part of a model's
-reference.
+``python -m tests.operators.agreement [NAME...]`` lowers and audits each group of models in
+processes of its own and prints a line per case; it exits with 1 if any differs. A name is a part of
+a group's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import Scheme
 from ci.models.suite import SUITE
 from provisioning.doctor.survey.programs import Program, read_program
 from tests.integration.emulator.test_realistic_models import CASES
@@ -50,35 +52,38 @@ class Compared:
         return f"{self.name}: {counts}: {told}"
 
 
-def list_models() -> dict[str, tuple[str, ...]]:
-    """The models with the schemes that are asked for; none are all of the model."""
-    found: dict[str, tuple[str, ...]] = dict.fromkeys(SUITE, ())
+def list_groups() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Groups of models with the schemes that are asked for, each for a process of its own; without
+    a scheme all of a model."""
+    found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for file, scheme, name in CASES:
-        reference = f"tests/realistic/{file}:{name}"
-        found[reference] = (*found.get(reference, ()), scheme)
-    return {**found, ROWS: ("fp16", "8a8w", "16a8w")}
+        models, _ = found.get(f"{file} {scheme}", ((), ()))
+        references = (*models, f"tests/realistic/{file}:{name}")
+        found[f"{file} {scheme}"] = (references, (scheme,))
+    found["rows.py"] = ((ROWS,), ("fp16", "8a8w", "16a8w"))
+    return {**found, **{name: ((name,), ()) for name in SUITE}}
 
 
-def compare_model(model: str, schemes: Sequence[str], place: Path) -> Iterator[Compared]:
-    """Lower and audit a model, and compare case by case. ``place`` is an empty directory."""
-    own = ["--model", model, "--reports", str(place), "--timeout-s", "900"]
+def compare_group(models: Sequence[str], schemes: Sequence[str], place: Path) -> Iterator[Compared]:
+    """Lower and audit models, and compare case by case. ``place`` is an empty directory."""
+    own = [word for model in models for word in ("--model", model)]
     own += [word for scheme in schemes for word in ("--scheme", scheme)]
+    own += ["--reports", str(place), "--timeout-s", "900"]
     kept = place / "kept"
     lower = [sys.executable, "-m", "ci", "test-emulator", *own, "--keep-artifacts", str(kept)]
     run_to_end(lower, timeout_s=TIMEOUT_S, codes=JUDGED)
     report = json.loads((kept / "report.json").read_text())
     run_to_end([sys.executable, "-m", "ci", "audit", *own], timeout_s=TIMEOUT_S, codes=JUDGED)
     audit = json.loads((place / "audit" / "audit.json").read_text())
-    lowered = {(one["scheme"], one["soc"]): one for one in report["cases"]}
+    lowered = {(one["model"], one["scheme"], one["soc"]): one for one in report["cases"]}
+    programs = {path.parts[-3]: path for path in kept.glob("*/artifact/program.pte")}
     for case in audit["cases"]:
-        end = f"-{case['scheme']}-{case['soc']}"
-        found = [one for one in kept.glob("*/artifact/program.pte") if one.parts[-3].endswith(end)]
-        if found:
-            yield compare_case(case, lowered[case["scheme"], case["soc"]], read_program(found[0]))
+        row = lowered[case["model"], case["scheme"], case["soc"]]
+        slug = CaseSpec(case["model"], Scheme(case["scheme"]), case["soc"]).slug
+        if slug in programs:
+            yield compare_case(case, row, read_program(programs[slug]))
         elif case["partitions"] and "ends with an error" not in case["reason"]:
-            name = f"{Path(model).name}{end}"
-            told = f"no program: {lowered[case['scheme'], case['soc']]['reason']}"
-            yield Compared(name, Counter(), 0, 0, 0, (told,))
+            yield Compared(slug, Counter(), 0, 0, 0, (f"no program: {row['reason']}",))
 
 
 def compare_case(case: Mapping[str, Any], lowered: Mapping[str, Any], read: Program) -> Compared:
@@ -145,21 +150,22 @@ def show(counts: Counter[str]) -> str:
 def main(words: Sequence[str]) -> int:
     """Print a line per case, then the figures."""
     cases: list[Compared] = []
-    models = [one for one in list_models() if not words or any(word in one for word in words)]
-    for number, model in enumerate(models, 1):
-        print(f"{number}/{len(models)} {model}", flush=True)
+    known = list_groups()
+    groups = [one for one in known if not words or any(word in one for word in words)]
+    for number, group in enumerate(groups, 1):
+        print(f"{number}/{len(groups)} {group}", flush=True)
         with tempfile.TemporaryDirectory() as place:
             try:
-                found = list(compare_model(model, list_models()[model], Path(place)))
+                found = list(compare_group(*known[group], Path(place)))
             except (AssertionError, subprocess.TimeoutExpired) as error:
-                found = [Compared(model, Counter(), 0, 0, 0, (str(error)[-800:],))]
+                found = [Compared(group, Counter(), 0, 0, 0, (str(error)[-800:],))]
         print("".join(f"  {one}\n" for one in found), end="", flush=True)
         cases += found
     names = {op for one in cases for op in one.operators}
     nodes = sum(one.operators.total() for one in cases)
     wrong = sum(bool(one.differences) for one in cases)
     print(
-        f"{len(models)} models, {len(cases)} programs, {len(names)} operators, {nodes} nodes,"
+        f"{len(cases)} programs, {len(names)} operators, {nodes} nodes,"
         f" {sum(one.on_cpu for one in cases)} calls of the CPU: {len(cases) - wrong} agree, {wrong}"
         " do not"
     )

@@ -18,7 +18,7 @@ import pytest
 
 from provisioning.errors import ExitCode
 from tests.integration.conftest import MakeOnce
-from tests.operators.agreement import compare_model, list_models
+from tests.operators.agreement import compare_group, list_groups
 from tests.stand_ins.runs import run_to_end
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -132,9 +132,9 @@ WHOLE = os.environ.get("QNN_CI_TEST_AUDIT", "")
 
 
 @pytest.mark.skipif(not WHOLE, reason="QNN_CI_TEST_AUDIT is not set")
-@pytest.mark.parametrize("model", list_models())
-def test_the_audit_agrees_with_the_programs(tmp_path: Path, model: str) -> None:
-    compared = list(compare_model(model, list_models()[model], tmp_path))
+@pytest.mark.parametrize("group", list_groups())
+def test_the_audit_agrees_with_the_programs(tmp_path: Path, group: str) -> None:
+    compared = list(compare_group(*list_groups()[group], tmp_path))
     assert compared
     assert [str(one) for one in compared if one.differences] == []
 

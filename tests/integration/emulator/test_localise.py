@@ -1,6 +1,7 @@
 """`localise` leads to a fault of a real program by itself, and its reproducer shows that alone.
 
-It lowers some twenty programs, so it runs with QNN_CI_TEST_PLAIN set, as nightly.yml does.
+By default a model of two operators; with QNN_CI_TEST_PLAIN set others, some twenty programs; with
+QNN_CI_TEST_TRAINED set two trained models of the corpus, whose packages are installed then.
 """
 
 from __future__ import annotations
@@ -11,16 +12,34 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytestmark = [
-    pytest.mark.emulator,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not os.environ.get("QNN_CI_TEST_PLAIN"), reason="QNN_CI_TEST_PLAIN"),
-]
+pytestmark = [pytest.mark.emulator, pytest.mark.timeout(3000)]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 ROOT = Path(__file__).resolve().parents[3]
+
+
+def localise(*words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """What the verb prints of a case whose program is wrong."""
+    argv = [sys.executable, "-m", "ci", "localise", "--json", *words]
+    ended = subprocess.run(
+        argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=2900, check=False
+    )
+    assert ended.returncode == 1, ended.stderr[-2000:]
+    (found,) = json.loads(ended.stdout)["cases"]
+    return dict(found)
+
+
+def test_a_known_fault_is_named_with_its_line_and_found_by_running() -> None:
+    model = f"{ROOT}/tests/realistic/lost.py:positions"
+    found = localise("--model", model, "--scheme", "fp16")
+    assert [one["kind"] for one in found["part"]] == ["add", "layer_norm"]
+    (known,) = found["known_faults"]
+    assert known["fault"] == "broadcast-add-before-norm"
+    assert found["part"][0]["line"] == f"{known['file']}:{known['line']}"
+    assert found["programs"] <= 6
 
 
 FOUND = {
@@ -31,15 +50,13 @@ FOUND = {
 }
 
 
+@pytest.mark.skipif(not os.environ.get("QNN_CI_TEST_PLAIN"), reason="QNN_CI_TEST_PLAIN")
 @pytest.mark.parametrize("case", FOUND)
 def test_a_fault_is_found_and_reproduced(case: str, tmp_path: Path) -> None:
     model, scheme = case.split()
     file = tmp_path / "smallest.py"
-    argv = [sys.executable, "-m", "ci", "localise", "--json", "--scheme", scheme]
-    argv += ["--model", f"{ROOT}/tests/realistic/{model}", "--reproducer", str(file)]
-    ended = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    assert ended.returncode == 1
-    (found,) = json.loads(ended.stdout)["cases"]
+    path = f"{ROOT}/tests/realistic/{model}"
+    found = localise("--model", path, "--scheme", scheme, "--reproducer", str(file))
     assert ([one["kind"] for one in found["part"]], found["mended_by"]) == FOUND[case]
     variables = subprocess.run(
         [sys.executable, "-m", "ci", "env", "emulator", "--shell"],
@@ -50,3 +67,32 @@ def test_a_fault_is_found_and_reproduced(case: str, tmp_path: Path) -> None:
     assert ran.returncode == 1, ran.stderr[-2000:]
     reached = found["part_outputs"][0]["reached_db"]
     assert f"output 0: {reached:.1f} dB" in ran.stdout
+
+
+TRAINED = {
+    "crepe 16a8w": (["batch_norm"], "batch-norm-alone"),
+    "minilm fp16": (["add", "layer_norm"], "broadcast-add-before-norm"),
+}
+
+
+@pytest.mark.skipif(not os.environ.get("QNN_CI_TEST_TRAINED"), reason="QNN_CI_TEST_TRAINED")
+@pytest.mark.parametrize("case", TRAINED)
+def test_the_cause_in_a_trained_model_is_found_and_known(case: str, tmp_path: Path) -> None:
+    from tests.trained.__main__ import HERE, PACKAGES, install
+
+    install()
+    model, scheme = case.split()
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(HERE)])}
+    write = (
+        "import pathlib, sys, cases, corpus;"
+        "corpus.write_corpus(pathlib.Path(sys.argv[1]),"
+        " [one for one in cases.list_cases() if (one.name, one.scheme) == tuple(sys.argv[2:])])"
+    )
+    argv = [sys.executable, "-c", write, str(tmp_path), model, scheme]
+    subprocess.run(argv, cwd=HERE, env=env, check=True, timeout=600)
+    policy = str(tmp_path / "torch" / "qnn.toml")
+    words = ("--policy", policy, "--model", model, "--scheme", scheme)
+    found = localise(*words, "--timeout-s", "1200", env=env)
+    kinds, fault = TRAINED[case]
+    assert [one["kind"] for one in found["part"]] == kinds
+    assert [one["fault"] for one in found["known_faults"]][:1] == [fault]

@@ -18,6 +18,7 @@ def test_cells_are_escaped_and_a_verdict_is_coloured() -> None:
     assert '<span class="chip failed">failed</span>' in page
     assert '<td class="n">8</td>' in page
     assert page.count('data-i="') == 2
+    assert 'placeholder="model, status, nodes"' in page
 
 
 def test_the_filter_acts_on_the_first_table_alone() -> None:
