@@ -32,6 +32,7 @@ from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.methods import join_modules, split_module
 from ci.models.model import Model, split_model
+from ci.models.noise import computes, name_operator
 from ci.models.schemes import Scheme
 from ci.models.user_code import Inputs, call_function
 from provisioning.errors import FailedError, UsageError
@@ -132,7 +133,8 @@ def round_blocks(module: Any) -> Any:
 def find_grids(module: Any) -> list[Grid]:
     """Return the values that each output can have: step, least and greatest multiple of it.
 
-    NO_GRID for an output that no dequantization gives; nothing for a model without a graph.
+    NO_GRID for an output that no dequantization gives; a step alone for one that only moves an
+    input, which ExecuTorch does not always quantize; nothing for a model without a graph.
     """
     return [
         _find_grid(leaf)
@@ -152,7 +154,19 @@ def _find_grid(node: Any) -> Grid:
     if not name.startswith("dequantize_per_tensor"):
         return NO_GRID
     _, scale, zero, low, high, *_ = node.args
+    if _is_moved_input(node):
+        return float(scale), 0, 0
     return float(scale), int(low) - int(zero), int(high) - int(zero)
+
+
+def _is_moved_input(node: Any) -> bool:
+    """Return whether nothing computes what a node gives, of one input."""
+    while isinstance(node, Node) and node.op == "call_function":
+        name = name_operator(node)
+        if computes(node) and not name.startswith("quantize_"):
+            return False
+        node = node.args[0]
+    return isinstance(node, Node) and node.op == "placeholder"
 
 
 def block_sizes(graph_module: GraphModule, block: int) -> dict[str, tuple[int, ...]]:

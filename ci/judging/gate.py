@@ -229,7 +229,7 @@ def _name_pair(against: str) -> str:
 
 def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
     """A quantized output holds multiples of its step, within its range, and nothing else."""
-    if info.step:
+    if info.step and info.highest > info.lowest:
         steps = output.astype(np.float64) / info.step
         near = GRID + SCALE * np.abs(steps)
         off = np.abs(steps - np.round(steps)) > near

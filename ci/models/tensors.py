@@ -17,8 +17,8 @@ class TensorInfo(Struct, frozen=True):
     """A tensor at the program's boundary: numpy's dtype name and shape.
 
     ``joined`` are the sizes of the parts that the model concatenates along ``joined_axis``. A
-    quantized output holds multiples of ``step``, from ``lowest`` to ``highest`` of them; a step of
-    0 stands for any value.
+    quantized output holds multiples of ``step``, from ``lowest`` to ``highest`` of them; any value
+    if these are equal, or the step is 0.
     """
 
     dtype: str

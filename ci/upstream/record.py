@@ -21,7 +21,7 @@ from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 from ci.models.eager import keep_state, run_eager
 from ci.models.integer_bounds import find_joined, find_ties
 from ci.models.noise import name_operator, predict_noise
-from ci.models.schemes import Scheme
+from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import TensorInfo, describe_tensor
 from ci.upstream.capture import Seen, Tensors
 from ci.upstream.kept import Comparison, Member, write_comparison
@@ -132,7 +132,8 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
     with lacks.of("the prediction of rounding noise"):
         module = Flat(exact, seen.inputs) if nested and is_float else exact
         given = flat if is_float or not nested else seen.inputs
-        arrays[Member.NOISE] = predict_noise(module, [given], float16=is_float)
+        float16 = scheme is not None and scheme.recipe.activation_bits == FLOAT16.activation_bits
+        arrays[Member.NOISE] = predict_noise(module, [given], float16=float16)
     if scheme and not all(one.is_floating_point() for one in seen.outputs):
         with lacks.of("the bounds of outputs that are no magnitudes"):
             bounds = find_ties(exact, [flat], scheme, [tuple(arrays[own])])

@@ -44,10 +44,11 @@ class Affine:
         return values[0]
 
 
-def make_graph(*outputs: Any) -> GraphModule:
-    """Outputs as numbers for a dequantization (scale, zero, low, high), or None for the input."""
+def make_graph(*outputs: Any, operator: Any = torch.ops.aten.tanh.default) -> GraphModule:
+    """Outputs as numbers for a dequantization (scale, zero, low, high) of what ``operator`` gives,
+    or None for the input."""
     graph = Graph()
-    given = graph.placeholder("x")
+    given = graph.call_function(operator, (graph.placeholder("x"),))
     kind = torch.uint8
     made = [
         graph.call_function(OPS.dequantize_per_tensor.default, (given, *one, kind))
@@ -63,6 +64,13 @@ def test_the_values_of_an_output_are_multiples_of_its_step_from_zero() -> None:
     module = make_graph((0.5, 3, 0, 255), None, (0.25, -4, -128, 127))
     assert find_grids(module) == [(0.5, -3, 252), NO_GRID, (0.25, -124, 131)]
     assert find_grids(torch.nn.Linear(2, 2)) == []
+
+
+def test_an_output_that_only_moves_an_input_may_hold_any_value() -> None:
+    moved = make_graph((0.5, 3, 0, 255), None, operator=torch.ops.aten.squeeze.default)
+    assert find_grids(moved) == [(0.5, 0, 0), NO_GRID]
+    computed = make_graph((0.5, 3, 0, 255))
+    assert find_grids(computed) == [(0.5, -3, 252)]
 
 
 def test_blocks_are_rounded_to_sixteenths_of_the_channels_largest() -> None:

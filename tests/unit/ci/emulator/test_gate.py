@@ -173,6 +173,15 @@ def test_a_quantized_output_holds_multiples_of_its_step_within_its_range(
     assert judgement.accepted == accepted, say(judgement)
 
 
+def test_an_output_with_a_step_and_no_range_may_hold_any_value() -> None:
+    right = np.round(draw(9, (4, 200)) * 4) / 4
+    references = References([expect(right)], None, [predict(right, 9 * draw(5, (8, 4, 200)))])
+    for highest, accepted in ((0, True), (64, False)):
+        info = TensorInfo("float32", (200,), step=0.25, lowest=-highest, highest=highest)
+        between = [np.float32(right + 0.1)]
+        assert judge(references, between, [info], OPEN).accepted is accepted
+
+
 def test_a_scale_of_one_in_65536_is_no_other_than_one_in_65535() -> None:
     levels = np.random.default_rng(3).integers(0, 65536, (4, 200))
     info = TensorInfo("float32", (200,), step=1 / 65535, lowest=0, highest=65535)
