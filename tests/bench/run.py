@@ -21,6 +21,7 @@ BENCHES: dict[str, str] = {
     "gate": "tests.bench.gate",
     "provisioning": "tests.bench.provisioning",
     "device": "tests.bench.device",
+    "upstream": "tests.bench.upstream",
 }
 
 
