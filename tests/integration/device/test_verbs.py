@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, StoreError, ToolError, UnfitError
 from provisioning.files import hash_file
-from tests.integration.device.conftest import PHONE_BY_DAY, WHOLE, Connect, Lab, tool
+from tests.integration.device.conftest import BY_NIGHT, PHONE_BY_DAY, WHOLE, Connect, Lab, tool
 
 Capture = pytest.CaptureFixture[str]
 
@@ -263,6 +264,36 @@ def test_a_bundle_says_how_to_run_it_by_hand(tmp_path: Path) -> None:
 
 
 FEW = ("--model", "mlp", "--scheme", "8a8w", "--starts", "2")
+
+
+@pytest.mark.emulator
+@BY_NIGHT
+def test_a_device_that_reboots_in_a_run_is_no_fault_of_the_model(
+    lab: Lab, tmp_path: Path, capsys: Capture
+) -> None:
+    pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+    pid = tmp_path / "pid"
+    script = f"#!/bin/sh\necho $$ > '{pid}'; exec sleep 60\n"
+    bundle = write_bundle(tmp_path / "bundle", runner=script)
+
+    def reboot() -> None:
+        while not pid.is_file():
+            time.sleep(0.05)
+        lab.reboot()
+
+    name = "ssh:board" if lab.device.name.startswith("ssh") else "adb:"
+    words = ["test-emulator", "--device", name, "--bundle", str(bundle), "--place", str(lab.place)]
+    words += ["--reports", str(tmp_path), "--model", "mlp", "--scheme", "8a8w"]
+    thread = threading.Thread(target=reboot)
+    thread.start()
+    code = main(words)
+    thread.join()
+    shown = capsys.readouterr()
+    assert code == ExitCode.ENVIRONMENT, shown.err
+    assert "NOT RUN" in shown.out
+    (case,) = json.loads((tmp_path / "test_emulator/report.json").read_text())["cases"]
+    assert (case["status"], case["lacks"]) == ("unsupported", lab.device.name)
+    assert "cannot be reached" in case["reason"]
 
 
 @pytest.mark.emulator
