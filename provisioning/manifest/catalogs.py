@@ -8,16 +8,17 @@ import functools
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 
-from provisioning.elf.catalog import Trust, prove_file
 from provisioning.elf.facts import Genuine, Proof
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import manifests_root, read_policy
+
+if TYPE_CHECKING:
+    from provisioning.elf.catalog import Trust
 
 
 class CatalogPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,6 +47,12 @@ class KnownSkels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @functools.cache
 def read_trust() -> Trust:
     """Whose catalogs are taken. Raises ManifestError for a root of another fingerprint."""
+    # Most commands meet no catalog, and these imports take a tenth of a second.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    from provisioning.elf.catalog import Trust
+
     policy = read_policy("catalogs", CatalogPolicy)
     root = x509.load_pem_x509_certificate(policy.root.encode())
     if root.fingerprint(hashes.SHA256()).hex() != policy.sha256:
@@ -72,6 +79,8 @@ def prove_skel(
     now. Raises OSError and ManifestError.
     """
     if any(one.suffix.lower() == ".cat" for one in path.parent.iterdir()):
+        from provisioning.elf.catalog import prove_file
+
         proof = prove_file(path, sha256, read_trust(), at or datetime.now(timezone.utc))
         if proof:
             return proof

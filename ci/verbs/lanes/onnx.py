@@ -180,17 +180,18 @@ def fit_schemes(
     Raises UsageError for a file that QNN cannot take, for a float model of another form than the
     quantized one, and if only schemes are asked for that a model does not have.
     """
-    from ci.onnx.models import is_quantized, read_model
-    from ci.onnx.source import read_float
-
     quantized: set[str] = set()
     for spec in {spec.reference: spec for spec in reversed(specs) if spec.is_file}.values():
         again = choose_case(command, spec.model, spec.scheme.value, spec.soc) if command else ""
         entry = f"models.{spec.model}" if spec.model in policy.models else ""
+        from ci.onnx.models import is_quantized, read_model
+
         with at_key(entry and f"{entry}.path"):
             model = read_model(Path(spec.reference), spec.source.shapes, again)
         with at_key(f"{entry}.float_model"):
             if spec.source.float_model:
+                from ci.onnx.source import read_float  # it imports torch, which takes seconds
+
                 read_float(Path(spec.source.float_model), model, spec.source.shapes)
         if is_quantized(model):
             quantized.add(spec.reference)

@@ -148,22 +148,43 @@ class Kept:
     build: dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Kept:
-    world = make_world(tmp_path_factory.mktemp("built") / "world", forks)
-    build = world.build("runner_checkout")
+def keep(world: BuildWorld, *words: str) -> Kept:
+    build = world.build(*words)
     files = world.folder.with_name("files")
     shutil.copytree(world.folder, files, symlinks=True)
     return Kept(world, files, build)
 
 
-@pytest.fixture
-def built(kept: Kept) -> BuildWorld:
-    """The world in which the runner was built, with its files as the build left them."""
+def restore(kept: Kept) -> BuildWorld:
+    """The world of a build, with its files as that build left them."""
     folder = kept.world.folder
     shutil.rmtree(folder)
     shutil.copytree(kept.files, folder, symlinks=True)
     return BuildWorld(folder, kept.world.forks, dict(kept.world.variables))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Kept:
+    """The runner, built of a checkout that the call names."""
+    world = make_world(tmp_path_factory.mktemp("built") / "world", forks)
+    return keep(world, "runner", "--source", str(world.checkout))
+
+
+@pytest.fixture
+def built(kept: Kept) -> BuildWorld:
+    return restore(kept)
+
+
+@pytest.fixture(scope="module")
+def kept_android(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Kept:
+    world = make_world(tmp_path_factory.mktemp("android") / "world", forks)
+    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
+    return keep(world, "android")
+
+
+@pytest.fixture
+def built_android(kept_android: Kept) -> BuildWorld:
+    return restore(kept_android)
 
 
 def by_name(build: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -189,22 +210,20 @@ def test_an_older_tree_has_a_second_adaptor(world: BuildWorld) -> None:
     assert list(by_name(build)) == [*adaptors, BACKEND, QUANTIZED]
 
 
-def test_the_checkout_gets_what_upstream_wants_there_which_is_no_source(world: BuildWorld) -> None:
-    world.build("runner_checkout")
-    world.build("aot", "--install", "checkout")
-    found = {path.relative_to(world.checkout).as_posix() for path in world.checkout.rglob("*")}
+def test_the_checkout_gets_what_upstream_wants_there_which_is_no_source(built: BuildWorld) -> None:
+    built.build("aot", "--install", "checkout")
+    found = {path.relative_to(built.checkout).as_posix() for path in built.checkout.rglob("*")}
     assert f"backends/qualcomm/python/PyQnnManagerAdaptor{SUFFIX}" in found
     assert {"exir/_serialize/program.fbs", "exir/_serialize/scalar_type.fbs"} <= found
     assert f"kernels/quantized/{QUANTIZED}" in found
     assert not [path for path in found if path.endswith(".new")]
-    assert world.build("aot", "--install", "checkout")["up_to_date"]
-    assert world.build("runner_checkout")["up_to_date"]
+    assert built.build("aot", "--install", "checkout")["up_to_date"]
+    assert built.build("runner_checkout")["up_to_date"]
 
 
-def test_the_runner_of_a_checkout_runs_where_it_lies(world: BuildWorld) -> None:
-    build = world.build("runner", "--source", str(world.checkout))
-    assert build["target"] == "runner_checkout"
-    rows = by_name(build)
+def test_the_runner_of_a_checkout_runs_where_it_lies(built: BuildWorld, kept: Kept) -> None:
+    assert kept.build["target"] == "runner_checkout"
+    rows = by_name(kept.build)
     assert set(rows) == {"qnn_executor_runner", BACKEND}
     assert rows["qnn_executor_runner"]["elf"]["runpath"] == ["$ORIGIN"]
     # 42 is what the backend computes from the SDK's header: the right library was loaded.
@@ -240,9 +259,9 @@ def test_a_vendor_sysroot_is_taken_whole_or_not_at_all(world: BuildWorld) -> Non
 
 
 @needs_clang
-def test_android_objects_name_their_level_and_ndk(world: BuildWorld) -> None:
-    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
-    build = world.build("android")
+@pytest.mark.usefixtures("built_android")
+def test_android_objects_name_their_level_and_ndk(kept_android: Kept) -> None:
+    build = kept_android.build
     rows = by_name(build)
     assert set(rows) == {"qnn_executor_runner", BACKEND}
     for row in rows.values():
@@ -258,13 +277,13 @@ def test_android_objects_name_their_level_and_ndk(world: BuildWorld) -> None:
 
 
 @needs_clang
-def test_the_android_runner_is_stripped_with_its_symbols_next_to_it(world: BuildWorld) -> None:
-    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
-    for up_to_date in (False, True):
-        build = world.build("android")
+def test_the_android_runner_is_stripped_with_its_symbols_next_to_it(
+    built_android: BuildWorld, kept_android: Kept
+) -> None:
+    for up_to_date, build in enumerate((kept_android.build, built_android.build("android"))):
         rows = by_name(build)
         runner, symbols = rows["qnn_executor_runner"], rows["qnn_executor_runner"]["symbols"]
-        assert build["up_to_date"] is up_to_date
+        assert build["up_to_date"] == up_to_date
         assert runner["elf"]["stripped"]
         assert rows[BACKEND]["symbols"] is None
         words = ["readelf", "-SnW", symbols]
@@ -272,7 +291,7 @@ def test_the_android_runner_is_stripped_with_its_symbols_next_to_it(world: Build
         assert (".debug_info" in shown, runner["elf"]["build_id"] in shown) == (True, True)
         assert b"qnn_executor_runner.debug" in Path(runner["path"]).read_bytes()
     Path(symbols).unlink()
-    assert not world.build("android")["up_to_date"]
+    assert not built_android.build("android")["up_to_date"]
 
 
 @needs_clang
@@ -286,17 +305,16 @@ def test_a_build_for_small_pages_says_what_made_it_one(world: BuildWorld) -> Non
 
 
 @needs_clang
-def test_the_llama_runner_is_an_extra_that_needs_its_submodules(world: BuildWorld) -> None:
-    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
-    code, data, _ = world.call("android", "--with", "llama")
+def test_the_llama_runner_is_an_extra_that_needs_its_submodules(built_android: BuildWorld) -> None:
+    code, data, _ = built_android.call("android", "--with", "llama")
     assert code == 3
     nested = "extension/llm/tokenizers/third-party/re2"
     assert f"lacks 1 of 9 submodules: {nested}" in data["what"]
-    (world.checkout / nested).mkdir(parents=True)
-    (world.checkout / nested / "README").write_text("stands in")
-    row = by_name(world.build("android", "--with", "llama"))["qnn_llama_runner"]
+    (built_android.checkout / nested).mkdir(parents=True)
+    (built_android.checkout / nested / "README").write_text("stands in")
+    row = by_name(built_android.build("android", "--with", "llama"))["qnn_llama_runner"]
     assert (BACKEND in row["elf"]["needed"], row["findings"]) == (True, [])
-    assert "qnn_llama_runner" not in by_name(world.build("android"))
+    assert "qnn_llama_runner" not in by_name(built_android.build("android"))
 
 
 @needs_clang
@@ -553,18 +571,15 @@ def test_wrong_words_end_with_2(world: BuildWorld) -> None:
         assert world.call(*words)[0] == 2, words
 
 
-@pytest.mark.parametrize(
-    ("define", "nearest"),
-    [
+def test_an_option_that_cmake_does_not_know_is_refused_before_it_compiles(
+    world: BuildWorld,
+) -> None:
+    for define, nearest in (
+        ("NO_ONE_READS_THIS=1", ""),
+        ("NO_ONE_READS_THIS=1", ""),  # again: what was configured is no reason to pass it
         ("EXECUTORCH_BUILD_KERNELS_QUANTISED_AOT=OFF", "EXECUTORCH_BUILD_KERNELS_QUANTIZED_AOT"),
         ("CMAKE_BULID_TYPE:STRING=Debug", "CMAKE_BUILD_TYPE"),
-        ("NO_ONE_READS_THIS=1", ""),
-    ],
-)
-def test_an_option_that_cmake_does_not_know_is_refused_before_it_compiles(
-    world: BuildWorld, define: str, nearest: str
-) -> None:
-    for _ in range(2):
+    ):
         data = world.refuse(2, define.partition("=")[0].partition(":")[0], "aot", "-D", define)
         assert nearest in data["fix"]
     assert not list(world.home.rglob("*.o"))
@@ -850,11 +865,7 @@ def test_two_directories_give_the_same_bytes(built: BuildWorld, kept: Kept) -> N
         "QNN_SDK_ROOT": str(other.folder / "sdk"),
     }
     second = other.build("runner_checkout")
-    digests = [
-        {name: row["sha256"] for name, row in by_name(build).items()}
-        for build in (kept.build, second)
-    ]
-    assert digests[0] == digests[1]
+    assert list_artifacts(second) == list_artifacts(kept.build)
     data = Path(by_name(kept.build)[BACKEND]["path"]).read_bytes()
     assert b"/build/tree/executorch/backends/qualcomm/runtime/Backend.cpp" in data
     assert os.fsencode(built.folder) not in data
@@ -903,7 +914,7 @@ def test_one_checkout_builds_for_two_machines_side_by_side(world: BuildWorld) ->
 
 
 @pytest.mark.skipif(bool(missing_programs("ccache")), reason=missing_programs("ccache"))
-def test_ccache_is_used_and_counted_and_changes_no_byte(world: BuildWorld) -> None:
+def test_ccache_is_used_and_counted_and_changes_no_byte(world: BuildWorld, kept: Kept) -> None:
     world.variables |= {"QNN_CI_CACHE": "ccache", "CCACHE_DIR": str(world.folder / "ccache")}
     first = world.build("runner_checkout")
     second = world.build("runner_checkout", "--clean")
@@ -911,20 +922,11 @@ def test_ccache_is_used_and_counted_and_changes_no_byte(world: BuildWorld) -> No
     assert first["ccache"]["misses"] >= 3
     assert second["ccache"]["hits"] >= 3
     assert second["ccache"]["misses"] == 0
-    world.variables["QNN_CI_CACHE"] = "none"
-    third = world.build("runner_checkout", "--clean")
-    assert third["ccache"] is None
-    digests = [{name: row["sha256"] for name, row in by_name(build).items()}
-               for build in (first, second, third)]  # fmt: skip
-    assert digests[0] == digests[1] == digests[2]
+    assert kept.build["ccache"] is None
+    assert list_artifacts(first) == list_artifacts(second) == list_artifacts(kept.build)
 
 
-@pytest.mark.parametrize(
-    ("mode", "code", "shown"), [((), 0, True), (("strict",), 1, True), (("off",), 0, False)]
-)
-def test_what_buck_does_not_list_is_shown_beside_the_build(
-    world: BuildWorld, mode: tuple[str, ...], code: int, shown: bool
-) -> None:
+def test_what_buck_does_not_list_is_shown_beside_the_build(world: BuildWorld) -> None:
     """In a tree that Buck describes; the library is there whatever was found."""
     folder = world.checkout / "backends/qualcomm"
     (folder / "BUCK").write_text('load(":targets.bzl", "define")\n\ndefine()\n')
@@ -933,11 +935,12 @@ def test_what_buck_does_not_list_is_shown_beside_the_build(
         "def define():\n"
         '    runtime.cxx_library(name = "backend", srcs = ["runtime/Backend.cpp"])\n'
     )
-    words = ("--parity", *mode) if mode else ()
-    assert world.call("aot", *WITHOUT_TORCH, "--no-proof", *words, "--dry-run")[0] == code
-    found, data, text = world.call("aot", *WITHOUT_TORCH, "--no-proof", *words)
-    assert found == code, text
-    assert data["builds"][0]["artifacts"]
-    places = [str(one) for one in data.get("parity", {}).get("findings", [])]
-    assert any("Graph.cpp" in one for one in places) is shown
-    assert not any("parity.toml" in one for one in places)
+    for mode, code, shown in (((), 0, True), (("strict",), 1, True), (("off",), 0, False)):
+        words = ("--parity", *mode) if mode else ()
+        assert world.call("aot", *WITHOUT_TORCH, "--no-proof", *words, "--dry-run")[0] == code
+        found, data, text = world.call("aot", *WITHOUT_TORCH, "--no-proof", *words)
+        assert found == code, text
+        assert data["builds"][0]["artifacts"]
+        places = [str(one) for one in data.get("parity", {}).get("findings", [])]
+        assert any("Graph.cpp" in one for one in places) is shown, mode
+        assert not any("parity.toml" in one for one in places)
