@@ -29,16 +29,16 @@ ROOT = Path(__file__).resolve().parents[3]
 LIARS = ROOT / "tests" / "stand_ins" / "liars.py"
 
 WHOLE = os.environ.get("QNN_CI_TEST_SUITE", "")
-# Of each model what is lowered fastest and each scheme; of mlp and superres, several to compare.
+# Of each model but lstm, which takes longest, what is lowered fastest, and each scheme; of mlp and
+# superres, several to compare.
 SOME = {
     "mlp": ("fp16", "8a8w", "16a8w", "16a16w", "16a4w", "16a4w_block"),
     "resnet": ("8a8w",),
     "mobilenet": ("fp16", "16a4w"),
     "deeplab": ("fp16",),
-    "transformer": ("16a4w_block",),
+    "transformer": ("fp16",),
     "decoder": ("fp16",),
-    "superres": ("fp16", "8a8w", "16a8w"),
-    "lstm": ("fp16",),
+    "superres": ("fp16", "8a8w"),
 }
 ASKED = read_emulator_policy().suite if WHOLE else SOME
 CASES = sum(map(len, ASKED.values()))
@@ -93,7 +93,7 @@ def test_only_lies_below_the_noise_are_accepted_and_others_accept_far_more(
     assert all(count <= BELOW_THE_NOISE[lie] for lie, count in ours.items()), ours
     counts = {name: sum(map(len, lies.values())) for name, lies in found["accepted"].items()}
     assert counts["ours, rounded to its steps"] < 5 * CASES
-    assert min(counts["ExecuTorch's tolerance"], counts["cosine 0.99"]) > 12 * CASES
+    assert min(counts["ExecuTorch's tolerance"], counts["cosine 0.99"]) > 11 * CASES
     assert found["right"]["ours"] == CASES
 
 

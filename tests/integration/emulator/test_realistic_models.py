@@ -59,7 +59,8 @@ CASES = [
 ]
 
 
-SOME = {*RED, "kv_cache fp16", "pose 8a8w"}
+# What mobilevit shows, test_emulator_session shows with a smaller model.
+SOME = {*RED, "kv_cache fp16", "pose 8a8w"} - {"mobilevit 8a8w"}
 WHOLE = os.environ.get("QNN_CI_TEST_PLAIN", "")
 ASKED = [one for one in CASES if WHOLE or f"{one[2]} {one[1]}" in SOME]
 

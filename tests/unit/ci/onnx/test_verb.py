@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,18 @@ def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(
     (tmp_path / "bad.onnx").write_bytes(b"no")
     with pytest.raises(UsageError, match="is not an ONNX model"):
         fit(tmp_path / "bad.onnx", Scheme.FP16)
+
+
+def test_the_cases_are_fitted_without_torch(
+    quantized: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its imports take seconds, in which the processes that need it can start."""
+    for name in ("ci.onnx.source", "ci.models.model"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert fit(quantized, Scheme.FP16) == ["asis"]
+    suite = [CaseSpec("mlp", Scheme.FP16, "SM8650")]
+    assert fit_schemes(suite, POLICY, []) == suite
 
 
 def test_shapes_of_the_command_line_go_before_those_of_an_entry(tmp_path: Path) -> None:
