@@ -49,10 +49,9 @@ def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
 
     with torch.no_grad(), keep_state(module):
         try:
-            program = torch.export.export(module, inputs, strict=False)
-        except Exception:  # noqa: BLE001
+            return tuple(_Reader(torch.export.export(module, inputs, strict=False)).read())
+        except Exception:  # noqa: BLE001 - a shape that depends on the data, for one
             return ()
-        return tuple(_Reader(program).read())
 
 
 class _Reader:
