@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for path in (args.runner, *args.program):
         if not path.is_file():
-            raise UsageError(f"{path} is no file")
+            raise UsageError(
+                f"{path} is no file", fix="builds are in $QNN_CI_HOME/builds/*/artifacts"
+            )
     for path in filter(None, (args.cases, args.evidence, args.signed)):
         if not path.is_dir():
             raise UsageError(f"{path} is no directory")
