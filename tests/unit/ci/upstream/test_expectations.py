@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ci.report.schema import Status
 from ci.upstream.expectations import (
@@ -99,17 +100,51 @@ def test_a_row_that_would_cover_anything_is_refused(changes: dict[str, Any], wor
     assert any(words in fault for fault in faults)
 
 
-def test_the_reader_refuses_such_a_row_and_a_fault_without_a_report(tmp_path: Path) -> None:
-    head = "[suites.upstream]\nrun = 0\nunsupported = 0\ntimeout_s = 1.0\n"
-    cause = '[[cause]]\nname="x"\nfault="qnn"\nabout="a"\nreproduce="b"\nuntil="c"\n'
+HEAD = "[suites.upstream]\nrun = 0\nunsupported = 0\ntimeout_s = 1.0\n"
+
+
+def write_policy(path: Path, fault: str, *, report: bool, row: str = "") -> Path:
+    lines = ["[[cause]]", 'name="x"', f'fault="{fault}"', 'about="a"', 'reproduce="b"']
+    lines += ['until="c"', *['report="r"'] * report]
+    path.write_text(HEAD + "\n".join(lines) + f"\n{row}", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("fault", ["upstream", "executorch", "qnn"])
+def test_who_is_at_fault_gets_a_report(tmp_path: Path, fault: str) -> None:
     path = tmp_path / "upstream.toml"
-    path.write_text(head + cause, encoding="utf-8")
-    with pytest.raises(ManifestError, match="no report"):
-        read_expectations(path)
+    with pytest.raises(ManifestError) as caught:
+        read_expectations(write_policy(path, fault, report=False))
+    error = caught.value
+    assert error.what == "policies/upstream.toml, cause x: no report"
+    assert error.why == f"it says that {fault} is at fault"
+    assert error.fix == "write what one would report"
+    (cause,) = read_expectations(write_policy(path, fault, report=True)).cause
+    assert cause.fault == fault
+
+
+@pytest.mark.parametrize("fault", ["host", "ours", "unknown"])
+def test_a_fault_of_nobody_else_needs_no_report(tmp_path: Path, fault: str) -> None:
+    assert read_expectations(write_policy(tmp_path / "upstream.toml", fault, report=False)).cause
+
+
+def test_the_reader_refuses_a_row_that_would_cover_anything(tmp_path: Path) -> None:
     row = '[[cause.row]]\nsuite="upstream"\ntests=["*"]\noutcome="failed"\npattern="x"\n'
-    path.write_text(head + cause + 'report="r"\n' + row, encoding="utf-8")
-    with pytest.raises(ManifestError, match="all wildcard"):
+    path = write_policy(tmp_path / "upstream.toml", "ours", report=False, row=row)
+    with pytest.raises(ManifestError) as caught:
         read_expectations(path)
+    error = caught.value
+    assert error.what == "policies/upstream.toml, cause x: tests '*' is all wildcard"
+    assert error.why == "it would hide failures that were never looked at"
+    assert error.fix == "name the tests, and how they end"
+
+
+def test_only_a_test_that_is_late_has_no_reason_to_match() -> None:
+    suites = {"upstream": Ratchet(0, 0, 1.0)}
+    late = Row(suite="upstream", tests=("x",), outcome="timed-out")
+    assert list(find_row_faults(late, suites)) == []
+    (fault,) = find_row_faults(structs.replace(late, outcome="failed"), suites)
+    assert fault == "it has no pattern of the reason"
 
 
 def test_a_whole_run_that_lost_tests_fails() -> None:

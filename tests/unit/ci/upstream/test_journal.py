@@ -35,6 +35,11 @@ def test_entries_are_there_when_a_run_is_resumed(tmp_path: Path) -> None:
     assert write(tmp_path, resume=True) == [FIRST]
 
 
+def test_a_journal_is_made_where_nothing_is_yet(tmp_path: Path) -> None:
+    assert write(tmp_path / "not" / "there" / "yet", FIRST) == []
+    assert read_journal(tmp_path / "not" / "there" / "yet") == (HEADER, [FIRST])
+
+
 def test_a_run_that_is_not_resumed_starts_empty(tmp_path: Path) -> None:
     write(tmp_path, FIRST)
     assert write(tmp_path) == []

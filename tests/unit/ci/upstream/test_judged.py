@@ -16,7 +16,14 @@ from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
 from ci.upstream.jobs import LACKS
 from ci.upstream.journal import Entry, Ran
-from ci.upstream.judged import Ending, Judged, judge_test, merge_repeats
+from ci.upstream.judged import (
+    Ending,
+    Judged,
+    judge_test,
+    merge_repeats,
+    replace_bool,
+    stack,
+)
 from ci.upstream.kept import Comparison, Member, read_comparisons, write_comparison
 from ci.upstream.stubs import NEEDS
 from ci.verbs.lanes.upstream import WRONG
@@ -98,20 +105,28 @@ def test_without_a_prediction_the_outputs_have_to_be_exact_and_the_reason_says_w
 
 
 @pytest.mark.parametrize(
-    ("entry", "outcome", "words"),
+    ("entry", "outcome", "reason"),
     [
-        (replace(PASSED, ran=Ran.LATE, told="did not end within 7 s"), Ending.LATE, "within 7 s"),
-        (replace(PASSED, ran=Ran.SKIPPED, told="no phone"), Ending.UNSUPPORTED, "no phone"),
-        (replace(PASSED, refusal="upstream expects x"), Ending.UNSUPPORTED, "expects x"),
+        (
+            replace(PASSED, ran=Ran.LATE, told="did not end within 7 s"),
+            Ending.LATE,
+            "did not end within 7 s",
+        ),
+        (
+            replace(PASSED, ran=Ran.SKIPPED, told="skips:\nno phone"),
+            Ending.UNSUPPORTED,
+            "skipped by upstream: no phone",
+        ),
+        (replace(PASSED, refusal="upstream expects x"), Ending.UNSUPPORTED, "upstream expects x"),
         (
             replace(PASSED, ran=Ran.FAILED, told=f"E   {NEEDS}torchvision\nx"),
             Ending.UNSUPPORTED,
-            "needs the package torchvision",
+            f"E   {NEEDS}torchvision",
         ),
         (
             replace(PASSED, ran=Ran.FAILED, told=f"E {LACKS}--etdump_path x"),
             Ending.UNSUPPORTED,
-            "--etdump_path",
+            f"E {LACKS}--etdump_path x",
         ),
         (
             replace(PASSED, ran=Ran.FAILED, told="a\nE   AssertionError: 2 != 1\nb"),
@@ -121,21 +136,68 @@ def test_without_a_prediction_the_outputs_have_to_be_exact_and_the_reason_says_w
         (
             replace(PASSED, ran=Ran.DIED, told="killed by SIGSEGV\n  why: while it ran"),
             Ending.FAILED,
-            "SIGSEGV",
+            "killed by SIGSEGV why: while it ran",
         ),
-        (PASSED, Ending.ONE_SIDED, "compares no outputs"),
+        (replace(PASSED, ran=Ran.FAILED, told="x\n  its end\n"), Ending.FAILED, "its end"),
+        (replace(PASSED, ran=Ran.FAILED), Ending.FAILED, "no reason was given"),
+        (PASSED, Ending.ONE_SIDED, "upstream compares no outputs"),
     ],
 )
-def test_what_ends_without_outputs(entry: Entry, outcome: Ending, words: str) -> None:
+def test_what_ends_without_outputs(entry: Entry, outcome: Ending, reason: str) -> None:
     judged = judge(entry=entry)
-    assert judged.outcome is outcome
-    assert words in judged.reason
+    assert (judged.outcome, judged.reason) == (outcome, reason)
 
 
 def test_a_failure_whose_outputs_our_gate_accepts_says_so() -> None:
     judged = judge(make(GRID), entry=replace(PASSED, ran=Ran.FAILED, told="E   too far"))
     assert judged.outcome is Ending.FAILED
-    assert "our gate accepts" in judged.reason
+    assert judged.reason == "too far; our gate accepts what it compared"
+    judged = judge(make(GRID), wrong="noise", entry=replace(PASSED, ran=Ran.FAILED, told="far"))
+    assert judged.reason == "far"
+
+
+def test_a_comparison_has_its_number_where_there_are_several() -> None:
+    alone, several = judge(make(GRID), wrong="noise"), judge(make(GRID), make(GRID), wrong="noise")
+    assert alone.reason.startswith("not faithful")
+    assert several.reason.startswith("comparison 0: not faithful")
+    assert [one.scheme for one in several.ours] == ["8a8w", "8a8w"]
+    assert (several.scheme, judge().scheme) == ("8a8w", "-")
+
+
+def test_a_test_that_mixes_types_is_judged_without_limits_of_a_scheme() -> None:
+    record, arrays = make(GRID)
+    judged = judge((replace(record, scheme=""), arrays))
+    assert (judged.outcome, judged.scheme) == (Ending.PASSED, "mixed")
+    assert judge((replace(record, scheme=""), arrays), wrong="noise").outcome is Ending.ONE_SIDED
+
+
+def test_a_float_program_is_judged_by_the_float_model_and_its_noise() -> None:
+    random = np.random.default_rng(4)
+    noise = 1e-3 * random.standard_normal((8, 1, *RIGHT.shape)).astype(np.float32)
+    record, arrays = make(RIGHT + noise[0, 0], **{Member.NOISE: [noise[1:]]})
+    record = replace(record, scheme="fp16", outputs=(TensorInfo("float32", RIGHT.shape),))
+    del arrays[Member.QUANTIZED]
+    assert judge((record, arrays)).outcome is Ending.PASSED
+    off = {**arrays, Member.OUTPUT: [(RIGHT * 1.01).astype(np.float32)]}
+    assert judge((record, off)).outcome is Ending.ONE_SIDED
+    exact = {**arrays, Member.NOISE: [np.empty(0)]}  # without a prediction only the bits are right
+    assert judge((record, exact)).outcome is Ending.ONE_SIDED
+
+
+@pytest.mark.parametrize("member", [Member.NOISE, Member.LOW])
+def test_arrays_that_a_comparison_lacks_are_an_error(member: Member) -> None:
+    record, arrays = make(GRID)
+    arrays[member] = [np.empty(0), np.empty(0)] if member is Member.NOISE else [GRID, GRID]
+    with pytest.raises(ValueError, match="argument"):
+        judge((record, arrays))
+
+
+def test_booleans_are_bytes_and_other_outputs_what_they_are() -> None:
+    yes = RIGHT > 0
+    (stacked, plain) = stack([yes, GRID])
+    assert (stacked.dtype, stacked.shape, plain.dtype) == (np.uint8, (1, *yes.shape), np.float32)
+    assert replace_bool(TensorInfo("bool", (1,))) == TensorInfo("uint8", (1,))
+    assert replace_bool(INFO) is INFO
 
 
 def test_a_changing_verdict_is_flaky_and_never_passed() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ci.cases.pool import Ended
 from ci.upstream.expectations import Ratchet
-from ci.upstream.jobs import RunTest, TestEnd
+from ci.upstream.jobs import ListTests, RunTest, TestEnd
 from ci.upstream.journal import Entry, Header, Ran, kept_directory, read_journal
-from ci.upstream.session import DURATIONS, SuiteRun, list_tests
+from ci.upstream.session import DURATIONS, SuiteRun, describe, list_tests, read_durations
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UsageError
 
@@ -24,13 +26,19 @@ RATCHET = Ratchet(run=0, unsupported=9, timeout_s=7.0, slow={"*cdist*": 200.0})
 
 
 class StubPool:
-    """Answers for workers; ``calls`` are the tests in their order with their limits."""
+    """Answers for workers; ``calls`` are the tests in their order with their limits. Ctrl-C comes
+    with the test ``interrupted``."""
 
-    def __init__(self) -> None:
+    def __init__(self, interrupted: str = "") -> None:
         self.calls: list[tuple[str, float]] = []
+        self.interrupted, self.closed = interrupted, False
 
     def run(self, job: RunTest, log: Path, timeout_s: float) -> Ended:
         self.calls.append((job.name, timeout_s))
+        if job.name == self.interrupted:
+            raise KeyboardInterrupt
+        assert job.directory == log.parent
+        assert log.name == "log.txt"  # which the report links
         log.write_text("QNN's words", encoding="utf-8")
         if failure := FAILURES.get(job.name):
             return Ended(None, failure, "the last words")
@@ -38,13 +46,18 @@ class StubPool:
         return Ended(TestEnd("passed", "", 0.5, 1, refusal), "", "chatter")
 
     def close(self) -> None:
-        pass
+        self.closed = True
 
 
 def run(
-    place: Path, *, resume: bool = False, repeat: int = 1, tests: tuple[str, ...] = TESTS
+    place: Path,
+    *,
+    resume: bool = False,
+    repeat: int = 1,
+    tests: tuple[str, ...] = TESTS,
+    interrupted: str = "",
 ) -> tuple[dict[tuple[str, int], Entry], StubPool]:
-    pool: Any = StubPool()
+    pool: Any = StubPool(interrupted)
     header = Header(
         suite="upstream", soc="SM8650", identity="1", every=TESTS, tests=tests, repeat=repeat
     )
@@ -72,7 +85,9 @@ def test_a_test_that_dies_or_hangs_is_told_from_one_that_fails(tmp_path: Path) -
     assert "SIGSEGV" in entries["C::test_dies", 0].told
     assert entries["C::test_hangs", 0].ran is Ran.LATE
     assert entries["C::test_hangs", 0].log_tail == "the last words"
-    assert entries["C::test_a", 0].ran is Ran.PASSED
+    passed = entries["C::test_a", 0]
+    assert (passed.ran, passed.test_s, passed.comparisons) == (Ran.PASSED, 0.5, 1)
+    assert passed.log_tail == ""
     assert entries["C::test_refused", 0].refusal
 
 
@@ -123,3 +138,40 @@ def test_a_suite_that_cannot_be_collected_ends_the_run(
     with pytest.raises(FailedError) as caught:
         list_tests(pool, tmp_path)
     assert words in str(caught.value)
+
+
+def test_what_a_test_took_is_kept_for_the_next_run(tmp_path: Path) -> None:
+    entries, _ = run(tmp_path)
+    kept = json.loads((tmp_path / DURATIONS).read_text())
+    assert kept == {test: entry.wall_s for (test, _), entry in entries.items()}
+    assert all(round(one.wall_s, 3) == one.wall_s >= 0 for one in entries.values())
+    (tmp_path / DURATIONS).write_text('{"C::test_a": "long"}')
+    assert read_durations(tmp_path) == {}
+
+
+def test_an_interrupted_run_keeps_what_ended_and_its_workers_end(tmp_path: Path) -> None:
+    entries, pool = run(tmp_path, interrupted="C::test_refused")  # the last one
+    assert pool.closed
+    assert {("C::test_cdist", 0)} <= entries.keys() < {(test, 0) for test in TESTS}
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "other", interrupted="C::test_cdist")
+
+
+def test_a_test_that_ended_is_one_line_with_its_last_words() -> None:
+    entry = Entry(test="C::a", ran=Ran.FAILED, told="x\n" + 200 * "y", wall_s=1.25)
+    assert describe(entry, 3, 9) == f"  [3/9] C::a  failed  1.2 s  {120 * 'y'}"
+    assert describe(replace(entry, ran=Ran.PASSED), 3, 9) == "  [3/9] C::a  passed  1.2 s"
+    assert describe(replace(entry, told=" "), 3, 9) == "  [3/9] C::a  failed  1.2 s"
+
+
+def test_the_tests_of_a_suite_are_listed_by_a_worker_with_time_to_import(tmp_path: Path) -> None:
+    asked = []
+
+    def collect(*words: Any) -> Ended:
+        asked.append(words)
+        return Ended((["a", "b"], ()), "", "")
+
+    pool: Any = StubPool()
+    pool.run = collect
+    assert list_tests(pool, tmp_path) == ("a", "b")
+    assert asked == [(ListTests(), tmp_path / "collect.log", 900.0)]
