@@ -166,6 +166,21 @@ def test_a_runner_that_failed_on_a_farm_is_explained_by_its_log(kept: Path, tmp_
     assert "14001" in case.log_tail
 
 
+@pytest.mark.parametrize("code", ["", "\n", "1", "killed"])
+def test_a_runner_of_which_no_success_is_known_gave_no_outputs(
+    kept: Path, tmp_path: Path, code: str
+) -> None:
+    """A farm that ends the script while it writes leaves an empty file."""
+    pulled = run_elsewhere(kept, tmp_path / "b")
+    (file,) = pulled.glob("*/code.txt")
+    file.write_text(code)
+    (case,) = judge_elsewhere(kept, pulled).cases
+    assert case.status is Status.FAILED
+    assert case.reason.startswith(f"run: the runner exited with {code.strip()}")
+    file.unlink()  # outputs that somebody copied by hand
+    assert judge_elsewhere(kept, pulled).cases[0].status is Status.PASSED
+
+
 def test_judge_takes_what_a_farm_gave(
     kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ci.cases.pipeline import CaseResult
-from ci.cases.session import run_cases
+from ci.cases.pipeline import CaseResult, SessionOptions
+from ci.cases.policy import read_emulator_policy
+from ci.cases.session import Phases, Session, run_cases
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
 from ci.models.schemes import Scheme
@@ -97,6 +98,25 @@ def test_an_interrupted_run_keeps_the_cases_that_were_judged(judged: int) -> Non
     else:
         assert run_cases(runs, pool, 1, Progress(io.StringIO())) == [done] * judged
     assert pool.closed
+
+
+def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:
+    specs = [CaseSpec("mlp", Scheme.FP16, soc) for soc in ("SM8650", "SM8750", "SM8550")]
+    options = SessionOptions(policy=read_emulator_policy(), timeout_s=9.0)
+    nothing: Any = None
+    session = Session(
+        name="test_emulator",
+        specs=specs,
+        engine=nothing,
+        runner=nothing,
+        parts=TOOLS,
+        options=options,
+    )
+    passed = CaseResult(Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED))
+    cut = session.make_report([passed], Phases(Progress(io.StringIO())))
+    assert (cut.unjudged, cut.ok, cut.exit_code) == (2, False, ExitCode.INTERRUPTED)
+    whole = session.make_report([passed] * 3, Phases(Progress(io.StringIO())))
+    assert (whole.unjudged, whole.ok) == (0, True)
 
 
 def test_a_report_that_was_cut_short_is_no_pass() -> None:
