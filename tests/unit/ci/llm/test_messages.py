@@ -1,0 +1,178 @@
+"""Everything that a user's decoder, tokenizer or program may be refused for, as it is shown."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.llm import known
+from ci.llm.foreign import Shape, read_interface
+from ci.llm.interface import DECODE, PREFILL
+from ci.llm.known import find_files
+from ci.llm.tokenizers import read_tokenizer
+from ci.llm.weights import HEADER, HuggingFaceConfig, read_weights
+from provisioning.console.progress import Progress
+from provisioning.errors import QnnCiError
+from provisioning.manifest.decoders import KnownDecoder, PinnedFile
+from tests.stand_ins.snapshots import check_snapshot
+from tests.unit.ci.llm.decoders import PLACE
+from tests.unit.ci.llm.test_foreign import CONSTANTS, DECLARED, list_inputs
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "vocab_size": 57,
+    "max_position_embeddings": 128,
+}
+
+
+def list_programs() -> Iterator[Callable[[], Any]]:
+    prefill, decode = list_inputs(32), list_inputs(1)
+    wide = Shape("uint8", (1, 4, 8, 126))
+    changes: list[dict[str, Any]] = [
+        {"inputs": {DECODE: decode}},
+        {"inputs": {PREFILL: prefill}},
+        {"inputs": {PREFILL: prefill, DECODE: decode[:2]}},
+        {"inputs": {PREFILL: prefill, DECODE: (*decode[:3], wide, decode[4])}},
+        {"inputs": {PREFILL: (*prefill[:4], wide), DECODE: decode}},
+        {"inputs": {PREFILL: prefill, DECODE: (*decode[:4], wide)}},
+        {"inputs": {PREFILL: decode, DECODE: decode}},
+        {"constants": {}},
+        *({"constants": CONSTANTS | {name: 3}} for name in ("get_n_layers", "get_n_kv_heads")),
+        *({"constants": CONSTANTS | {name: 3}} for name in ("get_head_dim", "get_vocab_size")),
+        {"constants": CONSTANTS | {"get_max_context_len": 127}},
+        {"constants": CONSTANTS | {"get_kv_io_bit_width": 16}},
+    ]
+    for change in changes:
+        yield lambda change=change: read_interface("m.pte", replace(DECLARED, **change))
+
+
+def list_tokenizers(place: Path) -> Iterator[Callable[[], Any]]:
+    own = read_tokenizer(PLACE / "tokenizer.bin")
+    yield lambda: own.require("m.pte", vocabulary=512)
+    yield lambda: own.require("m.pte", vocabulary=57, bos=1, eos=128)
+    yield lambda: replace(own, bos=-1).prompt("")
+    yield lambda: own.encode("\u4e2d")
+    row = struct.pack("<fi", 0.0, 1) + b"a"
+    for name, data in (
+        ("t.txt", b""),
+        ("empty.bin", b""),
+        ("cut.bin", struct.pack("<4i", 2, 1, 2, 1) + row),
+    ):
+        (place / name).write_bytes(data)
+        yield lambda name=name: read_tokenizer(place / name)
+    yield lambda: read_tokenizer(place / "gone.bin")
+
+
+def list_weights(place: Path) -> Iterator[Callable[[], Any]]:
+    yield lambda: read_weights(place / "gone.bin")
+    for name, data in (
+        ("short.bin", b"12"),
+        ("longer.bin", HEADER.pack(8, 16, 1, 2, 2, 4, 16) + bytes(5)),
+        ("odd.bin", HEADER.pack(6, 16, 1, 2, 2, 4, 16)),
+        ("heads.bin", HEADER.pack(8, 16, 1, 2, 3, 4, 16)),
+        ("none.bin", HEADER.pack(8, 16, 0, 2, 2, 4, 16)),
+    ):
+        (place / name).write_bytes(data)
+        yield lambda name=name: read_weights(place / name)
+    for number, values in enumerate(
+        (
+            {"model_type": "gemma"},
+            {"hidden_act": "gelu"},
+            {"attention_bias": True},
+            {"mlp_bias": True},
+            {"rope_scaling": {"type": "linear", "factor": 2.0}},
+            {"rope_scaling": {"rope_type": "llama3", "factor": "2"}},
+            {"num_hidden_layers": 0},
+        )
+    ):
+        folder = place / f"model{number}"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"model_type": "llama", **SIZES, **values}))
+        yield lambda folder=folder: read_weights(folder)
+    folder = place / "model"
+    folder.mkdir()
+    yield lambda: read_weights(folder)
+    config = {"model_type": "llama", **SIZES}
+    headers: list[Any] = [
+        b"12345678",
+        struct.pack("<Q", 99) + b"{}",
+        *(
+            {"a": {"dtype": kind, "shape": [1], "data_offsets": ends}}
+            for kind, ends in (("I8", [0, 1]), ("F32", [0, 8]), ("F32", [4, 0]), ("F32", [-4, 0]))
+        ),
+        {"a": {"dtype": "F32", "shape": [1]}},
+        {"__metadata__": {}, "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
+    ]
+    for header in headers:
+        text = header if isinstance(header, bytes) else json.dumps(header).encode()
+        data = text if isinstance(header, bytes) else struct.pack("<Q", len(text)) + text
+
+        def read(data: bytes = data) -> Any:
+            (folder / "config.json").write_text(json.dumps(config))
+            (folder / "model.safetensors").write_bytes(data + bytes(4))
+            return read_weights(folder)
+
+        yield read
+    for index in ("[]", '{"weight_map": 3}'):
+
+        def read_index(index: str = index) -> Any:
+            (folder / "model.safetensors.index.json").write_text(index)
+            return read_weights(folder)
+
+        yield read_index
+
+
+def list_known(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Any]]:
+    pins = [PinnedFile(f"https://example.org/{name}.bin", 64 * "a", 4) for name in ("w", "t")]
+    story = KnownDecoder("a story", "MIT", ("Once",), pins[0], pins[1])
+    monkeypatch.setattr(known, "read_decoders", lambda: {"story": story})
+    monkeypatch.setenv("QNN_CI_HOME", str(place / "home"))
+    given = place / "given"
+    given.mkdir()
+    (given / "w.bin").write_bytes(b"1234")
+    for environ in ({"QNN_CI_STORY": str(given)}, {}):
+        yield lambda environ=environ: find_files("story", Progress(), offline=True, environ=environ)
+
+
+def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [
+        *list_programs(),
+        *list_tokenizers(tmp_path),
+        *list_weights(tmp_path),
+        *list_known(tmp_path, monkeypatch),
+    ]
+    lines = []
+    for make in made:
+        with pytest.raises(QnnCiError) as caught:
+            make()
+        lines.append(str(caught.value).replace(str(tmp_path), "PLACE"))
+    check_snapshot(Path(__file__).parent / "snapshots" / "messages.txt", "\n".join(lines) + "\n")
+
+
+def test_what_a_config_leaves_out_has_transformers_values() -> None:
+    plain = HuggingFaceConfig(model_type="llama", **SIZES).convert()
+    assert (plain.heads, plain.kv_heads, plain.head_dim) == (8, 8, 8)
+    assert (plain.norm_eps, plain.rope_base, plain.rope_scaling) == (1e-6, 10000.0, None)
+    assert (plain.dim, plain.hidden, plain.layers) == (64, 96, 2)
+    assert (plain.vocabulary, plain.most_context, plain.tied) == (57, 128, False)
+    given = HuggingFaceConfig(
+        model_type="llama",
+        **SIZES,
+        num_key_value_heads=2,
+        head_dim=16,
+        rms_norm_eps=1e-4,
+        rope_theta=500.0,
+        rope_scaling={"rope_type": "default"},
+        tie_word_embeddings=True,
+    ).convert()
+    assert (given.kv_heads, given.head_dim, given.norm_eps) == (2, 16, 1e-4)
+    assert (given.rope_base, given.rope_scaling, given.tied) == (500.0, None, True)
