@@ -15,9 +15,10 @@ import pytest
 from ci.builds import checkout
 from ci.builds.artifacts import collect_artifacts
 from ci.builds.builder import CacheCounts, read_counts
-from ci.builds.checkout import check_lpai, unneeded_submodules, wanted_submodules
+from ci.builds.checkout import check_lpai, list_names, unneeded_submodules, wanted_submodules
 from ci.builds.place import Place
 from ci.builds.plan import BuildPlan, BuildRequest, Kit, make_plan
+from ci.builds.record import HOST_LIBRARY, find_lowering_sdk
 from ci.builds.steps import Output, _run_step, explain_failure
 from ci.builds.targets import Artifact, CompilerChoice, fill_placeholders, find_target, read_targets
 from ci.builds.toolchains import (
@@ -337,6 +338,53 @@ def test_what_a_build_must_leave_is_there_or_is_named(tmp_path: Path) -> None:
     assert collect(tmp_path, BuildRequest(extras=extras), optional) == []
     assert collect(tmp_path, BuildRequest(), gone) == []
     assert collect(tmp_path, BuildRequest(extras=extras, defines={"A": "OFF"}), gone) == []
+
+
+def test_a_file_that_was_stripped_is_judged_instead_of_the_one_with_its_symbols(
+    tmp_path: Path,
+) -> None:
+    target = msgspec.structs.replace(
+        find_target("runner"), artifacts=(Artifact("*.so", "x86_64-linux", split_symbols=True),)
+    )
+    place = Place(tmp_path)
+    plan = make_plan(target, BuildRequest(), Path("/s"), place, make_kit(wheel_root="/w"))
+    place.stripped.mkdir()
+    for name in ("a.so", "b.so"):
+        (tmp_path / name).write_bytes(b"with symbols")
+    (place.stripped / "b.so").write_bytes(b"without")
+    found = {one.path: one.size_bytes for one in collect_artifacts(plan, BuildRequest())}
+    assert found == {tmp_path / "a.so": 12, place.stripped / "b.so": 7}
+
+
+@pytest.mark.parametrize(
+    ("executorch", "library", "lowers"),
+    [("1.5.1", True, True), ("1.5.1", False, False), ("0.1.0", True, False), ("", True, False)],
+)
+def test_an_sdk_lowers_here_with_libraries_for_hosts_and_a_supported_executorch(
+    tmp_path: Path, executorch: str, library: bool, lowers: bool
+) -> None:
+    if library:
+        (tmp_path / HOST_LIBRARY).parent.mkdir(parents=True)
+        (tmp_path / HOST_LIBRARY).write_bytes(b"")
+    values = {"qnn_sdk_root": str(tmp_path), "executorch_version": executorch}
+    assert find_lowering_sdk(values) == (str(tmp_path) if lowers else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("QNN_HTP_A", {"QNN_HTP_A"}),
+        ("#ifndef __hexagon__\nQNN_HTP_A\n#endif\nQNN_HTP_B", {"QNN_HTP_A", "QNN_HTP_B"}),
+        ("#ifndef __hexagon__\n#else\nQNN_HTP_A\n#endif", set()),
+        ("#ifdef NEWER\nQNN_HTP_A\n#endif\nQNN_HTP_B", {"QNN_HTP_B"}),
+        ("#ifndef __hexagon__\n#if NEWER\nQNN_HTP_A\n#endif\nQNN_HTP_B\n#endif", {"QNN_HTP_B"}),
+        ('// QNN_HTP_A\n/* QNN_HTP_A */ "QNN_HTP_A"', set()),
+    ],
+)
+def test_names_of_qnn_count_where_each_host_and_device_compiles_them(
+    text: str, names: set[str]
+) -> None:
+    assert list_names(text) == names
 
 
 def test_ccache_is_counted_from_its_log(tmp_path: Path) -> None:
