@@ -69,7 +69,7 @@ def judge_comparison(
     """Judge one comparison; with ``wrong``, what that makes of the outputs instead of them."""
     rule = limits(Scheme(record.scheme)) if record.scheme else Threshold(scheme=MIXED)
     infos = tuple(replace_bool(one) for one in record.outputs)
-    outputs = stack(arrays[Member.OUTPUT])
+    outputs = stack(arrays[Member.OUTPUT], infos)
     references = make_references(record, arrays, infos)
     zeros = judge(references, [np.zeros_like(one) for one in outputs], infos, rule)
     given = [wrong(one) for one in outputs] if wrong else outputs
@@ -92,16 +92,19 @@ def make_references(record: Comparison, arrays: Arrays, infos: Sequence[TensorIn
     own = Member.FLOAT if record.scheme == Scheme.FP16.value else Member.QUANTIZED
     wanted = arrays.get(own) or arrays[Member.UPSTREAM]
     low, high = (arrays.get(bound) or wanted for bound in (Member.LOW, Member.HIGH))
-    best = [Expected(*one) for one in zip(*map(stack, (wanted, low, high)), strict=True)]
+    bounds = (stack(one, infos) for one in (wanted, low, high))
+    best = [Expected(*one) for one in zip(*bounds, strict=True)]
     noise = [
-        Prediction(one.values, finite(runs), info) if len(runs) else None
+        Prediction(one.values, finite(runs.reshape(-1, *one.values.shape)), info)
+        if len(runs)
+        else None
         for one, runs, info in zip(
             best, arrays.get(Member.NOISE) or [np.empty(0)] * len(best), infos, strict=True
         )
     ]
     if own is Member.FLOAT:
         return References(best, None, noise)
-    eager = stack(arrays.get(Member.FLOAT) or wanted)
+    eager = stack(arrays.get(Member.FLOAT) or wanted, infos)
     return References([Expected(one, one, one) for one in eager], best, noise)
 
 
@@ -111,9 +114,13 @@ def finite(runs: Array) -> Array:
     return kept if len(kept) > 1 else np.zeros((2, *runs.shape[1:]), np.float32)
 
 
-def stack(arrays: Sequence[Array]) -> list[Array]:
-    """Return arrays as [input set, *shape] of the one set, booleans as their bytes."""
-    return [one.view(np.uint8)[None] if one.dtype == bool else one[None] for one in arrays]
+def stack(arrays: Sequence[Array], infos: Sequence[TensorInfo]) -> list[Array]:
+    """Return arrays as [input set, *shape] of the one set, booleans as their bytes. A quantized
+    model may give a number as [1]."""
+    return [
+        (one.view(np.uint8) if one.dtype == bool else one).reshape(1, *info.shape)
+        for one, info in zip(arrays, infos, strict=True)
+    ]
 
 
 def replace_bool(info: TensorInfo) -> TensorInfo:

@@ -194,7 +194,8 @@ def test_arrays_that_a_comparison_lacks_are_an_error(member: Member) -> None:
 
 def test_booleans_are_bytes_and_other_outputs_what_they_are() -> None:
     yes = RIGHT > 0
-    (stacked, plain) = stack([yes, GRID])
+    infos = [TensorInfo("uint8", yes.shape), INFO]
+    (stacked, plain) = stack([yes, GRID], infos)
     assert (stacked.dtype, stacked.shape, plain.dtype) == (np.uint8, (1, *yes.shape), np.float32)
     assert replace_bool(TensorInfo("bool", (1,))) == TensorInfo("uint8", (1,))
     assert replace_bool(INFO) is INFO
@@ -217,3 +218,18 @@ def test_a_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [one.pte_bytes for one, _ in found] == [0, 2, 10]
     assert np.array_equal(found[0][1][Member.NOISE][0], arrays[Member.NOISE][0])
     assert judge(*found).outcome is Ending.PASSED
+
+
+def test_a_model_that_gives_a_number_as_one_element_is_compared_as_a_number() -> None:
+    record = Comparison(scheme="8a8w", outputs=(TensorInfo("float32", (), step=STEP),), inputs=())
+    number, one = np.float32(1.5).reshape(()), np.float32([1.5])
+    noise = STEP * np.float32([[-1], [0], [1], [0], [1], [-1], [0], [0]])
+    for off, outcome in ((0.0, Ending.PASSED), (0.5, Ending.ONE_SIDED)):
+        arrays = {
+            Member.OUTPUT: [number + np.float32(off)],
+            Member.UPSTREAM: [number],
+            Member.QUANTIZED: [one],
+            Member.FLOAT: [number],
+            Member.NOISE: [noise],
+        }
+        assert judge((record, arrays)).outcome is outcome
