@@ -351,6 +351,18 @@ def audit(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """Find faults of the compiler: small graphs made by machine, run on the HTP emulator."""
+    words = session.posargs
+    if {"executorch", "--frontend=executorch"} & {*words}:
+        fetch_library(session, "lowering")
+        run_module(session, "lowering", "ci", "fuzz", *words)
+    else:
+        fetch_library(session, "onnx")
+        run_module(session, "onnx", "ci", "fuzz", *words)
+
+
+@nox.session(default=False)
 def test_llm(session: nox.Session) -> None:
     """Lower a language model, generate text on the HTP emulator, judge its tokens."""
     fetch_library(session, "lowering")

@@ -32,6 +32,9 @@ VERBS: dict[str, Verb] = {
     "judge": Verb(
         "ci.verbs.judge", "judge outputs again that a session kept, by their bytes alone"
     ),
+    "fuzz": Verb(
+        "ci.verbs.fuzz", "find faults of the compiler with graphs made by machine", "fuzz"
+    ),
     "localise": Verb("ci.verbs.localise", "name the operators at which a model loses its accuracy"),
     "parity": Verb(
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
@@ -48,6 +51,9 @@ VERBS: dict[str, Verb] = {
     "context": Verb("ci.verbs.context", "the old name of inspect and compat for ONNX models"),
     "explain": Verb("ci.verbs.explain", "name the first cause in a log, with its fix and source"),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
+    "versions-matrix": Verb(
+        "ci.verbs.versions_matrix", "run the known faults of the compiler with each QNN"
+    ),
     "upgrade-report": Verb(
         "ci.verbs.upgrade_report", "say what another QNN or ExecuTorch changes, the worst first"
     ),

@@ -54,7 +54,7 @@ from ci.verbs.lanes.steps import (
     select_asked,
     take_steps,
 )
-from ci.verbs.lanes.suite_options import add_suite_arguments
+from ci.verbs.lanes.suite_options import FAULTS, add_suite_arguments
 from provisioning.artifacts import choice
 from provisioning.artifacts.choice import WHEEL, QnnChoice, find_laid
 from provisioning.artifacts.environment import Environment
@@ -111,6 +111,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    if args.suite == FAULTS:
+        from ci.verbs.lanes.faults import run_faults
+
+        return run_faults(args, progress)
     if args.suite:
         from ci.verbs.lanes.upstream import run_suite
 

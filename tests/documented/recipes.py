@@ -178,6 +178,7 @@ SAMPLES = (
     "qnn-ci deploy --device ssh:board --bundle bundle",
     "qnn-ci env PROFILE",
     "qnn-ci explain build.log",
+    "qnn-ci fuzz --graph graph.txt --scheme fp16",
     "qnn-ci gate plan.json --needs needs.json --results results",
     "qnn-ci gc",
     "qnn-ci init --policy-only",
@@ -197,6 +198,7 @@ SAMPLES = (
     "qnn-ci upgrade-report before/report.json reports/test_emulator",
     "qnn-ci verify [NAME...]",
     "qnn-ci verify-evidence model.pte --evidence evidence.intoto.json",
+    "qnn-ci versions-matrix --known",
     "qnn-ci verify-signature signed",
 )
 # What the pages leave to the reader.
@@ -237,6 +239,12 @@ NOT_RUN = {
     "qnn-ci localise --model tests/realistic/llama.py:stories --scheme 16a8w --soc SM8750": (
         "it lowers 28 programs of a Llama whose weights are not here"
     ),
+    "nox -s fuzz": "it searches for ten minutes; tests/unit/ci/faults has what it does",
+    "nox -s fuzz -- --minutes 30 --scheme fp16 --scheme u8 --seed 7": "it searches for 30 minutes",
+    "qnn-ci fuzz --frontend executorch --scheme 16a8w": "it searches for ten minutes",
+    "nox -s test_emulator -- --suite faults": "it lowers 30 programs, each in its own process",
+    "nox -s test_emulator -- --suite faults --filter 'broadcast-*'": "likewise",
+    "qnn-ci versions-matrix": "it fetches five wheels of 200 MB",
     "export ANDROID_ADB_SERVER_ADDRESS=127.0.0.1 ANDROID_ADB_SERVER_PORT=15037": (
         "tests/integration/device/test_jumpstarter.py runs that script"
     ),
@@ -254,6 +262,13 @@ RECIPES = (
     Recipe(
         "--policy qnn.toml --record", (setups.initialise,), "recorded: qnn-base", packages=TORCH
     ),
+    Recipe(
+        "qnn-ci fuzz --graph",
+        (setups.use_our_store, setups.write_graph),
+        "fp16 seed 9: right",
+        packages=(*TORCH, "onnxruntime_qnn"),
+    ),
+    Recipe("qnn-ci versions-matrix --known", says="regression: broadcast-mul-before-norm"),
     Recipe("qnn-ci upgrade-report", (setups.leave_reports,), "1 worse.*spill_bytes.*800"),
     Recipe("before/report.json", (setups.break_model,), "qnn_model.py|:x:", 1, packages=TORCH),
     Recipe(

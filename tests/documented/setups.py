@@ -224,6 +224,12 @@ def break_model(stage: Stage) -> None:
     run_well(stage, "qnn-ci test-emulator --policy qnn.toml", code=1)
 
 
+def write_graph(stage: Stage) -> None:
+    """A graph that QNN computes rightly."""
+    text = "x = input(2, 8, 16)\ny = relu(x)\nreturn y\n"
+    (stage.project / "graph.txt").write_text(text)
+
+
 def leave_reports(stage: Stage) -> None:
     """Two reports of a case that passed, of which the newer one spills more."""
     for folder, spill in (("before", 400), ("reports/test_emulator", 800)):

@@ -31,6 +31,7 @@ from tests.stand_ins.reports import make_judged
 
 VERBS = {
     "audit": ["audit"],
+    "fuzz": ["fuzz"],
     "plan": ["plan"],
     "provision": ["fetch"],
     "qnn_ci": [],

@@ -52,7 +52,8 @@ TABLES = {
 LANES = {"test-emulator", "test-onnx"}
 # What a reader has or gets, of his own or by the command before.
 READERS_FILES = {
-    "net.py", "net.onnx", "qnn.toml", "model_ctx.onnx", "plan.json", "needs.json", "results",
+    "net.py", "net.onnx", "graph.txt", "qnn.toml",
+    "model_ctx.onnx", "plan.json", "needs.json", "results",
     "model.pte", "tokenizer.json", "evidence.intoto.json", "bundle.json", "app.apk", "MyApp",
     "bundle", "qnn_executor_runner", "runtime",
     "kept", "before/report.json", "reports/test_emulator", "shard-1", "shard-2", "signed", "DIR",

@@ -15,6 +15,8 @@ import pytest
 from ci.audit.localise_report import Localisation
 from ci.audit.operators import Audit
 from ci.audit.upgrade import UpgradeReport
+from ci.faults.expected import VersionsMatrix
+from ci.faults.search import Found
 from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
 
@@ -25,6 +27,8 @@ SCHEMAS = {
     "compat.schema.json": Answer,
     "localise.schema.json": Localisation,
     "upgrade-report.schema.json": UpgradeReport,
+    "fuzz.schema.json": Found,
+    "versions-matrix.schema.json": VersionsMatrix,
 }
 
 

@@ -284,6 +284,7 @@ MODULES = {
     "test_emulator": ("lowering", "ci", "test-emulator"),
     "test_onnx": ("onnx", "ci", "test-onnx"),
     "audit": ("lowering", "ci", "audit"),
+    "fuzz": ("onnx", "ci", "fuzz"),
     "test_llm": ("lowering", "ci", "test-llm"),
     "provision": ("core", "ci", "fetch"),
     "validate": ("core", "ci", "doctor"),

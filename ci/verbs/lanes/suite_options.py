@@ -9,13 +9,14 @@ from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 
 OUTPUTS = "outputs"
+FAULTS = "faults"
 JUDGED = (OUTPUTS, "zeros", "noise")
 
 
 def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of suites."""
     add = parser.add_argument_group("ExecuTorch's own QNN test suites").add_argument
-    add("--suite", choices=list(SUITES), help="run the tests of the installed wheel, not cases")
+    add("--suite", choices=[*SUITES, FAULTS], help="tests of the wheel, or faults")
     add("--filter", action="append", default=[], metavar="GLOB", help="only tests with this name")
     add("--source", type=user_path, metavar="DIR", help="a checkout whose tests to run instead")
     add("--resume", action="store_true", help="go on with the run that was interrupted")

@@ -1,0 +1,104 @@
+"""Runs graphs through ExecuTorch: many side by side in one program, as separate subgraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ci.executorch.internals import get_delegation_info, pybindings, utils
+from ci.executorch.lower import compiler_spec
+from ci.executorch.quantize import find_grids, make_quantizer, quantize_method
+from ci.faults.graph import parse_graph
+from ci.faults.known import REFUSED
+from ci.faults.results import GOOD_8_BITS_DB, GOOD_DB, Item, Output, Result, judge
+from ci.faults.torch_graphs import Bundle, Module, draw_sets
+from ci.models.eager import run_eager
+from ci.models.lowering_options import NO_CHOICES
+from ci.models.model import Model
+from ci.models.noise import predict_noise
+from ci.models.numerics import fix_numerics
+from ci.models.schemes import FLOAT16, Scheme
+
+# What the CPU does around a program, and computes nothing of the model.
+AROUND = ("executorch_call_delegate", "getitem", "quantize", "view_copy", "to_dim_order_copy")
+
+
+class NotTakenError(Exception):
+    """QNN took some node of several graphs not: which one is found one by one."""
+
+
+def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]:
+    """Return how graphs end that are lowered as one program. Raises what ExecuTorch raises, which
+    may be about any of them."""
+    from ci.onnx.stages import QNN, stage
+
+    fix_numerics()
+    graphs = [parse_graph(one.text) for one in items]
+    modules = [Module(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
+    module: Any = Bundle(modules).eval()
+    drawn = [draw_sets(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
+    sets = tuple(
+        tuple(torch.from_numpy(array) for part in one for array in part)
+        for one in zip(*drawn, strict=True)
+    )
+    if scheme.quantized:
+        model = Model("graphs", module, sets, sets)
+        module = quantize_method(model, scheme, NO_CHOICES, make_quantizer(soc))
+    right = run_eager(module, sets)
+    float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
+    noise = predict_noise(module, sets, float16=float16)
+    with stage(QNN):
+        made, left = lower_and_run(module, sets, scheme, soc)
+    if left and len(items) > 1:
+        raise NotTakenError(left)
+    steps = [one[0] for one in find_grids(module)] or [0.0] * len(right[0])
+    eight = scheme.recipe.activation_bits == 8
+    good = GOOD_8_BITS_DB if eight else GOOD_DB
+    results, start = [], 0
+    for item, graph in zip(items, graphs, strict=True):
+        places = range(start, start + len(graph.outputs))
+        start = places.stop
+        if left:
+            results.append(Result(item.text, item.seed, REFUSED, why=left))
+            continue
+        outputs = [
+            Output(
+                np.stack([one[n].numpy() for one in right]),
+                noise[n].numpy(),
+                np.stack([one[n] for one in made]),
+                steps[n] if eight else 0.0,
+            )
+            for n in places
+        ]
+        results.append(judge(item, outputs, good))
+    return results
+
+
+def lower_and_run(
+    module: Any, sets: Sequence[Any], scheme: Scheme, soc: str
+) -> tuple[list[list[Any]], str]:
+    """Return the outputs per input set, and which operators were left to the CPU."""
+    with torch.no_grad():
+        edge = utils.to_edge_transform_and_lower_to_qnn(
+            module,
+            sets[0],
+            compiler_spec(scheme, soc),
+            convert_linear_to_conv2d=scheme.recipe.linear_as_convolution,
+            skip_mutable_buffer=True,
+        )
+    lowered = edge.exported_program().graph_module
+    taken = get_delegation_info(lowered).num_delegated_nodes
+    names = {
+        getattr(node.target, "__name__", str(node.target))
+        for node in lowered.graph.nodes
+        if node.op == "call_function"
+    }
+    left = sorted(one for one in names if not any(word in one for word in AROUND))
+    if left or not taken:
+        return [], f"{', '.join(left) or 'everything'} is left to the CPU"
+    buffer = edge.to_executorch().buffer  # the program reads it as long as it runs
+    program = pybindings._load_for_executorch_from_buffer(buffer)
+    return [[np.array(one) for one in program.run_method("forward", inputs)] for inputs in sets], ""

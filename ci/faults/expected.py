@@ -1,0 +1,157 @@
+"""Known faults run again: how each graph and its mended form end, against what the table says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+from ci.faults.known import ENDS, RIGHT, WRONG, Fault
+from ci.faults.results import Item, Result
+
+SEEDS = (21, 22, 23)
+GRAPH, MENDED = "graph", "mended"
+Try = Callable[[str, Sequence[Item]], Iterable[Result]]  # the results of items in a scheme
+
+
+class Rerun(Struct, frozen=True, kw_only=True):
+    """How a fault's graph, or its ``mended`` form, ended: most often of SEEDS, with the SQNR and
+    the prediction of the worst. ``expected`` is what the table says; empty if it says nothing about
+    this version of QNN."""
+
+    fault: str
+    form: str
+    frontend: str
+    scheme: str
+    qnn: str
+    end: str
+    expected: str
+    sqnr_db: float | None = None
+    predicted_db: float | None = None
+    why: str = ""
+
+    @property
+    def problem(self) -> str:
+        """Return why it is not as expected; empty if it is."""
+        if not self.expected or self.end == self.expected:
+            return ""
+        if self.form == MENDED:
+            return f"the remedy is {self.end}, not right{self._figures}"
+        gone = "the fault is gone" if self.end == RIGHT else "it ends otherwise"
+        if self.expected == RIGHT:
+            gone = f"the fault is new in QNN {self.qnn}"
+        return f"{gone}: {self.end}, expected {self.expected}{self._figures}"
+
+    @property
+    def _figures(self) -> str:
+        if self.sqnr_db is None:
+            return f" ({self.why})" if self.why else ""
+        return f" ({self.sqnr_db:.1f} dB, {self.predicted_db:.1f} dB predicted)"
+
+
+def rerun(faults: Sequence[Fault], frontend: str, qnn: str, attempt: Try) -> Iterator[Rerun]:
+    """Try each fault that has a row for this front end, scheme by scheme, and yield how the graph
+    and its mended form end."""
+    for fault in faults:
+        for tried in (one for one in fault.tried if one.frontend == frontend):
+            for form, text in ((GRAPH, fault.graph), (MENDED, fault.mended)):
+                if not text:
+                    continue
+                results = list(attempt(tried.scheme, [Item(text, seed) for seed in SEEDS]))
+                end = Counter(one.end for one in results).most_common(1)[0][0]
+                worst = min((one for one in results if one.end == end), key=lambda r: r.sqnr_db)
+                has_db = end in {WRONG, RIGHT}
+                yield Rerun(
+                    fault=fault.name,
+                    form=form,
+                    frontend=frontend,
+                    scheme=tried.scheme,
+                    qnn=qnn,
+                    end=end,
+                    expected=tried.find_end(qnn) if form == GRAPH else RIGHT,
+                    sqnr_db=round(worst.sqnr_db, 1) if has_db else None,
+                    predicted_db=round(worst.predicted_db, 1) if has_db else None,
+                    why=worst.why,
+                )
+
+
+def list_tried(faults: Sequence[Fault], frontend: str) -> Iterator[Rerun]:
+    """Yield how each graph ended by the table alone, as if it had been run."""
+    for fault in faults:
+        for tried in (one for one in fault.tried if one.frontend == frontend):
+            for end in ENDS:
+                for qnn in getattr(tried, end):
+                    yield Rerun(
+                        fault=fault.name,
+                        form=GRAPH,
+                        frontend=frontend,
+                        scheme=tried.scheme,
+                        qnn=qnn,
+                        end=end,
+                        expected=end,
+                    )
+
+
+class VersionsMatrix(Struct, frozen=True, kw_only=True):
+    """The known faults by version of QNN, the oldest first. ``regressions`` and ``fixes`` name the
+    version from which on a graph ends otherwise than with the one before."""
+
+    versions: tuple[str, ...]
+    runs: tuple[Rerun, ...]
+    regressions: tuple[str, ...]
+    fixes: tuple[str, ...]
+    failures: tuple[str, ...] = ()
+    schema_version: int = 1
+
+
+def make_matrix(
+    versions: Sequence[str], runs: Sequence[Rerun], failures: Sequence[str] = ()
+) -> VersionsMatrix:
+    """Return the matrix of runs; ``versions`` are in order."""
+    regressions, fixes = [], []
+    for (name, form, scheme), row in _rows(runs).items():
+        ends = [(version, row[version].end) for version in versions if version in row]
+        for (_, before), (version, now) in pairwise(ends):
+            text = f"{name} ({form}) in {scheme}: {before} before QNN {version}, {now} with it"
+            if before == RIGHT != now:
+                regressions.append(text)
+            elif before != RIGHT == now:
+                fixes.append(text)
+    return VersionsMatrix(
+        versions=tuple(versions),
+        runs=tuple(runs),
+        regressions=tuple(regressions),
+        fixes=tuple(fixes),
+        failures=tuple(failures),
+    )
+
+
+def _rows(runs: Sequence[Rerun]) -> dict[tuple[str, str, str], dict[str, Rerun]]:
+    rows: dict[tuple[str, str, str], dict[str, Rerun]] = {}
+    for one in runs:
+        rows.setdefault((one.fault, one.form, one.scheme), {})[one.qnn] = one
+    return rows
+
+
+def render_matrix(matrix: VersionsMatrix) -> str:
+    """Return the matrix as Markdown: regressions first, then a row per fault and scheme."""
+    lines = [f"- regression: {one}" for one in matrix.regressions]
+    lines += [f"- fixed: {one}" for one in matrix.fixes]
+    lines += [f"- not run: {one}" for one in matrix.failures]
+    lines += [""] * bool(lines)
+    lines.append("| fault | form | scheme | " + " | ".join(matrix.versions) + " |")
+    lines.append("|---" * (3 + len(matrix.versions)) + "|")
+    rows = _rows(matrix.runs)
+    changed = {key for key, row in rows.items() if len({one.end for one in row.values()}) > 1}
+    for key in sorted(rows, key=lambda one: (one not in changed, one)):
+        cells = [_show(rows[key].get(version)) for version in matrix.versions]
+        lines.append(f"| {' | '.join([*key, *cells])} |")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _show(one: Rerun | None) -> str:
+    if one is None:
+        return "not run"
+    return one.end if one.sqnr_db is None else f"{one.end}, {one.sqnr_db:.1f} dB"

@@ -1,0 +1,356 @@
+"""Small graphs by chance, with what breaks fusions: broadcasts in each direction, small batches,
+odd and tile-sized lengths, constants on either side, values that are read twice or returned too."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+
+from torch import Tensor as Array
+
+from ci.faults.graph import Graph, Node, Shape, Tensor, Value, trim
+from ci.faults.known import Frontend
+from ci.faults.operators import OPERATORS
+from ci.faults.torch_graphs import Module, compute, draw_sets
+
+BATCHES = (1, 2, 2, 3)
+LENGTHS = (1, 3, 4, 7, 8, 16, 17, 32, 33, 64)
+MOST_NODES, TRIES = 5, 12
+MOST_VALUE, LEAST_RMS, LEAST_DIVISOR = 64.0, 0.02, 0.2
+MOST_SIZE, MIN_NORM = 1 << 13, 4
+KINDS = [*["unary"] * 5, *["binary"] * 6, *["norm", "move"] * 3, *["axis", "layer"] * 2]
+KINDS += ["reduce", "pool", "positive"]
+Name = str
+
+
+def generate(seed: int, number: int, frontend: Frontend = "onnx") -> Graph:
+    """Return graph ``number`` of a seed, of operators that a front end has: always the same."""
+    return Maker(random.Random(f"{seed} {number}"), frontend).make()  # noqa: S311 - repeatable
+
+
+def find_unfit(graph: Graph, seed: int) -> str:
+    """Return why a graph proves nothing for a seed: a value that float16 or a division makes a
+    matter of rounding, one that is near zero everywhere; empty if it may be judged."""
+    for values in compute(graph, seed):
+        for name, node in graph.nodes.items():
+            if fault := _find_fault(node, values[name], [values[one] for one in node.reads]):
+                return f"{name}: {fault}"
+    return ""
+
+
+def _find_fault(node: Node, value: Array, given: list[Array]) -> str:
+    kind = OPERATORS[node.operator].kind
+    divisor = given[-1] if node.operator == "div" else given[0] if kind == "positive" else None
+    if divisor is not None and not float(divisor.abs().min()) > LEAST_DIVISOR:
+        return "a divisor near zero"
+    if node.operator in {"log", "sqrt"} and not float(given[0].min()) > LEAST_DIVISOR:
+        return "a logarithm or a root near zero"
+    is_norm = kind == "norm" and node.operator != "batch_norm" and given[0].shape[-1] > 1
+    if is_norm and not float(given[0].std(-1).min()) > LEAST_DIVISOR:
+        return "a norm of values that hardly differ"
+    if kind == "norm" and given[0].shape[-1] < MIN_NORM and node.operator != "batch_norm":
+        return "a norm of few values"
+    if node.operator == "lp_norm":
+        axis = node.integer("axis")
+        if float(given[0].square().sum(axis).min()) < LEAST_DIVISOR:
+            return "a norm of values near zero"
+    largest = float(value.abs().max())
+    if not largest < MOST_VALUE:
+        return "a value that is too large"
+    if float(value.square().mean().sqrt()) < LEAST_RMS:
+        return "values near zero"
+    return ""
+
+
+class Maker:
+    """Makes one graph."""
+
+    def __init__(self, dice: random.Random, frontend: Frontend) -> None:
+        self.dice = dice
+        self.operators = {
+            name: row.kind for name, row in OPERATORS.items() if row.onnx or frontend != "onnx"
+        }
+        self.clear()
+
+    def clear(self) -> None:
+        """Start again."""
+        self.tensors: dict[Name, Tensor] = {}
+        self.nodes: dict[Name, Node] = {}
+        self.shapes: dict[Name, Shape] = {}
+
+    def make(self) -> Graph:
+        """Return a graph of one to MOST_NODES operators that fits its own values."""
+        while True:
+            self.clear()
+            rank = self.dice.choice((2, 3, 3, 4, 4, 5))
+            lengths = [self.dice.choice(LENGTHS) for _ in range(rank - 1)]
+            shape = (self.dice.choice(BATCHES), *lengths)
+            if math.prod(shape) > MOST_SIZE // 2:
+                continue
+            self.declare(shape, is_input=True)
+            wanted = self.dice.choice((1, 2, 2, 2, 3, 3, 4, MOST_NODES))
+            for _ in range(TRIES):
+                if len(self.nodes) < wanted:
+                    self.extend()
+            if self.nodes:
+                graph = self.finish()
+                if not find_unfit(graph, 0):
+                    return graph
+
+    def finish(self) -> Graph:
+        """Return what was made; its outputs are the last node, and at times one before."""
+        *others, last = self.nodes
+        outputs = [last]
+        if others and self.dice.random() < 0.2:
+            outputs.append(self.dice.choice(others))
+        return trim(Graph(dict(self.tensors), dict(self.nodes), tuple(outputs)))
+
+    def declare(self, shape: Shape, *, is_input: bool = False, like: str = "normal") -> Name:
+        """Add an input or a constant."""
+        name = f"{'x' if is_input else 'c'}{len(self.tensors)}"
+        self.tensors[name] = Tensor(shape, is_input, like)  # type: ignore[arg-type]
+        self.shapes[name] = shape
+        return name
+
+    def extend(self) -> None:
+        """Add a node that reads the last value, mostly, if one fits that is drawn."""
+        values = [*self.nodes] or [*self.tensors][:1]
+        x = values[-1] if self.dice.random() < 0.8 else self.dice.choice(values)
+        kind = self.dice.choice(KINDS)
+        operator = self.dice.choice([one for one, own in self.operators.items() if own == kind])
+        before = dict(self.tensors)
+        made = MAKERS.get(operator, MAKERS.get(kind, make_plain))(self, operator, x)
+        if made is None:
+            self.tensors = before
+            return
+        name = f"n{len(self.nodes)}"
+        self.nodes[name] = made
+        graph = trim(Graph(dict(self.tensors), dict(self.nodes), (name,)))
+        try:
+            values_of = Module(graph, 0).compute(_first(graph))
+            fault = _find_fault(made, values_of[name], [values_of[one] for one in made.reads])
+        except (RuntimeError, ValueError, IndexError, KeyError):
+            fault = "shapes that do not fit"
+        if fault or values_of[name].numel() > MOST_SIZE or values_of[name].dim() > 5:
+            del self.nodes[name]
+            self.tensors = before
+            return
+        self.shapes[name] = tuple(values_of[name].shape)
+
+
+def _first(graph: Graph) -> list[Array]:
+    import torch
+
+    return [torch.from_numpy(one) for one in draw_sets(graph, 0)[0]]
+
+
+def node(operator: str, *reads: Name, **attributes: Value) -> Node:
+    """Return a node."""
+    return Node(operator, reads, tuple(attributes.items()))
+
+
+def make_plain(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return an operator with one operand."""
+    del maker
+    return node(operator, x)
+
+
+def make_binary(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a sum or product with a constant, an input or another value, broadcast either way."""
+    dice, shape = maker.dice, maker.shapes[x]
+    like = "positive" if operator == "div" else dice.choice(("normal", "normal", "positive"))
+    same = [one for one in maker.nodes if maker.shapes[one] == shape and one != x]
+    if same and dice.random() < 0.25:
+        other = dice.choice(same)
+    else:
+        start = dice.choice((0, 1, 1, dice.randrange(len(shape))))
+        sizes = [1 if dice.random() < 0.2 else size for size in shape[start:]]
+        if dice.random() < 0.2:
+            sizes = [1] * start + sizes
+        other = maker.declare(tuple(sizes), is_input=dice.random() < 0.2, like=like)
+    reads = (x, other) if operator == "div" or dice.random() < 0.7 else (other, x)
+    return node(operator, *reads)
+
+
+def make_axis(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a softmax or its like, mostly over the last axis."""
+    rank = len(maker.shapes[x])
+    return node(operator, x, axis=maker.dice.choice((-1, -1, -1, 1 - rank)) if rank > 1 else -1)
+
+
+def make_norm(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a norm over the last axis, with or without weight and bias."""
+    if maker.dice.random() < 0.5:
+        return node(operator, x)
+    size = maker.shapes[x][-1:]
+    weight = maker.declare(size, like="positive")
+    bias = [maker.declare(size)] if operator == "layer_norm" and maker.dice.random() < 0.5 else []
+    return node(operator, x, weight, *bias)
+
+
+def make_batch_norm(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a batch norm of a picture or a sequence."""
+    shape = maker.shapes[x]
+    if len(shape) not in (3, 4):
+        return None
+    likes = ("positive", "normal", "normal", "positive")
+    return node(operator, x, *(maker.declare(shape[1:2], like=one) for one in likes))
+
+
+def make_instance_norm(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return an instance norm of a picture."""
+    return node(operator, x) if len(maker.shapes[x]) == 4 else None
+
+
+def make_reduce(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a reduction over one or two axes."""
+    rank = len(maker.shapes[x])
+    if rank < 3:
+        return None
+    axes = maker.dice.choice(((-1,), (-1,), (1,), (-2, -1)))
+    return node(operator, x, axes=axes, keep=maker.dice.choice((0, 1)))
+
+
+def make_linear(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a linear layer."""
+    if len(maker.shapes[x]) > 4:
+        return None
+    out = maker.dice.choice(LENGTHS[2:])
+    weight = maker.declare((out, maker.shapes[x][-1]))
+    bias = [maker.declare((out,))] if maker.dice.random() < 0.5 else []
+    return node(operator, x, weight, *bias)
+
+
+def make_matmul(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a product with an input or another value."""
+    *lead, size = maker.shapes[x]
+    if not 3 <= len(lead) + 1 <= 4:
+        return None
+    out = maker.dice.choice(LENGTHS[2:])
+    other = maker.declare((*lead[:-1], size, out), is_input=True)
+    return node(operator, x, other)
+
+
+def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a convolution, of one group or by channel, or a transposed one."""
+    dice, shape = maker.dice, maker.shapes[x]
+    if len(shape) not in (3, 4) or (operator == "conv_transpose" and len(shape) == 3):
+        return None
+    kernel = dice.choice([one for one in (1, 2, 3, 5) if one <= min(shape[2:])])
+    out = dice.choice((4, 8, 16, 32))
+    spatial = (kernel,) * (len(shape) - 2)
+    if operator == "conv_transpose":
+        return node(
+            operator, x, maker.declare((shape[1], out, *spatial)), stride=dice.choice((1, 2))
+        )
+    groups = shape[1] if dice.random() < 0.3 else 1
+    out = shape[1] if groups > 1 else out
+    weight = maker.declare((out, shape[1] // groups, *spatial))
+    bias = [maker.declare((out,))] if dice.random() < 0.5 else []
+    stride, pad = dice.choice((1, 1, 2)), dice.choice((0, kernel // 2))
+    return node(operator, x, weight, *bias, stride=stride, pad=pad, groups=groups)
+
+
+def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return pooling of a picture."""
+    if len(maker.shapes[x]) != 4:
+        return None
+    kernel = maker.dice.choice((2, 3))
+    return node(operator, x, kernel=kernel, stride=maker.dice.choice((1, 2)))
+
+
+def make_reshape(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a view with two axes joined, or one split."""
+    dice, shape = maker.dice, list(maker.shapes[x])
+    axis = dice.randrange(len(shape))
+    if dice.random() < 0.5 and axis + 1 < len(shape):
+        return node(
+            operator, x, shape=(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+        )
+    part = next((one for one in (8, 4, 2) if shape[axis] % one == 0), 0)
+    if not part or len(shape) > 4:
+        return None
+    return node(operator, x, shape=(*shape[:axis], shape[axis] // part, part, *shape[axis + 1 :]))
+
+
+def make_transpose(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a transposition."""
+    order = list(range(len(maker.shapes[x])))
+    maker.dice.shuffle(order)
+    return node(operator, x, order=tuple(order)) if order != sorted(order) else None
+
+
+def make_slice(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a part along an axis."""
+    axis = maker.dice.randrange(len(maker.shapes[x]))
+    size = maker.shapes[x][axis]
+    if size < 2:
+        return None
+    start = maker.dice.randrange(size - 1)
+    return node(operator, x, axis=axis, start=start, stop=maker.dice.randrange(start + 1, size + 1))
+
+
+def make_pad(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return zeros around a value along an axis."""
+    axis = maker.dice.randrange(len(maker.shapes[x]))
+    return node(operator, x, axis=axis, before=maker.dice.choice((0, 1)), after=1)
+
+
+def make_expand(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a value broadcast along an axis of one element."""
+    shape = maker.shapes[x]
+    if 1 not in shape:
+        return None
+    axis = shape.index(1)
+    return node(operator, x, shape=(*shape[:axis], maker.dice.choice((2, 3)), *shape[axis + 1 :]))
+
+
+def make_concat(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a value joined with another one, of other ranges at times."""
+    dice, shape = maker.dice, maker.shapes[x]
+    same = [one for one in maker.nodes if maker.shapes[one] == shape]
+    if same and dice.random() < 0.5:
+        other = dice.choice(same)
+    else:
+        like = dice.choice(("normal", "large", "positive"))
+        other = maker.declare(shape, is_input=dice.random() < 0.7, like=like)
+    return node(operator, x, other, axis=dice.randrange(len(shape)))
+
+
+def make_upsample(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a picture of twice the size."""
+    return node(operator, x, scale=2) if len(maker.shapes[x]) == 4 else None
+
+
+def make_prelu(maker: Maker, operator: str, x: Name) -> Node | None:
+    """Return a leaky ReLU with a slope per channel."""
+    shape = maker.shapes[x]
+    if len(shape) < 3:
+        return None
+    return node(operator, x, maker.declare((shape[1], *[1] * (len(shape) - 2)), like="positive"))
+
+
+MAKERS: Mapping[str, Callable[[Maker, str, Name], Node | None]] = {
+    "binary": make_binary,
+    "axis": make_axis,
+    "norm": make_norm,
+    "batch_norm": make_batch_norm,
+    "instance_norm": make_instance_norm,
+    "reduce": make_reduce,
+    "linear": make_linear,
+    "matmul": make_matmul,
+    "conv": make_conv,
+    "conv_transpose": make_conv,
+    "pool": make_pool,
+    "reshape": make_reshape,
+    "transpose": make_transpose,
+    "slice": make_slice,
+    "pad": make_pad,
+    "expand": make_expand,
+    "concat": make_concat,
+    "upsample": make_upsample,
+    "prelu": make_prelu,
+    "clip": lambda _, operator, x: node(operator, x, low=-1.0, high=1.5),
+    "leaky_relu": lambda _, operator, x: node(operator, x, slope=0.1),
+}

@@ -1,0 +1,84 @@
+"""Runs graphs through onnxruntime and QNN's provider, several side by side in one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from ci.faults.graph import parse_graph
+from ci.faults.known import REFUSED
+from ci.faults.onnx_graphs import build_model, number_of, save
+from ci.faults.results import GOOD_8_BITS_DB, GOOD_DB, Item, Output, Result, judge
+from ci.faults.torch_graphs import draw_sets
+from ci.models.schemes import Scheme
+from ci.onnx.fallback import QUANTIZING
+from ci.onnx.noise import find_grids, predict_noise
+from ci.onnx.preparation import quantize_file
+from ci.onnx.session import PROVIDER, RECORD_ASSIGNMENT, open_reference, open_session
+from ci.onnx.stages import QNN, stage
+
+
+def run_items(
+    items: Sequence[Item],
+    scheme: Scheme,
+    options: Mapping[str, str],
+) -> list[Result]:
+    """Return how graphs end that are compiled as one model. Raises what onnxruntime raises, which
+    may be about any of them."""
+    graphs = [parse_graph(one.text) for one in items]
+    drawn = [draw_sets(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
+    sets = [tuple(array for part in one for array in part) for one in zip(*drawn, strict=True)]
+    with TemporaryDirectory(prefix="graphs") as directory:
+        path, other = (Path(directory, name) for name in ("graphs.onnx", "other.onnx"))
+        save(build_model(graphs, [one.seed for one in items]), path)
+        names = [f"g{number}_{name}" for number, one in enumerate(graphs) for name in one.inputs]
+        if scheme.quantized:
+            quantized = Path(directory, "quantized.onnx")
+            quantize_file(path, quantized, scheme, sets)
+            path = quantized
+        reference = open_reference(path)
+        feeds = [dict(zip(names, one, strict=True)) for one in sets]
+        kept = [one.name for one in reference.get_inputs()]
+        feeds = [{name: one[name] for name in kept} for one in feeds]
+        ordered = [tuple(one[name] for name in kept) for one in feeds]
+        right = [tuple(reference.run(None, one)) for one in feeds]
+        noise = predict_noise(path, other, ordered, right, float16=not scheme.quantized)
+        grids = find_grids(path)
+        with stage(QNN):
+            session = open_session(path, options, RECORD_ASSIGNMENT)
+            left = list_left(session)
+            made = [session.run(None, one) for one in feeds]
+    good = GOOD_8_BITS_DB if scheme.recipe.activation_bits == 8 else GOOD_DB
+    results, start = [], 0
+    for number, (item, graph) in enumerate(zip(items, graphs, strict=True)):
+        places = range(start, start + len(graph.outputs))
+        start = places.stop
+        if number in left:
+            results.append(Result(item.text, item.seed, REFUSED, why=left[number]))
+            continue
+        outputs = [
+            Output(
+                np.stack([one[n] for one in right]),
+                noise[n],
+                np.stack([one[n] for one in made]),
+                grids[n][0],
+            )
+            for n in places
+        ]
+        results.append(judge(item, outputs, good))
+    return results
+
+
+def list_left(session: Any) -> dict[int, str]:
+    """Return which graphs have nodes that are left to the CPU, and which these are."""
+    left: dict[int, str] = {}
+    for part in session.get_provider_graph_assignment_info():
+        for node in part.get_nodes():
+            if part.ep_name != PROVIDER and node.op_type not in QUANTIZING:
+                number = number_of(node.name) if node.name.startswith("g") else 0
+                left[number] = f"{node.op_type} is left to the CPU"
+    return left

@@ -1,0 +1,163 @@
+"""Findings for a terminal, and each as a report that stands alone, with a script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import Template
+
+from ci.faults.graph import Graph, parse_graph
+from ci.faults.search import Finding, Found
+from ci.models.schemes import Scheme
+
+SCRIPT = Template("""\
+# pip install onnx onnxruntime onnxruntime-qnn==$version
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import onnxruntime_qnn
+from onnx import helper as h, numpy_helper as nh
+
+rng = np.random.default_rng(0)
+normal = lambda *s: np.clip(rng.standard_normal(s), -3, 3).astype("f")
+positive = lambda *s: rng.uniform(0.5, 1.5, s).astype("f")
+large = lambda *s: 16 * normal(*s)
+whole = lambda v, *s: np.full(s, v, "f")
+constants = {
+$constants}
+inputs = {
+$inputs}
+nodes = [
+$nodes]
+value = lambda n, s: h.make_tensor_value_info(n, 1, s)
+given = [value(n, a.shape) for n, a in inputs.items()], [value(n, None) for n in $outputs]
+graph = h.make_graph(nodes, "g", *given, [nh.from_array(a, n) for n, a in constants.items()])
+opset = [h.make_opsetid("", 21)]
+onnx.save(h.make_model(graph, opset_imports=opset, ir_version=10), "float.onnx")
+path = "float.onnx"
+$quantize
+wanted = ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, inputs)
+ort.register_execution_provider_library("QNN", onnxruntime_qnn.get_library_path())
+options = ort.SessionOptions()
+device = next(one for one in ort.get_ep_devices() if "QNN" in one.ep_name)
+backend = Path(onnxruntime_qnn.get_library_path()).with_name("libQnnHtp.so")
+options.add_provider_for_devices([device], {"backend_path": str(backend), "soc_model": "$soc",
+    "enable_htp_fp16_precision": "$half", "offload_graph_io_quantization": "0"})
+given = ort.InferenceSession(path, options).run(None, inputs)
+for name, a, b in zip($outputs, wanted, given):
+    for row in range(a.shape[0] if a.ndim else 1):
+        share = np.square(a[row]).mean() / max(np.square(a[row] - b[row]).mean(), 1e-30)
+        print(name, "row", row, f"{10 * np.log10(share):.1f} dB")
+""")
+QUANTIZE = Template('''\
+from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
+from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
+class Reader(CalibrationDataReader):
+    left = [inputs]
+    def get_next(self):
+        return self.left.pop() if self.left else None
+types = {"activation_type": QuantType.$activations, "weight_type": QuantType.$weights}
+config = get_qnn_qdq_config(path, Reader(), **types)
+quantize(path, "quantized.onnx", config)
+path = "quantized.onnx"''')
+
+
+def render_found(found: Sequence[Found]) -> str:
+    """Return a table of what was found."""
+    lines = []
+    for one in found:
+        ends = ", ".join(f"{count} {end}" for end, count in sorted(one.ends.items()))
+        lines.append(
+            f"{one.frontend} {one.scheme} {one.soc}, seed {one.seed}: {one.graphs} graphs in"
+            f" {one.seconds:.0f} s ({one.per_minute:.0f} a minute): {ends or 'none'}"
+        )
+        if one.unconfirmed:
+            lines.append(f"  {one.unconfirmed} suspects were right alone or with other seeds")
+        if one.unexamined:
+            lines.append(f"  {one.unexamined} suspects were not examined: give it more --minutes")
+        rows: list[tuple[str, ...]] = [
+            ("", "fault", "dB", "predicted", "repeats", "suspects", "right")
+        ]
+        rows += [_row(finding) for finding in one.findings]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows if one.findings else ():
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            lines.append(("  " + "  ".join(cells)).rstrip())
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _row(one: Finding) -> tuple[str, ...]:
+    return (
+        one.known or one.end,
+        name_fault(one),
+        "" if one.sqnr_db is None else f"{one.sqnr_db:.1f}",
+        "" if one.predicted_db is None else f"{one.predicted_db:.1f}",
+        f"{one.failed}/{one.repeats}",
+        str(one.suspects),
+        "; ".join(one.right[:2]),
+    )
+
+
+def name_fault(one: Finding) -> str:
+    """Return ``add -> layer_norm (add: over_batch)``."""
+    chain = " -> ".join(one.operators)
+    return f"{chain} ({', '.join(one.relations)})" if one.relations else chain
+
+
+def render_markdown(one: Finding, version: str, toolchain: str) -> str:
+    """Return a report that can be filed: what happens, versions, a script, a table, conditions."""
+    reached = "" if one.sqnr_db is None else f": {one.sqnr_db} dB where {one.predicted_db} are due"
+    lines = [f"# {' -> '.join(one.operators)} in {one.scheme} is {one.end}{reached}", ""]
+    lines += [f"Found on the HTP emulator with {toolchain}, SoC {one.soc}.", ""]
+    lines += ["```text", one.graph.rstrip(), "```", ""]
+    if one.why:
+        lines += [f"What was said: `{one.why}`", ""]
+    lines += [f"{one.failed} of {one.repeats} other seeds and inputs end so, too.", ""]
+    lines += ["| change | result |", "|---|---|"]
+    lines += [f"| as above | {one.end}{reached} |"]
+    lines += [f"| {text} | right |" for text in one.right]
+    lines += [f"| {text} | not right |" for text in one.also_wrong]
+    if one.frontend == "onnx":
+        script = write_script(parse_graph(one.graph), one, version)
+        lines += ["", "```python", script.rstrip(), "```"]
+    else:
+        command = f"qnn-ci fuzz --frontend executorch --scheme {one.scheme} --graph FILE"
+        lines += ["", f"With the graph in FILE, `{command}` repeats it."]
+    return "\n".join(lines) + "\n"
+
+
+def write_script(graph: Graph, one: Finding, version: str) -> str:
+    """Return a Python file that builds, runs and compares a graph with onnx and onnxruntime."""
+    from ci.faults.onnx_graphs import list_calls
+    from ci.onnx.target import choose_options
+
+    scheme = Scheme(one.scheme)
+    calls, fixed = list_calls(graph)
+    tensors = {name: _draw(own.like, own.value, own.shape) for name, own in graph.tensors.items()}
+    constants = [f'    "{name}": {text},\n' for name, text in fixed.items()]
+    constants += [
+        f'    "{name}": {tensors[name]},\n' for name in tensors if graph.is_constant(name)
+    ]
+    recipe = scheme.recipe
+    quantize = ""
+    if scheme.quantized:
+        quantize = QUANTIZE.substitute(activations=recipe.activations, weights=recipe.weights)
+    return SCRIPT.substitute(
+        version=version,
+        constants="".join(constants),
+        inputs="".join(f'    "{name}": {tensors[name]},\n' for name in graph.inputs),
+        nodes="".join(f"    {call},\n" for call in calls),
+        outputs=list(graph.outputs),
+        quantize=quantize,
+        soc=choose_options(scheme, one.soc, {})["soc_model"],
+        half=int(not scheme.quantized),
+    )
+
+
+def _draw(like: str, value: float | None, shape: Sequence[int]) -> str:
+    sizes = ", ".join(map(str, shape))
+    if value is not None or like == "ones":
+        return f"whole({1.0 if value is None else value}, {sizes})"
+    return f"{like}({sizes})"

@@ -1,0 +1,255 @@
+"""The search: graphs by machine, suspects confirmed with other seeds, shrunk, and put together."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from msgspec import Struct
+
+from ci.faults.generate import find_unfit, generate
+from ci.faults.graph import Graph, parse_graph
+from ci.faults.known import CRASHED, REFUSED, WRONG, Frontend, describe, find_pattern, read_faults
+from ci.faults.results import LATE, UNJUDGED, Item, Result
+from ci.faults.shrink import SEEDS, Explained, find_cause, fit_variations, shrink
+from provisioning.console.progress import Progress
+
+BATCH = 48
+REPEATS = tuple(range(101, 111))
+MOST_WHY = 60
+ORDER = (WRONG, CRASHED, LATE, REFUSED)
+MOST_SHRUNK = 6  # suspects of a round that are shrunk; the others wait for the next one
+
+
+class Tries(Protocol):
+    """What tries graphs: ci.faults.trial.Trial."""
+
+    def run(self, items: Sequence[Item], bundle: int = 0) -> Iterator[Result]:
+        """Yield how each graph ends."""
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """A fault: its smallest graph, what is seen, the variations that are right and those that are
+    not, how many of ``repeats`` other seeds fail, how many suspects have its operators, and the
+    name of the known fault that it is, if it is one."""
+
+    graph: str
+    end: str
+    frontend: str
+    scheme: str
+    soc: str
+    sqnr_db: float | None
+    predicted_db: float | None
+    place: str
+    why: str
+    operators: tuple[str, ...]
+    relations: tuple[str, ...]
+    right: tuple[str, ...] = ()
+    also_wrong: tuple[str, ...] = ()
+    failed: int = 0
+    repeats: int = 0
+    suspects: int = 1
+    known: str = ""
+    seed: int = 0
+    number: int = 0
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """What a search did in a scheme: graphs by how they ended, and faults, the worst first."""
+
+    frontend: str
+    scheme: str
+    soc: str
+    seed: int
+    graphs: int
+    seconds: float
+    per_minute: float
+    ends: dict[str, int]
+    unjudged: dict[str, int]
+    unconfirmed: int
+    unexamined: int
+    findings: tuple[Finding, ...]
+
+
+@dataclass
+class Search:
+    """A search through one front end in one scheme; ``jobs`` trials run at a time."""
+
+    trial: Tries
+    frontend: Frontend
+    scheme: str
+    soc: str
+    seed: int
+    jobs: int
+    progress: Progress
+    qnn: str = ""
+    ends: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    explained: list[Explained] = field(default_factory=list)
+    covered: Counter[int] = field(default_factory=Counter)
+    whys: set[str] = field(default_factory=set)
+    unconfirmed: int = 0
+    trying_s: float = 0.0
+
+    def run(self, deadline: float, most_graphs: int = 0) -> Found:
+        """Search until ``deadline``, of time.monotonic, or until ``most_graphs`` were tried."""
+        number = 0
+        waiting: list[tuple[int, Result]] = []
+        while time.monotonic() < deadline and not (most_graphs and number >= most_graphs):
+            count = min(self.jobs * BATCH, (most_graphs or 1 << 30) - number)
+            results = self.try_numbers(range(number, number + count))
+            waiting += [(n, one) for n, one in enumerate(results, number) if one.is_suspect]
+            number += count
+            waiting = self.examine(waiting, deadline)
+        left = self.examine(waiting, deadline, all_of_them=True)
+        counted = [
+            _with_suspects(one, 1 + self.covered[index]) for index, one in enumerate(self.findings)
+        ]
+        return Found(
+            frontend=self.frontend,
+            scheme=self.scheme,
+            soc=self.soc,
+            seed=self.seed,
+            graphs=number,
+            seconds=round(self.trying_s, 1),
+            per_minute=round(60 * number / self.trying_s) if self.trying_s else 0,
+            ends=dict(self.ends),
+            unjudged=dict(self.reasons.most_common(12)),
+            unconfirmed=self.unconfirmed,
+            unexamined=len(left),
+            findings=tuple(sorted(counted, key=_rank)),
+        )
+
+    def try_numbers(self, numbers: range) -> list[Result]:
+        """Try the graphs of these numbers, in as many workers as there are jobs."""
+        size = -(-len(numbers) // self.jobs)
+        parts = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+        start = time.monotonic()
+
+        def try_part(part: range) -> list[Result]:
+            graphs = [generate(self.seed, number, self.frontend) for number in part]
+            return list(self.trial.run([Item(str(one), 0) for one in graphs]))
+
+        with ThreadPoolExecutor(self.jobs) as threads:
+            results = [one for part in threads.map(try_part, parts) for one in part]
+        self.trying_s += time.monotonic() - start
+        self.ends.update(one.end for one in results)
+        self.reasons.update(one.why[:MOST_WHY] for one in results if one.end == UNJUDGED)
+        return results
+
+    def examine(
+        self, waiting: Sequence[tuple[int, Result]], deadline: float, *, all_of_them: bool = False
+    ) -> list[tuple[int, Result]]:
+        """Confirm and shrink suspects, the smallest first, and return those that are left for
+        later. One with the operators of a fault that was found is counted there."""
+        fresh: list[tuple[int, Result, Graph]] = []
+        for number, one in waiting:
+            graph = parse_graph(one.text)
+            covering = [n for n, own in enumerate(self.explained) if own.covers(graph, one.end)]
+            if covering:
+                self.covered[covering[0]] += 1
+            else:
+                fresh.append((number, one, graph))
+        fresh.sort(key=lambda row: (ORDER.index(row[1].end), len(row[2].nodes), row[0]))
+        done = 0
+        for place, (number, one, graph) in enumerate(fresh):
+            stop = done >= MOST_SHRUNK and not all_of_them
+            if stop or time.monotonic() > deadline:
+                return [row[:2] for row in fresh[place:]]
+            if any(own.covers(graph, one.end) for own in self.explained):
+                self.covered[
+                    next(n for n, o in enumerate(self.explained) if o.covers(graph, one.end))
+                ] += 1
+                continue
+            done += 1
+            self.locate(number, one, graph, deadline)
+        return []
+
+    def locate(self, number: int, suspect: Result, graph: Graph, deadline: float) -> None:
+        """Confirm a suspect with other seeds, alone; shrink it until ``deadline``, and add it as a
+        finding."""
+        end = suspect.end
+        if not self.fails(end, [graph], bundle=1)[0]:
+            self.unconfirmed += 1
+            return
+        small = shrink(
+            graph,
+            lambda graphs: (
+                self.fails(end, graphs) if time.monotonic() < deadline else [False] * len(graphs)
+            ),
+        )
+        if not self.fails(end, [small], bundle=1)[0]:
+            small = graph  # what failed among others is right alone
+        varied = fit_variations(small)
+        wrong = self.fails(end, [one for _, one in varied], anything=True)
+        repeats = [one for one in REPEATS if not find_unfit(small, one)]
+        again = list(self.trial.run([Item(str(small), one) for one in repeats], 1))
+        failing = [one for one in again if one.end == end]
+        worst = min(failing, key=lambda one: one.sqnr_db, default=suspect)
+        if len(failing) < (len(repeats) + 1) // 2:
+            self.unconfirmed += 1
+            return
+        _, operators, relations = find_cause(small, end)
+        has_db = worst.end == WRONG
+        finding = Finding(
+            graph=str(small),
+            end=end,
+            frontend=self.frontend,
+            scheme=self.scheme,
+            soc=self.soc,
+            sqnr_db=round(worst.sqnr_db, 1) if has_db else None,
+            predicted_db=round(worst.predicted_db, 1) if has_db else None,
+            place=worst.place,
+            why=worst.why,
+            operators=operators,
+            relations=relations,
+            right=tuple(text for (text, _), bad in zip(varied, wrong, strict=True) if not bad),
+            also_wrong=tuple(text for (text, _), bad in zip(varied, wrong, strict=True) if bad),
+            failed=len(failing),
+            repeats=len(repeats),
+            known=self.find_known(small),
+            seed=self.seed,
+            number=number,
+        )
+        self.explained.append(Explained(end, operators))
+        self.findings.append(finding)
+        self.progress.step(
+            f"{self.scheme}: {end} {' -> '.join(operators)}"
+            + (f", {worst.sqnr_db:.1f} dB of {worst.predicted_db:.1f}" if has_db else "")
+            + (f", known: {finding.known}" if finding.known else "")
+        )
+
+    def fails(
+        self, end: str, graphs: Sequence[Graph], bundle: int = 0, *, anything: bool = False
+    ) -> list[bool]:
+        """Whether graphs end so with one of SEEDS; with ``anything`` in any way but right."""
+        items = [Item(str(one), seed) for one in graphs for seed in SEEDS]
+        bundle = bundle or int(end in {CRASHED, LATE})
+        results = list(self.trial.run(items, bundle))
+        pairs = [results[n : n + len(SEEDS)] for n in range(0, len(results), len(SEEDS))]
+        return [
+            any(one.is_suspect if anything else one.end == end for one in pair) for pair in pairs
+        ]
+
+    def find_known(self, graph: Graph) -> str:
+        """Return the name of the known fault that a graph has; empty if it has none."""
+        steps = describe(graph)
+        for fault in read_faults():
+            if fault.applies(self.scheme, self.qnn) and find_pattern(fault.pattern, steps):
+                return fault.name
+        return ""
+
+
+def _with_suspects(one: Finding, suspects: int) -> Finding:
+    from msgspec.structs import replace
+
+    return replace(one, suspects=suspects)
+
+
+def _rank(one: Finding) -> tuple[bool, bool, float]:
+    return bool(one.known), one.end != WRONG, one.sqnr_db if one.sqnr_db is not None else 0.0

@@ -1,0 +1,202 @@
+"""A graph as a torch module, and its inputs and constants as arrays."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ci.faults.graph import Graph, Node
+from ci.faults.graph import Tensor as Declared
+
+SETS = 2
+EPSILON = 1e-5
+Call = Callable[..., Any]
+
+
+def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
+    """Return the elements of an input (of input set ``number``) or a constant, float32; the same
+    for the same name, seed and number."""
+    declared: Declared = graph.tensors[name]
+    if declared.value is not None:
+        return np.full(declared.shape, declared.value, np.float32)
+    if declared.like == "ones":
+        return np.ones(declared.shape, np.float32)
+    random = np.random.default_rng([seed, number, zlib.crc32(name.encode())])
+    if declared.like == "positive":
+        return random.uniform(0.5, 1.5, declared.shape).astype(np.float32)
+    factor = 16.0 if declared.like == "large" else 1.0
+    drawn: Any = np.clip(random.standard_normal(declared.shape), -3, 3) * factor
+    if not declared.is_input and len(declared.shape) > 1 and _is_weight(graph, name):
+        drawn = drawn / np.sqrt(np.prod(declared.shape[1:]))
+    return drawn.astype(np.float32)
+
+
+def _is_weight(graph: Graph, name: str) -> bool:
+    layers = {"linear", "conv", "conv_transpose"}
+    return any(one.operator in layers and name in one.reads[1:] for one in graph.nodes.values())
+
+
+def draw_sets(graph: Graph, seed: int) -> list[tuple[Any, ...]]:
+    """Return SETS input sets, each with an array per input."""
+    return [tuple(draw(graph, one, seed, n + 1) for one in graph.inputs) for n in range(SETS)]
+
+
+class Module(nn.Module):  # type: ignore[misc, unused-ignore]
+    """A graph; its constants are buffers, drawn with ``seed``."""
+
+    def __init__(self, graph: Graph, seed: int) -> None:
+        super().__init__()
+        self.graph = graph
+        for name in graph.tensors:
+            if graph.is_constant(name):
+                self.register_buffer(f"c_{name}", torch.from_numpy(draw(graph, name, seed)))
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs."""
+        values = self.compute(inputs)
+        return tuple(values[name] for name in self.graph.outputs)
+
+    def compute(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the value of each tensor and node."""
+        values = dict(zip(self.graph.inputs, inputs, strict=True))
+        for name in self.graph.tensors:
+            if self.graph.is_constant(name):
+                values[name] = getattr(self, f"c_{name}")
+        for name, node in self.graph.nodes.items():
+            values[name] = apply(node, [values[read] for read in node.reads])
+        return values
+
+
+class Bundle(nn.Module):  # type: ignore[misc, unused-ignore]
+    """Graphs side by side, each with its own inputs and outputs, in one module."""
+
+    def __init__(self, modules: Sequence[Module]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(modules)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs of all graphs, one after the other."""
+        made: list[Tensor] = []
+        for part in self.parts:
+            count = len(part.graph.inputs)  # type: ignore[union-attr, arg-type, unused-ignore]
+            made += part(*inputs[:count])
+            inputs = inputs[count:]
+        return tuple(made)
+
+
+def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
+    """Return the value of each tensor and node per input set. Raises what torch raises for shapes
+    that do not fit, and KeyError for a missing attribute."""
+    module = Module(graph, seed)
+    with torch.no_grad():
+        return [module.compute(list(map(torch.from_numpy, one))) for one in draw_sets(graph, seed)]
+
+
+def apply(node: Node, given: Sequence[Tensor]) -> Tensor:
+    """Return what an operator makes of its operands."""
+    result: Tensor = CALLS[node.operator](node, *given)
+    return result
+
+
+def _reduce(call: Call) -> Call:
+    return lambda node, x: call(
+        x, dim=list(node.integers("axes")), keepdim=bool(node.integer("keep"))
+    )
+
+
+def _norm(node: Node, x: Tensor, w: Tensor | None = None, b: Tensor | None = None) -> Tensor:
+    del node
+    return functional.layer_norm(x, x.shape[-1:], w, b, EPSILON)
+
+
+def _conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    stride, pad, groups = (node.integer(*one) for one in CONV)
+    call = functional.conv1d if x.dim() == 3 else functional.conv2d
+    made: Tensor = call(x, w, b, stride=stride, padding=pad, groups=groups)
+    return made
+
+
+CONV = (("stride", 1), ("pad", 0), ("groups", 1))
+
+
+def _pad(node: Node, x: Tensor) -> Tensor:
+    axis = node.integer("axis") % x.dim()
+    widths = [0, 0] * (x.dim() - 1 - axis) + [node.integer("before"), node.integer("after")]
+    return functional.pad(x, widths)
+
+
+def _slice(node: Node, x: Tensor) -> Tensor:
+    axis, start, stop = (node.integer(name) for name in ("axis", "start", "stop"))
+    if not 0 <= start < stop <= x.shape[axis]:
+        raise ValueError("nothing is sliced")
+    return x[(slice(None),) * (axis % x.dim()) + (slice(start, stop),)]
+
+
+def _plain(call: Call) -> Call:
+    return lambda _, *given: call(*given)
+
+
+CALLS: Mapping[str, Call] = {
+    "relu": _plain(functional.relu),
+    "sigmoid": _plain(torch.sigmoid),
+    "tanh": _plain(torch.tanh),
+    "gelu": _plain(functional.gelu),
+    "hardswish": _plain(functional.hardswish),
+    "hardsigmoid": _plain(functional.hardsigmoid),
+    "elu": _plain(functional.elu),
+    "leaky_relu": lambda node, x: functional.leaky_relu(x, node.number("slope", 0.1)),
+    "abs": _plain(torch.abs),
+    "neg": _plain(torch.neg),
+    "sin": _plain(torch.sin),
+    "cos": _plain(torch.cos),
+    "exp": _plain(torch.exp),
+    "clip": lambda node, x: torch.clamp(x, node.number("low"), node.number("high")),
+    "log": _plain(torch.log),
+    "sqrt": _plain(torch.sqrt),
+    "reciprocal": _plain(torch.reciprocal),
+    "add": _plain(torch.add),
+    "sub": _plain(torch.sub),
+    "mul": _plain(torch.mul),
+    "div": _plain(torch.div),
+    "maximum": _plain(torch.maximum),
+    "minimum": _plain(torch.minimum),
+    "softmax": lambda node, x: torch.softmax(x, node.integer("axis")),
+    "log_softmax": lambda node, x: torch.log_softmax(x, node.integer("axis")),
+    "lp_norm": lambda node, x: functional.normalize(x, dim=node.integer("axis")),
+    "layer_norm": _norm,
+    "rms_norm": lambda _, x, *w: functional.rms_norm(x, x.shape[-1:], *w, eps=EPSILON),
+    "batch_norm": lambda _, x, g, b, m, v: functional.batch_norm(x, m, v, g, b, eps=EPSILON),
+    "instance_norm": lambda _, x: functional.instance_norm(x, eps=EPSILON),
+    "mean": _reduce(torch.mean),
+    "sum": _reduce(torch.sum),
+    "amax": _reduce(torch.amax),
+    "amin": _reduce(torch.amin),
+    "linear": _plain(functional.linear),
+    "matmul": _plain(torch.matmul),
+    "conv": _conv,
+    "conv_transpose": lambda node, x, w: functional.conv_transpose2d(
+        x, w, stride=node.integer("stride", 1)
+    ),
+    "max_pool": lambda node, x: functional.max_pool2d(
+        x, node.integer("kernel"), node.integer("stride")
+    ),
+    "avg_pool": lambda node, x: functional.avg_pool2d(
+        x, node.integer("kernel"), node.integer("stride")
+    ),
+    "reshape": lambda node, x: x.reshape(node.integers("shape")),
+    "transpose": lambda node, x: x.permute(node.integers("order")),
+    "slice": _slice,
+    "pad": _pad,
+    "expand": lambda node, x: x.expand(node.integers("shape")),
+    "concat": lambda node, *given: torch.cat(given, node.integer("axis")),
+    "upsample": lambda node, x: functional.interpolate(
+        x, scale_factor=float(node.integer("scale")), mode="nearest"
+    ),
+    "prelu": lambda _, x, slope: torch.where(x < 0, x * slope, x),
+}

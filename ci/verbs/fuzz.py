@@ -1,0 +1,119 @@
+"""``fuzz``: small graphs made by machine, compared with their prediction; faults shrunk."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from ci.cases.spec import DEFAULT_SOC
+from ci.faults.graph import parse_graph
+from ci.faults.known import FRONTENDS
+from ci.faults.results import SUSPECT, Item
+from ci.report.write import REPORTS_FIX
+from ci.verbs.lanes.trials import choose_schemes, open_bench
+from provisioning.artifacts.choice import add_arguments as add_choice
+from provisioning.artifacts.choice import read_choice
+from provisioning.console.command import Outcome, user_path
+from provisioning.console.progress import Progress
+from provisioning.console.user_files import read_user_file
+from provisioning.errors import ExitCode, UsageError
+from provisioning.files import require_writable, write_whole
+from provisioning.manifest.targets import find_soc
+
+MINUTES, SESSION = 10.0, "fuzz"
+LIMIT_BYTES = 1 << 20
+SEEDS = tuple(range(10))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--minutes", type=float, default=MINUTES, metavar="N", help="how long to search; default 10"
+    )
+    add("--graphs", type=int, default=0, metavar="N", help="stop after so many graphs a scheme")
+    add("--scheme", action="append", default=[], help="a quantization scheme; repeatable")
+    add("--seed", type=int, default=0, metavar="S", help="which graphs; default 0")
+    add("--frontend", choices=FRONTENDS, default="onnx", help="what lowers; default onnx")
+    add("--soc", default=DEFAULT_SOC, help=f"a SoC; default {DEFAULT_SOC}")
+    add("--graph", type=user_path, metavar="FILE", help="search nothing: try this graph, ten seeds")
+    cores = len(os.sched_getaffinity(0))
+    add("--jobs", type=int, default=cores, help=f"workers at a time; default {cores}")
+    add("--reports", type=user_path, default=Path("reports"), help="where to write fuzz/")
+    add("--offline", action="store_true", help="use only what is provisioned already")
+    add_choice(parser)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    for name, least in (("minutes", 0), ("jobs", 0), ("graphs", -1), ("seed", -1)):
+        if not getattr(args, name) > least:
+            raise UsageError(f"--{name} {getattr(args, name)}", fix="a larger number")
+    schemes = choose_schemes(args.frontend, args.scheme)
+    find_soc(args.soc)
+    directory: Path = args.reports / SESSION
+    require_writable(directory, REPORTS_FIX)
+    text = read_graph(args.graph) if args.graph else ""
+    with open_bench(
+        args.frontend, read_choice(args.sdk, args.adaptor), progress, offline=args.offline
+    ) as bench:
+        progress.step(f"3/4 try graphs in {', '.join(one.value for one in schemes)}")
+        if text:
+            return try_graph(text, [(one, bench.make(one, args.soc)) for one in schemes])
+        from ci.faults.search import Search
+
+        found = []
+        start = time.monotonic()
+        for number, scheme in enumerate(schemes, 1):
+            search = Search(
+                trial=bench.make(scheme, args.soc),
+                frontend=args.frontend,
+                scheme=scheme.value,
+                soc=args.soc,
+                seed=args.seed,
+                jobs=args.jobs,
+                progress=progress,
+                qnn=bench.qnn,
+            )
+            deadline = start + 60 * args.minutes * number / len(schemes)
+            found.append(search.run(deadline, args.graphs))
+        qnn = bench.qnn
+    progress.step("4/4 report")
+    from ci.faults.render import render_found, render_markdown
+
+    package = "onnxruntime-qnn" if args.frontend == "onnx" else "executorch"
+    release = version(package)
+    tools = f"QNN {qnn}, {package} {release}"
+    write_whole(directory / "fuzz.json", msgspec.json.format(msgspec.json.encode(found)))
+    findings = [finding for one in found for finding in one.findings]
+    for number, finding in enumerate(findings, 1):
+        name = f"{finding.scheme}-{number:02}-{'-'.join(finding.operators)}.md"
+        page = render_markdown(finding, release, tools)
+        write_whole(directory / name, page.encode())
+    fresh = [one for one in findings if not one.known]
+    code = ExitCode.FAILED if fresh else ExitCode.OK
+    return Outcome(render_found(found), {"found": msgspec.to_builtins(found)}, code)
+
+
+def read_graph(path: Path) -> str:
+    """Return a graph of a file. Raises UsageError."""
+    data = read_user_file(path, "the graph", LIMIT_BYTES)
+    return str(parse_graph(data.decode("utf-8", "replace")))
+
+
+def try_graph(text: str, trials: list[tuple[object, object]]) -> Outcome:
+    """Try one graph with SEEDS in each scheme."""
+    lines, data, wrong = [], [], False
+    for scheme, trial in trials:
+        for one in trial.run([Item(text, seed) for seed in SEEDS], 1):  # type: ignore[attr-defined]
+            wrong = wrong or one.end in SUSPECT
+            lines.append(
+                f"{scheme.value} seed {one.seed}: {one.end}, {one.sqnr_db:.1f} dB of"  # type: ignore[attr-defined]
+                f" {one.predicted_db:.1f} predicted {one.place} {one.why}".rstrip()
+            )
+            data.append({"scheme": scheme.value, **msgspec.to_builtins(one)})  # type: ignore[attr-defined]
+    text = "".join(f"{line}\n" for line in lines)
+    return Outcome(text, {"results": data}, ExitCode.FAILED if wrong else ExitCode.OK)

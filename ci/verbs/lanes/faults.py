@@ -1,0 +1,97 @@
+"""``test-emulator --suite faults``: known faults as strict expectations, by both front ends."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from ci.cases.session import Phases, read_host, read_source, started_now
+from ci.cases.spec import DEFAULT_SOC
+from ci.faults.expected import Rerun, rerun
+from ci.faults.known import FRONTENDS, read_faults
+from ci.models.schemes import Scheme
+from ci.report.schema import Case, Report, Status, Tool, summarize
+from ci.verbs.lanes.steps import check_arguments, repeat_command
+from ci.verbs.lanes.trials import open_bench
+from ci.verbs.lanes.upstream import publish_suite
+from provisioning.artifacts.choice import read_choice
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
+
+SUITE = "faults"
+NEEDS = {"onnx": "onnxruntime_qnn", "executorch": "executorch"}
+
+
+def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Run the known faults that --filter names, and report each that ends otherwise than its row
+    says. Raises UsageError."""
+    check_arguments(args, SUITE)
+    faults = [
+        one
+        for one in read_faults(args.policy)
+        if not args.filter or any(fnmatchcase(one.name, glob) for glob in args.filter)
+    ]
+    if not faults:
+        raise UsageError(f"--filter {args.filter[0]} matches no fault")
+    soc = args.soc[0] if args.soc else DEFAULT_SOC
+    phases = Phases(progress)
+    runs: list[Rerun] = []
+    tools, remarks = [], []
+    for frontend in FRONTENDS:
+        if not importlib.util.find_spec(NEEDS[frontend]):
+            remarks.append(f"{frontend}: not run, this Python has no {NEEDS[frontend]}")
+            continue
+        choice = read_choice(args.sdk, args.adaptor)
+        with open_bench(frontend, choice, progress, offline=args.offline) as bench:
+            tools.append(Tool(name=f"QNN of {frontend}", version=bench.qnn))
+            with phases.measure(frontend):
+                runs += rerun(
+                    faults,
+                    frontend,
+                    bench.qnn,
+                    lambda scheme, items: bench.make(Scheme(scheme), soc).run(items, 1),
+                )
+    cases = tuple(make_case(one, soc) for one in runs)
+    report = Report(
+        session=SUITE,
+        started=started_now(),
+        host=read_host(),
+        source=read_source(),
+        toolchain=tuple(tools),
+        thresholds=(),
+        cases=cases,
+        controls=(),
+        summary=summarize(cases, (), phases.wall_s(), phases.rows),
+        command=repeat_command(args, suite=SUITE),
+        remarks=(*remarks, *count_ends(runs)),
+    )
+    return publish_suite(report, args.reports / SUITE, args, progress)
+
+
+def make_case(one: Rerun, soc: str) -> Case:
+    """Return the row of a graph; one whose version of QNN the table does not have is not judged."""
+    status, reason = Status.PASSED, ""
+    if one.problem:
+        status, reason = Status.FAILED, f"{one.problem}\n  fix: change its row in faults.toml"
+    elif not one.expected:
+        status = Status.UNSUPPORTED
+        reason = f"QNN {one.qnn} is not in its row of faults.toml; it is {one.end}"
+    return Case(
+        model=f"{one.fault} {one.form} {one.frontend}",
+        scheme=one.scheme,
+        soc=soc,
+        status=status,
+        outcome=one.end,
+        reason=reason,
+        sqnr_db=one.sqnr_db,
+        predicted_sqnr_db=one.predicted_db,
+    )
+
+
+def count_ends(runs: Sequence[Rerun]) -> list[str]:
+    """Return a line with how many graphs ended as their rows say."""
+    as_known = sum(not one.problem for one in runs)
+    return [f"{as_known} of {len(runs)} graphs ended as faults.toml says"]

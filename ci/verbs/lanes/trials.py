@@ -1,0 +1,96 @@
+"""What the verbs that try small graphs share: an environment with workers, by front end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ci.faults.known import Frontend
+from ci.models.schemes import EXECUTORCH, ONNX, Scheme
+from ci.onnx.target import HTP, choose_options, find_library
+from ci.verbs.lanes.onnx import PACKAGES, RUNTIMES, SDK_PROFILE
+from ci.verbs.lanes.onnx import PROFILE as ONNX_PROFILE
+from ci.verbs.lanes.steps import enter_environment, require_packages
+from provisioning.artifacts.choice import WHEEL, QnnChoice
+from provisioning.console.progress import Progress
+from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.errors import UsageError
+
+if TYPE_CHECKING:
+    from ci.faults.trial import Trial
+
+IMPORTS = {
+    "onnx": ("ci.faults.onnx_runner",),
+    "executorch": ("ci.executorch.runtime", "ci.faults.executorch_runner"),
+}
+LANES = {"onnx": ONNX, "executorch": EXECUTORCH}
+USUAL = {"onnx": ("fp16", "u8", "u16a8w"), "executorch": ("fp16", "8a8w", "16a8w")}
+
+
+class Bench:
+    """Makes trials in an environment; ``qnn`` is the version of its QNN."""
+
+    def __init__(self, frontend: Frontend, scratch: Path, workers: object, root: Path) -> None:
+        self.frontend, self.scratch, self.workers, self.root = frontend, scratch, workers, root
+        self.qnn = ""
+
+    def make(self, scheme: Scheme, soc: str) -> Trial:
+        """Return what tries graphs in a scheme."""
+        from ci.faults.trial import Trial
+
+        options: Mapping[str, str] = {}
+        if self.frontend == "onnx":
+            options = choose_options(scheme, soc, {})
+            options = {"backend_path": str(find_library(self.root, {})), **options}
+        directory = self.scratch / f"{scheme.value}-{soc}"
+        directory.mkdir(exist_ok=True)
+        return Trial(self.workers, self.frontend, scheme, soc, options, directory)  # type: ignore[arg-type]
+
+
+@contextmanager
+def open_bench(
+    frontend: Frontend,
+    choice: QnnChoice,
+    progress: Progress,
+    *,
+    offline: bool = False,
+    packages: tuple[Path, ...] = (),
+) -> Iterator[Bench]:
+    """Provision, check, and have workers that try graphs; ``packages`` are directories that come
+    before the installed ones. Raises what provisioning raises."""
+    from ci.cases.session import Phases
+
+    needed = PACKAGES if frontend == "onnx" else ("torch", "executorch")
+    require_packages(needed, "onnx" if frontend == "onnx" else "lowering")
+    if frontend == "onnx":
+        choice = QnnChoice(choice.sdk, WHEEL)
+        profile = ONNX_PROFILE if choice.is_usual else SDK_PROFILE
+    else:
+        profile = choice.profile
+    with enter_environment(
+        profile,
+        Phases(progress),
+        offline=offline,
+        imports=IMPORTS[frontend],
+        choice=choice,
+    ) as (environment, scratch, _):
+        own = os.pathsep.join(filter(None, [*map(str, packages), os.environ.get("PYTHONPATH", "")]))
+        variables = environment.apply({**os.environ, "PYTHONPATH": own} if own else os.environ)
+        roots = [one.root for one in environment.artifacts if one.name in RUNTIMES]
+        bench = Bench(frontend, scratch.scratch, scratch.open(variables), roots[0])
+        build = find_qnn_build(roots[0] / HTP)
+        bench.qnn = (build.version if build else None) or "unknown"
+        yield bench
+
+
+def choose_schemes(frontend: Frontend, asked: list[str]) -> list[Scheme]:
+    """Return the schemes that are asked for, or the usual ones. Raises UsageError."""
+    known = {one.value: one for one in LANES[frontend].schemes if one is not Scheme.ASIS}
+    if wrong := [one for one in asked if one not in known]:
+        raise UsageError(
+            f"--scheme {wrong[0]} is not one of {frontend}", fix=f"one of {', '.join(known)}"
+        )
+    return [known[one] for one in dict.fromkeys(asked) or USUAL[frontend]]

@@ -1,0 +1,92 @@
+"""``versions-matrix``: the known faults through onnxruntime, with each QNN of the index."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from ci.cases.spec import DEFAULT_SOC
+from ci.faults.expected import Rerun, list_tried, make_matrix, render_matrix, rerun
+from ci.faults.known import read_faults
+from ci.models.schemes import Scheme
+from ci.report.write import REPORTS_FIX
+from ci.verbs.lanes.trials import open_bench
+from ci.verbs.upgrade_report import check_word, find_side
+from provisioning.artifacts.choice import WHEEL, read_choice
+from provisioning.console.command import Outcome, user_path
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, QnnCiError, UsageError
+from provisioning.files import require_writable, write_whole
+from provisioning.versions import parse_version
+
+# The wheels that bring QNN 2.47.0, 2.48.40, 2.49.40, 2.50.40 and 2.51.0, the first with the
+# onnxruntime that it loads in: docs/upgrades.md.
+SIDES = (
+    "onnxruntime-qnn==2.3.0+onnxruntime==1.26.0",
+    "onnxruntime-qnn==2.4.0",
+    "onnxruntime-qnn==2.5.0",
+    "onnxruntime-qnn==2.6.0",
+    "onnxruntime-qnn==2.7.0",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--with",
+        action="append",
+        default=[],
+        dest="sides",
+        metavar="QNN",
+        help="a wheel, onnxruntime-qnn==2.7.0; repeatable; by default all known ones",
+    )
+    add("--sdk", action="append", default=[], help="an SDK's directory or version; repeatable")
+    add("--fault", action="append", default=[], help="the name of a fault; repeatable")
+    add("--known", action="store_true", help="run nothing: print what faults.toml says")
+    add("--reports", type=user_path, default=Path("reports"), help="where to write the matrix")
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    faults = [one for one in read_faults() if not args.fault or one.name in args.fault]
+    if wrong := sorted(set(args.fault) - {one.name for one in faults}):
+        raise UsageError(f"--fault {wrong[0]} is not known", fix="manifests/policies/faults.toml")
+    if args.known:
+        tried = list(list_tried(faults, "onnx"))
+        known = make_matrix(sorted({one.qnn for one in tried}, key=parse_version), tried)
+        return Outcome(render_matrix(known), msgspec.to_builtins(known))
+    words = [*(args.sides or (() if args.sdk else SIDES)), *args.sdk]
+    for word in words:
+        check_word(word)
+    directory: Path = args.reports / "versions_matrix"
+    require_writable(directory, REPORTS_FIX)
+    runs: list[Rerun] = []
+    versions, failures = [], []
+    for word in words:
+        progress.step(f"known faults with {word}")
+        try:
+            side = find_side(word, "test_onnx", progress)
+            choice = read_choice(side.sdk or WHEEL, WHEEL)
+            with open_bench("onnx", choice, progress, packages=side.packages) as bench:
+                made = list(
+                    rerun(
+                        faults,
+                        "onnx",
+                        bench.qnn,
+                        lambda scheme, items: bench.make(Scheme(scheme), DEFAULT_SOC).run(items, 1),
+                    )
+                )
+        except QnnCiError as error:
+            failures.append(f"{word}: {error.what}")
+            continue
+        versions.append(bench.qnn)
+        runs += made
+    matrix = make_matrix(versions, runs, failures)
+    page = render_matrix(matrix)
+    write_whole(directory / "matrix.json", msgspec.json.format(msgspec.json.encode(matrix)))
+    write_whole(directory / "matrix.md", page.encode())
+    other = [one for one in runs if one.problem]
+    text = page + "".join(f"{one.fault} {one.scheme} {one.qnn}: {one.problem}\n" for one in other)
+    code = ExitCode.FAILED if other or failures else ExitCode.OK
+    return Outcome(text, msgspec.to_builtins(matrix), code)

@@ -1,0 +1,45 @@
+"""Both front ends build the same graphs: ONNX on the CPU gives what torch gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ci.faults.generate import generate
+from ci.faults.graph import parse_graph
+from ci.faults.known import read_faults
+from ci.faults.onnx_graphs import build_model, number_of, save
+from ci.faults.operators import OPERATORS
+from ci.faults.torch_graphs import CALLS, compute, draw_sets
+from ci.onnx.session import open_reference
+
+GRAPHS = 40
+
+
+def test_generated_and_known_graphs_are_the_same_in_onnx_and_torch(tmp_path: Path) -> None:
+    texts = [text for one in read_faults() for text in (one.graph, one.mended) if text]
+    graphs = [generate(1, number) for number in range(GRAPHS)] + list(map(parse_graph, texts))
+    seeds = list(range(len(graphs)))
+    save(build_model(graphs, seeds), tmp_path / "graphs.onnx")
+    session = open_reference(tmp_path / "graphs.onnx")
+    feed = {
+        f"g{number}_{name}": array
+        for number, graph in enumerate(graphs)
+        for name, array in zip(graph.inputs, draw_sets(graph, number)[0], strict=True)
+    }
+    made = dict(
+        zip([one.name for one in session.get_outputs()], session.run(None, feed), strict=True)
+    )
+    seen = set()
+    for name, array in made.items():
+        number = number_of(name)
+        graph = graphs[number]
+        wanted = compute(graph, number)[0][name.partition("_")[2]].numpy()
+        np.testing.assert_allclose(array, wanted, rtol=1e-3, atol=1e-4, err_msg=str(graph))
+        seen.update(graph.operators)
+    assert len(seen) > 25
+
+
+def test_every_operator_can_be_computed() -> None:
+    assert OPERATORS.keys() == CALLS.keys()

@@ -1,0 +1,249 @@
+"""The search on a provider that stands in, with a fault that is planted and with none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ci.cases.pool import Ended
+from ci.faults.expected import GRAPH, MENDED, make_matrix, render_matrix, rerun
+from ci.faults.generate import find_unfit, generate
+from ci.faults.graph import Graph, parse_graph
+from ci.faults.known import CRASHED, RIGHT, WRONG, describe, find_pattern, read_faults
+from ci.faults.render import render_found, render_markdown
+from ci.faults.results import UNJUDGED, Item, Output, Result, judge
+from ci.faults.search import Found, Search
+from ci.faults.shrink import shrink
+from ci.faults.trial import Trial, TrialJob
+from ci.models.schemes import Scheme
+from provisioning.console.progress import Progress
+
+PLANTED = read_faults()[0]
+FIRST = """\
+x = input(3, 16, 64)
+y = input(3, 16, 64)
+p = constant(1, 16, 64, like="positive")
+w = constant(64, like="positive")
+g = gelu(x)
+a = abs(y)
+m = mul(g, a)
+s = add(m, p)
+n = layer_norm(s, w)
+t = tanh(n)
+return t, m
+"""
+
+
+def has_planted(graph: Graph) -> bool:
+    return bool(find_pattern(PLANTED.pattern, describe(graph)))
+
+
+class StandIn:
+    """A provider that computes rightly, except graphs with the planted fault."""
+
+    def __init__(self, is_wrong: Callable[[Graph], bool]) -> None:
+        self.is_wrong = is_wrong
+
+    def run(self, items: Iterable[Item], bundle: int = 0) -> Iterator[Result]:
+        del bundle
+        for one in items:
+            if self.is_wrong(parse_graph(one.text)):
+                yield Result(one.text, one.seed, WRONG, 2.0, 60.0, 40.0, "output 0, set 0, row 1")
+            else:
+                yield Result(one.text, one.seed, RIGHT, 61.0, 60.0, -6.0)
+
+
+def search(is_wrong: Callable[[Graph], bool], graphs: int) -> Found:
+    return Search(
+        trial=StandIn(is_wrong),
+        frontend="onnx",
+        scheme="fp16",
+        soc="SM8650",
+        seed=5,
+        jobs=2,
+        progress=Progress(),
+    ).run(1e18, graphs)
+
+
+def test_a_planted_fault_is_found_and_shrunk() -> None:
+    found = search(lambda graph: "mul" in graph.operators, 40)
+    assert found.graphs == 40
+    (first,) = found.findings
+    assert first.operators == ("mul",)
+    assert first.suspects == found.ends[WRONG] > 1
+    assert (first.end, first.sqnr_db, first.predicted_db) == (WRONG, 2.0, 60.0)
+    assert first.failed == first.repeats >= 8
+    assert "10/10" in render_found([found])
+    page = render_markdown(first, "2.5.0", "QNN 2.49.40")
+    assert "onnxruntime" in page
+    compile(page.partition("```python\n")[2].partition("```")[0], "script", "exec")
+
+
+def test_a_provider_without_a_fault_has_no_suspects() -> None:
+    found = search(lambda _: False, 40)
+    assert (found.findings, found.ends) == ((), {RIGHT: 40})
+
+
+def test_a_suspect_that_is_right_with_other_seeds_is_no_finding() -> None:
+    class Once(StandIn):
+        def run(self, items: Iterable[Item], bundle: int = 0) -> Iterator[Result]:
+            for one in super().run(items, bundle):
+                yield one if one.seed == 0 else Result(one.text, one.seed, RIGHT)
+
+    finder = Search(
+        trial=Once(lambda _: True),
+        frontend="onnx",
+        scheme="fp16",
+        soc="SM8650",
+        seed=5,
+        jobs=1,
+        progress=Progress(),
+    )
+    found = finder.run(1e18, 5)
+    assert (found.findings, found.unconfirmed) == ((), 5)
+
+
+def test_a_graph_shrinks_to_the_fault_and_its_condition() -> None:
+    small = shrink(parse_graph(FIRST), lambda graphs: [has_planted(one) for one in graphs])
+    assert small.operators == ("add", "layer_norm")
+    shapes = [one.shape for one in small.tensors.values()]
+    assert sorted(map(len, shapes)) == [2, 3]
+    assert max(shapes, key=len)[0] == 2
+    found = search(has_planted, 1)
+    assert found.graphs == 1
+
+
+def test_generated_graphs_are_the_same_for_a_seed_and_may_be_judged() -> None:
+    graphs = [generate(3, number) for number in range(30)]
+    assert [str(one) for one in graphs] == [str(generate(3, number)) for number in range(30)]
+    assert len({str(one) for one in graphs}) > 25
+    assert not any(find_unfit(one, 0) for one in graphs)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("x = input(4, 8)\nc = constant(8)\ny = div(x, c)\nreturn y", "divisor"),
+        ("x = input(4, 8)\ny = log(x)\nreturn y", "divisor|logarithm"),
+        ("x = input(4, 8, value=70.0)\ny = mul(x, x)\nreturn y", "too large"),
+        ("x = input(4, 8, value=0.001)\ny = mul(x, x)\nreturn y", "near zero"),
+    ],
+)
+def test_what_rounding_alone_decides_is_not_judged(text: str, word: str) -> None:
+    fault = find_unfit(parse_graph(text), 1)
+    assert any(one in fault for one in word.split("|"))
+
+
+def make_output(error: float, row: int | None = None, step: float = 0.0) -> Output:
+    dice = np.random.default_rng(0)
+    right = dice.standard_normal((2, 3, 8, 16)).astype(np.float32)
+    runs = (dice.standard_normal((8, *right.shape)) * 1e-3).astype(np.float32)
+    off = dice.standard_normal(right.shape) * error
+    if row is not None:
+        off[:, [one for one in range(3) if one != row]] *= 1e-3
+    return Output(right, runs, (right + off).astype(np.float32), step)
+
+
+@pytest.mark.parametrize(
+    ("output", "end", "place"),
+    [
+        (make_output(1e-3), RIGHT, ""),
+        (make_output(3e-3), RIGHT, ""),  # within the margin
+        (make_output(0.5), WRONG, ""),
+        (make_output(0.5, row=2), WRONG, "row 2"),
+        (make_output(0.02, step=0.5), RIGHT, ""),  # less than a step of eight bits
+    ],
+)
+def test_an_output_is_judged_by_row_and_prediction(output: Output, end: str, place: str) -> None:
+    result = judge(Item("", 0), [output], 45.0)
+    assert result.end == end
+    assert place in result.place
+
+
+def test_outputs_that_prove_nothing_and_those_that_are_not_numbers() -> None:
+    good = make_output(1e-3)
+    nan = good._replace(made=np.full_like(good.made, np.nan))
+    zero = good._replace(right=np.zeros_like(good.right), made=np.zeros_like(good.made))
+    assert judge(Item("", 0), [good, nan], 45.0).end == WRONG
+    assert judge(Item("", 0), [zero], 45.0).end == UNJUDGED
+    short = good._replace(made=good.made[:, :1])
+    assert judge(Item("", 0), [short], 45.0).place == "shape"
+
+
+class Dying:
+    """Workers that die of graphs with a tanh, after they have done those before."""
+
+    def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+        del log, timeout_s, fresh
+        safe = [one for one in job.items if "tanh" not in one.text]
+        before = job.items[: next((n for n, one in enumerate(job.items) if one not in safe), 99)]
+        keep = len(before) // job.bundle * job.bundle if before != job.items else len(before)
+        Kept(job, job.items[:keep])()
+        if len(before) < len(job.items):
+            return Ended(None, "its process was ended by SIGSEGV", "")
+        return Ended([], "", "")
+
+
+class Kept:
+    """Writes that graphs are right."""
+
+    def __init__(self, job: TrialJob, items: tuple[Item, ...]) -> None:
+        self.job, self.items = job, items
+
+    def __call__(self) -> None:
+        class Right(TrialJob):
+            def run_together(self, items: Any) -> list[Result]:
+                return [Result(one.text, one.seed, RIGHT) for one in items]
+
+        own = self.job
+        Right(self.items, own.frontend, own.scheme, own.soc, own.options, own.journal, own.bundle)()
+
+
+def test_a_batch_goes_on_behind_the_graph_that_kills_its_worker(tmp_path: Path) -> None:
+    texts = ["relu", "abs", "tanh", "neg", "sin", "cos", "exp"]
+    items = [Item(f"x = input(2)\ny = {one}(x)\nreturn y\n", 0) for one in texts]
+    trial = Trial(Dying(), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)
+    for bundle in (1, 2, 4):
+        results = list(trial.run(items, bundle))
+        assert [one.text for one in results] == [one.text for one in items]
+        assert [one.end for one in results] == [RIGHT, RIGHT, CRASHED, *[RIGHT] * 4]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "qnn", "problem"),
+    [
+        (has_planted, "2.49.40", ""),
+        (lambda _: False, "2.49.40", "the fault is gone"),
+        (lambda _: True, "2.49.40", "the remedy is wrong"),
+        (has_planted, "9.0.0", ""),
+    ],
+)
+def test_a_known_fault_that_ends_otherwise_is_a_problem(
+    wrong: Callable[[Graph], bool], qnn: str, problem: str
+) -> None:
+    stand_in = StandIn(wrong)
+    runs = list(rerun([PLANTED], "onnx", qnn, lambda _, items: stand_in.run(items)))
+    assert [one.form for one in runs] == [GRAPH, MENDED]
+    problems = [one.problem for one in runs if one.problem]
+    assert bool(problems) == bool(problem)
+    assert not problem or problems[0].startswith(problem)
+    assert runs[0].expected == (WRONG if qnn == "2.49.40" else "")
+
+
+def test_the_matrix_names_what_changes_between_versions() -> None:
+    fault = next(one for one in read_faults() if one.name == "broadcast-mul-before-norm")
+    runs = []
+    for qnn, is_wrong in (("2.47.0", False), ("2.48.40", False), ("2.49.40", True)):
+        stand_in = StandIn(lambda graph, bad=is_wrong: bad and "mul" in graph.operators)  # type: ignore[misc]
+        runs += list(rerun([fault], "onnx", qnn, lambda _, items, own=stand_in: own.run(items)))  # type: ignore[misc]
+    matrix = make_matrix(["2.47.0", "2.48.40", "2.49.40"], runs)
+    assert matrix.regressions[0].endswith("fp16: right before QNN 2.49.40, wrong with it")
+    assert matrix.fixes == ()
+    page = render_matrix(matrix)
+    assert page.startswith("- regression: broadcast-mul-before-norm")
+    assert "| right, 61.0 dB | right, 61.0 dB | wrong, 2.0 dB |" in page
