@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 
-from torch import Tensor as Array
+import torch
 
 from ci.faults.graph import Graph, Node, Shape, Tensor, Value, trim
 from ci.faults.known import Frontend
@@ -39,7 +39,7 @@ def find_unfit(graph: Graph, seed: int) -> str:
     return ""
 
 
-def _find_fault(node: Node, value: Array, given: list[Array]) -> str:
+def _find_fault(node: Node, value: torch.Tensor, given: list[torch.Tensor]) -> str:
     kind = OPERATORS[node.operator].kind
     divisor = given[-1] if node.operator == "div" else given[0] if kind == "positive" else None
     if divisor is not None and not float(divisor.abs().min()) > LEAST_DIVISOR:
@@ -139,7 +139,7 @@ class Maker:
         self.shapes[name] = tuple(values_of[name].shape)
 
 
-def _first(graph: Graph) -> list[Array]:
+def _first(graph: Graph) -> list[torch.Tensor]:
     import torch
 
     return [torch.from_numpy(one) for one in draw_sets(graph, 0)[0]]

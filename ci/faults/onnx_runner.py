@@ -46,7 +46,7 @@ def run_items(
         feeds = [{name: one[name] for name in kept} for one in feeds]
         ordered = [tuple(one[name] for name in kept) for one in feeds]
         right = [tuple(reference.run(None, one)) for one in feeds]
-        noise = predict_noise(path, other, ordered, right, float16=not scheme.quantized)
+        noise = predict_noise(path, other, ordered, right)
         grids = find_grids(path)
         with stage(QNN):
             session = open_session(path, options, RECORD_ASSIGNMENT)

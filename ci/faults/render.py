@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from string import Template
 
 from ci.faults.graph import Graph, parse_graph
-from ci.faults.search import Finding, Found
+from ci.faults.search import Finding, Searched
 from ci.models.schemes import Scheme
 
 SCRIPT = Template("""\
@@ -64,7 +64,7 @@ quantize(path, "quantized.onnx", config)
 path = "quantized.onnx"''')
 
 
-def render_found(found: Sequence[Found]) -> str:
+def render_found(found: Sequence[Searched]) -> str:
     """Return a table of what was found."""
     lines = []
     for one in found:

@@ -58,7 +58,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     number: int = 0
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class Searched(Struct, frozen=True, kw_only=True):
     """What a search did in a scheme: graphs by how they ended, and faults, the worst first."""
 
     frontend: str
@@ -96,7 +96,7 @@ class Search:
     unconfirmed: int = 0
     trying_s: float = 0.0
 
-    def run(self, deadline: float, most_graphs: int = 0) -> Found:
+    def run(self, deadline: float, most_graphs: int = 0) -> Searched:
         """Search until ``deadline``, of time.monotonic, or until ``most_graphs`` were tried."""
         number = 0
         waiting: list[tuple[int, Result]] = []
@@ -110,7 +110,7 @@ class Search:
         counted = [
             _with_suspects(one, 1 + self.covered[index]) for index, one in enumerate(self.findings)
         ]
-        return Found(
+        return Searched(
             frontend=self.frontend,
             scheme=self.scheme,
             soc=self.soc,

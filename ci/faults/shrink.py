@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from ci.faults.generate import find_unfit
 from ci.faults.graph import Graph, Node, Shape, Tensor, trim
-from ci.faults.known import Step, describe, relate
+from ci.faults.known import describe, relate
 from ci.faults.torch_graphs import compute
+from ci.models.graph_steps import Step
 
 SMALLER = (1, 2, 3, 4, 8, 16, 32)
 MOST_ROUNDS, CHUNK = 24, 16

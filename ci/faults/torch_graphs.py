@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ci.faults.graph import Graph, Node
-from ci.faults.graph import Tensor as Declared
 
 SETS = 2
 EPSILON = 1e-5
@@ -22,7 +21,7 @@ Call = Callable[..., Any]
 def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
     """Return the elements of an input (of input set ``number``) or a constant, float32; the same
     for the same name, seed and number."""
-    declared: Declared = graph.tensors[name]
+    declared = graph.tensors[name]
     if declared.value is not None:
         return np.full(declared.shape, declared.value, np.float32)
     if declared.like == "ones":

@@ -11,8 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from ci.cases.pool import LATE as POOL_LATE
-from ci.cases.pool import Ended
+from ci.cases import pool
 from ci.faults.known import CRASHED, REFUSED, Frontend
 from ci.faults.results import LATE, UNJUDGED, Item, Result
 from ci.models.schemes import Scheme
@@ -27,7 +26,7 @@ class Workers(Protocol):
 
     def run(
         self, job: Callable[[], list[Result]], log: Path, timeout_s: float, *, fresh: bool = False
-    ) -> Ended:
+    ) -> pool.Ended:
         """Do a job."""
 
 
@@ -122,7 +121,7 @@ class Trial:
                 suspects, left = left[: job.bundle], left[job.bundle :]
                 yield from self.run(suspects, bundle=1)
             else:
-                end = LATE if POOL_LATE in ended.failure else CRASHED
+                end = LATE if pool.LATE in ended.failure else CRASHED
                 yield Result(left[0].text, left[0].seed, end, why=ended.failure[:MOST_TEXT])
                 left = left[1:]
 

@@ -16,8 +16,7 @@ from ci.faults.known import FRONTENDS
 from ci.faults.results import SUSPECT, Item
 from ci.report.write import REPORTS_FIX
 from ci.verbs.lanes.trials import choose_schemes, open_bench
-from provisioning.artifacts.choice import add_arguments as add_choice
-from provisioning.artifacts.choice import read_choice
+from provisioning.artifacts import choice
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.console.user_files import read_user_file
@@ -45,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=cores, help=f"workers at a time; default {cores}")
     add("--reports", type=user_path, default=Path("reports"), help="where to write fuzz/")
     add("--offline", action="store_true", help="use only what is provisioned already")
-    add_choice(parser)
+    choice.add_arguments(parser)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -58,7 +57,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     require_writable(directory, REPORTS_FIX)
     text = read_graph(args.graph) if args.graph else ""
     with open_bench(
-        args.frontend, read_choice(args.sdk, args.adaptor), progress, offline=args.offline
+        args.frontend, choice.read_choice(args.sdk, args.adaptor), progress, offline=args.offline
     ) as bench:
         progress.step(f"3/4 try graphs in {', '.join(one.value for one in schemes)}")
         if text:

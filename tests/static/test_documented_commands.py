@@ -175,6 +175,7 @@ def start_lane(verb: Verb, args: argparse.Namespace, folder: Path) -> None:
         Path("net.onnx").touch()
         patch.setattr(load_verb(verb), "run", stop)
         patch.setattr("ci.verbs.lanes.upstream.take_steps", stop)
+        patch.setattr("ci.verbs.lanes.faults.open_bench", stop)
         try:
             load_verb(verb).execute(args, Progress.to_stderr())
         except (StartedError, UnfitError):

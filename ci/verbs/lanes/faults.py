@@ -13,7 +13,7 @@ from ci.faults.expected import Rerun, rerun
 from ci.faults.known import FRONTENDS, read_faults
 from ci.models.schemes import Scheme
 from ci.report.schema import Case, Report, Status, Tool, summarize
-from ci.verbs.lanes.steps import check_arguments, repeat_command
+from ci.verbs.lanes.steps import check_arguments, repeat_command, require_packages
 from ci.verbs.lanes.trials import open_bench
 from ci.verbs.lanes.upstream import publish_suite
 from provisioning.artifacts.choice import read_choice
@@ -54,6 +54,8 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
                     bench.qnn,
                     lambda scheme, items: bench.make(Scheme(scheme), soc).run(items, 1),
                 )
+    if not runs:
+        require_packages((NEEDS["onnx"],), "onnx")
     cases = tuple(make_case(one, soc) for one in runs)
     report = Report(
         session=SUITE,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from ci.faults.known import Frontend
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.onnx.target import HTP, choose_options, find_library
-from ci.verbs.lanes.onnx import PACKAGES, RUNTIMES, SDK_PROFILE
-from ci.verbs.lanes.onnx import PROFILE as ONNX_PROFILE
+from ci.verbs.lanes.onnx import PACKAGES, PROFILE, RUNTIMES, SDK_PROFILE
 from ci.verbs.lanes.steps import enter_environment, require_packages
 from provisioning.artifacts.choice import WHEEL, QnnChoice
 from provisioning.console.progress import Progress
@@ -67,7 +66,7 @@ def open_bench(
     require_packages(needed, "onnx" if frontend == "onnx" else "lowering")
     if frontend == "onnx":
         choice = QnnChoice(choice.sdk, WHEEL)
-        profile = ONNX_PROFILE if choice.is_usual else SDK_PROFILE
+        profile = PROFILE if choice.is_usual else SDK_PROFILE
     else:
         profile = choice.profile
     with enter_environment(

@@ -16,7 +16,7 @@ from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, RIGHT, WRONG, describe, find_pattern, read_faults
 from ci.faults.render import render_found, render_markdown
 from ci.faults.results import UNJUDGED, Item, Output, Result, judge
-from ci.faults.search import Found, Search
+from ci.faults.search import Search, Searched
 from ci.faults.shrink import shrink
 from ci.faults.trial import Trial, TrialJob
 from ci.models.schemes import Scheme
@@ -57,7 +57,7 @@ class StandIn:
                 yield Result(one.text, one.seed, RIGHT, 61.0, 60.0, -6.0)
 
 
-def search(is_wrong: Callable[[Graph], bool], graphs: int) -> Found:
+def search(is_wrong: Callable[[Graph], bool], graphs: int) -> Searched:
     return Search(
         trial=StandIn(is_wrong),
         frontend="onnx",
