@@ -16,7 +16,7 @@ from ci.audit.localise_report import Localisation
 from ci.audit.operators import Audit
 from ci.audit.upgrade import UpgradeReport
 from ci.faults.expected import VersionsMatrix
-from ci.faults.search import Found
+from ci.faults.search import Searched
 from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
 
@@ -27,7 +27,7 @@ SCHEMAS = {
     "compat.schema.json": Answer,
     "localise.schema.json": Localisation,
     "upgrade-report.schema.json": UpgradeReport,
-    "fuzz.schema.json": Found,
+    "fuzz.schema.json": Searched,
     "versions-matrix.schema.json": VersionsMatrix,
 }
 
