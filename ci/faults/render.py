@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from string import Template
 
 from ci.faults.graph import Graph, parse_graph
-from ci.faults.search import Finding, Searched
+from ci.faults.results import Finding, Searched
 from ci.models.schemes import Scheme
 
 SCRIPT = Template("""\

@@ -103,3 +103,46 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
     where = f"output {index}, set {place[0]}" + (f", row {place[1]}" if len(place) > 1 else "")
     end = WRONG if wrong else RIGHT
     return Result(text, seed, end, reached, predicted, excess.over_db, f"{where}: {excess.place}")
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """A fault: its smallest graph, what is seen, the variations that are right and those that are
+    not, how many of ``repeats`` other seeds fail, how many suspects have its operators, and the
+    name of the known fault that it is, if it is one."""
+
+    graph: str
+    end: str
+    frontend: str
+    scheme: str
+    soc: str
+    sqnr_db: float | None
+    predicted_db: float | None
+    place: str
+    why: str
+    operators: tuple[str, ...]
+    relations: tuple[str, ...]
+    right: tuple[str, ...] = ()
+    also_wrong: tuple[str, ...] = ()
+    failed: int = 0
+    repeats: int = 0
+    suspects: int = 1
+    known: str = ""
+    seed: int = 0
+    number: int = 0
+
+
+class Searched(Struct, frozen=True, kw_only=True):
+    """What a search did in a scheme: graphs by how they ended, and faults, the worst first."""
+
+    frontend: str
+    scheme: str
+    soc: str
+    seed: int
+    graphs: int
+    seconds: float
+    per_minute: float
+    ends: dict[str, int]
+    unjudged: dict[str, int]
+    unconfirmed: int
+    unexamined: int
+    findings: tuple[Finding, ...]

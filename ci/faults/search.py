@@ -9,12 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from msgspec import Struct
-
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, WRONG, Frontend, describe, find_pattern, read_faults
-from ci.faults.results import LATE, UNJUDGED, Item, Result
+from ci.faults.results import LATE, UNJUDGED, Finding, Item, Result, Searched
 from ci.faults.shrink import SEEDS, Explained, find_cause, fit_variations, shrink
 from provisioning.console.progress import Progress
 
@@ -30,49 +28,6 @@ class Tries(Protocol):
 
     def run(self, items: Sequence[Item], bundle: int = 0) -> Iterator[Result]:
         """Yield how each graph ends."""
-
-
-class Finding(Struct, frozen=True, kw_only=True):
-    """A fault: its smallest graph, what is seen, the variations that are right and those that are
-    not, how many of ``repeats`` other seeds fail, how many suspects have its operators, and the
-    name of the known fault that it is, if it is one."""
-
-    graph: str
-    end: str
-    frontend: str
-    scheme: str
-    soc: str
-    sqnr_db: float | None
-    predicted_db: float | None
-    place: str
-    why: str
-    operators: tuple[str, ...]
-    relations: tuple[str, ...]
-    right: tuple[str, ...] = ()
-    also_wrong: tuple[str, ...] = ()
-    failed: int = 0
-    repeats: int = 0
-    suspects: int = 1
-    known: str = ""
-    seed: int = 0
-    number: int = 0
-
-
-class Searched(Struct, frozen=True, kw_only=True):
-    """What a search did in a scheme: graphs by how they ended, and faults, the worst first."""
-
-    frontend: str
-    scheme: str
-    soc: str
-    seed: int
-    graphs: int
-    seconds: float
-    per_minute: float
-    ends: dict[str, int]
-    unjudged: dict[str, int]
-    unconfirmed: int
-    unexamined: int
-    findings: tuple[Finding, ...]
 
 
 @dataclass

@@ -16,7 +16,7 @@ from ci.audit.localise_report import Localisation
 from ci.audit.operators import Audit
 from ci.audit.upgrade import UpgradeReport
 from ci.faults.expected import VersionsMatrix
-from ci.faults.search import Searched
+from ci.faults.results import Searched
 from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
 

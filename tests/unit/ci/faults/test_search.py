@@ -15,8 +15,8 @@ from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, RIGHT, WRONG, describe, find_pattern, read_faults
 from ci.faults.render import render_found, render_markdown
-from ci.faults.results import UNJUDGED, Item, Output, Result, judge
-from ci.faults.search import Search, Searched
+from ci.faults.results import UNJUDGED, Item, Output, Result, Searched, judge
+from ci.faults.search import Search
 from ci.faults.shrink import shrink
 from ci.faults.trial import Trial, TrialJob
 from ci.models.schemes import Scheme
