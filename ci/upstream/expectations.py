@@ -140,7 +140,8 @@ class Expectations:
     """The rows that are about a run."""
 
     def __init__(self, policy: UpstreamPolicy, suite: str, soc: str, qnn: str) -> None:
-        self.policy, self.suite, self.soc, self.qnn = policy, suite, soc, qnn
+        self.policy, self.suite, self.soc = policy, suite, soc
+        self.qnn = qnn.removeprefix("v")  # as QNN's libraries name their build
         self.known = [Known(cause, row) for cause in policy.cause for row in cause.row]
 
     def find(self, test: str) -> list[Known]:

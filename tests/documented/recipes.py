@@ -378,7 +378,9 @@ RECIPES = (
     # Benchmarks and tests.
     Recipe("bench -- emulator", says="warm +[0-9.]+ s", **MODELS),
     Recipe("bench -- gate", says="ours +[0-9]+", **MODELS),
-    Recipe("bench -- (doctor|provisioning|device)", elsewhere=".github/workflows/nightly.yml"),
+    Recipe(
+        "bench -- (doctor|provisioning|device|upstream)", elsewhere=".github/workflows/nightly.yml"
+    ),
     Recipe("nox -s test_trained", elsewhere=".github/workflows/nightly.yml"),
     Recipe("bench -- parity", (setups.shrink_bench,), "whole tree, nothing kept", packages=TORCH),
     Recipe("nox -s (tests|unit)$", says="1 passed"),

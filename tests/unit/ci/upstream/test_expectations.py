@@ -33,7 +33,7 @@ def make(*rows: Row, run: int = 0, unsupported: int = 9) -> Expectations:
         name="acos", fault="ours", about="why", reproduce="./nox", until="it ends", row=rows
     )
     policy = UpstreamPolicy({"upstream": Ratchet(run, unsupported, 300.0)}, (cause,))
-    return Expectations(policy, "upstream", "SM8650", "2.49.40.1")
+    return Expectations(policy, "upstream", "SM8650", "v2.49.40.1")
 
 
 def end(test: str, outcome: Ending, reason: str = "") -> Judged:
@@ -41,6 +41,11 @@ def end(test: str, outcome: Ending, reason: str = "") -> Judged:
 
 
 ONE_SIDED = end("C::test_acos", Ending.ONE_SIDED, "not faithful: 19 dB above")
+
+
+def test_a_row_may_be_about_a_version_of_qnn() -> None:
+    for glob, known in (("2.49.40*", True), ("2.50*", False)):
+        assert bool(make(structs.replace(GOOD, qnn=(glob,))).check(ONE_SIDED).known) is known
 
 
 def test_a_test_that_ends_as_expected_is_no_fault() -> None:
