@@ -36,7 +36,12 @@ def bash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 def test_bash_completes_every_verb(bash: Path) -> None:
     assert complete(bash, "''") >= set(VERBS)
-    assert complete(bash, "ver") == {"verify", "verify-evidence", "verify-signature"}
+    assert complete(bash, "ver") == {
+        "verify",
+        "verify-evidence",
+        "verify-signature",
+        "versions-matrix",
+    }
 
 
 def test_bash_completes_options_and_choices(bash: Path) -> None:
