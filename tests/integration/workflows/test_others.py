@@ -110,6 +110,7 @@ def test_the_nightly_run_has_every_lowering_choice(project: Project) -> None:
         "tests tests/integration/upstream",
         "tests tests/integration/device",
         "bench device",
+        "bench upstream",
     ]
     project.end_with({"tests": {"code": 1}})
     assert list_results(project.github.run_document(document)) == {"choices": "failure"}
