@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ci.upstream.emulator import serve_programs, write_client
+from ci.upstream.emulator import write_client
 from ci.upstream.suites import SUITES, find_executorch
 from ci.verbs.lanes.upstream import name_variables
 from provisioning.artifacts.environment import provision_profile
@@ -26,17 +26,22 @@ from provisioning.errors import ToolError
 SUITE = SUITES["upstream"]
 COUNT, JOBS = 60, 2
 SLOW = ("cdist", "index_put", "mha", "conv3d")
-PYTEST = (
-    "import sys, pytest; from ci.upstream.stubs import install_stubs; install_stubs();"
-    " sys.exit(pytest.main(sys.argv[1:]))"
-)
+PYTEST = """
+import pathlib, sys, pytest
+from ci.upstream.emulator import serve_programs
+from ci.upstream.stubs import install_stubs
+install_stubs()
+with serve_programs(pathlib.Path(sys.argv[1])):
+    code = pytest.main(sys.argv[2:])
+sys.exit(code)
+"""
 
 
-def run_pytest(variables: Mapping[str, str], *words: str) -> str:
-    """What pytest prints."""
+def run_pytest(variables: Mapping[str, str], folder: Path, *words: str) -> str:
+    """What pytest prints, next to a process that runs the tests' programs."""
     options = ["-q", "-n", "0", "-c", os.devnull, "-p", "no:cacheprovider", "--rootdir", "/"]
     return subprocess.run(
-        [sys.executable, "-c", PYTEST, "--import-mode=importlib", *options, *words],
+        [sys.executable, "-c", PYTEST, str(folder), "--import-mode=importlib", *options, *words],
         env=variables,
         stdout=subprocess.PIPE,
         text=True,
@@ -44,9 +49,9 @@ def run_pytest(variables: Mapping[str, str], *words: str) -> str:
     ).stdout
 
 
-def choose_names(variables: Mapping[str, str], file: str) -> list[str]:
+def choose_names(variables: Mapping[str, str], folder: Path, file: str) -> list[str]:
     """COUNT tests as Class::test, spread over the operator classes."""
-    lines = run_pytest(variables, file, "--collect-only").splitlines()
+    lines = run_pytest(variables, folder, file, "--collect-only").splitlines()
     every = [line.partition("::")[2] for line in lines if "Operator::" in line]
     usual = [one for one in every if not any(name in one for name in SLOW)]
     return [usual[index * len(usual) // COUNT] for index in range(COUNT)]
@@ -61,11 +66,11 @@ def run_bench(progress: Progress) -> dict[str, Any]:
         client = Path(folder) / "runner"
         write_client(client)
         own = {"QNN_ARTIFACT_DIR": folder, "QNN_EXECUTOR_RUNNER": str(client)}
-        names = choose_names(environment.apply({**os.environ, **own}), file)
+        variables = environment.apply({**os.environ, **own})
+        programs = Path(folder) / "programs"
+        names = choose_names(variables, programs, file)
         began = time.monotonic()
-        with serve_programs(Path(folder) / "programs"):
-            variables = environment.apply({**os.environ, **own})
-            told = run_pytest(variables, *(f"{file}::{one}" for one in names))
+        told = run_pytest(variables, programs, *(f"{file}::{one}" for one in names))
         theirs_s = time.monotonic() - began
         words = ["--suite", SUITE.name, "--jobs", str(JOBS), "--reports", f"{folder}/reports"]
         words += [word for one in names for word in ("--filter", one)]
