@@ -67,7 +67,8 @@ class Tried(Struct, frozen=True, forbid_unknown_fields=True):
 
     def find_end(self, qnn: str) -> str:
         """Return how it ended with a version of QNN; empty if it was not tried."""
-        short = ".".join(qnn.split(".")[:3])  # a library may name its build behind
+        # A library and a program name their build: v2.49.40.260810104044.
+        short = ".".join(qnn.removeprefix("v").split(".")[:3])
         return next((end for end in ENDS if short in getattr(self, end)), "")
 
 

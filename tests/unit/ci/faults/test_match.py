@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
+from ci.faults.known import read_faults  # noqa: E402
 from ci.faults.match import KnownFault, match_faults, warn_of_faults  # noqa: E402
 from ci.models.graph_steps import Operand, Step, describe_steps  # noqa: E402
 
@@ -187,3 +188,9 @@ def test_a_kernel_is_that_of_the_weights() -> None:
     (step,) = describe_steps(Net(convolve, nn.Conv1d(6, 4, 5)), (X,))
     assert (step.operator, step.kernel) == ("conv1d", 5)
     assert isinstance(step, Step)
+
+
+def test_a_fault_is_that_of_the_build_that_compiled_the_program() -> None:
+    (fault,) = (one for one in read_faults() if one.name == "broadcast-mul-before-norm")
+    assert fault.applies("fp16", "v2.49.40.260810104044")
+    assert not fault.applies("fp16", "v2.48.40.260702151143")
