@@ -43,7 +43,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # process that has imported torch, so they run in one worker; integration tests come first.
 PARALLEL = ("-n3", "--dist", "loadfile", "--no-loadscope-reorder")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
-USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/exit-codes.md
+USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
 # Gigabytes, of use only where QNN's libraries for hosts run.
 LARGE = ("lowering", "onnx", "test")
 # Modules that next to nobody imports: half of an environment, compiled if they are after all.

@@ -12,7 +12,7 @@ _QUERY = re.compile(r"(\b[A-Za-z][A-Za-z0-9+.-]*://[^\s?#'\"<>]*)\?[^\s'\"<>]+")
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command, documented in docs/exit-codes.md."""
+    """Exit codes of every command, documented in docs/reference/exit-codes.md."""
 
     OK = 0
     FAILED = 1

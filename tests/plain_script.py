@@ -3,7 +3,7 @@
 The programs of ``test-emulator`` have to be equal to those of this script, byte for byte
 (tests/integration/emulator/test_plain_script.py). Run as a program with QNN_SDK_ROOT and
 LD_LIBRARY_PATH set: ``python -m tests.plain_script DIRECTORY MODULE:FUNCTION:SCHEME...``. FUNCTION
-returns a module, example inputs and calibration sets, as in docs/emulator.md. Writes
+returns a module, example inputs and calibration sets, as in docs/reference/emulator.md. Writes
 ``MODULE-FUNCTION-SCHEME.pte`` for each.
 """
 
@@ -62,7 +62,7 @@ def compile_module(module: Any, example: Inputs, scheme: str) -> bytes:
 
 def quantize(module: Any, sets: Sequence[Inputs], scheme: str) -> Any:
     """Post-training quantization with ranges from minimum to maximum."""
-    # As torch does it where "executorch" is in the path of the caller's file (docs/emulator.md).
+    # As torch does if the path of the caller's file has "executorch" (docs/reference/emulator.md).
     exported = torch.export.export(module, sets[0], strict=True).module(check_guards=False)
     quantizer = QnnQuantizer(soc_model=SOC)
     quantizer.set_default_quant_config(
@@ -97,7 +97,7 @@ def find_blocks(exported: torch.fx.GraphModule) -> dict[str, tuple[int, ...]]:
 
 def write_program(directory: str, case: str) -> None:
     """Lower one case, as MODULE:FUNCTION:SCHEME."""
-    # What decides the last bits of a range: CI sets both too (docs/emulator.md).
+    # What decides the last bits of a range: CI sets both too (docs/reference/emulator.md).
     torch.backends.mkldnn.enabled = False
     torch.set_num_threads(1)
     name, function, scheme = case.split(":")

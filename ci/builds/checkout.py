@@ -196,7 +196,7 @@ def check_names(source: Path, sdk: Path) -> None:
             f"the headers of the QNN SDK in {sdk} lack {names}",
             why="the checkout's sources use what only another version of the SDK declares",
             fix="name a newer SDK with --sdk, or build the ExecuTorch that belongs to this one "
-            "(docs/pairs.md)",
+            "(docs/reference/pairs.md)",
         )
 
 

@@ -1,8 +1,8 @@
 """What this project uses of ExecuTorch, by the names that its modules import from here.
 
 A name is looked up when it is asked for, so that a process that only runs programs imports none of
-the compiler. docs/pairs.md lists the places; a release that moves one is reported by nightly.yml,
-which runs the suite on the newest wheel.
+the compiler. docs/reference/pairs.md lists the places; a release that moves one is reported by
+nightly.yml, which runs the suite on the newest wheel.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Role(Enum):
 
 
 class Area(Enum):
-    """The section of docs/troubleshooting.md that lists a rule."""
+    """The section of docs/reference/troubleshooting.md that lists a rule."""
 
     INSTALLING = "installing"
     BUILDING = "building"

@@ -28,7 +28,7 @@ Shape = tuple[int, ...]
 
 INPUT, CONSTANT = "input", "constant"
 MOST_CHARS, MOST_LINES, MOST_RANK, MOST_ELEMENTS = 8000, 64, 6, 1 << 20
-FIX = "docs/faults.md describes how a graph is written"
+FIX = "docs/guides/faults.md describes how a graph is written"
 
 
 @dataclass(frozen=True)

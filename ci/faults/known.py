@@ -117,7 +117,7 @@ def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
             raise ManifestError(
                 f"{path or f'policies/{POLICY}.toml'}, fault {one.name!r}: {problems[0]}",
                 why="a pattern that names what there is not would never be found",
-                fix="docs/faults.md describes every key",
+                fix="docs/guides/faults.md describes every key",
             )
     return faults
 

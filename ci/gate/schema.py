@@ -1,4 +1,4 @@
-"""What plan.json holds: frozen values; docs/gate.md describes every field."""
+"""What plan.json holds: frozen values; docs/reference/gate.md describes every field."""
 
 from __future__ import annotations
 

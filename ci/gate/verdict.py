@@ -10,8 +10,8 @@ from enum import Enum
 from ci.gate.schema import Plan, PlannedJob
 from ci.report.text import count
 
-# Of docs/exit-codes.md: for whoever keeps the machines, or ended from outside (128 + SIGKILL,
-# SIGTERM: no memory, a runner that shuts down).
+# Of docs/reference/exit-codes.md: the machine is to blame, or the job was ended from outside
+# (128 + SIGKILL, SIGTERM: no memory, a runner that shuts down).
 MACHINE = {
     3: "the environment is not fit",
     4: "a download, or room on the disk",

@@ -160,7 +160,7 @@ def _refuse(faults: Iterable[str]) -> None:
             f"{count} of the QNN execution provider cannot be used:"
             + "".join(f"\n    {fault}" for fault in listed),
             why="the provider ignores most of what it does not understand, without an error",
-            fix="correct them; docs/onnx.md lists every option with its values",
+            fix="correct them; docs/reference/onnx.md lists every option with its values",
         )
 
 

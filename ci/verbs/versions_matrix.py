@@ -22,7 +22,7 @@ from provisioning.files import require_writable, write_whole
 from provisioning.versions import parse_version
 
 # The wheels that bring QNN 2.47.0, 2.48.40, 2.49.40, 2.50.40 and 2.51.0, the first with the
-# onnxruntime that it loads in: docs/upgrades.md.
+# onnxruntime that it loads in: docs/guides/upgrades.md.
 SIDES = (
     "onnxruntime-qnn==2.3.0+onnxruntime==1.26.0",
     "onnxruntime-qnn==2.4.0",

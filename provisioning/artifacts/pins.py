@@ -182,7 +182,7 @@ def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
         "manifests/policies/*.toml",
         "manifests/toolchains/*.toml",
         ".github/workflows/*.yml",
-        "docs/*.md",
+        "docs/*/*.md",
         "README.md",
     )
     whole = re.compile(rf"(?<![\d.]){re.escape(old)}(?![\d]|\.\d)")

@@ -72,7 +72,7 @@ def read_toml(
         UnicodeDecodeError,
         RecursionError,
     ) as error:
-        page = "your-repository.md" if root else "provisioning.md"
+        page = "guides/your-repository.md" if root else "reference/provisioning.md"
         raise ManifestError(
             f"manifest {relative} does not fit its schema",
             why=str(error),

@@ -124,7 +124,7 @@ def scored_as_named(stage: Stage, ended: Ended) -> None:
     import torch
 
     names: dict[str, Any] = {}
-    exec(setups.read_block("docs/your-repository.md"), names)  # noqa: S102 - the page's own code
+    exec(setups.read_block("docs/guides/your-repository.md"), names)  # noqa: S102 - the page's own code
     logits = torch.tensor([[[3.0, 1.0]], [[0.0, 2.0]], [[5.0, 4.0]], [[1.0, 0.0]]])
     assert float(names["top1"]([logits], torch.tensor([0, 1, 1, 0]))) == 0.75
     seen = torch.tensor([[0, 0], [1, 1]])  # rows and columns

@@ -1,4 +1,4 @@
-"""Every exit code of docs/exit-codes.md, by a real command; each kind of cause has one code."""
+"""Each exit code of docs/reference/exit-codes.md, by a real command; each cause has one code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Let the audit judge the rows of tests/operators/rows.py, and write what it says.
 
 ``python -m tests.operators.survey [SCHEME...]`` runs ``qnn-ci audit`` and writes found.json and the
-table in docs/operators.md; ``--check`` compares instead, and exits with 1 if anything differs;
+table in docs/findings/operators.md; ``--check`` compares instead, and exits with 1 on a difference;
 ``--render`` writes the table of what is found already.
 """
 
@@ -20,7 +20,7 @@ from provisioning.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE, FOUND = "tests/operators/rows.py", Path(__file__).with_name("found.json")
-PAGE = ROOT / "docs" / "operators.md"
+PAGE = ROOT / "docs" / "findings" / "operators.md"
 BEGIN, END = "<!-- rows -->\n", "<!-- end of rows -->\n"
 # Float16 by generation of the HTP, 16 bits also before Hexagon V73 (SA8295 has V68).
 ASKED = {
@@ -119,7 +119,7 @@ def merge(found: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def render_rows(found: Mapping[str, Any]) -> str:
-    """The table of docs/operators.md."""
+    """The table of docs/findings/operators.md."""
     answers: Answers = found["answers"]
     schemes = [one for one in ASKED if any(one in row for row in answers.values())]
     lines = [

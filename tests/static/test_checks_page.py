@@ -1,4 +1,4 @@
-"""docs/checks.md and the registry of checks agree, and each check has its texts.
+"""docs/reference/checks.md and the registry of checks agree, and each check has its texts.
 
 ``python -m tests.static.test_checks_page`` writes the tables into the page.
 """
@@ -20,7 +20,7 @@ DROPPED = {"QNN224"}
 OF_APPS = list_app_checks()
 CHECKS = sorted([*list_checks(), *OF_APPS], key=lambda check: check.id)
 IDS = [check.id for check in CHECKS]
-PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "checks.md"
 HEAD = (
     "| id | severity | what is wrong | what you would meet later | fix |\n|---|---|---|---|---|\n"
 )

@@ -1,4 +1,4 @@
-"""docs/exit-codes.md is the error tree, and what an error says as JSON."""
+"""docs/reference/exit-codes.md is the error tree, and what an error says as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provisioning import errors
 from provisioning.console.command import run_command
 from provisioning.errors import ExitCode, QnnCiError
 
-PAGE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
 
 
 def test_the_page_of_exit_codes_is_the_error_tree() -> None:

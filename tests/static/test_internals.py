@@ -28,7 +28,7 @@ def test_no_other_module_imports_executorch() -> None:
 
 
 def test_the_page_lists_every_place() -> None:
-    page = (ROOT / "docs/pairs.md").read_text()
+    page = (ROOT / "docs/reference/pairs.md").read_text()
     rows = [
         f"| `{name}` | {', '.join(f'`{place}`' for place in places)} |"
         for name, places in internals.PLACES.items()

@@ -1,4 +1,4 @@
-"""The tables of docs/onnx.md are those of manifests/policies and of what the provider answered.
+"""The tables of docs/reference/onnx.md are those of manifests/policies and the provider's answers.
 
 ``python -m tests.static.test_onnx_page`` writes them into the page.
 """
@@ -13,7 +13,7 @@ from ci.onnx.fallback import read_notes
 from ci.onnx.options import Option, read_options
 from tests.qnn_provider.table import Answer, Operator, read_operators
 
-PAGE = Path(__file__).parents[2] / "docs" / "onnx.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "onnx.md"
 OPTIONS = (
     "| option | values | default | since | what it does | wrong value |\n" + "|---" * 6 + "|\n"
 )

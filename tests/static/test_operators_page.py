@@ -1,4 +1,4 @@
-"""The table of docs/operators.md is what tests/operators found."""
+"""The table of docs/findings/operators.md is what tests/operators found."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""docs/troubleshooting.md has the rules of manifests/policies/errors.toml, and the schema of
-``explain --json`` is that of the code.
+"""docs/reference/troubleshooting.md has the rules of manifests/policies/errors.toml.
+
+The schema of ``explain --json`` is that of the code.
 
 ``python -m tests.static.test_troubleshooting_page`` writes the tables and the schema.
 """
@@ -17,7 +18,7 @@ from ci.explain.explain import Explanation
 from ci.explain.rules import Area, Role, Rule, read_rules, spell_code
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "troubleshooting.md"
+PAGE = DOCS / "reference" / "troubleshooting.md"
 SCHEMA = DOCS / "schemas" / "explain.schema.json"
 HEAD = "| what a line says | why | what to do | known from |\n|---|---|---|---|\n"
 TABLE = re.compile(r"(<!-- rules: (\w+) -->\n\n)(?:\|.*\n)*")

@@ -1,5 +1,5 @@
 """Parts of files that count by themselves: keys of TOML, ``pyproject.toml#dependency-groups.lint``,
-and the code of pages, ``docs/emulator.md#code``."""
+and the code of pages, ``docs/reference/emulator.md#code``."""
 
 from __future__ import annotations
 

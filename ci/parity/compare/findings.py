@@ -15,7 +15,7 @@ from ci.parity.facts import BuckTarget, BuildTarget, Configuration, NotEvaluated
 
 
 class Kind(str, Enum):
-    """The kinds of drift, as docs/parity.md describes them."""
+    """The kinds of drift, as docs/guides/parity.md describes them."""
 
     CMAKE_ONLY = "cmake-only-source"
     BUCK_ONLY = "buck-only-source"

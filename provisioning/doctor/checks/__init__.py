@@ -1,1 +1,1 @@
-"""Facts -> findings: pure functions, one module a family; docs/checks.md explains every id."""
+"""Facts -> findings: pure functions, one module per family (docs/reference/checks.md)."""

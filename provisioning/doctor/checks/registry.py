@@ -1,7 +1,7 @@
 """The registry of checks, one row each beside the function that sees the fault; and findings.
 
-A row's texts are templates, filled with what the function saw, so that docs/checks.md and a
-finding say the same.
+A row's texts are templates, filled with what the function saw, so that docs/reference/checks.md
+and a finding say the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One fault. ``id`` is stable and has a section in docs/checks.md.
+    """One fault. ``id`` is stable and has a section in docs/reference/checks.md.
 
     ``subject`` is the thing at fault, ``where`` the place it was seen, ``why`` what a user
     would meet later, ``fix`` the next step. Findings sort by id: causes before effects.

@@ -1,4 +1,4 @@
-"""Every error message that docs/provisioning.md shows is one that the program says."""
+"""Every error message that docs/reference/provisioning.md shows is one that the program says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.provisioned import provision_one
 from tests.stand_ins.toolchains import World
 
-PAGE = Path(__file__).parents[3] / "docs" / "provisioning.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "provisioning.md"
 YES = Options(accept_licence=True)
 
 
@@ -136,7 +136,7 @@ def say_unfit_installation(world: World, server: BadServer) -> str:
 
 
 def say_no_compiler(world: World, server: BadServer) -> str:
-    manifest = PAGE.parents[1] / "manifests" / "toolchains" / "libatomic.toml"
+    manifest = PAGE.parents[2] / "manifests" / "toolchains" / "libatomic.toml"
     shutil.copy(manifest, world.manifests / "toolchains")
     return message_of(lambda: fetch(Options(offline=True), "libatomic"))
 

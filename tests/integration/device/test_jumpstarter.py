@@ -2,7 +2,7 @@
 
 QNN_CI_TEST_JUMPSTARTER names the bin directory of a virtual environment with jumpstarter-cli,
 jumpstarter-driver-composite, jumpstarter-driver-adb and jumpstarter-driver-network. The exporter's
-file and the script are those of docs/device-lab.md.
+file and the script are those of docs/guides/device-lab.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.integration.device.test_verbs import write_bundle
 
 BIN = os.environ.get("QNN_CI_TEST_JUMPSTARTER", "")
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/device-lab.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/guides/device-lab.md").read_text(encoding="utf-8")
 pytestmark = pytest.mark.skipif(not BIN, reason="QNN_CI_TEST_JUMPSTARTER names no environment")
 
 

@@ -1,6 +1,6 @@
 """Single faults, each found under its own id, and gone when its fix is followed to the letter.
 
-Each row says what is broken and what the fix of docs/checks.md makes of it.
+Each row says what is broken and what the fix of docs/reference/checks.md makes of it.
 """
 
 from __future__ import annotations

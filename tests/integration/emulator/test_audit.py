@@ -2,7 +2,7 @@
 
 By default four models; with QNN_CI_TEST_AUDIT set, the suite, the realistic models and the table's
 rows are lowered, and what their programs hold is compared with what the audit says of them; and the
-table of docs/operators.md is made again.
+table of docs/findings/operators.md is made again.
 """
 
 from __future__ import annotations

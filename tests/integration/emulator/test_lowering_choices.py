@@ -1,4 +1,4 @@
-"""What ExecuTorch offers beside a scheme, for real: docs/choices.md's set, lowered, run, judged.
+"""The choices of docs/reference/choices.md are lowered, run and judged for real.
 
 By default one case that runs and one that does not; all of them with QNN_CI_TEST_CHOICES set.
 """

@@ -1,5 +1,6 @@
-"""From an empty machine to a verdict by the ``shell`` blocks of docs/provisioning.md, where every
-address except those of two mirrors on loopback is refused: a network namespace has nothing else.
+"""From an empty machine to a verdict by the ``shell`` blocks of docs/reference/provisioning.md.
+
+A network namespace has two mirrors on loopback; every other address is refused.
 
 It downloads and installs some hundred MB, so it runs where QNN_CI_TEST_ISOLATED is set.
 """
@@ -17,7 +18,7 @@ import pytest
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "provisioning.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "reference" / "provisioning.md").read_text("utf-8")
 SECTION = PAGE.partition("## Without a network")[2].partition("\n## ")[0]
 PREPARING, ISOLATED = re.findall(r"```shell\n(.*?)```", SECTION, re.DOTALL)
 NAMESPACES = (["unshare", "-rn"], ["sudo", "-n", "unshare", "-n"])

@@ -1,4 +1,4 @@
-"""The examples of docs/ci.md: GitHub's run here, GitLab's and Jenkins's lines in a shell."""
+"""The examples of docs/guides/ci.md: GitHub's run here, GitLab's and Jenkins's lines in a shell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.workflows.project import GitHub, collect_log, commit, lis
 from tests.workflows.document import ROOT
 from tests.workflows.lint import check_schema
 
-PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "ci.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"(?ms)^```(yaml|groovy)\n(.*?)^```", PAGE)
 YAML = [text for kind, text in BLOCKS if kind == "yaml"]
 (JENKINS,) = (text for kind, text in BLOCKS if kind == "groovy")

@@ -128,7 +128,7 @@ def test_a_refusal_that_the_policy_knows_is_unsupported() -> None:
         ("aten.matmul.default", "Value 7, expected equal to -32768.", "16a8w", "SM8650", "8a8w"),
         ("_local_scalar_dense.default", "No node visitor", "fp16", "SM8650", "mask"),
         ("shop.twirl.default", "No node visitor", "fp16", "SM8650", "torch's operators"),
-        ("aten.glu.default", "No node visitor, unsupported", "fp16", "SM8650", "docs/operators.md"),
+        ("aten.glu.default", "No node visitor, unsupported", "fp16", "SM8650", "operators.md"),
         ("aten.max.dim", "no indices", "fp16", "SM8650", "amax"),
         ("aten.index.Tensor", "a shape depends on the data: TypeError", "fp16", "SM8650", "mask"),
         ("aten.view_copy.default", "has incorrect Rank 6", "8a8w", "SM8650", "five dimensions"),

@@ -39,7 +39,7 @@ def find_fault(values: Mapping[str, str], version: str = "2.6.0") -> str:
     options = {name: value for name, value in values.items() if name not in entries}
     with pytest.raises(UsageError) as caught:
         check_options(options, entries, version=version)
-    assert "docs/onnx.md" in caught.value.fix
+    assert "docs/reference/onnx.md" in caught.value.fix
     return caught.value.what
 
 
