@@ -29,7 +29,6 @@ HEADERS = os.environ.get("QNN_CI_TEST_QNN_HEADERS", "")
 LIMIT_S = 5400
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.emulator,
     pytest.mark.timeout(LIMIT_S),
     pytest.mark.skipif(

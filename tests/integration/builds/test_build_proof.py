@@ -46,6 +46,7 @@ def lay_over(place: Place) -> Path:
     return overlay
 
 
+@pytest.mark.nightly
 def test_a_model_is_lowered_with_the_adaptor_of_the_overlay(
     place: Place, variables: Mapping[str, str]
 ) -> None:

@@ -679,7 +679,9 @@ def test_a_full_disk_is_called_so(world: BuildWorld, limit: int) -> None:
     world.build("runner_checkout")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
+)
 def test_an_interrupt_ends_with_130_leaves_nothing_running_and_the_next_build_is_whole(
     world: BuildWorld, number: signal.Signals
 ) -> None:
@@ -836,6 +838,7 @@ def test_a_message_names_the_file_of_the_checkout(world: BuildWorld, fault: str)
     assert f"{path}:" in log.read_text()
 
 
+@pytest.mark.nightly
 def test_options_headers_and_lost_artifacts_are_inputs_too(world: BuildWorld) -> None:
     words = ("aot", "--install", "none")
     first = world.build(*words)
@@ -913,6 +916,7 @@ def test_one_checkout_builds_for_two_machines_side_by_side(world: BuildWorld) ->
         assert call.returncode == 0, text
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(bool(missing_programs("ccache")), reason=missing_programs("ccache"))
 def test_ccache_is_used_and_counted_and_changes_no_byte(world: BuildWorld, kept: Kept) -> None:
     world.variables |= {"QNN_CI_CACHE": "ccache", "CCACHE_DIR": str(world.folder / "ccache")}

@@ -146,10 +146,9 @@ def wait_for(port: int, log: Path, *, fail: bool = False) -> None:
 
 Connect = Callable[..., str]
 # What repeats the same code over the other transport, and all instants of a kill, run by night.
-WHOLE = os.environ.get("QNN_CI_TEST_DEVICES", "")
-BY_NIGHT = pytest.mark.skipif(not WHOLE, reason="QNN_CI_TEST_DEVICES is not set")
+WHOLE = os.environ.get("QNN_CI_NIGHTLY", "")
 PHONE_BY_DAY = pytest.mark.parametrize(
-    "lab", [pytest.param("board", marks=BY_NIGHT), "phone"], indirect=True
+    "lab", [pytest.param("board", marks=pytest.mark.nightly), "phone"], indirect=True
 )
 
 

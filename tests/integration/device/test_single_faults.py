@@ -18,7 +18,7 @@ from ci.explain.rules import read_rules
 from ci.verbs.deploy import add_arguments, ready_device
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, QnnCiError
-from tests.integration.device.conftest import BY_NIGHT, Lab, tool
+from tests.integration.device.conftest import Lab, tool
 from tests.integration.device.test_verbs import write_bundle
 from tests.stand_ins.device_call import COMPILED, SETS
 from tests.stand_ins.lanes import SPEC
@@ -111,7 +111,7 @@ FAULTS = {
 
 
 @pytest.fixture(
-    params=["here", *(pytest.param(name, marks=BY_NIGHT) for name in ("board", "phone"))]
+    params=["here", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("board", "phone"))]
 )
 def any_lab(request: pytest.FixtureRequest) -> Lab:
     found: Lab = request.getfixturevalue(request.param)

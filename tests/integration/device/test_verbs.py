@@ -25,7 +25,7 @@ from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, StoreError, ToolError, UnfitError
 from provisioning.files import hash_file
-from tests.integration.device.conftest import BY_NIGHT, PHONE_BY_DAY, WHOLE, Connect, Lab, tool
+from tests.integration.device.conftest import PHONE_BY_DAY, Connect, Lab, tool
 
 Capture = pytest.CaptureFixture[str]
 
@@ -263,11 +263,8 @@ def test_a_bundle_says_how_to_run_it_by_hand(tmp_path: Path) -> None:
         subprocess.run(["sh", "-n", "-c", block], check=True)
 
 
-FEW = ("--model", "mlp", "--scheme", "8a8w", "--starts", "2")
-
-
 @pytest.mark.emulator
-@BY_NIGHT
+@pytest.mark.nightly
 def test_a_device_that_reboots_in_a_run_is_no_fault_of_the_model(
     lab: Lab, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -297,11 +294,12 @@ def test_a_device_that_reboots_in_a_run_is_no_fault_of_the_model(
 
 
 @pytest.mark.emulator
+@pytest.mark.nightly
 def test_the_suite_s_programs_give_the_same_bits_on_a_device(
     board: Lab, connect: Connect, tmp_path: Path, capsys: Capture
 ) -> None:
     """Lowered here, run by the wheel's runner behind sshd and behind adbd, judged by the gate, and
-    compared with the emulator's outputs. By default one case; all with QNN_CI_TEST_DEVICES set.
+    compared with the emulator's outputs.
     Both devices have the same files: what the first call sent, the second does not."""
     pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
     from ci.builds.runner import ensure_wheel_runner
@@ -312,14 +310,14 @@ def test_the_suite_s_programs_give_the_same_bits_on_a_device(
     staged = ["stage", "--soc", "SM8650", "--runner", str(runner), "--runtime", str(runtime)]
     assert main([*staged, "--out", str(bundle)]) == ExitCode.OK
     connect()
-    common = ["--bundle", str(bundle), "--place", str(tmp_path / "there"), *([] if WHOLE else FEW)]
+    common = ["--bundle", str(bundle), "--place", str(tmp_path / "there")]
     sent = []
     for device in ("ssh:board", "adb:"):
         reports = tmp_path / device[:3]
         words = ["test-emulator", "--device", device, *common, "--reports", str(reports)]
         assert main(words) == ExitCode.OK, capsys.readouterr().err
         report = json.loads((reports / "test_emulator/report.json").read_text())
-        assert len(report["cases"]) == (32 if WHOLE else 1)
+        assert len(report["cases"]) == 32
         for case in report["cases"]:
             assert case["runner"].startswith(device)
             assert (case["equal_emulator"], case["sqnr_db_emulator"]) == (1, None)

@@ -133,6 +133,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     return repository
 
 
+@pytest.mark.nightly
 def test_a_green_run_and_then_a_red_one_with_file_and_line(repository: Repository) -> None:
     root = repository.root
     words = ("qnn-ci", "test-emulator", "--policy", "../qnn.toml", "--reports", "../reports")
@@ -174,6 +175,7 @@ def test_a_green_run_and_then_a_red_one_with_file_and_line(repository: Repositor
     assert "ci/layers.py, line 5, in finish" in again.stdout
 
 
+@pytest.mark.nightly
 def test_a_figure_that_moves_from_what_was_recorded_is_red(repository: Repository) -> None:
     words = ("qnn-ci", "test-emulator", "--policy", "qnn.toml")
     (repository.root / "ci/layers.py").write_text(FILES["ci/layers.py"])

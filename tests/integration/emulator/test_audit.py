@@ -1,6 +1,6 @@
 """The audit of models: red models have the right words and line, and it agrees with programs.
 
-By default four models; with QNN_CI_TEST_AUDIT set, the suite, the realistic models and the table's
+By default four models; with QNN_CI_NIGHTLY set, the suite, the realistic models and the table's
 rows are lowered, and what their programs hold is compared with what the audit says of them; and the
 table of docs/findings/operators.md is made again.
 """
@@ -128,10 +128,10 @@ def test_a_model_that_qnn_takes_whole_is_green_and_one_partition(nets: dict[str,
     assert len(case["partitions"]) == 1
 
 
-WHOLE = os.environ.get("QNN_CI_TEST_AUDIT", "")
+WHOLE = os.environ.get("QNN_CI_NIGHTLY", "")
 
 
-@pytest.mark.skipif(not WHOLE, reason="QNN_CI_TEST_AUDIT is not set")
+@pytest.mark.nightly
 @pytest.mark.parametrize("group", list_groups())
 def test_the_audit_agrees_with_the_programs(tmp_path: Path, group: str) -> None:
     compared = list(compare_group(*list_groups()[group], tmp_path))
@@ -139,6 +139,6 @@ def test_the_audit_agrees_with_the_programs(tmp_path: Path, group: str) -> None:
     assert [str(one) for one in compared if one.differences] == []
 
 
-@pytest.mark.skipif(not WHOLE, reason="QNN_CI_TEST_AUDIT is not set")
+@pytest.mark.nightly
 def test_the_table_of_operators_is_what_the_partitioner_says() -> None:
     run_to_end([sys.executable, "-m", "tests.operators.survey", "--check"], timeout_s=7000)

@@ -123,6 +123,7 @@ def find_words(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, str]
     return {one["id"]: one["what"] for one in findings if one["severity"] == "error"}
 
 
+@pytest.mark.nightly
 def test_a_library_that_creates_no_backend_is_named_with_its_words(
     sdk: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -152,6 +152,7 @@ def test_the_wheel_s_runner_does_not_go_with_an_overlay_and_says_so_first(
     assert "1/4" not in told
 
 
+@pytest.mark.nightly
 def test_a_runtime_whose_backend_is_the_wheel_s_is_judged_by_the_wheel_s_headers(
     make_overlay: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +179,7 @@ def test_a_directory_that_is_not_there_is_a_usage_error(
     assert "nowhere is not a directory" in capfd.readouterr().err
 
 
+@pytest.mark.nightly
 def test_the_report_tells_sdk_and_adaptor_and_the_keys_of_programs_hold_them(
     make_overlay: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +202,7 @@ def test_the_report_tells_sdk_and_adaptor_and_the_keys_of_programs_hold_them(
     assert f"--adaptor {overlay}" in report["command"]
 
 
+@pytest.mark.nightly
 def test_programs_that_the_runner_just_built_does_not_load_are_told_first_and_last(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -234,7 +237,6 @@ def link_missing(source: str, target: str) -> str:
     return target
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not (SDK and CHECKOUT), reason="QNN_CI_TEST_SDK and EXECUTORCH_ROOT: not set")
 def test_the_suite_through_an_overlay_that_build_aot_makes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

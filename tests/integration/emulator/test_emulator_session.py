@@ -165,6 +165,7 @@ def find_program(cache: Path, folder: Path) -> tuple[Program, Sets]:
     return Program(spec, path, compiled, folder, folder / "again.log"), sets
 
 
+@pytest.mark.nightly
 def test_runs_share_a_process_until_one_hangs_or_dies_and_give_the_same_bits(
     run_case: RunCase, shared: tuple[Pool, Path], tmp_path: Path
 ) -> None:
@@ -437,7 +438,7 @@ def test_an_exception_in_a_case_is_its_failure_and_no_other_s(
     assert run_case("mlp", Scheme.A8W8).case.status is Status.PASSED
 
 
-@pytest.mark.parametrize("words", [(), ("--no-cache",)])
+@pytest.mark.parametrize("words", [(), pytest.param(("--no-cache",), marks=pytest.mark.nightly)])
 def test_a_full_disk_ends_with_4(tmp_path: Path, home: Path, words: tuple[str, ...]) -> None:
     """The limit of a file's size is met as a full disk is: by the copy that a runner is given,
     if an earlier test has lowered the program, and by a lowering."""

@@ -1,6 +1,6 @@
 """`localise` leads to a fault of a real program by itself, and its reproducer shows that alone.
 
-By default a model of two operators; with QNN_CI_TEST_PLAIN set others, some twenty programs; with
+By default a model of two operators; with QNN_CI_NIGHTLY set others, some twenty programs; with
 QNN_CI_TEST_TRAINED set two trained models of the corpus, whose packages are installed then.
 """
 
@@ -32,6 +32,7 @@ def localise(*words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.nightly
 def test_a_known_fault_is_named_with_its_line_and_found_by_running() -> None:
     model = f"{ROOT}/tests/realistic/lost.py:positions"
     found = localise("--model", model, "--scheme", "fp16")
@@ -50,7 +51,7 @@ FOUND = {
 }
 
 
-@pytest.mark.skipif(not os.environ.get("QNN_CI_TEST_PLAIN"), reason="QNN_CI_TEST_PLAIN")
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", FOUND)
 def test_a_fault_is_found_and_reproduced(case: str, tmp_path: Path) -> None:
     model, scheme = case.split()

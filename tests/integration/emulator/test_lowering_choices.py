@@ -1,12 +1,8 @@
-"""The choices of docs/reference/choices.md are lowered, run and judged for real.
-
-By default one case that runs and one that does not; all of them with QNN_CI_TEST_CHOICES set.
-"""
+"""The choices of docs/reference/choices.md are lowered, run and judged for real."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +15,9 @@ from provisioning.errors import ExitCode
 from provisioning.manifest.reader import manifests_root
 from tests.integration.conftest import MakeOnce
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.nightly]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 SET = manifests_root() / "policies" / "choices.toml"
-WHOLE = os.environ.get("QNN_CI_TEST_CHOICES", "")
-SOME = ("mlp-profile", "mlp-skip-op", "mlp-online", "mlp-methods")
 REFUSED = {
     "mlp-online": "dies of the DLC",
     "mlp-shared-weights": "loads no context with shared weights",
@@ -32,15 +26,13 @@ REFUSED = {
 
 
 def run_choices(directory: Path) -> None:
-    words = [] if WHOLE else [word for name in SOME for word in ("--model", name)]
-    argv = ["test-emulator", "--policy", str(SET), "--jobs", "1", *words]
-    argv += ["--reports", str(directory)]
+    argv = ["test-emulator", "--policy", str(SET), "--jobs", "1", "--reports", str(directory)]
     assert main(argv) == ExitCode.OK
 
 
 @pytest.fixture(scope="module")
 def reports(make_once: MakeOnce) -> Path:
-    """The reports of one run of the set, or of some of it."""
+    """The reports of one run of the set."""
     return make_once("choices", run_choices) / "test_emulator"
 
 
@@ -51,7 +43,7 @@ def cases(reports: Path) -> dict[str, Any]:
 
 
 def test_each_choice_runs_or_is_refused_with_its_reason(cases: dict[str, Any]) -> None:
-    assert len(cases) >= (20 if WHOLE else len(SOME))
+    assert len(cases) >= 20
     for case in cases.values():
         refused = REFUSED.get(case["model"], "")
         assert case["status"] == (Status.UNSUPPORTED if refused else Status.PASSED).value, case
@@ -86,7 +78,6 @@ def test_a_program_of_two_methods_is_judged_as_a_whole(cases: dict[str, Any]) ->
     assert case["pte_bytes"] > 1.5 * cases["mlp-profile 8a8w"]["pte_bytes"]
 
 
-@pytest.mark.skipif(not WHOLE, reason="QNN_CI_TEST_CHOICES is not set")
 def test_the_rest_of_the_set_left_what_it_was_asked_for(
     reports: Path, cases: dict[str, Any]
 ) -> None:

@@ -1,7 +1,6 @@
 """Programs of CI are those of a plain script, byte for byte: with the patches and without them.
 
-By default one case, from runs that other tests look at, too; the suite and the realistic models
-with QNN_CI_TEST_PLAIN set.
+The cases are the suite and the realistic models.
 """
 
 from __future__ import annotations
@@ -17,14 +16,11 @@ from ci.executorch.context_digest import sign_by_content
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from tests.integration.conftest import MakeOnce
-from tests.integration.emulator.test_liars import run_suite
 from tests.integration.emulator.test_realistic_models import CASES, write_policy
-from tests.integration.emulator.test_unsupported import try_unsupported
 from tests.stand_ins.runs import JUDGED, run_to_end
 
 ROOT = Path(__file__).resolve().parents[3]
-WHOLE = os.environ.get("QNN_CI_TEST_PLAIN", "")
-pytestmark = [pytest.mark.emulator, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.emulator, pytest.mark.nightly, pytest.mark.timeout(3600)]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
 SUITE = {
@@ -42,13 +38,12 @@ REALISTIC = {
 REORDERED = {f"{name}-????????-8a8w" for name in ("anomaly", "mobilevit")}
 MOST_REORDERED = 0.005  # of a program's bytes; seen: 0.0023
 # By the name of the directory that a case's artifacts are kept in.
-SMALL = "mlp-8a8w"
-ASKED = {**SUITE, **REALISTIC} if WHOLE else {SMALL: SUITE[SMALL]}
+PROGRAMS = {**SUITE, **REALISTIC}
 
 
 def lower_by_script(directory: Path) -> None:
     environment = provision_profile("emulator", Progress()).apply(os.environ)
-    argv = [sys.executable, "-m", "tests.plain_script", str(directory), *ASKED.values()]
+    argv = [sys.executable, "-m", "tests.plain_script", str(directory), *PROGRAMS.values()]
     variables = {**environment, "PYTHONUTF8": "1"}
     run_to_end(argv, timeout_s=3000, env=variables)
 
@@ -66,19 +61,14 @@ def lower_by_ci(directory: Path, *options: str) -> None:
 @pytest.fixture(scope="module")
 def programs(make_once: MakeOnce) -> dict[str, Path]:
     """Where each way of lowering leaves its programs."""
-    script = make_once("plain-script", lower_by_script)
-    if not WHOLE:
-        patched = make_once("suite", run_suite) / "kept"
-        plain = make_once("unsupported", try_unsupported) / "kept"
-        return {"script": script, "patched": patched, "plain": plain}
     return {
-        "script": script,
+        "script": make_once("plain-script", lower_by_script),
         "patched": make_once("plain-patched", lower_by_ci),
         "plain": make_once("plain-plain", lambda place: lower_by_ci(place, "--plain")),
     }
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_is_the_plain_script_s(programs: dict[str, Path], name: str) -> None:
     patched, plain = (
         path.read_bytes()
@@ -86,7 +76,7 @@ def test_a_program_is_the_plain_script_s(programs: dict[str, Path], name: str) -
         for path in programs[way].glob(f"{name}-SM8650/artifact/program.pte")
     )
     script = sign_by_content(
-        (programs["script"] / f"{ASKED[name].replace(':', '-')}.pte").read_bytes()
+        (programs["script"] / f"{PROGRAMS[name].replace(':', '-')}.pte").read_bytes()
     )
     if name in REORDERED:
         for made in (patched, plain):

@@ -29,6 +29,7 @@ def replay(repository: Repository, span: str) -> Savings:
     return Savings(tuple(replay_step(step, repository.rules, {}) for step in steps))
 
 
+@pytest.mark.nightly
 def test_the_last_commits_of_this_project_skip_nothing_that_changed() -> None:
     repository = Repository(ROOT, read_rules())
     try:
@@ -63,7 +64,6 @@ def touches_qualcomm(step: Replayed, imported: set[str]) -> bool:
     return any(QUALCOMM.search(path) or path in imported for path in paths)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not EXECUTORCH, reason="EXECUTORCH_ROOT names no checkout")
 def test_upstream_s_qnn_jobs_are_saved_and_no_change_of_qualcomm_s_is_skipped() -> None:

@@ -49,6 +49,7 @@ def judged(report: Report) -> Any:
     return data, cases, controls, report.ok
 
 
+@pytest.mark.nightly
 def test_shards_come_to_what_a_whole_run_does(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(POLICY)
     code, whole = run(tmp_path / "whole")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -224,7 +223,7 @@ def test_a_wrong_latency_of_a_run_ends_the_process(model: Path) -> None:
     assert ended.returncode == -6
 
 
-@pytest.mark.skipif("QNN_CI_ONNX_ALL" not in os.environ, reason="QNN_CI_ONNX_ALL is not set")
+@pytest.mark.nightly
 def test_every_soc_of_the_table_is_one_that_qnn_prepares_for(tmp_path: Path) -> None:
     model = write_conv(tmp_path / "conv.onnx")
     for name, soc in read_options().socs.items():

@@ -21,7 +21,6 @@ ROOT = os.environ.get("EXECUTORCH_ROOT", "")
 MAIN = "cff6f4dd32e630945b7188512c1f2b4f102b05ad"
 POLICY = read_policy("parity", ParityPolicy)
 WALKS = [
-    pytest.mark.slow,
     pytest.mark.skipif(not ROOT, reason="EXECUTORCH_ROOT names no clone of pytorch/executorch"),
 ]
 

@@ -100,20 +100,21 @@ def test_without_a_newer_pin_nothing_happens(project: Project) -> None:
 # -- nightly, images, release, sign ----------------------------------------------------------------
 
 
-def test_the_nightly_run_has_every_lowering_choice(project: Project) -> None:
+def test_the_nightly_run_has_the_tests_that_take_long(project: Project) -> None:
     project.github.github = {"event_name": "schedule", "event": {}}
     document = read_workflow("nightly")
-    document.data["jobs"] = {"choices": document.data["jobs"]["choices"]}
-    assert list_results(project.github.run_document(document)) == {"choices": "success"}
+    document.data["jobs"] = {name: document.data["jobs"][name] for name in ("long", "emulator")}
+    both = dict.fromkeys(document.data["jobs"], "success")
+    assert list_results(project.github.run_document(document)) == both
+    folders = ("upstream", "device", "gate", "builds", "onnx")
     assert project.ran == [
-        "tests tests/integration/emulator/test_lowering_choices.py",
-        "tests tests/integration/upstream",
-        "tests tests/integration/device",
+        f"tests {' '.join(f'tests/integration/{one}' for one in folders)}",
         "bench device",
         "bench upstream",
+        "tests tests/integration/emulator",
     ]
     project.end_with({"tests": {"code": 1}})
-    assert list_results(project.github.run_document(document)) == {"choices": "failure"}
+    assert list_results(project.github.run_document(document)) == dict.fromkeys(both, "failure")
 
 
 def test_the_nightly_run_reads_real_wheels(project: Project) -> None:
