@@ -28,7 +28,7 @@ def _rows(kind: str, text: str) -> Mapping[str, Operator]:
 
 # ONNX's RMSNormalization needs an opset in which onnxruntime draws no random numbers, which the
 # prediction of noise does. Which of these a backend takes:
-# docs/findings/operators.md, docs/reference/onnx.md.
+# docs/findings/operators.md, docs/findings/onnx.md.
 OPERATORS: Mapping[str, Operator] = {
     **_rows(
         "unary",

@@ -1,6 +1,6 @@
 """Will a runtime load a program on a SoC? Pure: facts in, an answer with a row per axis out.
 
-The rules, and what they rest on (docs/guides/inspect.md has the tables):
+The rules, and what they rest on (docs/findings/versions.md has the tables):
 
 - Build: a runtime loads what its own or an older QNN compiled. All 25 pairs of QNN 2.47 to 2.51
   behave so on the emulator; a context whose backend API alone is newer is refused, one whose core

@@ -5,7 +5,7 @@ A program rounds otherwise than the eager model, by a step here and there, and w
 output depends on the model. So the eager model is run several times with such errors put in at
 random, and its outputs show how much error is honest, without a program and without recorded
 figures. Each constant was found by comparing with programs on the HTP emulator of QNN 2.49.40;
-docs/reference/emulator.md has the table of predictions and measurements.
+docs/findings/gate.md has the table of predictions and measurements.
 """
 
 from __future__ import annotations

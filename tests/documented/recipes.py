@@ -148,6 +148,7 @@ SERVED = (setups.serve_artifacts,)
 ACCEPTED = (*SERVED, setups.accept_licences)
 FETCHED = (*SERVED, setups.fetch_all)
 SIGNED = (setups.give_signer, setups.sign)
+ONE_TEST = dict.fromkeys(("tests/unit/ci/judging", "tests/static/test_links.py"), ("tests/unit",))
 OURS = {"setup": (setups.use_our_store,), "packages": TORCH}
 MODELS = {"setup": MODEL_RUN, "packages": TORCH}
 BUILDS = {"setup": BUILD, "packages": TORCH, "needs": (*COMPILERS, "aarch64-linux-gnu-g++")}
@@ -279,6 +280,7 @@ RECIPES = (
         packages=TORCH,
     ),
     Recipe("build_android test_emulator", (*BUILD, *MODEL_RUN), "[1-9] passed", packages=TORCH),
+    Recipe("lost.py:positions", says="broadcast-add-before-norm", code=1, **MODELS),
     Recipe("--model resnet", says="2 passed", adds="--scheme fp16", **MODELS),
     Recipe("^nox -s test_emulator", says="[1-9] passed.*index.html", **MODELS),
     Recipe("nox -s test_onnx", MODEL_RUN, "[1-9] passed.*index.html", packages=LANE),
@@ -286,7 +288,6 @@ RECIPES = (
     # A program of upstream's is not ours to ship.
     Recipe("test_llm -- --program", says="no program", code=2, packages=TORCH),
     Recipe("nox -s test_llm", says="[1-9] passed.*index.html", **MODELS),
-    Recipe("python net.py", **MODELS),
     Recipe(
         "qnn_wheel_runner",
         (*RUNNER, setups.keep_artifacts, setups.take_program),
@@ -384,6 +385,7 @@ RECIPES = (
     Recipe("nox -s test_trained", elsewhere=".github/workflows/nightly.yml"),
     Recipe("bench -- parity", (setups.shrink_bench,), "whole tree, nothing kept", packages=TORCH),
     Recipe("nox -s (tests|unit)$", says="1 passed"),
+    Recipe("nox -s (tests|unit) -- tests/", says="1 passed", fill=ONE_TEST),
     Recipe("nox -s lint", elsewhere=".ci/run"),
     Recipe("nox -s release", elsewhere=".github/workflows/release.yml"),
     Recipe("-s mutants", (setups.shrink_judging,), r"ci/judging +2 +1 +1 +0 +0 +0 +50\.0\n"),

@@ -100,8 +100,8 @@ def write_suite(stage: Stage, rows: str, lane: str = "emulator") -> None:
 
 
 def write_models(stage: Stage) -> None:
-    """Write net.py of docs/reference/emulator.md, net.onnx of one node, and a report."""
-    (stage.project / "net.py").write_text(read_block("docs/reference/emulator.md"))
+    """Write net.py of docs/guides/pytorch.md, net.onnx of one node, and a report."""
+    (stage.project / "net.py").write_text(read_block("docs/guides/pytorch.md"))
     record_report(stage)
     try:
         import onnx

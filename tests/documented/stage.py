@@ -28,7 +28,10 @@ from packaging.requirements import Requirement
 
 from tests.documented.pages import ROOT
 
-FOLDERS = ("ci", "docs", "manifests", "provisioning", "tests/bench", "tests/mutants")
+FOLDERS = (
+    *("ci", "docs", "manifests", "provisioning"),
+    *("tests/bench", "tests/mutants", "tests/realistic"),
+)
 FILES = ("nox", "noxfile.py", "pyproject.toml", "README.md", "LICENSE", "tests/plain_script.py")
 BORROWED = ("core", "lowering", "onnx", "test", "unit")
 KEPT = ("PIP_", "SSL_", "REQUESTS_", "CURL_", "LANG", "TMPDIR", "http", "HTTP", "NO_PROXY")

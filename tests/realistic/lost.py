@@ -1,4 +1,4 @@
-"""The smallest models that lose accuracy for the reasons that docs/localise.md gives."""
+"""The smallest models that lose accuracy for the reasons that docs/findings/faults.md gives."""
 
 from __future__ import annotations
 
@@ -48,3 +48,15 @@ class Positions(nn.Module):
 
 def positions() -> Made:
     return vary(Positions(), (2, 24, 64))
+
+
+class Expanded(Positions):
+    """The same with a position for each row of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(self.positions.expand(2, -1, -1).clone())
+
+
+def expanded() -> Made:
+    return vary(Expanded(), (2, 24, 64))

@@ -171,6 +171,7 @@ def start_lane(verb: Verb, args: argparse.Namespace, folder: Path) -> None:
     args.policy = args.policy and (None if str(args.policy) == "qnn.toml" else ROOT / args.policy)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        (folder / "tests").symlink_to(ROOT / "tests")
         Path("net.py").write_text("def factory(): ...\n")
         Path("net.onnx").touch()
         patch.setattr(load_verb(verb), "run", stop)
@@ -242,12 +243,21 @@ def test_the_test_suite_runs_a_command_of_every_verb() -> None:
     assert run >= VERBS["qnn-ci"].keys()
 
 
-def test_every_session_of_the_readme_is_shown_in_a_command() -> None:
-    table = (ROOT / "README.md").read_text("utf-8").partition("## Sessions")[2]
+def list_named(table: str) -> set[str]:
+    """The names in the first column of a table."""
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)} - {"nox"}
-    assert {"test_emulator", "bench"} <= named
+    return {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+
+
+def test_the_page_of_sessions_has_each_session_and_verb_and_a_command_shows_each_session() -> None:
+    page = (ROOT / "docs" / "reference" / "sessions.md").read_text("utf-8")
+    sessions, _, verbs = page.partition("## Verbs")
+    named = list_named(sessions)
+    assert named == list_sessions() - {"environments"}
     assert named <= {name for command in list_shown() for name in command.sessions}
+    own = {name.replace("_", "-") for name in named}
+    assert VERBS["qnn-ci"].keys() <= list_named(verbs) | own
+    assert list_named(verbs) <= VERBS["qnn-ci"].keys()
 
 
 def test_every_session_that_a_message_or_workflow_names_is_there() -> None:

@@ -54,6 +54,12 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert broken_links(page) == []
 
 
+def test_the_index_lists_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    listed = {index.parent / link for link in links_of(index.read_text("utf-8"))}
+    assert {index, *listed} >= {page for page in PAGES if page.parent != ROOT}
+
+
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(

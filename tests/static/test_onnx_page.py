@@ -1,6 +1,6 @@
-"""The tables of docs/reference/onnx.md are those of manifests/policies and the provider's answers.
+"""The tables of docs/reference/onnx.md and docs/findings/onnx.md are those of the data.
 
-``python -m tests.static.test_onnx_page`` writes them into the page.
+``python -m tests.static.test_onnx_page`` writes them into the pages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from ci.onnx.fallback import read_notes
 from ci.onnx.options import Option, read_options
 from tests.qnn_provider.table import Answer, Operator, read_operators
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "onnx.md"
+DOCS = Path(__file__).parents[2] / "docs"
+REFERENCE, FINDINGS = DOCS / "reference" / "onnx.md", DOCS / "findings" / "onnx.md"
 OPTIONS = (
     "| option | values | default | since | what it does | wrong value |\n" + "|---" * 6 + "|\n"
 )
@@ -21,14 +22,19 @@ OPERATORS = "| operator | taken | refused | notes |\n|---|---|---|---|\n"
 SPECIAL = re.compile(r"([*_<>|$`])")
 
 
-def render_page(page: str) -> str:
-    """``page`` with the rows of its tables as the data has them."""
+def render_options(page: str) -> str:
+    """``page`` with the rows of its tables as manifests/policies/onnx-options.toml has them."""
     table = read_options()
     for options in (table.provider, table.session, table.run):
         first = _mark(options[0].name)
         pattern = re.compile(re.escape(OPTIONS + f"| {first} |") + r".*\n(?:\| .*\n)*")
         page, found = pattern.subn(lambda _, rows=options: OPTIONS + _rows(rows), page)
         assert found == 1, first
+    return page
+
+
+def render_operators(page: str) -> str:
+    """``page`` with the rows of its table as tests/qnn_provider/operators.toml has them."""
     rows = "".join(map(_operator_row, read_operators().operator))
     pattern = re.compile(re.escape(OPERATORS) + r"(?:\| .*\n)*")
     page, found = pattern.subn(lambda _: OPERATORS + rows, page)
@@ -81,11 +87,16 @@ def _escape(text: str) -> str:
     return SPECIAL.sub(r"\\\1", text)
 
 
+RENDERED = {REFERENCE: render_options, FINDINGS: render_operators}
+
+
 def test_the_tables_of_the_page_are_those_of_the_data() -> None:
-    page = PAGE.read_text("utf-8")
     hint = "run `python -m tests.static.test_onnx_page`"
-    assert render_page(page) == page, hint
+    for path, render in RENDERED.items():
+        page = path.read_text("utf-8")
+        assert render(page) == page, hint
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render_page(PAGE.read_text("utf-8")), "utf-8")
+    for path, render in RENDERED.items():
+        path.write_text(render(path.read_text("utf-8")), "utf-8")

@@ -1,4 +1,4 @@
-"""Every error message that docs/reference/provisioning.md shows is one that the program says."""
+"""Every error message that the pages on provisioning show is one that the program prints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.provisioned import provision_one
 from tests.stand_ins.toolchains import World
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "provisioning.md"
+ROOT = Path(__file__).parents[3]
+PAGES = ("reference/provisioning.md", "guides/air-gapped.md", "guides/toolchains.md")
+TEXT = "\n".join((ROOT / "docs" / page).read_text("utf-8") for page in PAGES)
 YES = Options(accept_licence=True)
 
 
@@ -136,7 +138,7 @@ def say_unfit_installation(world: World, server: BadServer) -> str:
 
 
 def say_no_compiler(world: World, server: BadServer) -> str:
-    manifest = PAGE.parents[2] / "manifests" / "toolchains" / "libatomic.toml"
+    manifest = ROOT / "manifests" / "toolchains" / "libatomic.toml"
     shutil.copy(manifest, world.manifests / "toolchains")
     return message_of(lambda: fetch(Options(offline=True), "libatomic"))
 
@@ -145,18 +147,18 @@ SCENARIOS = [value for name, value in list(globals().items()) if name.startswith
 
 
 def blocks() -> list[str]:
-    found = re.findall(r"^```error\n(.*?)\n```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(found) == PAGE.read_text().count("```error")
+    found = re.findall(r"^```error\n(.*?)\n```$", TEXT, re.MULTILINE | re.DOTALL)
+    assert len(found) == TEXT.count("```error")
     return found
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_the_page_shows_what_the_program_says(
+def test_the_pages_show_what_the_program_says(
     world: World, server: BadServer, scenario: Callable[[World, BadServer], str]
 ) -> None:
     said = general(scenario(world, server), world, server)
     assert said in blocks(), said
 
 
-def test_the_page_shows_no_other_message() -> None:
+def test_the_pages_show_no_other_message() -> None:
     assert len(blocks()) == len(SCENARIOS)

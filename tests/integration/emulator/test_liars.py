@@ -37,7 +37,7 @@ SOME = {
 ASKED = read_emulator_policy().suite if WHOLE else SOME
 CASES = sum(map(len, ASKED.values()))
 
-# Below the noise of a case, as docs/reference/emulator.md says: how many cases accept it, at most.
+# Below the noise of a case, as docs/findings/gate.md says: how many cases accept it, at most.
 BELOW_THE_NOISE = {
     "a gain of 0.1 %": 8,
     "rounded to bfloat16": 8,

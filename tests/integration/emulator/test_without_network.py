@@ -1,4 +1,4 @@
-"""From an empty machine to a verdict by the ``shell`` blocks of docs/reference/provisioning.md.
+"""From an empty machine to a verdict by the ``shell`` blocks of docs/guides/air-gapped.md.
 
 A network namespace has two mirrors on loopback; every other address is refused.
 
@@ -18,9 +18,8 @@ import pytest
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "reference" / "provisioning.md").read_text("utf-8")
-SECTION = PAGE.partition("## Without a network")[2].partition("\n## ")[0]
-PREPARING, ISOLATED = re.findall(r"```shell\n(.*?)```", SECTION, re.DOTALL)
+PAGE = (ROOT / "docs" / "guides" / "air-gapped.md").read_text("utf-8")
+PREPARING, ISOLATED = re.findall(r"```shell\n(.*?)```", PAGE, re.DOTALL)
 NAMESPACES = (["unshare", "-rn"], ["sudo", "-n", "unshare", "-n"])
 INSIDE = """
 ip link set lo up
