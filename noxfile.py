@@ -43,6 +43,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 # process that has imported torch, so they run in one worker; integration tests come first.
 PARALLEL = ("-n3", "--dist", "loadfile", "--no-loadscope-reorder")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
+MKDOCS = "mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml"
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
 # Gigabytes, of use only where QNN's libraries for hosts run.
 LARGE = ("lowering", "onnx", "test")
@@ -414,7 +415,7 @@ def run_tests(session: nox.Session, group: str, *words: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Run ruff, mypy, import-linter, check workflows and scripts, and test what pages say."""
+    """Run ruff, mypy and import-linter; check workflows, scripts and pages."""
     started.append(session.name)
     programs = make_environment(session, "lint").parent
     env = {"PYTHONPATH": str(ROOT)}
@@ -428,6 +429,7 @@ def lint(session: nox.Session) -> None:
         "mypy",
         "lint-imports",
         "python -m tests.workflows",
+        MKDOCS,
         "hadolint --no-color docker/Dockerfile",
         "python -m pytest -q tests/static tests/unit/test_house.py",
     ):
@@ -546,7 +548,7 @@ def docker_shell(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def release(session: nox.Session) -> None:
-    """Build sdist, wheel and the SBOM of what they need, into dist/."""
+    """Build sdist, wheel and the SBOM into dist/, and the pages into build/site."""
     started.append(session.name)
     python = make_environment(session, "release")
     core = make_environment(session, "core")
@@ -556,6 +558,8 @@ def release(session: nox.Session) -> None:
     words = ["environment", str(core), "--pyproject", "pyproject.toml", "--output-reproducible"]
     sbom = ["--output-file", "dist/sbom.cdx.json"]
     session.run(str(python.with_name("cyclonedx-py")), *words, *sbom)
+    program, *words = shlex.split(MKDOCS)
+    session.run(str(python.with_name(program)), *words)
 
 
 @nox.session(default=False)

@@ -769,7 +769,7 @@ def test_a_release_is_made_of_the_last_commit(linux: ModuleType, tmp_path: Path)
     session = Recorder(tmp_path, "release")
     make(linux, session, "release", "core")
     linux.release.func(session)
-    commit, build, sbom = session.ran
+    commit, build, sbom, site = session.ran
     assert commit.words == ("git", "log", "-1", "--format=%ct")
     assert commit.options == {"silent": True, "external": True}
     programs = tmp_path / ".nox/release/bin"
@@ -782,6 +782,7 @@ def test_a_release_is_made_of_the_last_commit(linux: ModuleType, tmp_path: Path)
         *("--pyproject", "pyproject.toml", "--output-reproducible"),
         *("--output-file", "dist/sbom.cdx.json"),
     )
+    assert site.words[:3] == (str(programs / "mkdocs"), "build", "--strict")
     assert linux.started == ["release"]
 
 
@@ -800,9 +801,9 @@ def test_lint_runs_every_program_of_its_environment(linux: ModuleType, tmp_path:
     make(linux, session, "lint")
     linux.lint.func(session)
     programs = tmp_path / ".nox" / "lint" / "bin"
-    assert [str(Path(one.words[0]).parent) for one in session.ran] == [str(programs)] * 7
+    assert [str(Path(one.words[0]).parent) for one in session.ran] == [str(programs)] * 8
     assert all(one.options["env"]["PYTHONPATH"] == str(ROOT) for one in session.ran)
     assert [Path(one.words[0]).name for one in session.ran] == [
-        *("ruff", "ruff", "mypy", "lint-imports", "python", "hadolint", "python")
+        *("ruff", "ruff", "mypy", "lint-imports", "python", "mkdocs", "hadolint", "python")
     ]
     assert linux.started == ["lint"]

@@ -181,6 +181,7 @@ DIST = {
     "dist/executorch_qnn_ci-1.2.3.tar.gz": "x",
     "dist/executorch_qnn_ci-1.2.3-py3-none-any.whl": "x",
     "dist/sbom.cdx.json": "{}",
+    "build/site/index.html": "x",
 }
 
 
