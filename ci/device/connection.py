@@ -22,6 +22,7 @@ from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 
 ANSWER_S = 60.0  # for a script that only asks
 PUSH_S_PER_MIB = 10.0
+BEGUN = b"qnn-ci-begun\n"  # a login shell may greet before it
 ENDED = re.compile(rb"\nqnn-ci-ended (\d+)\n")
 NO_ROOM = re.compile(r"No space left|Disk quota|not enough space")
 PHONE_PLACE, BOARD_PLACE = "/data/local/tmp/qnn-ci", "qnn-ci"  # the board's is below the home
@@ -59,7 +60,7 @@ class Device:
         Raises ToolError if the device cannot be reached or the connection breaks, StoreError if
         the device has no room.
         """
-        whole = f"( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
+        whole = f"echo {BEGUN.decode()}( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
         ended = run_streams([*self.client, whole], data=data, timeout_s=timeout_s)
         marks = ENDED.findall(b"\n" + ended.stderr)
         said = ENDED.sub(b"", b"\n" + ended.stderr).decode("utf-8", "replace").strip()
@@ -76,7 +77,7 @@ class Device:
                 why=said.splitlines()[-1],
                 fix=f"free space there, or remove {self.place} on it",
             )
-        return Answer(int(marks[-1]), ended.stdout, said)
+        return Answer(int(marks[-1]), ended.stdout.partition(BEGUN)[2], said)
 
     def ask(self, script: str, *, data: bytes | Path = b"", timeout_s: float = ANSWER_S) -> bytes:
         """Return what a script that has to succeed wrote. Raises ToolError, StoreError."""
@@ -178,9 +179,11 @@ def open_device(word: str, place: str = "") -> Device:
     host, port = split_port(rest)
     client = require_client("ssh", "install OpenSSH's client (Debian, Ubuntu: openssh-client)")
     # A host key that is not known and a password are refused: neither can be asked for here.
-    options = ("-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes")
+    # A board that loses power ends no connection: the client asks it every ten seconds.
+    safe = ("-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes")
+    alive = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=6")
     ports = ("-p", port) if port else ()
-    return Device(word, (client, *options, *ports, "--", host), place or BOARD_PLACE)
+    return Device(word, (client, "-T", *safe, *alive, *ports, "--", host), place or BOARD_PLACE)
 
 
 def split_port(host: str) -> tuple[str, str]:

@@ -33,6 +33,7 @@ LEASE_S, GRACE_S, PAUSE_S = 900, 30.0, 5.0
 PROGRAM, LISTED, LOG, LATE = "program.pte", "input_list.txt", "log.txt", "late"
 TIMES, MEMORY, BEFORE, AFTER = "times.etdp", "memory.txt", "before.txt", "after.txt"
 SYSTEM, SYSTEM_MARK = "system_log.txt", "---- the device's system log\n"
+CODE = "code"  # sent last: what comes before it is whole
 KEPT = (LATE, SPEED, TIMES, MEMORY, BEFORE, AFTER, SYSTEM)  # besides outputs and log, if written
 STARTS, RUNS = 3, 10  # on a device, if the call or the model's entry asks for no other number
 MOST_BYTES = 2**30  # of what comes back besides outputs: logs
@@ -114,8 +115,8 @@ if [ $code != 0 ] || [ -z "$(ls {outputs})" ]; then
   if command -v logcat >/dev/null; then logcat -d -v brief -T "$since"; else dmesg; fi 2>/dev/null |
     grep -iE {about} | tail -n {lines} > {system} || true
 fi
-echo "$code" > {outputs}/code
-tar -c -f - {outputs} {log} $(ls {kept} 2>/dev/null)
+echo "$code" > {code}
+tar -c -f - {outputs} {log} $(ls {kept} 2>/dev/null) {code}
 """
 ABOUT = "'qnn|fastrpc|adsprpc|cdsp|remoteproc|executorch'"  # what the system's log has on the DSP
 SYSTEM_LINES = 100
@@ -281,7 +282,11 @@ class DeviceProgram:
         except ToolError as error:
             raise self.explain(error) from error
         place = self.program.directory
-        late, code = self.unpack(archive, place)
+        try:
+            late, code = self.unpack(archive, place)
+        except (tarfile.TarError, ValueError) as error:
+            name = self.runner.device.name
+            raise RunError(f"{name} sent no archive of a run: {error}", lacks=name) from error
         if late:
             raise RunError(f"the runner was ended on the device after {self.timeout_s:.0f} s")
         if code:
@@ -336,6 +341,7 @@ class DeviceProgram:
             outputs=OUTPUTS,
             log=LOG,
             late=LATE,
+            code=CODE,
             memory=MEMORY,
             before=BEFORE,
             after=AFTER,
@@ -352,33 +358,34 @@ class DeviceProgram:
 
     def unpack(self, archive: bytes, place: Path) -> tuple[bool, int]:
         """Write the outputs and the log of a run; return whether it was ended, and its exit code.
+        Raises TarError and ValueError for what no run sends.
 
         Nothing but plain files by the names that a run gives is taken from a device's archive.
         """
         outputs = place / OUTPUTS
         shutil.rmtree(outputs, ignore_errors=True)  # of an earlier run
         outputs.mkdir()
-        code, found = -1, dict[str, bytes]()
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        found = dict[str, bytes]()
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
                 folder, _, name = member.name.rpartition("/")
                 if not member.isfile() or member.size > MOST_BYTES or folder not in {"", OUTPUTS}:
                     continue
                 data = tar.extractfile(member)
                 content = data.read() if data else b""
-                if folder and name == "code":
-                    code = int(content.strip() or b"-1")
-                elif folder and name.endswith(".raw"):
+                if folder and name.endswith(".raw"):
                     (outputs / name).write_bytes(content)
-                elif not folder and name in {LOG, *KEPT}:
+                elif not folder and name in {LOG, *KEPT, CODE}:
                     found[name] = content
+        if CODE not in found:
+            raise ValueError("it ends too early")
         if LOG in found:
             system = found.get(SYSTEM, b"")
             self.program.log.write_bytes(
                 found[LOG] + (SYSTEM_MARK.encode() + system) * bool(system)
             )
         self.note_start(found)
-        return LATE in found, code
+        return LATE in found, int(found[CODE])
 
     def note_start(self, found: Mapping[str, bytes]) -> None:
         """Take down what the files of a start tell of times, memory and heat."""

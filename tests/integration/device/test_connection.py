@@ -5,8 +5,8 @@ import os
 import shutil
 import subprocess
 import tarfile
-import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +52,14 @@ def test_a_script_answers_with_bytes_and_its_exit_code(lab: Lab) -> None:
     with pytest.raises(ToolError, match="exited with 3") as caught:
         lab.device.ask("echo because >&2; exit 3")
     assert caught.value.why == "because"
+
+
+def test_a_greeting_of_the_shell_is_no_part_of_an_answer(here: Lab, files: Path) -> None:
+    tool(here.bin, "greet", '#!/bin/sh\necho Welcome; exec sh -c "$1"\n')
+    greeted = here._replace(device=replace(here.device, client=(*here.device.client[:-2], "greet")))
+    assert greeted.device.call("cat; exit 7", data=b"\0\n") == (7, b"\0\n", "")
+    assert push(greeted, files) == len(BIG) + 3
+    assert push(greeted, files) == 0
 
 
 def test_only_what_a_device_lacks_is_sent(lab: Lab, files: Path) -> None:
@@ -137,10 +145,8 @@ def test_a_board_that_is_not_reached(board: Lab) -> None:
     away = Device("ssh:away", (*board.device.client[:-1], "127.0.0.2"), board.device.place)
     with pytest.raises(ToolError, match="cannot be reached"):
         away.ask("true")
-    slow = time.monotonic()
     with pytest.raises(ToolError, match="did not answer in time"):
-        board.device.ask("sleep 30", timeout_s=0.5)
-    assert time.monotonic() - slow < 10
+        board.device.ask("sleep 600", timeout_s=0.5)
 
 
 def test_a_host_key_that_changed_is_refused(board: Lab, tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ AGAIN = on_each("bundles/*/runner", Path.unlink)  # then it is sent again
 OK, FAILED, ENVIRONMENT = ExitCode.OK, ExitCode.FAILED, ExitCode.ENVIRONMENT
 DF = "echo head; echo '/dev/x 100 90 10 90% /'"
 SUM = '[ "$1" = -c ] && exit 1; exec /usr/bin/sha256sum "$@"'
+TAR = '[ "$1" = -x ] && exec /usr/bin/tar "$@"; /usr/bin/tar "$@" | '
+RUBBISH, HALF = f"{TAR} tr o x", f"{TAR} head -c 700"
 FULL = "echo 'tar: write: No space left on device' >&2; exit 1"
 FAULTS = {
     "another machine": Fault(ENVIRONMENT, "is riscv64", "uname", "echo riscv64"),
@@ -97,6 +99,8 @@ FAULTS = {
     "what a push left": Fault(
         OK, "", spoil=on_each("bundles/*", lambda path: (path / ".part.1/a").mkdir(parents=True))
     ),
+    "an archive that is none": Fault(ENVIRONMENT, "sent no archive", "tar", RUBBISH),
+    "half an archive": Fault(ENVIRONMENT, "sent no archive", "tar", HALF),
     "a signal": Fault(FAILED, "exited with 139 on the device", runner="kill -SEGV $$"),
     "an exit code": Fault(FAILED, "exited with 7 on the device", runner="exit 7"),
     "no output": Fault(FAILED, "output_0_0.raw", runner="exit 0"),
