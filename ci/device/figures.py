@@ -106,7 +106,7 @@ def summarize_starts(
         p90_ms=show(p90),
         p90_spread_ms=show(find_spread(timed, 90)),
         load_ms=show(median(loads)) if loads else None,
-        load_spread_ms=show((max(loads) - min(loads)) / 2) if loads else None,
+        load_spread_ms=show((max(loads) - min(loads)) / 2) if len(loads) > 1 else None,
         loads_ms=tuple(round(one, 4) for one in loads),
         peak_memory_bytes=max(memory, default=None),
         before=starts[0].before,

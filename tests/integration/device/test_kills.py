@@ -17,7 +17,7 @@ import pytest
 from ci.device.bundle import read_bundle
 from ci.device.runner import DeviceRunner
 from provisioning.console.progress import Progress
-from tests.integration.device.conftest import PHONE_BY_DAY, WHOLE, Lab
+from tests.integration.device.conftest import PHONE_BY_DAY, WHOLE, Lab, tool
 from tests.integration.device.test_faults import SIZE
 from tests.integration.device.test_verbs import write_bundle
 
@@ -160,6 +160,21 @@ def test_of_two_computers_at_once_one_waits(lab: Lab, tmp_path: Path) -> None:
     assert [first.finish(), second.finish()] == [OUTPUTS] * 2
     assert (lab.place / "turns").read_text().split() == ["begins", "ends"] * 2
     assert not (lab.place / "lease").exists()
+
+
+def test_a_lease_that_another_takes_meanwhile_is_the_others(here: Lab, tmp_path: Path) -> None:
+    """Between looking at a lease that has ended and breaking it, another computer breaks it."""
+    bundle = read_bundle(write_bundle(tmp_path / "bundle"))
+    runner = DeviceRunner(here.device, bundle, "", Progress())
+    (here.place / "lease").mkdir(parents=True)
+    held = here.place / "lease/held"
+    held.write_text("1000 another-1-a\n")
+    line = "9999999999 another-2-b"
+    swap = f"[ -e '{tmp_path}/swapped' ] || echo {line} > '{held}'; touch '{tmp_path}/swapped'"
+    tool(here.bin, "mv", f'#!/bin/sh\n{swap}\nexec /bin/mv "$@"\n')
+    assert runner.take()
+    assert held.read_text() == f"{line}\n"
+    assert [path.name for path in here.place.iterdir()] == ["lease"]
 
 
 @pytest.mark.parametrize("before", ["", "expired", "fresh"])

@@ -56,7 +56,7 @@ def test_the_first_run_and_warm_up_do_not_count() -> None:
     figures = summarize_starts([Start(9.0, runs)], warm_up=2, iteration=2, emulated=False)
     assert (figures.runs, figures.first_ms, figures.p50_ms) == (4, 90, 2.5)
     assert figures.p90_ms == pytest.approx(3.7)
-    assert (figures.load_ms, figures.load_spread_ms) == (9, 0)
+    assert (figures.load_ms, figures.load_spread_ms) == (9, None)
     figures = summarize_starts([Start(None, runs)], warm_up=0, iteration=4, emulated=True)
     assert (figures.runs, figures.load_ms, figures.emulated) == (7, None, True)
     one = summarize_starts([Start(1.0, (5.0,))], warm_up=0, iteration=1, emulated=False)
