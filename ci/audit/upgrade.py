@@ -12,6 +12,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ci.faults.expected import list_changes
+from ci.faults.known import RIGHT, Fault
 from ci.judging.budget import FIGURES, LEAST, MEASURED, UNITS
 from ci.report.comparison import SEEN_DB
 from ci.report.html import Sheet, SheetRow, render_tables
@@ -33,7 +35,7 @@ NAME = re.compile(r"\s*(\w+)\s*;")
 Verdict = Literal["worse", "better", "other"]
 VERDICTS = ("worse", "better", "other")
 # What counts most; the rest are figures.
-ORDER = ("run", "status", "CPU", "type", "symbols", "SQNR", "SQNR q", "metric")
+ORDER = ("run", "status", "fault", "CPU", "type", "symbols", "SQNR", "SQNR q", "metric")
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -74,6 +76,19 @@ class UpgradeReport(Struct, frozen=True, kw_only=True):
         """Whether a run is missing, or a case no longer passes."""
         grave = {"run", "status"}
         return any(one.verdict == "worse" and one.what in grave for one in self.differences)
+
+
+def compare_faults(faults: Sequence[Fault], old: str, new: str) -> Iterator[Difference]:
+    """Yield the known faults that end otherwise with another QNN, by the table; versions that it
+    does not have are one difference."""
+    rows = [row for one in faults for row in one.tried]
+    if unknown := [qnn for qnn in (old, new) if not any(row.find_end(qnn) for row in rows)]:
+        words = ["", f"not tried with QNN {unknown[0]}: qnn-ci versions-matrix does it"]
+        yield note("known faults", "fault", words, "other")
+        return
+    for subject, before, now in list_changes(faults, old, new):
+        verdict: Verdict = "worse" if before == RIGHT else "better" if now == RIGHT else "other"
+        yield note(subject, "fault", (before, now), verdict)
 
 
 def pair_cases(old: Report, new: Report) -> list[tuple[Case, Case]]:

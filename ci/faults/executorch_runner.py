@@ -14,7 +14,7 @@ from ci.executorch.quantize import find_grids, make_quantizer, quantize_method
 from ci.faults.graph import parse_graph
 from ci.faults.known import REFUSED
 from ci.faults.results import GOOD_8_BITS_DB, GOOD_DB, Item, Output, Result, judge
-from ci.faults.torch_graphs import Bundle, Module, draw_sets
+from ci.faults.torch_graphs import UNKNOWN, Bundle, Module, draw_sets, find_part
 from ci.models.eager import run_eager
 from ci.models.lowering_options import NO_CHOICES
 from ci.models.model import Model
@@ -27,7 +27,7 @@ AROUND = ("executorch_call_delegate", "getitem", "quantize", "view_copy", "to_di
 
 
 class NotTakenError(Exception):
-    """QNN took some node of several graphs not: which one is found one by one."""
+    """QNN did not take a node, and it is not known of which graph: they are tried one by one."""
 
 
 def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]:
@@ -53,7 +53,18 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
     with stage(QNN):
         made, left = lower_and_run(module, sets, scheme, soc)
     if left and len(items) > 1:
-        raise NotTakenError(left)
+        if UNKNOWN in left:
+            raise NotTakenError(left[UNKNOWN])
+        rest = [one for number, one in enumerate(items) if number not in left]
+        others = iter(run_modules(rest, scheme, soc) if rest else ())
+        return [
+            Result(item.text, item.seed, REFUSED, why=left[number])
+            if number in left
+            else next(others)
+            for number, item in enumerate(items)
+        ]
+    if left:
+        return [Result(items[0].text, items[0].seed, REFUSED, why=next(iter(left.values())))]
     steps = [one[0] for one in find_grids(module)] or [0.0] * len(right[0])
     eight = scheme.recipe.activation_bits == 8
     good = GOOD_8_BITS_DB if eight else GOOD_DB
@@ -61,9 +72,6 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
     for item, graph in zip(items, graphs, strict=True):
         places = range(start, start + len(graph.outputs))
         start = places.stop
-        if left:
-            results.append(Result(item.text, item.seed, REFUSED, why=left))
-            continue
         outputs = [
             Output(
                 np.stack([one[n].numpy() for one in right]),
@@ -79,8 +87,9 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
 
 def lower_and_run(
     module: Any, sets: Sequence[Any], scheme: Scheme, soc: str
-) -> tuple[list[list[Any]], str]:
-    """Return the outputs per input set, and which operators were left to the CPU."""
+) -> tuple[list[list[Any]], dict[int, str]]:
+    """Return the outputs per input set. If operators were left to the CPU, nothing runs, and these
+    are named by the number of their graph, or UNKNOWN."""
     with torch.no_grad():
         edge = utils.to_edge_transform_and_lower_to_qnn(
             module,
@@ -90,15 +99,19 @@ def lower_and_run(
             skip_mutable_buffer=True,
         )
     lowered = edge.exported_program().graph_module
-    taken = get_delegation_info(lowered).num_delegated_nodes
-    names = {
-        getattr(node.target, "__name__", str(node.target))
+    left = {
+        find_part(node): f"{name} is left to the CPU"
         for node in lowered.graph.nodes
-        if node.op == "call_function"
+        if node.op == "call_function" and not any(word in (name := _name(node)) for word in AROUND)
     }
-    left = sorted(one for one in names if not any(word in one for word in AROUND))
-    if left or not taken:
-        return [], f"{', '.join(left) or 'everything'} is left to the CPU"
+    if not left and not get_delegation_info(lowered).num_delegated_nodes:
+        left = {UNKNOWN: "everything is left to the CPU"}
+    if left:
+        return [], left
     buffer = edge.to_executorch().buffer  # the program reads it as long as it runs
     program = pybindings._load_for_executorch_from_buffer(buffer)
-    return [[np.array(one) for one in program.run_method("forward", inputs)] for inputs in sets], ""
+    return [[np.array(one) for one in program.run_method("forward", inputs)] for inputs in sets], {}
+
+
+def _name(node: Any) -> str:
+    return getattr(node.target, "__name__", str(node.target))

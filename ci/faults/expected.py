@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from msgspec import Struct
 
-from ci.faults.known import ENDS, RIGHT, WRONG, Fault
+from ci.faults.known import ENDS, RIGHT, WRONG, Fault, Tried
 from ci.faults.results import Item, Result
 
 SEEDS = (21, 22, 23)
@@ -17,9 +16,9 @@ Try = Callable[[str, Sequence[Item]], Iterable[Result]]  # the results of items 
 
 
 class Rerun(Struct, frozen=True, kw_only=True):
-    """How a fault's graph, or its ``mended`` form, ended: most often of SEEDS, with the SQNR and
-    the prediction of the worst. ``expected`` is what the table says; empty if it says nothing about
-    this version of QNN."""
+    """How a fault's graph, or its ``mended`` form, ended with SEEDS: as ``expected`` if all of them
+    did, else as the first that did not, with the SQNR and the prediction of the worst. ``expected``
+    is what the table says; empty if it says nothing about this version of QNN."""
 
     fault: str
     form: str
@@ -54,44 +53,58 @@ class Rerun(Struct, frozen=True, kw_only=True):
 def rerun(faults: Sequence[Fault], frontend: str, qnn: str, attempt: Try) -> Iterator[Rerun]:
     """Try each fault that has a row for this front end, scheme by scheme, and yield how the graph
     and its mended form end."""
-    for fault in faults:
-        for tried in (one for one in fault.tried if one.frontend == frontend):
-            for form, text in ((GRAPH, fault.graph), (MENDED, fault.mended)):
-                if not text:
-                    continue
-                results = list(attempt(tried.scheme, [Item(text, seed) for seed in SEEDS]))
-                end = Counter(one.end for one in results).most_common(1)[0][0]
-                worst = min((one for one in results if one.end == end), key=lambda r: r.sqnr_db)
-                has_db = end in {WRONG, RIGHT}
-                yield Rerun(
-                    fault=fault.name,
-                    form=form,
-                    frontend=frontend,
-                    scheme=tried.scheme,
-                    qnn=qnn,
-                    end=end,
-                    expected=tried.find_end(qnn) if form == GRAPH else RIGHT,
-                    sqnr_db=round(worst.sqnr_db, 1) if has_db else None,
-                    predicted_db=round(worst.predicted_db, 1) if has_db else None,
-                    why=worst.why,
-                )
+    for fault, tried in _list_rows(faults, frontend):
+        for form, text in ((GRAPH, fault.graph), (MENDED, fault.mended)):
+            if not text:
+                continue
+            results = list(attempt(tried.scheme, [Item(text, seed) for seed in SEEDS]))
+            expected = tried.find_end(qnn) if form == GRAPH else RIGHT
+            ends = [one.end for one in results]
+            end = next((one for one in ends if expected and one != expected), ends[0])
+            worst = min((one for one in results if one.end == end), key=lambda r: r.sqnr_db)
+            has_db = end in {WRONG, RIGHT}
+            yield Rerun(
+                fault=fault.name,
+                form=form,
+                frontend=frontend,
+                scheme=tried.scheme,
+                qnn=qnn,
+                end=end,
+                expected=expected,
+                sqnr_db=round(worst.sqnr_db, 1) if has_db else None,
+                predicted_db=round(worst.predicted_db, 1) if has_db else None,
+                why=worst.why,
+            )
 
 
 def list_tried(faults: Sequence[Fault], frontend: str) -> Iterator[Rerun]:
     """Yield how each graph ended by the table alone, as if it had been run."""
+    for fault, tried in _list_rows(faults, frontend):
+        for end in ENDS:
+            for qnn in tried[end]:
+                yield Rerun(
+                    fault=fault.name,
+                    form=GRAPH,
+                    frontend=frontend,
+                    scheme=tried.scheme,
+                    qnn=qnn,
+                    end=end,
+                    expected=end,
+                )
+
+
+def _list_rows(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Tried]]:
+    return [(one, row) for one in faults for row in one.tried if row.frontend == frontend]
+
+
+def list_changes(faults: Sequence[Fault], old: str, new: str) -> Iterator[tuple[str, str, str]]:
+    """Yield what the table says of two versions of QNN where it is not the same: the fault with its
+    front end and scheme, how it ended with the old one, and how with the new one."""
     for fault in faults:
-        for tried in (one for one in fault.tried if one.frontend == frontend):
-            for end in ENDS:
-                for qnn in getattr(tried, end):
-                    yield Rerun(
-                        fault=fault.name,
-                        form=GRAPH,
-                        frontend=frontend,
-                        scheme=tried.scheme,
-                        qnn=qnn,
-                        end=end,
-                        expected=end,
-                    )
+        for tried in fault.tried:
+            before, now = tried.find_end(old), tried.find_end(new)
+            if before and now and before != now:
+                yield f"{fault.name} ({tried.frontend} {tried.scheme})", before, now
 
 
 class VersionsMatrix(Struct, frozen=True, kw_only=True):

@@ -256,8 +256,10 @@ def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return pooling of a picture."""
     if len(maker.shapes[x]) != 4:
         return None
-    kernel = maker.dice.choice((2, 3))
-    return node(operator, x, kernel=kernel, stride=maker.dice.choice((1, 2)))
+    sizes = {"kernel": maker.dice.choice((2, 3)), "stride": maker.dice.choice((1, 2))}
+    if operator == "avg_pool" and maker.dice.random() < 0.5:
+        sizes |= {"pad": 1, "counts_pad": maker.dice.choice((0, 1))}
+    return node(operator, x, **sizes)
 
 
 def make_reshape(maker: Maker, operator: str, x: Name) -> Node | None:

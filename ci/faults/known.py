@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from msgspec import Struct
 
-from ci.faults.graph import Graph, Shape, parse_graph
+from ci.faults.graph import Graph, Node, Shape, parse_graph
 from ci.faults.operators import OPERATORS
-from ci.models.graph_steps import Operand, Step
+from ci.models.graph_steps import Operand, Step, measure_step
 from ci.models.schemes import Scheme
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy
-from provisioning.versions import is_version
+from provisioning.versions import is_same, is_version
 
 POLICY = "faults"
 Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
@@ -29,16 +29,19 @@ WRONG, RIGHT, REFUSED, CRASHED = "wrong", "right", "refused", "crashed"
 ENDS = (WRONG, RIGHT, REFUSED, CRASHED)
 
 # How a constant operand relates to the other operand of an operator.
-Relation = Literal["", "any", "whole", "over_batch", "over_rows", "scalar"]
+Relation = Literal["", "any", "first", "whole", "over_batch", "over_rows", "scalar"]
 
 
 class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     """``operators`` are names of ci.faults.operators, several for one place joined by ``|``; the
     rest is about the first: how its constant operand relates to the other (``over_batch``: it has
     no or one element along the first axis, of 2 or more, and more along others; ``over_rows``: it
-    has elements along the last axis alone), the least size of the first axis, the ranks of its
-    result if not all, the least magnitude that the constant reaches, and what may not give what it
-    reads. ``kernel`` is the least size of a convolution's kernel."""
+    has elements along the last axis alone; ``first``: it is the first operand), the least size of
+    the first axis, the ranks of its result if not all, the least magnitude that the constant
+    reaches, and what may not give what it reads. ``not_before`` is what may not read the result of
+    the last operator. ``numbers`` are the least and the largest
+    magnitude of an argument of torch's operator, wherever in the chain it is, or of what
+    ci.models.graph_steps.measure_step adds: a pair for all numbers of a list, or one each."""
 
     operators: tuple[str, ...]
     schemes: tuple[str, ...]
@@ -47,7 +50,8 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     ranks: tuple[int, ...] = ()
     min_magnitude: float = 0.0
     not_after: tuple[str, ...] = ()
-    kernel: int = 0
+    not_before: tuple[str, ...] = ()
+    numbers: dict[str, tuple[tuple[float, float], ...]] = {}
 
     @property
     def chain(self) -> list[list[str]]:
@@ -67,9 +71,11 @@ class Tried(Struct, frozen=True, forbid_unknown_fields=True):
 
     def find_end(self, qnn: str) -> str:
         """Return how it ended with a version of QNN; empty if it was not tried."""
-        # A library and a program name their build: v2.49.40.260810104044.
-        short = ".".join(qnn.removeprefix("v").split(".")[:3])
-        return next((end for end in ENDS if short in getattr(self, end)), "")
+        return next((end for end in ENDS if any(is_same(qnn, one) for one in self[end])), "")
+
+    def __getitem__(self, end: str) -> tuple[str, ...]:
+        """The versions with which it ended so."""
+        return cast("tuple[str, ...]", getattr(self, end))
 
 
 class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -132,7 +138,7 @@ def find_problems(fault: Fault) -> Iterator[str]:
         yield "the pattern has no scheme"
     if not fault.name.replace("-", "").isalnum() or fault.name != fault.name.lower():
         yield "a name has small letters, digits and hyphens"
-    for place in (*pattern.chain, pattern.not_after):
+    for place in (*pattern.chain, pattern.not_after, pattern.not_before):
         yield from (f"there is no operator {one!r}" for one in place if one not in OPERATORS)
     known = {one.value for one in Scheme}
     used = (*pattern.schemes, *(one.scheme for one in fault.tried))
@@ -153,7 +159,7 @@ def find_problems(fault: Fault) -> Iterator[str]:
 
 def _find_tried_problems(fault: Fault) -> Iterator[str]:
     for tried in fault.tried:
-        versions = [one for end in ENDS for one in getattr(tried, end)]
+        versions = [one for end in ENDS for one in tried[end]]
         yield from (f"{one!r} is no version of QNN" for one in versions if not is_version(one))
         if len(set(versions)) < len(versions):
             yield "a version of QNN ended in two ways"
@@ -179,7 +185,9 @@ def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[Found]:
     found = []
     for last in steps:
         chain = _follow(pattern.chain, last, by_name)
-        if chain and _fits(pattern, chain[0], by_name):
+        readers = {one.operator for one in steps if last.name in one.sources}
+        fits = chain and readers.isdisjoint(pattern.not_before)
+        if fits and _fits(pattern, chain[0], by_name) and _has_numbers(pattern, chain):
             found.append(Found(tuple(chain)))
     return found
 
@@ -209,13 +217,24 @@ def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
         and (not pattern.ranks or len(whole) in pattern.ranks)
         and magnitude >= pattern.min_magnitude
         and before.isdisjoint(pattern.not_after)
-        and step.kernel >= pattern.kernel
     )
+
+
+def _has_numbers(pattern: Pattern, chain: Sequence[Step]) -> bool:
+    """Whether arguments of the chain are within the limits of a pattern."""
+    for name, limits in pattern.numbers.items():
+        found = next((one.numbers[name] for one in chain if one.numbers.get(name)), ())
+        pairs = limits * len(found) if len(limits) == 1 else limits
+        if not found or len(found) < len(pairs):
+            return False
+        if not all(least <= abs(n) <= most for n, (least, most) in zip(found, pairs, strict=False)):
+            return False
+    return True
 
 
 def relate(step: Step) -> set[str]:
     """Return how a step's constant operands relate to its result: values of Relation."""
-    found: set[str] = set()
+    found = {"first" for one in step.operands[:1] if one.constant}
     rank = len(step.shape)
     for one in step.operands:
         if not one.constant:
@@ -244,11 +263,32 @@ def describe(graph: Graph) -> list[Step]:
             tensor = graph.tensors.get(read)
             largest = abs(tensor.value) if tensor and tensor.value is not None else 3.0
             operands.append(Operand(shapes[read], graph.is_constant(read), largest))
-        kernel = max(shapes[node.reads[1]][2:], default=0) if node.operator == "conv" else 0
-        sources = tuple(read if read in graph.nodes else "" for read in node.reads)
+        sources = [read if read in graph.nodes else "" for read in node.reads]
+        if len(node.reads) == 1 and node.operator == "pow":
+            operands.insert(0, Operand((), True, abs(node.number("base"))))
+            sources.insert(0, "")
         shapes[name] = _broadcast(node.operator, [one.shape for one in operands])
-        steps.append(Step(name, node.operator, tuple(operands), sources, shapes[name], kernel))
+        numbers = measure_step(operands, _name_numbers(node, len(shapes[name])))
+        steps.append(
+            Step(name, node.operator, tuple(operands), tuple(sources), shapes[name], numbers)
+        )
     return steps
+
+
+def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
+    """Return the arguments that patterns ask for, with torch's names."""
+    if node.operator == "pad":
+        behind = rank - 1 - node.integer("axis") % rank
+        widths = (float(node.integer("before")), float(node.integer("after")))
+        return {"pad": (0.0, 0.0) * behind + widths, "value": (node.number("value", 0.0),)}
+    if node.operator == "conv":
+        names = {"stride": ("stride", 1), "pad": ("padding", 0), "groups": ("groups", 1)}
+    elif node.operator == "avg_pool":
+        names = {"kernel": ("kernel_size", 1), "stride": ("stride", 1)}
+        names |= {"pad": ("padding", 0), "counts_pad": ("count_include_pad", 1)}
+    else:
+        return {}
+    return {name: (node.number(own, usual),) for own, (name, usual) in names.items()}
 
 
 def _broadcast(operator: str, given: Sequence[Shape]) -> Shape:

@@ -51,7 +51,7 @@ def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFau
     found = {
         (one.fault, one.place): one
         for fault in read_faults()
-        if fault.applies(scheme, qnn.lstrip("v"))
+        if fault.applies(scheme, qnn)
         for place in find_pattern(fault.pattern, renamed)
         for one in [make_known(fault, place, by_name)]
     }

@@ -140,9 +140,12 @@ def _conv(builder: Builder, name: str, node: Node) -> None:
 
 
 def _pool(builder: Builder, name: str, node: Node) -> None:
-    kernel, stride = [node.integer("kernel")] * 2, [node.integer("stride")] * 2
-    kind = OPERATORS[node.operator].onnx[0]
-    builder.add(kind, name, node.reads, kernel_shape=kernel, strides=stride)
+    dims = len(builder.shapes[node.reads[0]]) - 2
+    sizes = {"kernel_shape": node.integer("kernel"), "strides": node.integer("stride")}
+    more: dict[str, Any] = {key: [value] * dims for key, value in sizes.items()}
+    if pad := node.integer("pad", 0):
+        more |= {"pads": [pad] * dims * 2, "count_include_pad": node.integer("counts_pad", 1)}
+    builder.add(OPERATORS[node.operator].onnx[0], name, node.reads, **more)
 
 
 def _shape(builder: Builder, name: str, node: Node) -> None:
@@ -164,7 +167,21 @@ def _pad(builder: Builder, name: str, node: Node) -> None:
     widths = np.zeros((2, rank), np.int64)
     widths[:, node.integer("axis") % rank] = node.integer("before"), node.integer("after")
     pads = builder.constant(f"{name}_pads", widths.reshape(-1))
-    builder.add("Pad", name, [*node.reads, pads])
+    value = node.number("value", 0.0)
+    more = [builder.constant(f"{name}_value", np.float32(value))] if value else []
+    builder.add("Pad", name, [*node.reads, pads, *more])
+
+
+def _pow(builder: Builder, name: str, node: Node) -> None:
+    base = []
+    if len(node.reads) == 1:
+        base = [builder.constant(f"{name}_base", np.float32(node.number("base")))]
+    builder.add("Pow", name, [*base, *node.reads])
+
+
+def _cumsum(builder: Builder, name: str, node: Node) -> None:
+    axis = builder.constant(f"{name}_axis", np.asarray(node.integer("axis"), np.int64))
+    builder.add("CumSum", name, [*node.reads, axis])
 
 
 def _upsample(builder: Builder, name: str, node: Node) -> None:
@@ -203,6 +220,8 @@ WRITERS: Mapping[str, Writer] = {
     "slice": _slice,
     "pad": _pad,
     "upsample": _upsample,
+    "pow": _pow,
+    "cumsum": _cumsum,
 }
 
 

@@ -74,6 +74,7 @@ OPERATORS: Mapping[str, Operator] = {
         softmax: softmax _softmax / Softmax
         log_softmax: log_softmax _log_softmax / LogSoftmax
         lp_norm: linalg_vector_norm / LpNormalization
+        cumsum: cumsum / CumSum
         """,
     ),
     **_rows(
@@ -107,7 +108,7 @@ OPERATORS: Mapping[str, Operator] = {
         "pool",
         """
         max_pool: max_pool2d max_pool2d_with_indices / MaxPool
-        avg_pool: avg_pool2d / AveragePool
+        avg_pool: avg_pool2d avg_pool3d / AveragePool
         """,
     ),
     **_rows(
@@ -121,6 +122,12 @@ OPERATORS: Mapping[str, Operator] = {
         concat: cat / Concat
         upsample: upsample_nearest2d / Resize
         prelu: prelu / PRelu
+        """,
+    ),
+    **_rows(
+        "power",  # not generated
+        """
+        pow: pow / Pow
         """,
     ),
 }

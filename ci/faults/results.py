@@ -107,8 +107,9 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
 
 class Finding(Struct, frozen=True, kw_only=True):
     """A fault: its smallest graph, what is seen, the variations that are right and those that are
-    not, how many of ``repeats`` other seeds fail, how many suspects have its operators, and the
-    name of the known fault that it is, if it is one."""
+    not, how many of ``repeats`` other seeds fail, how many suspects have its operators, the name of
+    the known fault that it is, if it is one, and after how many ``seconds`` of its scheme's search
+    its smallest graph was known."""
 
     graph: str
     end: str
@@ -129,6 +130,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     known: str = ""
     seed: int = 0
     number: int = 0
+    seconds: float = 0.0
 
 
 class Searched(Struct, frozen=True, kw_only=True):

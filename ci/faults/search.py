@@ -50,9 +50,11 @@ class Search:
     whys: set[str] = field(default_factory=set)
     unconfirmed: int = 0
     trying_s: float = 0.0
+    started: float = 0.0
 
     def run(self, deadline: float, most_graphs: int = 0) -> Searched:
         """Search until ``deadline``, of time.monotonic, or until ``most_graphs`` were tried."""
+        self.started = time.monotonic()
         number = 0
         waiting: list[tuple[int, Result]] = []
         while time.monotonic() < deadline and not (most_graphs and number >= most_graphs):
@@ -170,11 +172,12 @@ class Search:
             known=self.find_known(small),
             seed=self.seed,
             number=number,
+            seconds=round(time.monotonic() - self.started),
         )
         self.explained.append(Explained(end, operators))
         self.findings.append(finding)
         self.progress.step(
-            f"{self.scheme}: {end} {' -> '.join(operators)}"
+            f"{self.scheme}, {finding.seconds:.0f} s: {end} {' -> '.join(operators)}"
             + (f", {worst.sqnr_db:.1f} dB of {worst.predicted_db:.1f}" if has_db else "")
             + (f", known: {finding.known}" if finding.known else "")
         )

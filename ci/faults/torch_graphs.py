@@ -14,6 +14,7 @@ from torch.nn import functional
 from ci.faults.graph import Graph, Node
 
 SETS = 2
+UNKNOWN = -1
 EPSILON = 1e-5
 Call = Callable[..., Any]
 
@@ -28,12 +29,12 @@ def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
         return np.ones(declared.shape, np.float32)
     random = np.random.default_rng([seed, number, zlib.crc32(name.encode())])
     if declared.like == "positive":
-        return random.uniform(0.5, 1.5, declared.shape).astype(np.float32)
+        return np.asarray(random.uniform(0.5, 1.5, declared.shape), np.float32)
     factor = 16.0 if declared.like == "large" else 1.0
     drawn: Any = np.clip(random.standard_normal(declared.shape), -3, 3) * factor
     if not declared.is_input and len(declared.shape) > 1 and _is_weight(graph, name):
         drawn = drawn / np.sqrt(np.prod(declared.shape[1:]))
-    return drawn.astype(np.float32)
+    return np.asarray(drawn, np.float32)  # a number if the shape is ()
 
 
 def _is_weight(graph: Graph, name: str) -> bool:
@@ -89,6 +90,13 @@ class Bundle(nn.Module):  # type: ignore[misc, unused-ignore]
         return tuple(made)
 
 
+def find_part(node: Any) -> int:
+    """Return which graph of a Bundle a node comes from; UNKNOWN if it does not name its module."""
+    stack = node.meta.get("nn_module_stack") or {}
+    parts = [name.split(".")[1] for name, _ in stack.values() if name.startswith("parts.")]
+    return int(parts[0]) if parts else UNKNOWN
+
+
 def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
     """Return the value of each tensor and node per input set. Raises what torch raises for shapes
     that do not fit, and KeyError for a missing attribute."""
@@ -127,7 +135,7 @@ CONV = (("stride", 1), ("pad", 0), ("groups", 1))
 def _pad(node: Node, x: Tensor) -> Tensor:
     axis = node.integer("axis") % x.dim()
     widths = [0, 0] * (x.dim() - 1 - axis) + [node.integer("before"), node.integer("after")]
-    return functional.pad(x, widths)
+    return functional.pad(x, widths, value=node.number("value", 0.0))
 
 
 def _slice(node: Node, x: Tensor) -> Tensor:
@@ -185,8 +193,12 @@ CALLS: Mapping[str, Call] = {
     "max_pool": lambda node, x: functional.max_pool2d(
         x, node.integer("kernel"), node.integer("stride")
     ),
-    "avg_pool": lambda node, x: functional.avg_pool2d(
-        x, node.integer("kernel"), node.integer("stride")
+    "avg_pool": lambda node, x: (functional.avg_pool3d if x.dim() == 5 else functional.avg_pool2d)(
+        x,
+        node.integer("kernel"),
+        node.integer("stride"),
+        node.integer("pad", 0),
+        count_include_pad=bool(node.integer("counts_pad", 1)),
     ),
     "reshape": lambda node, x: x.reshape(node.integers("shape")),
     "transpose": lambda node, x: x.permute(node.integers("order")),
@@ -197,5 +209,9 @@ CALLS: Mapping[str, Call] = {
     "upsample": lambda node, x: functional.interpolate(
         x, scale_factor=float(node.integer("scale")), mode="nearest"
     ),
+    "pow": lambda node, *given: torch.pow(
+        *([node.number("base")] if len(given) == 1 else []), *given
+    ),
+    "cumsum": lambda node, x: torch.cumsum(x, node.integer("axis")),
     "prelu": lambda _, x, slope: torch.where(x < 0, x * slope, x),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -28,16 +28,35 @@ class Operand(Struct, frozen=True):
 class Step(Struct, frozen=True):
     """A call in a model's graph, by ``name``: its operator (of torch, without overload), what it
     reads, the names of the steps that give its operands (empty for what no step gives), and the
-    shape of its result. ``kernel`` is the longest side of a convolution's, ``place`` file:line of
-    the user's source, if known."""
+    shape of its result. ``numbers`` are its other arguments by torch's name, with the defaults, and
+    those of ``measure_step``. ``place`` is file:line of the user's source, if known."""
 
     name: str
     operator: str
     operands: tuple[Operand, ...]
     sources: tuple[str, ...]
     shape: tuple[int, ...]
-    kernel: int = 0
+    numbers: dict[str, tuple[float, ...]] = {}
     place: str = ""
+
+
+def measure_step(
+    operands: Sequence[Operand], numbers: Mapping[str, tuple[float, ...]]
+) -> dict[str, tuple[float, ...]]:
+    """Return the numbers of a step with further ones: ``kernel``, the longest side of a
+    convolution's; ``beyond``, by how much its padding is larger than the kernel less one;
+    ``height`` and ``width`` of a picture that is read."""
+    found = dict(numbers)
+    if "groups" in found and len(operands) > 1:
+        kernel = max(operands[1].shape[2:], default=0)
+        beyond = max(found.get("padding", (0.0,)), default=0.0) - kernel + 1
+        found |= {"kernel": (float(kernel),), "beyond": (max(beyond, 0.0),)}
+    elif "kernel_size" in found and not found.get("stride"):
+        found["stride"] = found["kernel_size"]
+    if operands and len(operands[0].shape) == 4:
+        height, width = operands[0].shape[2:]
+        found |= {"height": (float(height),), "width": (float(width),)}
+    return found
 
 
 def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
@@ -93,21 +112,21 @@ class _Reader:
                 own = _look_through(given)
                 is_step = getattr(own, "op", "") == "call_function" and own not in self.values
                 sources.append(own.name if is_step else "")
-            kernel = 0
-            if name.startswith("conv") and len(operands) > 1:
-                kernel = max(operands[1].shape[2:], default=0)
             line = find_line(node).strip(" []")
+            numbers = measure_step(operands, dict(_list_numbers(node)))
             yield Step(
-                node.name, name, tuple(operands), tuple(sources), _find_shape(node), kernel, line
+                node.name, name, tuple(operands), tuple(sources), _find_shape(node), numbers, line
             )
 
     def _list_operands(self, node: Any) -> Iterator[Any]:
-        """Yield the tensors that a node reads, and the number of a product or a sum."""
+        """Yield the tensors that a node reads, and the number of a product, a sum or a base."""
         schema = getattr(node.target, "_schema", None)
         names = [one.name for one in schema.arguments] if schema else []
         for place, given in enumerate(node.args):
             is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-            if hasattr(given, "op") or (is_number and names[place : place + 1] == ["other"]):
+            if hasattr(given, "op") or (
+                is_number and place < len(names) and names[place] in {"other", "self"}
+            ):
                 yield given
             elif isinstance(given, (list, tuple)):
                 yield from (one for one in given if hasattr(one, "op"))
@@ -163,6 +182,17 @@ def _look_through(given: Any) -> Any:
 def _name_operator(node: Any) -> str:
     name = getattr(node.target, "__name__", str(node.target))
     return str(name).partition(".")[0].rstrip("_")
+
+
+def _list_numbers(node: Any) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Yield the arguments of a node that are numbers or lists of them."""
+    schema = getattr(node.target, "_schema", None)
+    for place, one in enumerate(schema.arguments if schema else ()):
+        value = node.args[place] if place < len(node.args) else node.kwargs.get(one.name)
+        value = one.default_value if value is None else value
+        values = value if isinstance(value, (list, tuple)) else (value,)
+        if all(isinstance(number, (bool, int, float)) for number in values):
+            yield one.name, tuple(map(float, values))
 
 
 def _find_shape(node: Any) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from ci.upstream.judged import Ending, Judged
 from ci.upstream.suites import match
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
+from provisioning.versions import parse_version
 
 POLICY = "upstream"
 WILD = re.compile(r"\[[^\]]*\]|[*?:]")
@@ -141,7 +142,7 @@ class Expectations:
 
     def __init__(self, policy: UpstreamPolicy, suite: str, soc: str, qnn: str) -> None:
         self.policy, self.suite, self.soc = policy, suite, soc
-        self.qnn = qnn.removeprefix("v")  # as QNN's libraries name their build
+        self.qnn = str(parse_version(qnn))  # QNN's libraries name their build
         self.known = [Known(cause, row) for cause in policy.cause for row in cause.row]
 
     def find(self, test: str) -> list[Known]:

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from ci.audit.upgrade import Difference, compare, note, render_upgrade, render_upgrade_page
+from ci.audit.upgrade import (
+    Difference,
+    compare,
+    compare_faults,
+    note,
+    render_upgrade,
+    render_upgrade_page,
+)
+from ci.faults.known import read_faults
 from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.lanes.built import installed_executorch
@@ -21,6 +29,7 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
+from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import DownloadError, ExitCode, ToolError, UsageError
 from provisioning.files import (
     explain_writes,
@@ -32,13 +41,13 @@ from provisioning.files import (
 from provisioning.manifest.pairs import read_pairs
 from provisioning.store.collect import FETCHED
 from provisioning.store.store import store_home
-from provisioning.versions import is_version
+from provisioning.versions import is_version, parse_version
 
 EMULATOR, ONNX = "test_emulator", "test_onnx"
 # The sessions that packages are tried in; several are joined by "+".
 PACKAGES = {"onnxruntime-qnn": ONNX, "onnxruntime": ONNX, "executorch": EMULATOR}
 FORMS = "report.json, an SDK's directory or version, onnxruntime-qnn==2.7.0 or executorch==1.4.1"
-LIBRARIES, SDK = "lib/x86_64-linux-clang", "qnn"
+LIBRARIES, SDK, HTP = "lib/x86_64-linux-clang", "qnn", "libQnnHtp.so"
 QNN_LIBRARY = re.compile(r"lib(?:Qnn\w*|HtpPrepare|Genie)\.so")
 BUNDLED = re.compile(r"(lib(?:c\+\+|c\+\+abi|unwind))-[0-9a-f]+\.so\.1\.0")
 QNN_VERSION = re.compile(r"^qnn_version = '([\d.]+)'", re.MULTILINE)
@@ -93,9 +102,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         check_word(word)
     require_writable(args.reports, REPORTS_FIX)
     old, new = (find_side(word, args.session, progress) for word in words)
-    failures: list[Difference] = []
-    reports = [run_side(side, args, progress, failures) for side in (old, new)]
-    found = compare((old.name, new.name), (reports[0], reports[1]), (old.tree, new.tree), failures)
+    noted: list[Difference] = []
+    reports = [run_side(side, args, progress, noted) for side in (old, new)]
+    builds = [find_qnn(*pair) for pair in zip((old, new), reports, strict=True)]
+    if all(builds) and builds[0] != builds[1]:
+        noted += compare_faults(read_faults(), *builds)
+    found = compare((old.name, new.name), (reports[0], reports[1]), (old.tree, new.tree), noted)
     write_whole(args.reports / "index.html", render_upgrade_page(found).encode())
     progress.step(f"report: {shown_path(args.reports / 'index.html')}")
     code = ExitCode.FAILED if found.is_worse else ExitCode.OK
@@ -237,6 +249,17 @@ def run_side(
         return read_report(report)
     failures.append(explain_run(side, ended.describe(), ended.output.splitlines(), log))
     return None
+
+
+def find_qnn(side: Side, report: Report | None) -> str:
+    """Return the version of a side's QNN, of its libraries or as its report names it; empty if
+    neither does."""
+    library = side.tree / LIBRARIES / HTP if side.tree else None
+    if library and library.is_file() and (build := find_qnn_build(library)):
+        return build.version or ""
+    tools = report.toolchain if report else ()
+    named = next((one.version for one in tools if one.name == HTP), "")
+    return str(parse_version(named)) if named else ""
 
 
 def explain_run(side: Side, ended: str, lines: Sequence[str], log: Path) -> Difference:

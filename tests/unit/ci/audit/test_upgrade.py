@@ -15,12 +15,14 @@ from ci.audit.upgrade import (
     MOST_ROWS,
     UpgradeReport,
     compare,
+    compare_faults,
     compare_runs,
     compare_trees,
     read_types,
     render_upgrade,
     render_upgrade_page,
 )
+from ci.faults.known import read_faults
 from ci.report.schema import Case, Footprint, OperatorCount, Report, Status
 from ci.report.write import write_report
 from ci.verbs.upgrade_report import check_word, lay_out_libraries
@@ -289,3 +291,16 @@ def test_the_page_has_all_rows_and_the_sums() -> None:
     assert "a==1 to a==2" in page
     assert '<span class="chip failed">worse</span>' in page
     assert page.count("+200.0 %") == 2
+
+
+def test_known_faults_that_end_otherwise_are_differences() -> None:
+    faults = read_faults()
+    (found,) = compare_faults(faults, "2.48.40", "v2.49.40.260810104044")
+    assert found.subject == "broadcast-mul-before-norm (onnx fp16)"
+    assert (found.before, found.now, found.verdict) == ("right", "wrong", "worse")
+    (back,) = compare_faults(faults, "2.49.40", "2.48.40")
+    assert back.verdict == "better"
+    (unknown,) = compare_faults(faults, "2.49.40", "3.0.0")
+    assert (unknown.subject, unknown.verdict) == ("known faults", "other")
+    assert "versions-matrix" in unknown.now
+    assert not list(compare_faults(faults, "2.50.40", "2.51.0"))

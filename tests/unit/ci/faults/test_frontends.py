@@ -5,13 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from ci.faults.generate import generate
 from ci.faults.graph import parse_graph
 from ci.faults.known import read_faults
 from ci.faults.onnx_graphs import build_model, number_of, save
 from ci.faults.operators import OPERATORS
-from ci.faults.torch_graphs import CALLS, compute, draw_sets
+from ci.faults.torch_graphs import (
+    CALLS,
+    UNKNOWN,
+    Bundle,
+    Module,
+    compute,
+    draw_sets,
+    find_part,
+)
 from ci.onnx.session import open_reference
 
 GRAPHS = 40
@@ -43,3 +52,21 @@ def test_generated_and_known_graphs_are_the_same_in_onnx_and_torch(tmp_path: Pat
 
 def test_every_operator_can_be_computed() -> None:
     assert OPERATORS.keys() == CALLS.keys()
+
+
+def test_a_tensor_without_axes_is_drawn_as_an_array() -> None:
+    text = "x = input(2, 4)\nc = constant({})\ny = mul(x, c)\nreturn y\n"
+    for words in ("", 'like="positive"', "value=2"):
+        graph = parse_graph(text.format(words))
+        assert draw_sets(graph, 1)[0][0].shape == (2, 4)
+        assert compute(graph, 1)[0]["y"].shape == (2, 4)
+
+
+def test_a_node_names_its_graph_of_a_bundle() -> None:
+    graph = parse_graph("x = input(2, 4)\ny = relu(x)\nreturn y\n")
+    bundle = Bundle([Module(graph, seed) for seed in range(12)]).eval()
+    inputs = tuple(torch.zeros(2, 4) for _ in range(12))
+    nodes = torch.export.export(bundle, inputs, strict=False).graph.nodes
+    called = [find_part(node) for node in nodes if node.op == "call_function"]
+    assert called == list(range(12))
+    assert find_part(next(iter(nodes))) == UNKNOWN

@@ -186,7 +186,7 @@ def test_a_kernel_is_that_of_the_weights() -> None:
         return net.parts[0](x)
 
     (step,) = describe_steps(Net(convolve, nn.Conv1d(6, 4, 5)), (X,))
-    assert (step.operator, step.kernel) == ("conv1d", 5)
+    assert (step.operator, step.numbers["kernel"]) == ("conv1d", (5.0,))
     assert isinstance(step, Step)
 
 
@@ -194,3 +194,80 @@ def test_a_fault_is_that_of_the_build_that_compiled_the_program() -> None:
     (fault,) = (one for one in read_faults() if one.name == "broadcast-mul-before-norm")
     assert fault.applies("fp16", "v2.49.40.260810104044")
     assert not fault.applies("fp16", "v2.48.40.260702151143")
+
+
+def pad_right(net: Net, x: Tensor) -> Tensor:
+    return nn.functional.pad(x.relu(), (0, 1)) * 2
+
+
+def pad_both(net: Net, x: Tensor) -> Tensor:
+    return nn.functional.pad(x.relu(), (1, 1)) * 2
+
+
+def pad_right_and_convolve(net: Net, x: Tensor) -> Tensor:
+    return net.parts[0](nn.functional.pad(x.relu(), (0, 1, 0, 1)))
+
+
+def pad_by_six(net: Net, x: Tensor) -> Tensor:
+    return nn.functional.pad(x, (1, 1), value=6.0)
+
+
+def pad_by_zero(net: Net, x: Tensor) -> Tensor:
+    return nn.functional.pad(x, (1, 1))
+
+
+def raise_two(net: Net, x: Tensor) -> Tensor:
+    return 2**x
+
+
+def square(net: Net, x: Tensor) -> Tensor:
+    return x**2 + torch.pow(x, 3.0)
+
+
+def convolve_beyond(net: Net, x: Tensor) -> Tensor:
+    return nn.functional.conv2d(x, torch.ones(4, 4, 2, 2), padding=2)
+
+
+def convolve(net: Net, x: Tensor) -> Tensor:
+    return nn.functional.conv2d(x, torch.ones(4, 4, 3, 3), padding=1)
+
+
+def pool(*sizes: int, counts: bool = True) -> Callable[..., Tensor]:
+    kernel, stride, pad = sizes
+    return lambda net, x: nn.functional.avg_pool2d(x, kernel, stride, pad, count_include_pad=counts)
+
+
+@pytest.mark.parametrize(
+    ("call", "scheme", "names"),
+    [
+        (pad_right, "fp16", ["pad-right-of-activation"]),
+        (pad_right, "8a8w", []),  # right through ExecuTorch, and no scheme of the pattern's
+        (pad_both, "fp16", []),
+        (pad_right_and_convolve, "fp16", []),
+        (pad_by_six, "8a8w", ["pad-beyond-range"]),
+        (pad_by_six, "fp16", []),
+        (pad_by_zero, "8a8w", []),
+        (raise_two, "16a8w", ["power-of-constant"]),
+        (raise_two, "fp16", []),
+        (square, "16a8w", []),
+        (convolve_beyond, "fp16", ["conv-padded-by-its-kernel"]),
+        (convolve, "fp16", []),
+        (pool(2, 2, 1), "16a8w", ["avg-pool-of-2-padded"]),
+        (pool(2, 2, 0), "16a8w", []),
+        (pool(3, 2, 1), "16a8w", []),
+        (pool(2, 2, 1, counts=False), "fp16", ["avg-pool-of-2-padded-not-counted"]),
+        (lambda net, x: (x.abs() + 1).log(), "16a8w", ["log-in-16-bits"]),
+        (lambda net, x: x.cumsum(1), "8a8w", ["cumsum-in-8-bits"]),
+    ],
+)
+def test_numbers_of_an_operator_are_part_of_a_pattern(
+    call: Callable[..., Tensor], scheme: str, names: list[str]
+) -> None:
+    found = find(call, IMAGE, scheme=scheme, parts=(nn.Conv2d(4, 4, 3), nn.Identity()))
+    assert [one.fault for one in found] == names
+
+
+def test_a_pool_of_a_tall_and_narrow_picture_is_named() -> None:
+    tall, square = torch.randn(1, 4, 20, 7), torch.randn(1, 4, 20, 20)
+    assert [one.fault for one in find(pool(2, 1, 0), tall)] == ["avg-pool-of-tall-picture"]
+    assert find(pool(2, 1, 0), square) == ()

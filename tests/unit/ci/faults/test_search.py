@@ -235,6 +235,17 @@ def test_a_known_fault_that_ends_otherwise_is_a_problem(
     assert runs[0].expected == (WRONG if qnn == "2.49.40" else "")
 
 
+def test_one_seed_that_ends_otherwise_is_a_problem() -> None:
+    def attempt(_: str, items: Iterable[Item]) -> Iterator[Result]:
+        for one in items:
+            bad = "constant(16" in one.text or one.seed == 23
+            yield Result(one.text, one.seed, WRONG if bad else RIGHT, 2.0 if bad else 61.0, 60.0)
+
+    graph, mended = rerun([PLANTED], "onnx", "2.49.40", attempt)
+    assert not graph.problem
+    assert mended.problem.startswith("the remedy is wrong")
+
+
 def test_the_matrix_names_what_changes_between_versions() -> None:
     fault = next(one for one in read_faults() if one.name == "broadcast-mul-before-norm")
     runs = []
