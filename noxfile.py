@@ -455,8 +455,8 @@ def validate(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Measure a part against its peer: provisioning, doctor."""
-    run_module(session, "lowering", "tests.bench", *session.posargs)
+    """Measure a part against its peer."""
+    run_module(session, "test", "tests.bench", *session.posargs)
 
 
 @nox.session(default=False)

@@ -102,8 +102,8 @@ def count_causes(every: Sequence[Checked]) -> list[str]:
     causes = Counter(one.known.cause.name for one in every if one.known and not one.fault)
     bad = [one for one in every if one.judged.outcome in {Ending.ONE_SIDED, Ending.FAILED}]
     bare = sum(one.known is None or bool(one.fault) for one in bad)
-    lines = [f"{name}: {number}" for name, number in causes.most_common()]
-    return [*lines, f"without a known cause: {bare} of {len(bad)}"]
+    lines = [f"cause {name}: {number}" for name, number in causes.most_common()]
+    return [*lines, f"failures without a known cause: {bare} of {len(bad)}"]
 
 
 def check_all(

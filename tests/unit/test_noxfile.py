@@ -288,7 +288,7 @@ MODULES = {
     "test_llm": ("lowering", "ci", "test-llm"),
     "provision": ("core", "ci", "fetch"),
     "validate": ("core", "ci", "doctor"),
-    "bench": ("lowering", "tests.bench"),
+    "bench": ("test", "tests.bench"),
     "mutants": ("test", "tests.mutants"),
     "parity": ("core", "ci", "parity"),
     "plan": ("core", "ci", "plan"),

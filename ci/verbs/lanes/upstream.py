@@ -212,7 +212,7 @@ def make_report(
         command=repeat_command(args, suite=header.suite),
         remarks=(
             f"{count(len(judged), 'test')} of {len(header.every)}: {count_outcomes(judged)}",
-            *(f"cause {line}" for line in count_causes(checked)),
+            *count_causes(checked),
         ),
         unjudged=len(header.tests) - len(judged),
     )

@@ -19,6 +19,7 @@ from ci.device.runner import DeviceRunner
 from provisioning.console.progress import Progress
 from tests.integration.device.conftest import PHONE_BY_DAY, WHOLE, Lab, tool
 from tests.integration.device.test_faults import SIZE
+from tests.integration.device.test_runner import ECHO, SETS, open_program
 from tests.integration.device.test_verbs import write_bundle
 
 ROOT = Path(__file__).parents[3]
@@ -160,6 +161,11 @@ def test_of_two_computers_at_once_one_waits(lab: Lab, tmp_path: Path) -> None:
     assert [first.finish(), second.finish()] == [OUTPUTS] * 2
     assert (lab.place / "turns").read_text().split() == ["begins", "ends"] * 2
     assert not (lab.place / "lease").exists()
+
+
+def test_a_run_that_has_ended_leaves_no_watch(here: Lab, tmp_path: Path) -> None:
+    assert open_program(here, tmp_path, ECHO, timeout_s=600).run(SETS)
+    require_none(here.place, 30)
 
 
 def test_a_lease_that_another_takes_meanwhile_is_the_others(here: Lab, tmp_path: Path) -> None:

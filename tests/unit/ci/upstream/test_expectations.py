@@ -176,7 +176,7 @@ def test_failures_without_a_cause_are_counted() -> None:
     expectations = make(GOOD)
     bad = end("C::test_abs", Ending.FAILED, "died")
     checked = [expectations.check(one) for one in (ONE_SIDED, bad)]
-    assert count_causes(checked) == ["acos: 1", "without a known cause: 1 of 2"]
+    assert count_causes(checked) == ["cause acos: 1", "failures without a known cause: 1 of 2"]
 
 
 def test_a_filter_matches_whole_names_and_last_parts_with_brackets() -> None:
