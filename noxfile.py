@@ -47,7 +47,7 @@ MKDOCS = "mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml"
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
 # Gigabytes, of use only where QNN's libraries for hosts run.
 LARGE = ("lowering", "onnx", "test")
-# Modules that next to nobody imports: half of an environment, compiled if they are after all.
+# Modules that are hardly ever imported: half of an environment, compiled if they are after all.
 RARE = (
     r"site-packages/((pip|setuptools|pygments/lexers|scipy|sklearn|sympy/physics|coremltools"
     r"|huggingface_hub|textual|narwhals|onnxruntime/transformers)/"
@@ -157,7 +157,7 @@ def fail(session: nox.Session, code: int, cause: str) -> None:
 def end_run() -> None:
     """Give the exit code of the first failure, and after several sessions its cause once more.
 
-    nox ends with 1 whatever failed (final_reduce in nox/tasks.py), and a SystemExit raised in a
+    nox exits with 1 whatever failed (final_reduce in nox/tasks.py), and a SystemExit raised in a
     session would skip the sessions after it and the summary. No handler of ours follows.
     """
     if not failures:
@@ -226,7 +226,7 @@ ELSEWHERE = "parity, plan, sign_skel and `./nox -s qnn_ci -- report`"
 
 @contextmanager
 def locked(session: nox.Session, path: Path) -> Iterator[None]:
-    """Hold a lock; say so when another nox holds it."""
+    """Hold a lock; print a note while another nox holds it."""
     import fcntl  # which Windows lacks
 
     try:
@@ -243,7 +243,7 @@ def locked(session: nox.Session, path: Path) -> Iterator[None]:
         yield
 
 
-MOVE = "copy the checkout to a directory of yours, or install it: pip install ."
+MOVE = "copy the checkout to a directory that you own, or install it: pip install ."
 
 
 def install(session: nox.Session, environment: Path, group: str, executorch: str = "") -> None:

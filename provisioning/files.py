@@ -64,7 +64,7 @@ def _clear_writes(path: Path) -> None:
 
 
 def open_own(path: Path, mode: int = 0o600) -> int:
-    """Open a file of ours to read and write; what else has its name loses it.
+    """Open one of our files to read and write; anything else with its name is removed.
 
     A symbolic link, a second name of another file, or a pipe would lead elsewhere. Raises OSError.
     """
@@ -165,7 +165,7 @@ def publish_directory(staging: Path, target: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory of ours, read-only ones inside included, or a file. Raises OSError."""
+    """Remove one of our directories, read-only ones inside included, or a file. Raises OSError."""
     if path.is_symlink() or path.is_file():
         path.unlink()
         return

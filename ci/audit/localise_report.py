@@ -156,7 +156,7 @@ def name_cause(found: Located, *, quantized: bool) -> str:
     if Mend.BIASES in found.mended_by:
         return (
             "the quantizer: a bias that several layers use has one scale, and QNN takes each"
-            " layer's input times its weights. With biases of their own the part is right"
+            " layer's input times its weights. With separate biases the part is right"
         )
     if Mend.RANGES in found.mended_by:
         return (

@@ -168,7 +168,7 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
 
 
 def publish_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> None:
-    """Put copies of the files in the place of the ones before, at once. Raises StoreError."""
+    """Replace the earlier files by copies of these, at once. Raises StoreError."""
     where = plan.place.artifacts
     with explain_errors(where), staged_directory(where) as fresh:
         for one in judged:

@@ -1,4 +1,4 @@
-"""A build from an ExecuTorch checkout: what it needs is in place, or the reason is told."""
+"""A build from an ExecuTorch checkout: what it needs is in place, or the error gives the reason."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def check_submodules(source: Path, components: tuple[str, ...]) -> None:
     if missing:
         raise UnfitError(
             f"{source} lacks {len(missing)} of {len(wanted)} submodules: {', '.join(missing)}",
-            why="their directories are empty; CMake would say so late, and one at a time",
+            why="their directories are empty; CMake would report them late, and one at a time",
             fix=f"git -C {source} submodule update --init --recursive {' '.join(missing)}",
         )
 

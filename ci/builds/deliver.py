@@ -205,7 +205,7 @@ OTHER_VERSION = "the executorch of this Python must have the checkout's version"
 
 @dataclass(frozen=True)
 class Proof:
-    """What the lowering came to: the program's size in bytes and the seconds that it took."""
+    """The result of the lowering: the program's size in bytes and the seconds that it took."""
 
     adaptor: str
     program_bytes: int

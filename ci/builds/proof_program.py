@@ -30,7 +30,7 @@ def prove(overlay: Path) -> str:
 
 
 def load_quantized(overlay: Path) -> None:
-    """Load the out variants of quantized operators, where the overlay has a library of its own.
+    """Load the out variants of quantized operators, where the overlay has its own library.
 
     Raises ValueError when importing executorch.kernels.quantized, which hides errors, does not.
     """

@@ -105,7 +105,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``profile`` is the set of artifacts that must be in place, ``lpai_profile`` that for DSP type 0;
     ``tree_name`` the name that the
     sources' directory must have; ``with_source`` the target that stands in when a checkout is
-    given; ``per_python`` says that each Python has a build of its own; ``soc`` that a SoC has.
+    given; ``per_python`` says that each Python has its own build; ``soc`` that a SoC has.
     ``parity`` are folders whose Buck files have to say what CMake builds.
     """
 

@@ -64,7 +64,7 @@ def name_figures(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str
 
 
 def is_part(name: str) -> bool:
-    """Whether figures depend on an artifact or package to be told apart by it."""
+    """Whether figures depend on an artifact or package to be distinguished by it."""
     return name in {"executorch", "onnxruntime"} or name.startswith("qnn-")
 
 

@@ -1,4 +1,4 @@
-"""A function in a fork of its own, from a process in which what Python needs is warm.
+"""A function in its own fork, from a process in which what Python needs is warm.
 
 QNN's libraries number graphs and tensors through a process's life, so that only the first
 lowering of a process is reproducible; torch.export and ExecuTorch are slow in the first one. A
@@ -31,7 +31,7 @@ _steps: list[mmap.mmap] = []  # of this fork and of those that it is in, shared 
 def run_forked(function: Callable[[], R], doing: str = "") -> R:
     """What ``function`` returns or raises, computed in a fork.
 
-    Raises FailedError when the fork dies, with what it was ``doing`` and what note_step was told
+    Raises FailedError when the fork dies, with what it was ``doing`` and what note_step was given
     last. It collects no
     garbage: collections would touch, and so copy, every object that the fork shares.
     """

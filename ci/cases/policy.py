@@ -242,7 +242,7 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
             merged["suite"] = own.get("suite", {})
     elif "extends" not in own and not {"reference", "schemes"} <= own.keys():
         raise UsageError(
-            "the policy has no limits of its own, and does not say what it extends",
+            "the policy has no limits, and does not say what it extends",
             fix=f'write extends = "{DEFAULT}" into its first line',
         )
     for entry in _tables(merged.get("models")).values():

@@ -58,7 +58,7 @@ class CaseSpec:
 
     @property
     def slug(self) -> str:
-        """A file name of its own for the case."""
+        """A file name for the case alone."""
         name = self.model
         if name not in SUITE:
             digest = hashlib.sha256(name.encode()).hexdigest()[:8]

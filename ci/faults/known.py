@@ -253,7 +253,7 @@ def relate(step: Step) -> set[str]:
 
 
 def describe(graph: Graph) -> list[Step]:
-    """Return the steps of a graph of ours. Shapes of results are those of elementwise operators,
+    """Return the steps of one of our graphs. Shapes of results are those of elementwise operators,
     and of others the first operand's: patterns ask them of the former."""
     shapes = {name: one.shape for name, one in graph.tensors.items()}
     steps = []

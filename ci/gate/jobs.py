@@ -32,7 +32,7 @@ def list_jobs(
     suites: Mapping[str, tuple[PlannedCase, ...]] = MappingProxyType({}),
 ) -> tuple[PlannedJob, ...]:
     """The jobs of the sessions that run, and that CI can run; ``suites`` are the cases of sessions
-    that run all of theirs."""
+    that run all of their cases."""
     chosen = [one.name for one in sessions if one.run and not one.by_hand]
     return tuple(
         job for name in chosen for job in _list_jobs_of(name, cases, rules, suites.get(name, ()))

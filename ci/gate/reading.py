@@ -147,7 +147,7 @@ class Repository:
             yield Step(commit, parent, self.compare(parent, commit), before, after)
 
     def digest_inputs(self, commit: str) -> dict[str, dict[str, str]]:
-        """The content of all files that each session depends on, but for those that rules say
+        """The content of all files that each session depends on, except those that rules say
         need other sessions alone."""
         tree, facts = self.read_tree(commit)
         alone = tuple(one for rule in self.rules.rule if rule.alone for one in rule.files)

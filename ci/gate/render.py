@@ -98,7 +98,7 @@ def _list_changes(plan: Plan) -> str:
 
 
 def render_savings(savings: Savings) -> str:
-    """What a replay came to, and what it would have missed."""
+    """The result of a replay, and what it would have missed."""
     rows = [
         f"{count(len(savings.steps), 'commit', 'commits')}, everything for {savings.whole} of them",
         describe_share("sessions", savings.sessions),
@@ -125,7 +125,7 @@ AGAIN = "Only machines failed: run the failed jobs again."
 
 
 def render_verdict(verdict: GateVerdict) -> str:
-    """The verdict as lines; the last one says what it comes to."""
+    """The verdict as lines; the last one is the result."""
     width = max((len(one.job) for one in verdict.jobs), default=0)
     lines = [f"  {one.job:<{width}}  {one.verdict.value:<14}  {one.why}" for one in verdict.jobs]
     lines += [f"  {note}" for note in verdict.notes]

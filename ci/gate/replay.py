@@ -92,7 +92,7 @@ def find_failed(step: Step, plan: Plan, outcomes: Mapping[str, Mapping[str, str]
 
 @dataclass(frozen=True)
 class Savings:
-    """What a replay came to; pairs are what ran, and of how many."""
+    """The result of a replay; pairs are what ran, and of how many."""
 
     steps: tuple[Replayed, ...]
 

@@ -67,7 +67,7 @@ def is_full(text: str) -> bool:
 
 
 def explain_error(error: Exception) -> QnnCiError:
-    """An engine's error in words; a full disk is told apart."""
+    """An engine's error in words; a full disk has its own error."""
     text = str(getattr(error, "explanation", None) or error)
     if is_full(text):
         return StoreError(
@@ -79,7 +79,7 @@ def explain_error(error: Exception) -> QnnCiError:
 
 
 def is_podman(client: DockerClient) -> bool:
-    """Whether Podman answers: its user namespaces need to be told to keep the caller's id."""
+    """Whether Podman answers: its user namespaces need an option to keep the caller's id."""
     components = client.version().get("Components") or []
     return any("podman" in str(row.get("Name", "")).lower() for row in components)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stale:
-    """Something of ours in the engine that nothing uses: an image, a container or a volume."""
+    """Something in the engine that we made and nothing uses: an image, a container or a volume."""
 
     kind: str
     name: str

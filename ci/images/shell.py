@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from docker.types import Mount
 
 CALLER = "/run/qnn-ci-caller"
-HOME = "/opt/qnn-ci/home"  # nobody's home outside, or a mount below it would be root's
+HOME = "/opt/qnn-ci/home"  # not a home outside, or a mount below it would be root's
 GRACE_S = 5
 SHELL_LABEL = f"{LABEL}.shell"
 # Variables of the caller that mean the same inside.
@@ -83,11 +83,11 @@ def run_shell(client: DockerClient, request: ShellRequest) -> int:
 
 @contextmanager
 def _caller_pipe() -> Iterator[Path]:
-    """A pipe that only this process holds open: whoever reads from it learns that this one died."""
+    """A pipe that only this process holds open: a reader of it learns that this one died."""
     with tempfile.TemporaryDirectory(prefix="qnn-ci-caller-") as directory:
         path = Path(directory) / "pipe"
         os.mkfifo(path)
-        path.chmod(0o666)  # whoever the user is inside
+        path.chmod(0o666)  # for any user inside
         end = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             yield path

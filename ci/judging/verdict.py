@@ -96,7 +96,7 @@ def judge_outputs(
     controls = tuple(feed_controls(references, infos, limits))
     passing = [one.kind.value for one in controls if not one.rejected]
     alike = ControlKind.OTHER_INPUT.value in passing
-    warnings = ["no two input sets give outputs that can be told apart: give sets that differ more"]
+    warnings = ["no two input sets give distinguishable outputs: give sets that differ more"]
     warnings = [*(warnings if alike else []), *find_vague(references, infos, limits)]
     faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
     return Verdict(
@@ -112,8 +112,8 @@ def judge_outputs(
 def find_vague(
     references: References, infos: Sequence[TensorInfo], limits: Threshold
 ) -> Iterator[str]:
-    """Yield which outputs rounding may change by as much as they are: a wrong program of theirs
-    cannot be told from a right one."""
+    """Yield which outputs rounding may change by as much as they are: for these, a wrong program
+    cannot be distinguished from a right one."""
     for index, info in enumerate(infos):
         db = limits.of_output(index).max_above_noise_db
         noise = references.predict(index, info).noise if info.dtype.startswith("float") else 0.0

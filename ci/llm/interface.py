@@ -39,7 +39,7 @@ class Interface(Struct, frozen=True, kw_only=True):
     def of(
         cls, config: DecoderConfig, context: int, prefill: int, masked: float = MASKED
     ) -> Interface:
-        """Return the interface of a decoder of ours, which takes and gives float32."""
+        """Return the interface of one of our decoders, which takes and gives float32."""
         return cls(
             layers=config.layers,
             kv_heads=config.kv_heads,

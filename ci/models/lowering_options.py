@@ -18,7 +18,7 @@ LOG_LEVELS = get_args(LogLevel)  # 0 to 5 in QNN
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
-    """A scheme of its own for some nodes: those of a ``module``, by its name in the model, of a
+    """A separate scheme for some nodes: those of a ``module``, by its name in the model, of a
     ``type`` of modules, or the ``node`` that torch.export calls so."""
 
     scheme: Scheme
@@ -69,7 +69,7 @@ ONE_RUN = RunOptions()
 class Choices(Struct, frozen=True, forbid_unknown_fields=True):
     """The choices, called as ExecuTorch calls them where it has a word.
 
-    ``skip_nodes`` and ``skip_ops`` stay on the CPU; ``parts`` have schemes of their own;
+    ``skip_nodes`` and ``skip_ops`` stay on the CPU; ``parts`` have their own schemes;
     ``discard_nodes`` are not quantized; ``block_size`` input channels share a scale in a scheme of
     blocks; ``log_level`` is QNN's, of compiler and runtime;
     ``annotation`` (of a GraphModule) and ``recipe`` (which returns a QuantRecipe) are

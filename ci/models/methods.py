@@ -59,7 +59,7 @@ def split_inputs(module: nn.Module, inputs: Inputs) -> dict[str, Inputs]:
 
 
 def join_modules(module: nn.Module, modules: Mapping[str, Any]) -> Any:
-    """What stands in the place of ``module`` when its methods are replaced by ``modules``."""
+    """What replaces ``module`` when its methods are replaced by ``modules``."""
     return Methods(modules, module.counts) if isinstance(module, Methods) else modules[FORWARD]
 
 

@@ -116,7 +116,7 @@ def make_model(reference: str, choices: Choices) -> Made:
 
 
 def split_model(model: Model) -> dict[str, Model]:
-    """Each method as a model of its own."""
+    """Each method as a separate model."""
     return {
         name: Model(
             f"{model.name}.{name}",

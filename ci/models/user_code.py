@@ -92,7 +92,7 @@ def import_file(path: Path) -> ModuleType:
 
 @contextmanager
 def own_packages_hidden() -> Iterator[None]:
-    """Let a user's file import packages of its own that are called as ours are.
+    """Let a user's file import its own packages that have the names of ours.
 
     Its modules stay where ours have others: torch.export and ExecuTorch look up by name what a
     model calls.

@@ -86,7 +86,7 @@ class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Source(Struct, frozen=True):
     """A user's model: ``/whole/path/file.py:factory``, and files or functions of the same form
-    that give the inputs to calibrate on and to judge on, in place of the factory's; or
+    that give the inputs to calibrate on and to judge on, instead of the factory's; or
     ``reference`` is a model of the suite. ``choices`` say how it is lowered, ``run`` how its
     program runs, ``shapes`` are those of an ONNX file's inputs by name, ``float_model`` is the file
     that a quantized one was made of."""

@@ -291,7 +291,7 @@ def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> No
 
 @contextmanager
 def output_to(log: Path) -> Iterator[None]:
-    """Let what this process prints, its C++ included, go to a file of its own for a while."""
+    """Send what this process prints, its C++ included, to a file for a while."""
     kept = [os.dup(number) for number in (1, 2)]
     held = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:

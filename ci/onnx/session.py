@@ -1,6 +1,6 @@
 """The only maker of sessions: QNN's provider with options that were checked, or the CPU's alone.
 
-Python's InferenceSession tries the CPU when a provider throws, and says so on stdout: here it does
+Python's InferenceSession tries the CPU when a provider throws, and prints it: here it does
 not. What QNN and the provider log goes to stderr, which a job's log holds.
 """
 

@@ -89,8 +89,8 @@ def render_page(name: str, **values: Any) -> str:
         .get_template(name)
         .render(
             **values,
-            style=Markup(style),  # noqa: S704 - a file of ours
-            script=Markup(script),  # noqa: S704 - a file of ours
+            style=Markup(style),  # noqa: S704 - our file
+            script=Markup(script),  # noqa: S704 - our file
             policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
             "base-uri 'none'; form-action 'none'",
         )

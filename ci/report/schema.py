@@ -177,7 +177,7 @@ NO_BUDGET = Budget()
 
 
 class Threshold(Record, frozen=True, kw_only=True):
-    """What the policy asks of ``scheme``; ``model`` is "*" or the model with a rule of its own.
+    """What the policy asks of ``scheme``; ``model`` is "*" or the model with its own rule.
 
     A limit that is None is not asked for.
     """

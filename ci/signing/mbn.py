@@ -118,7 +118,7 @@ class HashSegment:
 def parse_hash_segment(data: memoryview) -> HashSegment:
     """Parse ``data``, the bytes of a hash segment.
 
-    Raises MalformedError when the parts cannot be told apart.
+    Raises MalformedError if the parts cannot be distinguished.
     """
     if len(data) < SHORT_HEADER.size:
         raise MalformedError(f"the hash segment has {len(data)} bytes, less than an MBN header")

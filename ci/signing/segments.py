@@ -39,7 +39,7 @@ class MalformedError(ValueError):
 
 
 class TruncatedError(MalformedError):
-    """The bytes end before their headers say so."""
+    """The bytes end earlier than their headers state."""
 
 
 @dataclass(frozen=True)

@@ -180,5 +180,5 @@ def _refuse_doubles(wanted: list[Wanted]) -> None:
         raise UsageError(
             f"two libraries to sign have the same name: {', '.join(doubles)}",
             why="; ".join(places),
-            fix="sign them into directories of their own",
+            fix="sign them into separate directories",
         )

@@ -86,7 +86,7 @@ class Run:
             return [one.result() for one in pending]
 
     def _sign(self, job: SignJob) -> Path:
-        """Run the signer in an area of its own; its output, moved to the staging area."""
+        """Run the signer in a separate area; return its output, moved to the staging area."""
         area, name = self.ready / SCRATCH / str(len(self.log)), self.mask(job.name)
         source, output = area / "in" / job.name, area / "out"
         for folder in (source.parent, output):

@@ -4,7 +4,7 @@ Published schemes: RSA with PKCS #1 v1.5 padding over a digest without DigestInf
 digest is a double hash keyed by the SW_ID and HW_ID of the leaf's subject; RSA-PSS; ECDSA.
 Source: https://www.qualcomm.com/media/documents/files/
 secure-boot-and-image-authentication-technical-overview-v2-0.pdf
-For a key of another kind no scheme is published: "not recognised" is an answer of its own.
+For a key of another kind no scheme is published: "not recognised" is a separate answer.
 """
 
 from __future__ import annotations

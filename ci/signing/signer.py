@@ -234,14 +234,14 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
         raise SignerError(
             Failure.ELSEWHERE,
             name,
-            why=mask(f"it was told {output.relative_to(scratch)}/ and wrote {places}"),
+            why=mask(f"it was given {output.relative_to(scratch)}/ and wrote {places}"),
             fix="correct the command: {input} and {output} stand for the file and the directory",
         )
     others = ", ".join(sorted(path.name for path in output.rglob("*"))) or "nothing"
     raise SignerError(
         Failure.NO_OUTPUT,
         name,
-        why=mask(f"it ended with 0 and left {others} in its output directory"),
+        why=mask(f"it exited with 0 and left {others} in its output directory"),
         fix="run the signer by hand on this library and read its log",
     )
 

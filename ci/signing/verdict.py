@@ -1,4 +1,4 @@
-"""What a verification comes to, and in words: a verdict, what is wrong, what is worth knowing."""
+"""The result of a verification, and its text: a verdict, what is wrong, what is worth knowing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``init``: a policy and a workflow for a repository with models of its own."""
+"""``init``: a policy and a workflow for a repository with its own models."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
     if not policy_only and not USES.fullmatch(uses):
         raise UsageError(
             f"--uses {uses} is not a commit" if uses else "which workflow to call is not known",
-            why="it is called by its commit, which nobody can change afterwards",
+            why="it is called by its commit, which cannot be changed afterwards",
             fix="--uses OWNER/REPOSITORY@COMMIT, of 40 digits; or --policy-only",
         )
     path, factory, files = MODEL, "factory", {}
@@ -142,6 +142,6 @@ def find_origin() -> str:
 
 
 def fill_template(name: str, words: dict[str, str]) -> str:
-    """A template with ``words`` put in the place of others, all at once."""
+    """A template in which ``words`` replace others, all at once."""
     text = (TEMPLATES / name).read_text(encoding="utf-8")
     return re.sub("|".join(map(re.escape, words)) or "$^", lambda found: words[found[0]], text)

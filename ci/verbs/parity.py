@@ -42,9 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--build-buck", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--no-cache", action="store_true", help="read everything again")
-    parser.add_argument(
-        "--policy", type=user_path, metavar="FILE", help="a policy file of your own"
-    )
+    parser.add_argument("--policy", type=user_path, metavar="FILE", help="your own policy file")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

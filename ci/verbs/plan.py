@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--event", default="", help="the event of GitHub that asks: some run everything")
     add("--everything", action="store_true", help="plan all, whatever changed")
     add("--source", type=user_path, default=".", help="a checkout or git directory")
-    add("--rules", type=user_path, metavar="FILE", help="rules of your own, like gate.toml")
+    add("--rules", type=user_path, metavar="FILE", help="your own rules, like gate.toml")
     add("--out", type=user_path, metavar="FILE", help="write plan.json there, too")
     add("--verify", default="", metavar="RANGE", help="plan past commits anew, as main~20..main")
     add("--outcomes", type=user_path, metavar="FILE", help="with --verify: how runs ended")

@@ -56,7 +56,7 @@ class Member:
 
     @property
     def stored_mode(self) -> int:
-        """The mode of the published file: readable by all, writable by nobody."""
+        """The mode of the published file: readable by all, writable by none."""
         return (self.mode & 0o555) | 0o444
 
 
@@ -244,7 +244,7 @@ def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
 
 
 class FileWriter:
-    """Writes one regular file, hashing as bytes pass; refuses more than it was told to expect."""
+    """Writes one regular file, hashing as bytes pass; refuses more than it expects."""
 
     def __init__(self, root: Path, path: str, archive: str, size: int) -> None:
         self.target = root / path

@@ -217,7 +217,7 @@ def extract_members(
     Returns their tree entries, with those of empty directories, and the symbolic links
     (path -> target), which are not made.
     CRC-32 and declared sizes are checked, SHA-256 is computed as the bytes pass.
-    ``on_bytes`` is told of every count of unpacked bytes. Raises IntegrityError, OSError.
+    ``on_bytes`` gets every count of unpacked bytes. Raises IntegrityError, OSError.
     """
     check_placed(source.name, [path for path, _ in placed])
     make_parents(root, (path for path, _ in placed))

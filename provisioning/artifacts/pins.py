@@ -202,7 +202,7 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
     """Return a manifest's text with ``new`` instead of the request's release, comments kept, and
     the release that it then names: files that it writes name the versions, too.
 
-    Raises ManifestError when the text cannot be made to say so.
+    Raises ManifestError when the text cannot be changed to name it.
     """
     old, name = request.release, request.name
     starts = [found.start() for found in HEAD.finditer(text)]

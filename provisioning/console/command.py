@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, fix=f"`{self.prog} --help` shows what it takes")
 
     def print_help(self, file: Any = None) -> None:
-        """argparse's, through a pipe that nobody reads too."""
+        """argparse's, through a pipe that is not read, too."""
         if file is None:
             write_output(self.format_help())
         else:

@@ -66,7 +66,7 @@ def ignore_signals() -> None:
 def interrupts_held() -> Iterator[None]:
     """Let an interrupt wait for the end of the block, where catch_signals has one handled.
 
-    Between the start of a process and the note that it runs, nobody could end it.
+    Between the start of a process and the note that it runs, nothing could end it.
     """
     interrupt = signal.getsignal(signal.SIGTERM)
     if (

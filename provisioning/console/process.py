@@ -326,7 +326,7 @@ def end_running(futures: Iterable[Future[Any]]) -> None:
 def end_group(process: subprocess.Popen[str]) -> None:
     """Ask the process's group to end, then end it for good after a grace period.
 
-    The grace is for the whole group: ninja keeps its compilers in groups of their own, and ends
+    The grace is for the whole group: ninja keeps its compilers in their own groups, and ends
     them itself when it is asked to.
     """
     deadline = time.monotonic() + GRACE_S
@@ -390,7 +390,7 @@ def end_with_parent(parent: int) -> None:
     ``parent`` is the process id that the parent has, or had. A fork does not inherit this.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel was told
+    if os.getppid() != parent:  # it ended before the kernel knew
         os._exit(1)
 
 

@@ -1,6 +1,6 @@
 """Progress on stderr: bars on a terminal, plain lines in CI, silence where asked.
 
-Whatever takes long says so with the time that has passed, also while nothing else happens.
+A long step prints the time that has passed, even while nothing else happens.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def clean_output(text: str) -> str:
 
 
 def clean_message(text: str) -> str:
-    """Lines in which no terminal and no CI runner finds a command, and nobody a password.
+    """Lines in which no terminal and no CI runner finds a command, and no reader a password.
 
     Bytes that are not UTF-8 are shown as ``\\udcff``.
     """
@@ -116,7 +116,7 @@ def write_message(text: str) -> None:
 
 
 def write_through(stream: TextIO, text: str) -> None:
-    """Write ``text`` as it is, at once. That nobody can read it is not an error."""
+    """Write ``text`` as it is, at once. A closed stream is not an error."""
     try:
         stream.write(text)
         stream.flush()

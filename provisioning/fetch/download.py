@@ -74,7 +74,7 @@ def fetch_file(
     """Bring ``target`` from the first of ``urls`` that gives the pinned bytes.
 
     ``target`` appears by one rename, complete and checked. What came before a failure is
-    kept and resumed by the next call. ``file://`` URLs are read from disk. ``watch`` is told
+    kept and resumed by the next call. ``file://`` URLs are read from disk. ``watch`` is given
     of the part file and how many bytes it has; 0 when it begins anew. ``judge`` looks at a whole
     file before it counts, and raises IntegrityError for one that cannot be what is wanted: that URL
     is tried again if a small body or one of unknown length came, then the next one.

@@ -21,7 +21,7 @@ def ignore_growth(path: Path, size: int) -> None:
 
 
 def open_part(path: Path) -> int:
-    """Open a file of ours; another user's, in a store that is shared, is removed first."""
+    """Open one of our files; another user's, in a store that is shared, is removed first."""
     try:
         return open_own(path)
     except PermissionError:

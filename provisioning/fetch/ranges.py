@@ -224,7 +224,7 @@ def split_spans(spans: Iterable[Span], most_bytes: int = PIECE_BYTES) -> list[Sp
 class RemoteFile:
     """A ByteSource over HTTP ranges: what was fetched can be read at its own offset.
 
-    Reading what was not fetched is a request of its own; ``fetch`` brings many spans at once.
+    Reading what was not fetched is a separate request; ``fetch`` brings many spans at once.
     """
 
     def __init__(self, url: str, scratch: Path, progress: Progress, policy: TransferPolicy) -> None:

@@ -187,7 +187,7 @@ def try_again(
     *,
     restarts: Callable[[], int] = lambda: 0,
 ) -> T:
-    """Call ``work`` until it returns; after a TransientError wait, and say so.
+    """Call ``work`` until it returns; after a TransientError wait, and report it.
 
     ``count`` gives the bytes that are there: a try that brought many that never came before
     starts the counting of failures anew. ``restarts`` tells how often what was there had to go:

@@ -65,7 +65,7 @@ class HexagonPair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of pairs.toml; ``default`` is the ExecuTorch that is used where nobody names one."""
+    """All of pairs.toml; ``default`` is the ExecuTorch that is used if none is named."""
 
     default: str
     executorch: tuple[ExecutorchPairs, ...]

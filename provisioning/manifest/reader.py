@@ -83,7 +83,7 @@ def read_toml(
 def parse_toml(text: str, kind: type[T]) -> T:
     """Decode ``text`` into ``kind``. Raises tomllib.TOMLDecodeError, msgspec.ValidationError.
 
-    The same text gives the same value again: nobody may change what is in it.
+    The same text gives the same value again: no caller may change it.
     """
     return cast("T", _parse_toml(text, cast("Any", kind)))
 
@@ -106,7 +106,7 @@ def convert_toml(made: Any, kind: type[T], text: str) -> T:
 
 
 def read_policy(name: str, kind: type[T], path: Path | None = None) -> T:
-    """Decode manifests/policies/``name``.toml, or a user's file ``path`` in its place, into
+    """Decode manifests/policies/``name``.toml, or a user's file ``path`` instead, into
     ``kind``. Raises ManifestError."""
     if path:
         return read_toml(path.name, kind, path.parent)
@@ -260,7 +260,7 @@ def read_profiles() -> dict[str, Profile]:
     for name, profile in written.items():
         if profile.like and (profile.like not in written or written[profile.like].like):
             raise ManifestError(
-                f"profile {name} is like {profile.like}, which is not a profile of its own",
+                f"profile {name} is like {profile.like}, which is itself like another",
                 fix="name in manifests/profiles.toml one that is like no other",
             )
     return {

@@ -1,4 +1,4 @@
-"""What the store may let go: published trees that nobody names or uses, and leftovers."""
+"""What the store may let go: published trees that nothing names or uses, and leftovers."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class CachePart:
     about: str
 
     def entries(self) -> Iterator[Path]:
-        """What lies in it; nothing where it is not a directory of ours."""
+        """What lies in it; nothing if it is not one of our directories."""
         if self.path.is_dir() and not self.path.is_symlink():
             yield from sorted(self.path.iterdir())
 

@@ -27,7 +27,7 @@ class HeldLock:
         self.is_marked = False
 
     def take(self) -> bool:
-        """Take the lock when nobody has it. Raises OSError."""
+        """Take the lock if it is free. Raises OSError."""
         fd = open_own(self.path, self.mode)
         try:
             with suppress(PermissionError):  # another user's: its mode is theirs

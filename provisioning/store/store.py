@@ -3,7 +3,7 @@
 ``store/<artifact>-<version>-<digest>/`` holds ``tree.json`` and, beside it, the tree in a
 directory named after the artifact. What has no tree.json under its final name does not
 exist for readers. Nothing in a published directory is ever written again: a repair puts
-another one in its place.
+another one instead.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Store:
     def find(self, key: Key) -> Published | None:
         """The published directory of ``key``, if there is one. Reads three inodes.
 
-        A symbolic link in its place is none: what it names is not the store's.
+        A symbolic link does not count: its target is not the store's.
         """
         found = Published(self.trees / key.directory, key.artifact)
         return found if _is_published(found) else None
@@ -196,7 +196,7 @@ class Store:
             return
         progress.step(
             f"the store {self.home} {who} can change what you run from it; "
-            f"set {HOME_VARIABLE} to a directory of yours unless that is intended"
+            f"set {HOME_VARIABLE} to a directory that you own unless that is intended"
         )
 
     def _guard(self, name: str) -> HeldLock:
@@ -234,7 +234,7 @@ class Store:
                     remove_tree(path)
 
     def write_record(self, path: Path, data: bytes) -> None:
-        """Replace a file of the store; a link in its place goes, and what it names stays."""
+        """Replace a file of the store; a link with its name is removed, and its target stays."""
         with explain_errors(self.home):
             self._make_room()
             if path.is_symlink():

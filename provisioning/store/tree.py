@@ -135,7 +135,7 @@ def scan_tree(root: Path, *, checkout: bool = False) -> dict[str, os.stat_result
                 path = at + child.name
                 if stat.S_ISDIR(state.st_mode):
                     path += "/"
-                    if len(os.fsencode(path)) <= LONGEST_BYTES:  # a longer one is none of ours
+                    if len(os.fsencode(path)) <= LONGEST_BYTES:  # a longer one is not ours
                         pending.append(path)
                 seen[path] = state
     return seen
@@ -147,7 +147,7 @@ def list_files(root: Path) -> list[str]:
 
 
 def remove_others(root: Path, paths: Iterable[str]) -> None:
-    """Remove from a tree of ours everything except ``paths``. Raises OSError."""
+    """Remove from one of our trees everything except ``paths``. Raises OSError."""
     wanted = set(paths)
     wanted |= find_parents(wanted)
     for path in sorted(scan_tree(root).keys() - wanted, reverse=True):

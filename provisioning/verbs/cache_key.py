@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     ):
         licence = request.toolchain.licence
         if not (licence.redistribute or args.private):
-            left_out[request.name] = f"its licence lets nobody pass it on: {licence.name}"
+            left_out[request.name] = f"its licence does not allow passing it on: {licence.name}"
         elif path := _find_provable(request, store):
             kept[request.key().directory] = path
         else:

@@ -106,6 +106,9 @@ def check(command: Command, folder: Path) -> None:
     Raises UsageError, ManifestError.
     """
     text = re.sub(r'"\$\((.*)\)"', r"\1", fill(command.typed))
+    for word in Command(command.place, text).passed_on:
+        if word.startswith("tests/") and not (ROOT / word.partition(":")[0]).exists():
+            raise UsageError(f"no file {word}")
     for program, verb, *words in list_calls(Command(command.place, text)):
         if verb.isupper() or verb.startswith("--"):
             continue
@@ -207,6 +210,7 @@ def test_a_documented_command_is_one(command: Command, tmp_path: Path) -> None:
         "./nox -s build_direct -- --soc SM1",
         "./nox -s bench -- gone",
         "./nox -s mutants -- gone",
+        "./nox -s unit -- tests/unit/gone",
         "./nox -s test_emulator -- --model gone",
         "./nox -s test_emulator -- --model gone.py:factory",
         "./nox -s test_emulator -- --scheme gone",

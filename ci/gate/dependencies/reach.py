@@ -33,7 +33,7 @@ class Graph:
     """The dependencies of a tree's files, read as far as they are asked for.
 
     ``named`` are modules that are imported by a name alone, which the reader gets from elsewhere:
-    they are reached from a test that names them, and else are starts of their own.
+    they are reached from a test that names them, and else count as starts themselves.
     """
 
     def __init__(self, tree: TreeFiles, load: Load, named: Mapping[str, str]) -> None:

@@ -39,6 +39,6 @@ def draw_normal(*shape: int) -> Callable[[torch.Generator], Inputs]:
 def make_inputs(
     make: Callable[[torch.Generator], Inputs], seed: int
 ) -> tuple[Inputs, list[Inputs]]:
-    """One example and CALIBRATION_SETS more, each from a seed of its own."""
+    """One example and CALIBRATION_SETS more, each from its own seed."""
     sets = [make(torch.Generator().manual_seed(seed + i)) for i in range(CALIBRATION_SETS + 1)]
     return sets[0], sets[1:]

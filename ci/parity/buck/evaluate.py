@@ -81,7 +81,7 @@ class Globbed:
 
 @dataclass
 class Package:
-    """What one build file of one world came to, and the files that were read for it."""
+    """The result of one build file of one world, and the files that were read for it."""
 
     path: str
     package: str
@@ -125,7 +125,7 @@ class Evaluator:
         self.prelude = self._load_prelude(rules)
 
     def evaluate(self, build_file: str, text: str | None = None) -> Package:
-        """Evaluate one build file: its own text, or ``text`` in its place.
+        """Evaluate one build file: its own text, or ``text`` instead.
 
         Raises NotEvaluatedError.
         """
@@ -173,7 +173,7 @@ class Evaluator:
     def _run(
         self, path: str, folder: str, text: str | None = None
     ) -> tuple[sl.Module, tuple[str, ...]]:
-        """Evaluate a file, adding a stub for each free name that nobody defines."""
+        """Evaluate a file, adding a stub for each free name that nothing defines."""
         text = self.tree.read(path) if text is None else text
         if text is None:
             raise NotEvaluatedError(path, "cannot be read")

@@ -12,7 +12,7 @@ BUILD_NAMES = ("BUCK", "TARGETS", "BUCK.v2", "TARGETS.v2")
 
 @dataclass(frozen=True)
 class Matched:
-    """What a glob() call came to: files relative to the package, patterns without a file."""
+    """The result of a glob() call: files relative to the package, patterns without a file."""
 
     files: tuple[str, ...]
     empty: tuple[str, ...]

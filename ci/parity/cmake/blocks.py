@@ -126,7 +126,7 @@ class Argument(Item):
 
 @dataclass(frozen=True)
 class Command:
-    """One invocation; the name is in lower case. Inner parentheses are arguments of their own."""
+    """One invocation; the name is in lower case. Inner parentheses are separate arguments."""
 
     name: str
     arguments: tuple[Argument, ...]

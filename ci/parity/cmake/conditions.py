@@ -24,7 +24,7 @@ COMPARISONS = {
 
 
 class Answer(Enum):
-    """What a condition comes to."""
+    """The value of a condition."""
 
     YES = "yes"
     NO = "no"

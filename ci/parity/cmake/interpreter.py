@@ -1,6 +1,6 @@
 """A static run of one CMakeLists.txt and all that it adds and includes.
 
-Where a condition cannot be told, every branch is taken and what they set is merged. Steps,
+If a condition is not known, every branch is taken and what they set is merged. Steps,
 depth and loops are limited; what was not evaluated is named in ``State.not_evaluated``.
 """
 
@@ -113,7 +113,7 @@ class Interpreter:
         return expand(argument.text, self.lookup)
 
     def items(self, arguments: Sequence[Argument]) -> tuple[Item, ...]:
-        """The words of some arguments; alternatives become words of their own."""
+        """The words of some arguments; alternatives become separate words."""
         found: list[Item] = []
         for argument in arguments:
             if argument.is_word:

@@ -24,7 +24,7 @@ _slow: set[str] = set()
 
 
 class UnknownMatchError(Exception):
-    """What an expression matches cannot be told: it is not valid, too slow, or of unknown text."""
+    """It is not known what an expression matches: it is not valid, too slow, or of unknown text."""
 
 
 def forget_slow() -> None:
@@ -70,7 +70,7 @@ def search(pattern: str, text: str) -> re.Match[str] | None:
 
 
 def find_all(pattern: str, text: str) -> Iterator[re.Match[str]]:
-    """Every match as CMake finds it: each search begins a text of its own, so ``^`` fits again.
+    """Every match as CMake finds it: each search begins a new text, so ``^`` fits again.
 
     Raises UnknownMatchError, also for a match of nothing, which CMake refuses.
     """

@@ -1,4 +1,4 @@
-"""What the comparison finds, and what one run of it came to: the value that every rendering starts
+"""What the comparison finds, and the result of one run: the value that every rendering starts
 from."""
 
 from __future__ import annotations

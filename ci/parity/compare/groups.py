@@ -40,7 +40,7 @@ class Groups:
         self._passed_on: dict[tuple[str, tuple[Word, ...]], set[str]] = {}
 
     def is_mapped(self, target: CMakeTarget) -> bool:
-        """Whether Buck owns most of a CMake target's sources, and some of its own folder.
+        """Whether Buck owns most of a CMake target's sources, and some of its folder.
 
         An example's main that takes in a file of a library does not stand for that library.
         """

@@ -30,7 +30,7 @@ def find_repeated(index: Index) -> Iterator[Finding]:
 
 
 def find_empty_globs(index: Index) -> Iterator[Finding]:
-    """glob() patterns that match no file: errors when the whole call comes to nothing.
+    """glob() patterns that match no file: errors if the whole call matches nothing.
 
     A pattern beside others that do match is a note: some are kept for files to come.
     """

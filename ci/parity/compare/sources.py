@@ -195,7 +195,7 @@ def _without_package(index: Index, path: str) -> Finding:
 
 
 def is_idle(index: Index, path: str) -> bool:
-    """Whether nothing of the product can miss a file: a test, or a module nobody imports."""
+    """Whether nothing of the product can miss a file: a test, or a module that nothing imports."""
     imported = path in index.imported or not path.endswith(".py")
     return index.policy.is_test(path) or not imported
 

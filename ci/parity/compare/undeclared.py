@@ -105,7 +105,7 @@ def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
 def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
     """Headers that those of a library need, which each of its users gets from elsewhere so far.
 
-    What a library without sources does not export serves nobody.
+    What a library without sources does not export is of no use.
     """
     owners = find_owners(index)
     compiled = closure(index.buck_uses, lambda path: index.facts.needed.get(path, ()))

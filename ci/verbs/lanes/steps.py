@@ -81,7 +81,7 @@ def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> 
         "--policy",
         type=user_path,
         metavar="FILE",
-        help="limits of your own, like the policy of this session",
+        help="your own limits, like the policy of this session",
     )
     add("--offline", action="store_true", help="use only what is provisioned already")
     parser.set_defaults(program=parser.prog)

@@ -94,7 +94,7 @@ def find_release(job: FillJob, version: str) -> ArchiveRelease:
     new = rename_release(old, require_version(job, version))
     if new.url == old.url != "" and new != old:
         raise UsageError(
-            f"where {job.request.name} {version} is cannot be told",
+            f"no URL is known for {job.request.name} {version}",
             why=f"{old.url} does not name the version {old.version}",
             fix="change its row by hand, then run `python -m provisioning lock` with --write",
         )

@@ -146,7 +146,7 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
 def find_release(job: FillJob, version: str) -> GitRelease:
     old = job.request.release_as(GitRelease)
     rows = _list_tags(job.root, old.url)
-    # A tag of its own object has a second row, NAME^{}, with the commit.
+    # A tag that is an object has a second row, NAME^{}, with the commit.
     split = (row.partition("\trefs/tags/") for row in rows)
     tags = {name.removesuffix("^{}"): commit for commit, _, name in split}
     known = {name: parse_version(name) for name in tags if RELEASE_TAG.fullmatch(name)}

@@ -291,7 +291,7 @@ def _is_reported(file: FileFacts) -> bool:
 )
 def see_misplaced_skel(family: Family) -> Iterator[Seen]:
     for file, version, flags, directory in _skels(family):
-        # What disagrees with its directory's version is told by QNN214.
+        # What disagrees with its directory's version is reported by QNN214.
         if directory == flags != version:
             yield seen(file.name, file.path, directory=file.directory, flags=flags, version=version)
 

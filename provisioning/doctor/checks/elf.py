@@ -143,7 +143,7 @@ def see_other_type(file: Placed) -> Iterator[Seen]:
 @TARGET.check(
     "QNN232",
     "{subject} is for Linux with glibc, not for Android: it needs {needed}",
-    "'library \"{needed}\" not found' on the device: Android has a C library of its own",
+    "'library \"{needed}\" not found' on the device: Android has its own C library",
     "take {subject} from the SDK's lib/aarch64-android",
     after=("QNN213",),
 )

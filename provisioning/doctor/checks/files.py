@@ -134,7 +134,7 @@ def judge_group(group: Group) -> Iterator[Finding]:
 
 
 class Need(NamedTuple):
-    """A library that nobody has: who needs it, and whether the machine could bring it."""
+    """A library that is missing: who needs it, and whether the machine could bring it."""
 
     name: str
     users: list[str]
@@ -175,7 +175,7 @@ def see_no_libcxx(need: Need) -> Iterator[Seen]:
 def find_needs(
     files: Iterable[FileFacts], provided: Collection[str], host_brings: Mapping[str, str | None]
 ) -> Iterator[Need]:
-    """Each library that nobody has, once, with the chain of who needs it.
+    """Each missing library, once, with the chain of who needs it.
 
     ``files`` are those that fit their policy; ``provided`` are names that the loader finds: of
     the directory, of the search path and of the system. ``host_brings`` are names that the
@@ -197,7 +197,7 @@ def _users(elves: Mapping[str, ElfFacts]) -> dict[str, list[str]]:
 
 
 def _chain(elves: Mapping[str, ElfFacts], name: str) -> str:
-    """``libA.so, which libB.so needs``: one path from ``name`` up to a file nobody needs."""
+    """``libA.so, which libB.so needs``: one path from ``name`` up to a file that nothing needs."""
     users, words, seen_names = _users(elves), [name], {name}
     while above := [user for user in users.get(words[-1], []) if user not in seen_names]:
         words.append(above[0])

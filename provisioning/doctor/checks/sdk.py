@@ -36,7 +36,7 @@ INSTALLATIONS: Subjects[InstallationFacts] = Subjects(lambda case: case.facts.in
     "give the root of {subject}: --root {subject}=DIR, or {variable}",
 )
 def see_other_installation(one: InstallationFacts) -> Iterator[Seen]:
-    # Others have checks of their own, which look into them.
+    # Others have their own checks, which look into them.
     is_looked_into = one.name in (NDK, CHECKOUT, LIBCXX) or one.name.startswith("qnn-")
     if one.missing and not is_looked_into:
         missing = ", ".join(one.missing)
@@ -211,7 +211,7 @@ def see_colon(sdk: Sdk) -> Iterator[Seen]:
 def see_dangling_links(sdk: Sdk) -> Iterator[Seen]:
     for path in sorted(sdk.tree.dangling):
         name = path.rpartition("/")[2]
-        if name.startswith("libQnn"):  # others are told where they are needed
+        if name.startswith("libQnn"):  # others are reported where they are needed
             yield seen(name, sdk.facts.root / path, target=sdk.tree.links[path])
 
 

@@ -51,7 +51,7 @@ VARIABLES = Subjects(find_variables)
 @VARIABLES.check(
     "QNN401",
     "QNN_SDK_ROOT is not set",
-    "ExecuTorch then downloads an SDK of its own choice, at import or inside cmake",
+    "ExecuTorch then downloads an SDK that it chooses, at import or inside cmake",
     f"set it to {{root}}; {COMPOSE}",
 )
 def see_no_variable(variables: Variables) -> Iterator[Seen]:
@@ -125,7 +125,7 @@ def see_shadows(variables: Variables) -> Iterator[Seen]:
 def see_device_libraries(variables: Variables) -> Iterator[Seen]:
     for entry in variables.facts.library_path:
         if variables.facts.is_same(entry.directory, variables.wanted):
-            continue  # a foreign library in the SDK is told by QNN212
+            continue  # a foreign library in the SDK is reported by QNN212
         if names := [file.name for file in entry.libraries if _is_for_device(file)]:
             where = entry.directory or EMPTY_ENTRY
             yield seen("LD_LIBRARY_PATH", where, names=", ".join(names[:3]))
@@ -166,7 +166,7 @@ def see_hidden_path(variables: Variables) -> Iterator[Seen]:
 @VARIABLES.check(
     "QNN414",
     "QNN_SDK_ROOT is a relative path: {where}",
-    "CMake and ExecuTorch read it in directories of their own, where it names nothing",
+    "CMake and ExecuTorch read it in their own directories, where it names nothing",
     "set it to {root}",
     after=("QNN402",),
 )
@@ -269,7 +269,7 @@ def see_colons(case: Case) -> Iterator[Seen]:
     "take {where} out of PYTHONPATH, or build the adaptor into that checkout",
 )
 def see_hiding(case: Case) -> Iterator[Seen]:
-    """PYTHONPATH has no executorch where the wheel's is used, or one with an adaptor of its own."""
+    """PYTHONPATH has no executorch where the wheel's is used, or one with its own adaptor."""
     variables = case.facts.variables
     for entry in variables.without_adaptor[:1] if variables and case.fitness.python else ():
         yield seen("PYTHONPATH", entry)

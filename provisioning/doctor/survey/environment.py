@@ -49,7 +49,7 @@ class SurveyRequest:
     """What to examine: roots by name of artifact, their pins, a job's variables.
 
     ``python`` None is the running interpreter, whose adaptor creates a device of the emulator where
-    ``tries_device`` says so; ``backend`` is the one to lower for; ``device`` asks adb for devices.
+    ``tries_device`` is set; ``backend`` is the one to lower for; ``device`` asks adb for devices.
     """
 
     profile: str

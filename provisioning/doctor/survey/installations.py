@@ -38,7 +38,7 @@ TIMEOUT_S = 30.0
 
 def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False) -> SdkFacts:
     """What is there of an SDK. ``headers`` are the paths below include/QNN to look for;
-    ``asks_library`` loads libQnnHtp.so in a process of its own for its API version.
+    ``asks_library`` loads libQnnHtp.so in a separate process for its API version.
     """
     if not root.is_dir():
         return SdkFacts(root, is_directory=False)

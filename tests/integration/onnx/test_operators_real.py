@@ -125,4 +125,4 @@ def test_branches_that_share_a_name_are_refused(
 ) -> None:
     _, answer = answers["if of one name"]
     assert "share internal tensor name `i`" in find_reason(answer)
-    assert "names of their own" in read_notes()["If"]
+    assert "their own names" in read_notes()["If"]

@@ -81,7 +81,7 @@ def run_program(run: Interpreter, call: Call) -> None:
 
 
 def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
-    """A list of a .bzl file that is both Starlark and Python. None when it cannot be told."""
+    """A list of a .bzl file that is both Starlark and Python. None if it is not known."""
     known = run.state.sources.file_lists
     if path not in known:
         known[path] = read_file_lists(run.state.sources.tree.read(path), path)

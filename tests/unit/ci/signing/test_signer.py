@@ -260,8 +260,8 @@ def test_name_of_an_output(name: str, wanted: str, same: bool) -> None:
 
 
 SERIAL = "testsig-0xbadcafe.so"
-NOTHING = "it ended with 0 and left {} in its output directory"
-ELSEWHERE = "it was told out/ and wrote {}"
+NOTHING = "it exited with 0 and left {} in its output directory"
+ELSEWHERE = "it was given out/ and wrote {}"
 
 
 @pytest.mark.parametrize(

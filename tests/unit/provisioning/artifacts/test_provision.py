@@ -283,7 +283,7 @@ def test_an_update_of_an_archive_moves_its_row_and_its_lock(
     assert provision(store)[0].version == "1.3.0"
     assert not [path for path in store.downloads.iterdir() if path.name.startswith(".update-")]
     describe(manifests, tmp_path / "vendor.zip")
-    with pytest.raises(UsageError, match=r"where sdk 2\.0 is cannot be told") as caught:
+    with pytest.raises(UsageError, match=r"no URL is known for sdk 2\.0") as caught:
         plan_update(ask(), "2.0", store, Progress())
     assert "vendor.zip does not name the version 1.2.3" in caught.value.why
     assert caught.value.fix
