@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ci.faults.expected import list_changes
-from ci.faults.known import RIGHT, Fault
+from ci.faults.known import ENDS, Fault
 from ci.judging.budget import FIGURES, LEAST, MEASURED, UNITS
 from ci.report.comparison import SEEN_DB
 from ci.report.html import Sheet, SheetRow, render_tables
@@ -87,7 +87,7 @@ def compare_faults(faults: Sequence[Fault], old: str, new: str) -> Iterator[Diff
         yield note("known faults", "fault", words, "other")
         return
     for subject, before, now in list_changes(faults, old, new):
-        verdict: Verdict = "worse" if before == RIGHT else "better" if now == RIGHT else "other"
+        verdict: Verdict = "worse" if ENDS.index(now) > ENDS.index(before) else "better"
         yield note(subject, "fault", (before, now), verdict)
 
 

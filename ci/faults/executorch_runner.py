@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ci.cases.forked import still_tqdm
 from ci.executorch.internals import get_delegation_info, pybindings, utils
 from ci.executorch.lower import compiler_spec
 from ci.executorch.quantize import find_grids, make_quantizer, quantize_method
@@ -28,6 +29,11 @@ AROUND = ("executorch_call_delegate", "getitem", "quantize", "view_copy", "to_di
 
 class NotTakenError(Exception):
     """QNN did not take a node, and it is not known of which graph: they are tried one by one."""
+
+
+def before_forks() -> None:
+    """What the fork server does once."""
+    still_tqdm()
 
 
 def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]:

@@ -109,7 +109,7 @@ def list_changes(faults: Sequence[Fault], old: str, new: str) -> Iterator[tuple[
 
 class VersionsMatrix(Struct, frozen=True, kw_only=True):
     """The known faults by version of QNN, the oldest first. ``regressions`` and ``fixes`` name the
-    version from which on a graph ends otherwise than with the one before."""
+    version from which on a graph ends worse or better than with the one before."""
 
     versions: tuple[str, ...]
     runs: tuple[Rerun, ...]
@@ -125,12 +125,12 @@ def make_matrix(
     """Return the matrix of runs; ``versions`` are in order."""
     regressions, fixes = [], []
     for (name, form, scheme), row in _rows(runs).items():
-        ends = [(version, row[version].end) for version in versions if version in row]
+        ends = [(one, row[one].end) for one in versions if one in row and row[one].end in ENDS]
         for (_, before), (version, now) in pairwise(ends):
             text = f"{name} ({form}) in {scheme}: {before} before QNN {version}, {now} with it"
-            if before == RIGHT != now:
+            if ENDS.index(now) > ENDS.index(before):
                 regressions.append(text)
-            elif before != RIGHT == now:
+            elif now != before:
                 fixes.append(text)
     return VersionsMatrix(
         versions=tuple(versions),

@@ -26,7 +26,7 @@ Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
 Frontend = Literal["onnx", "executorch"]
 FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch")
 WRONG, RIGHT, REFUSED, CRASHED = "wrong", "right", "refused", "crashed"
-ENDS = (WRONG, RIGHT, REFUSED, CRASHED)
+ENDS = (RIGHT, REFUSED, CRASHED, WRONG)  # the worst, which nothing shows, last
 
 # How a constant operand relates to the other operand of an operator.
 Relation = Literal["", "any", "first", "whole", "over_batch", "over_rows", "scalar"]

@@ -63,6 +63,58 @@ config = get_qnn_qdq_config(path, Reader(), **types)
 quantize(path, "quantized.onnx", config)
 path = "quantized.onnx"''')
 
+EXECUTORCH = Template("""\
+# pip install executorch==$version torch torchao; QNN_SDK_ROOT names QNN, and LD_LIBRARY_PATH its
+# lib/x86_64-linux-clang, before Python starts
+import torch
+from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+from executorch.backends.qualcomm.utils.utils import (
+    generate_htp_compiler_spec,
+    generate_qnn_executorch_compiler_spec,
+    to_edge_transform_and_lower_to_qnn,
+)
+from executorch.extension.pybindings import _C
+
+torch.manual_seed(0)
+normal = lambda *s: torch.randn(s).clamp(-3, 3)
+positive = lambda *s: torch.rand(s) + 0.5
+large = lambda *s: 16 * normal(*s)
+whole = lambda v, *s: torch.full(s, float(v))
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+$constants
+$forward
+
+net, inputs = Net().eval(), ($inputs,)
+$quantize
+wanted = net(*inputs)
+options = generate_htp_compiler_spec(use_fp16=$fp16)
+spec = generate_qnn_executorch_compiler_spec(QcomChipset.$soc, options)
+lower = to_edge_transform_and_lower_to_qnn
+edge = lower(net, inputs, spec, convert_linear_to_conv2d=$convolution)
+buffer = edge.to_executorch().buffer
+given = _C._load_for_executorch_from_buffer(buffer).run_method("forward", inputs)
+for index, (a, b) in enumerate(zip(wanted, given)):
+    for row in range(len(a) if a.dim() else 1):
+        right, error = (a[row], a[row] - b[row]) if a.dim() else (a, a - b)
+        share = right.square().mean() / error.square().mean().clamp(min=1e-30)
+        print("output", index, "row", row, f"{10 * torch.log10(share):.1f} dB")
+""")
+PT2E = Template("""\
+from executorch.backends.qualcomm.quantizer.quantizer import QnnQuantizer, QuantDtype
+from torchao.quantization.pt2e import MinMaxObserver
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+quantizer = QnnQuantizer(soc_model=QcomChipset.$soc)
+quantizer.set_default_quant_config(
+    QuantDtype.$dtype, is_conv_per_channel=True, is_linear_per_channel=True,
+    act_observer=MinMaxObserver,
+)
+exported = torch.export.export(net, inputs, strict=True).module(check_guards=False)
+prepared = prepare_pt2e(exported, quantizer)
+prepared(*inputs)
+net = convert_pt2e(prepared)""")
+
 
 def render_found(found: Sequence[Searched]) -> str:
     """Return a table of what was found."""
@@ -73,6 +125,7 @@ def render_found(found: Sequence[Searched]) -> str:
             f"{one.frontend} {one.scheme} {one.soc}, seed {one.seed}: {one.graphs} graphs in"
             f" {one.seconds:.0f} s ({one.per_minute:.0f} a minute): {ends or 'none'}"
         )
+        lines += [f"  known: {name}, {count} suspects" for name, count in one.known.items()]
         if one.unconfirmed:
             lines.append(f"  {one.unconfirmed} suspects were right alone or with other seeds")
         if one.unexamined:
@@ -119,12 +172,9 @@ def render_markdown(one: Finding, version: str, toolchain: str) -> str:
     lines += [f"| as above | {one.end}{reached} |"]
     lines += [f"| {text} | right |" for text in one.right]
     lines += [f"| {text} | not right |" for text in one.also_wrong]
-    if one.frontend == "onnx":
-        script = write_script(parse_graph(one.graph), one, version)
-        lines += ["", "```python", script.rstrip(), "```"]
-    else:
-        command = f"qnn-ci fuzz --frontend executorch --scheme {one.scheme} --graph FILE"
-        lines += ["", f"With the graph in FILE, `{command}` repeats it."]
+    write = write_script if one.frontend == "onnx" else write_executorch_script
+    script = write(parse_graph(one.graph), one, version)
+    lines += ["", "```python", script.rstrip(), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -153,6 +203,32 @@ def write_script(graph: Graph, one: Finding, version: str) -> str:
         quantize=quantize,
         soc=choose_options(scheme, one.soc, {})["soc_model"],
         half=int(not scheme.quantized),
+    )
+
+
+def write_executorch_script(graph: Graph, one: Finding, version: str) -> str:
+    """Return a Python file that lowers, runs and compares a graph with torch and ExecuTorch."""
+    from ci.faults.torch_graphs import write_forward
+
+    recipe = Scheme(one.scheme).recipe
+    tensors = {name: _draw(own.like, own.value, own.shape) for name, own in graph.tensors.items()}
+    constants = [
+        f'        self.register_buffer("c_{name}", {text})'
+        for name, text in tensors.items()
+        if graph.is_constant(name)
+    ]
+    quantize = ""
+    if Scheme(one.scheme).quantized:
+        quantize = PT2E.substitute(soc=one.soc, dtype=recipe.dtype)
+    return EXECUTORCH.substitute(
+        version=version,
+        constants="\n".join(constants),
+        forward="\n".join(f"    {line}" for line in write_forward(graph).splitlines()),
+        inputs=", ".join(tensors[name] for name in graph.inputs),
+        quantize=quantize,
+        fp16=not Scheme(one.scheme).quantized,
+        soc=one.soc,
+        convolution=recipe.linear_as_convolution,
     )
 
 

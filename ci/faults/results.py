@@ -134,7 +134,8 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Searched(Struct, frozen=True, kw_only=True):
-    """What a search did in a scheme: graphs by how they ended, and faults, the worst first."""
+    """What a search did in a scheme: graphs by how they ended, suspects by the known fault that
+    they have, and further faults, the worst first."""
 
     frontend: str
     scheme: str
@@ -148,3 +149,4 @@ class Searched(Struct, frozen=True, kw_only=True):
     unconfirmed: int
     unexamined: int
     findings: tuple[Finding, ...]
+    known: dict[str, int] = {}

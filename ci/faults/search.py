@@ -13,7 +13,7 @@ from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, WRONG, Frontend, describe, find_pattern, read_faults
 from ci.faults.results import LATE, UNJUDGED, Finding, Item, Result, Searched
-from ci.faults.shrink import SEEDS, Explained, find_cause, fit_variations, shrink
+from ci.faults.shrink import SEEDS, fit_variations, has_chain, list_relations, shrink
 from provisioning.console.progress import Progress
 
 BATCH = 48
@@ -32,7 +32,8 @@ class Tries(Protocol):
 
 @dataclass
 class Search:
-    """A search through one front end in one scheme; ``jobs`` trials run at a time."""
+    """A search through one front end in one scheme; ``jobs`` trials run at a time. With
+    ``uses_known``, suspects that have a known fault are counted and not shrunk."""
 
     trial: Tries
     frontend: Frontend
@@ -42,12 +43,12 @@ class Search:
     jobs: int
     progress: Progress
     qnn: str = ""
+    uses_known: bool = False
     ends: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
-    explained: list[Explained] = field(default_factory=list)
     covered: Counter[int] = field(default_factory=Counter)
-    whys: set[str] = field(default_factory=set)
+    known: Counter[str] = field(default_factory=Counter)
     unconfirmed: int = 0
     trying_s: float = 0.0
     started: float = 0.0
@@ -77,6 +78,7 @@ class Search:
             per_minute=round(60 * number / self.trying_s) if self.trying_s else 0,
             ends=dict(self.ends),
             unjudged=dict(self.reasons.most_common(12)),
+            known=dict(self.known),
             unconfirmed=self.unconfirmed,
             unexamined=len(left),
             findings=tuple(sorted(counted, key=_rank)),
@@ -103,29 +105,31 @@ class Search:
         self, waiting: Sequence[tuple[int, Result]], deadline: float, *, all_of_them: bool = False
     ) -> list[tuple[int, Result]]:
         """Confirm and shrink suspects, the smallest first, and return those that are left for
-        later. One with the operators of a fault that was found is counted there."""
-        fresh: list[tuple[int, Result, Graph]] = []
-        for number, one in waiting:
-            graph = parse_graph(one.text)
-            covering = [n for n, own in enumerate(self.explained) if own.covers(graph, one.end)]
-            if covering:
-                self.covered[covering[0]] += 1
-            else:
-                fresh.append((number, one, graph))
-        fresh.sort(key=lambda row: (ORDER.index(row[1].end), len(row[2].nodes), row[0]))
+        later."""
+        graphs = [(number, one, parse_graph(one.text)) for number, one in waiting]
+        graphs.sort(key=lambda row: (ORDER.index(row[1].end), len(row[2].nodes), row[0]))
         done = 0
-        for place, (number, one, graph) in enumerate(fresh):
+        for place, (number, one, graph) in enumerate(graphs):
+            if self.count_explained(graph, one.end):
+                continue
             stop = done >= MOST_SHRUNK and not all_of_them
             if stop or time.monotonic() > deadline:
-                return [row[:2] for row in fresh[place:]]
-            if any(own.covers(graph, one.end) for own in self.explained):
-                self.covered[
-                    next(n for n, o in enumerate(self.explained) if o.covers(graph, one.end))
-                ] += 1
-                continue
+                return [row[:2] for row in graphs[place:]]
             done += 1
             self.locate(number, one, graph, deadline)
         return []
+
+    def count_explained(self, graph: Graph, end: str) -> bool:
+        """Count a suspect that is a known fault, or has the operators of a finding, and return
+        whether it is one."""
+        if self.uses_known and (known := self.find_known(graph)):
+            self.known[known] += 1
+            return True
+        for index, one in enumerate(self.findings):
+            if end == one.end and has_chain(graph, one.operators):
+                self.covered[index] += 1
+                return True
+        return False
 
     def locate(self, number: int, suspect: Result, graph: Graph, deadline: float) -> None:
         """Confirm a suspect with other seeds, alone; shrink it until ``deadline``, and add it as a
@@ -151,7 +155,7 @@ class Search:
         if len(failing) < (len(repeats) + 1) // 2:
             self.unconfirmed += 1
             return
-        _, operators, relations = find_cause(small, end)
+        operators = small.operators
         has_db = worst.end == WRONG
         finding = Finding(
             graph=str(small),
@@ -164,7 +168,7 @@ class Search:
             place=worst.place,
             why=worst.why,
             operators=operators,
-            relations=relations,
+            relations=list_relations(small),
             right=tuple(text for (text, _), bad in zip(varied, wrong, strict=True) if not bad),
             also_wrong=tuple(text for (text, _), bad in zip(varied, wrong, strict=True) if bad),
             failed=len(failing),
@@ -174,7 +178,6 @@ class Search:
             number=number,
             seconds=round(time.monotonic() - self.started),
         )
-        self.explained.append(Explained(end, operators))
         self.findings.append(finding)
         self.progress.step(
             f"{self.scheme}, {finding.seconds:.0f} s: {end} {' -> '.join(operators)}"

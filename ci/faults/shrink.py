@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from ci.faults.generate import find_unfit
 from ci.faults.graph import Graph, Node, Shape, Tensor, trim
-from ci.faults.known import describe, relate
+from ci.faults.known import Pattern, describe, find_pattern, relate
 from ci.faults.torch_graphs import compute
 from ci.models.graph_steps import Step
 
@@ -18,7 +18,6 @@ BINARY = frozenset({"add", "sub", "mul", "div", "maximum", "minimum"})
 
 # Whether each graph fails: the only thing that shrinking asks.
 Fails = Callable[[Sequence[Graph]], Sequence[bool]]
-Cause = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
 def shrink(graph: Graph, fails: Fails) -> Graph:
@@ -184,40 +183,18 @@ def is_fit(graph: Graph) -> bool:
     return fits and bool(graph.nodes and graph.inputs)
 
 
-def find_cause(graph: Graph, end: str) -> Cause:
-    """Return what equal causes have in common: how it ends, the operators in their order, and how
-    shapes relate."""
-    steps = describe(graph)
-    relations = tuple(f"{one.operator}: {word}" for one in steps for word in _list_relations(one))
-    return end, graph.operators, relations
+def list_relations(graph: Graph) -> tuple[str, ...]:
+    """Return how shapes relate: ``add: over_batch``, and ``add: batch`` if there is one."""
+    return tuple(f"{one.operator}: {word}" for one in describe(graph) for word in _relate(one))
 
 
-def _list_relations(step: Step) -> list[str]:
+def _relate(step: Step) -> list[str]:
     found = sorted(relate(step) - {"any"})
     if step.shape and step.shape[0] > 1 and found:
         found.append("batch")
     return found
 
 
-@dataclass(frozen=True)
-class Explained:
-    """A cause that was found before, as the chain of its operators."""
-
-    end: str
-    operators: tuple[str, ...]
-
-    def covers(self, graph: Graph, end: str) -> bool:
-        """Whether a graph has these operators, each reading the one before."""
-        return end == self.end and has_chain(graph, self.operators)
-
-
 def has_chain(graph: Graph, operators: Sequence[str]) -> bool:
     """Whether operators follow each other in a graph, each reading what the one before gives."""
-
-    def ends(name: str, left: Sequence[str], nodes: Mapping[str, Node]) -> bool:
-        node = nodes.get(name)
-        if node is None or node.operator != left[-1]:
-            return False
-        return len(left) == 1 or any(ends(one, left[:-1], nodes) for one in node.reads)
-
-    return any(ends(name, operators, graph.nodes) for name in graph.nodes)
+    return bool(find_pattern(Pattern(tuple(operators), ()), describe(graph)))

@@ -97,6 +97,23 @@ def find_part(node: Any) -> int:
     return int(parts[0]) if parts else UNKNOWN
 
 
+def write_forward(graph: Graph) -> str:
+    """Return ``forward`` of a graph's module as Python that needs torch alone; constants are
+    buffers called ``c_NAME``."""
+    inputs = tuple(map(torch.from_numpy, draw_sets(graph, 0)[0]))
+    program = torch.export.export(Module(graph, 0).eval(), inputs, strict=False)
+    buffers = program.graph_signature.inputs_to_buffers
+    plain = torch.fx.Graph()
+    made: dict[Any, Any] = {}
+    for node in program.graph.nodes:
+        held = buffers.get(node.name) if node.op == "placeholder" else None
+        made[node] = (
+            plain.create_node("get_attr", held) if held else plain.node_copy(node, made.__getitem__)
+        )
+    lines = plain.python_code("self").src.strip().splitlines()
+    return "\n".join(line.partition(";  ")[0].rstrip() for line in lines)
+
+
 def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
     """Return the value of each tensor and node per input set. Raises what torch raises for shapes
     that do not fit, and KeyError for a missing attribute."""

@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--scheme", action="append", default=[], help="a quantization scheme; repeatable")
     add("--seed", type=int, default=0, metavar="S", help="which graphs; default 0")
     add("--frontend", choices=FRONTENDS, default="onnx", help="what lowers; default onnx")
+    add("--without-known", action="store_true", help="search as if no fault were known")
     add("--soc", default=DEFAULT_SOC, help=f"a SoC; default {DEFAULT_SOC}")
     add("--graph", type=user_path, metavar="FILE", help="search nothing: try this graph, ten seeds")
     cores = len(os.sched_getaffinity(0))
@@ -76,6 +77,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
                 jobs=args.jobs,
                 progress=progress,
                 qnn=bench.qnn,
+                uses_known=not args.without_known,
             )
             deadline = start + 60 * args.minutes * number / len(schemes)
             found.append(search.run(deadline, args.graphs))

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from ci.cases.pool import Ended
-from ci.faults.expected import GRAPH, MENDED, make_matrix, render_matrix, rerun
+from ci.faults.expected import GRAPH, MENDED, Rerun, make_matrix, render_matrix, rerun
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, RIGHT, WRONG, describe, find_pattern, read_faults
 from ci.faults.render import render_found, render_markdown
-from ci.faults.results import UNJUDGED, Item, Output, Result, Searched, judge
+from ci.faults.results import UNJUDGED, Finding, Item, Output, Result, Searched, judge
 from ci.faults.search import Search
 from ci.faults.shrink import shrink
+from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
 from ci.models.schemes import Scheme
 from provisioning.console.progress import Progress
@@ -57,7 +58,7 @@ class StandIn:
                 yield Result(one.text, one.seed, RIGHT, 61.0, 60.0, -6.0)
 
 
-def search(is_wrong: Callable[[Graph], bool], graphs: int) -> Searched:
+def make_search(is_wrong: Callable[[Graph], bool], *, known: bool = False) -> Search:
     return Search(
         trial=StandIn(is_wrong),
         frontend="onnx",
@@ -66,7 +67,13 @@ def search(is_wrong: Callable[[Graph], bool], graphs: int) -> Searched:
         seed=5,
         jobs=2,
         progress=Progress(),
-    ).run(1e18, graphs)
+        qnn="2.49.40",
+        uses_known=known,
+    )
+
+
+def search(is_wrong: Callable[[Graph], bool], graphs: int) -> Searched:
+    return make_search(is_wrong).run(1e18, graphs)
 
 
 def test_a_planted_fault_is_found_and_shrunk() -> None:
@@ -81,6 +88,51 @@ def test_a_planted_fault_is_found_and_shrunk() -> None:
     page = render_markdown(first, "2.5.0", "QNN 2.49.40")
     assert "onnxruntime" in page
     compile(page.partition("```python\n")[2].partition("```")[0], "script", "exec")
+
+
+def test_a_report_of_executorch_has_a_script_that_computes_the_graph() -> None:
+    torch = pytest.importorskip("torch")
+    graph = parse_graph(PLANTED.graph)
+    for scheme in ("fp16", "16a8w"):
+        finding = Finding(
+            graph=str(graph),
+            end=WRONG,
+            frontend="executorch",
+            scheme=scheme,
+            soc="SM8650",
+            sqnr_db=2.0,
+            predicted_db=60.0,
+            place="",
+            why="",
+            operators=graph.operators,
+            relations=(),
+        )
+        page = render_markdown(finding, "1.5.1", "QNN 2.49.40")
+        script = page.partition("```python\n")[2].partition("```")[0]
+        compile(script, "script", "exec")
+        assert ("QuantDtype.use_16a8w" in script) == (scheme == "16a8w")
+        start, end = script.index("normal = "), script.index("net, inputs")
+        held: dict[str, Any] = {"torch": torch}
+        exec(script[start:end], held)  # noqa: S102 - the part that needs no ExecuTorch
+        net = held["Net"]()
+        given = torch.from_numpy(draw_sets(graph, 0)[0][0])
+        module = Module(graph, 0)
+        net.load_state_dict(module.state_dict())
+        torch.testing.assert_close(net(given), module(given))
+
+
+def test_a_known_fault_is_counted_and_found_again_without_the_table() -> None:
+    suspect = Result(str(parse_graph(FIRST)), 0, WRONG, 2.0, 60.0)
+    for known in (True, False):
+        finder = make_search(has_planted, known=known)
+        assert finder.examine([(7, suspect)], 1e18) == []
+        found = [(one.operators, one.known) for one in finder.findings]
+        chain = ("add", "layer_norm")
+        assert found == ([] if known else [(chain, PLANTED.name)])
+        assert dict(finder.known) == ({PLANTED.name: 1} if known else {})
+        # A second one with these operators is counted, not shrunk.
+        assert finder.examine([(8, suspect)], 1e18) == []
+        assert (len(finder.findings), finder.covered[0]) == ((0, 0) if known else (1, 1))
 
 
 def test_a_provider_without_a_fault_has_no_suspects() -> None:
@@ -258,3 +310,13 @@ def test_the_matrix_names_what_changes_between_versions() -> None:
     page = render_matrix(matrix)
     assert page.startswith("- regression: broadcast-mul-before-norm")
     assert "| right, 61.0 dB | right, 61.0 dB | wrong, 2.0 dB |" in page
+
+
+def test_a_graph_that_was_refused_and_is_now_wrong_is_a_regression() -> None:
+    runs = [
+        Rerun(fault="a", form=GRAPH, frontend="onnx", scheme="u8", qnn=qnn, end=end, expected="")
+        for qnn, end in (("1.0", "refused"), ("1.1", WRONG), ("1.2", "late"), ("1.3", RIGHT))
+    ]
+    matrix = make_matrix(["1.0", "1.1", "1.2", "1.3"], runs)
+    assert matrix.regressions == ("a (graph) in u8: refused before QNN 1.1, wrong with it",)
+    assert matrix.fixes == ("a (graph) in u8: wrong before QNN 1.3, right with it",)
