@@ -16,6 +16,7 @@ IMPORT = re.compile(r"^\s*(?:from|import) executorch[.\s]", re.MULTILINE)
 ELSEWHERE = {
     "ci/audit/localise_reproducer.py",
     "ci/builds/proof_program.py",
+    "ci/faults/render.py",
     "ci/models/suite/mlp.py",
     "provisioning/doctor/survey/device_probe.py",
 }
