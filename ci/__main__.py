@@ -20,7 +20,7 @@ VERBS: dict[str, Verb] = {
         "test_onnx",
     ),
     "audit": Verb(
-        "ci.verbs.audit", "say which operators QNN takes, and what stays on the CPU", "audit"
+        "ci.verbs.audit", "list which operators QNN takes, and what stays on the CPU", "audit"
     ),
     "test-llm": Verb(
         "ci.verbs.lanes.llm", "run a language model on the emulator, judge its tokens", "test_llm"
@@ -29,25 +29,23 @@ VERBS: dict[str, Verb] = {
     "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
     "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),
     "report": Verb("ci.verbs.report", "show a report.json again, or rewrite its other files"),
-    "judge": Verb(
-        "ci.verbs.judge", "judge outputs again that a session kept, by their bytes alone"
-    ),
+    "judge": Verb("ci.verbs.judge", "judge kept outputs again, by their bytes alone"),
     "fuzz": Verb(
-        "ci.verbs.fuzz", "find faults of the compiler with graphs made by machine", "fuzz"
+        "ci.verbs.fuzz", "search for faults of the compiler with generated graphs", "fuzz"
     ),
     "localise": Verb("ci.verbs.localise", "name the operators at which a model loses its accuracy"),
     "parity": Verb(
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
     ),
-    "plan": Verb("ci.verbs.plan", "say which sessions a change needs, and why", "plan"),
+    "plan": Verb("ci.verbs.plan", "list which sessions a change needs, and why", "plan"),
     "matrix": Verb("ci.verbs.matrix", "print a plan's jobs as GitHub's matrix"),
-    "gate": Verb("ci.verbs.gate", "judge what the jobs of a plan left: one verdict"),
-    "stage": Verb("ci.verbs.stage", "put together what a device needs to run programs", "stage"),
-    "deploy": Verb("ci.verbs.deploy", "bring that to a phone or a board", "deploy"),
+    "gate": Verb("ci.verbs.gate", "judge the results of a plan's jobs: one verdict"),
+    "stage": Verb("ci.verbs.stage", "collect what a device needs to run programs", "stage"),
+    "deploy": Verb("ci.verbs.deploy", "push it to a phone or a board", "deploy"),
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
-    "inspect": Verb("ci.verbs.inspect", "say what a program, library, APK or AAR holds"),
+    "inspect": Verb("ci.verbs.inspect", "show what a program, library, APK or AAR contains"),
     "check-app": Verb("ci.verbs.check_app", "check whether an Android app can run QNN"),
-    "compat": Verb("ci.verbs.compat", "say whether a runtime can load a program, and why not"),
+    "compat": Verb("ci.verbs.compat", "check whether a runtime can load a program, and why not"),
     "context": Verb("ci.verbs.context", "the old name of inspect and compat for ONNX models"),
     "explain": Verb("ci.verbs.explain", "name the first cause in a log, with its fix and source"),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
@@ -55,11 +53,9 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.versions_matrix", "run the known faults of the compiler with each QNN"
     ),
     "upgrade-report": Verb(
-        "ci.verbs.upgrade_report", "say what another QNN or ExecuTorch changes, the worst first"
+        "ci.verbs.upgrade_report", "show what another QNN or ExecuTorch changes, worst first"
     ),
-    "verify-evidence": Verb(
-        "ci.verbs.evidence", "say whether a program is one that passed, by the evidence of it"
-    ),
+    "verify-evidence": Verb("ci.verbs.evidence", "check by its evidence whether a program passed"),
     "verify-signature": Verb(
         "ci.verbs.verify_signature", "verify a signed Hexagon library from its bytes"
     ),

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--source", type=user_path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)")
     add("--profile", default="", help="one that is like the target's, such as for another NDK")
     add("--jobs", type=int, default=0, help="compilers at a time (default: one a core)")
-    add("--clean", action="store_true", help="remove what was built before, then build")
+    add("--clean", action="store_true", help="remove the earlier build first")
     add("--release", action="store_true", help="CMAKE_BUILD_TYPE Release")
     add("--dry-run", action="store_true", help="check, print the commands, stop")
     add("--check", action="store_true", help="check all but Python's packages, build nothing")
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--parity",
         choices=("on", "strict", "off"),
         default="on",
-        help="show where Buck and CMake disagree about what is built, also fail, or do not look",
+        help="show where Buck and CMake disagree, fail if they do, or do not look",
     )
     choice.add_arguments(parser, adaptor=False)
     add_executorch(parser)

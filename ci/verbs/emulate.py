@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=[one.value for one in Backend],
         default=Backend.HTP.value,
-        help="what QNN lowers for; default: htp",
+        help="the processor to lower for; default: htp",
     )
     add("--plan", type=user_path, metavar="FILE", help="only the cases of a plan.json")
     add("--shard", default="", metavar="I/N", help="only this part of the cases, as 2/3")

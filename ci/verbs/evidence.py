@@ -43,7 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="limits: it has to have been judged by these or stricter ones",
     )
     add("--bundle", type=user_path, metavar="FILE", help="the Sigstore bundle of its signature")
-    add("--repository", default="", metavar="OWNER/NAME", help="whose workflow has to have signed")
+    add(
+        "--repository",
+        default="",
+        metavar="OWNER/NAME",
+        help="the repository whose workflow must have signed",
+    )
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:

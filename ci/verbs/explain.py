@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a log, logcat or CI log, a directory of them, or - for standard input (the default)",
     )
     parser.add_argument(
-        "--policy", type=user_path, help="a policy whose [[advice]] rows are rules too"
+        "--policy", type=user_path, help="a policy whose [[advice]] rows count as rules"
     )
     parser.add_argument(
         "--github", action="store_true", help="print the causes as GitHub annotations"

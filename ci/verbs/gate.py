@@ -20,7 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("plan", type=user_path, help="plan.json, as `plan --out` writes it")
     add("--needs", type=user_path, required=True, metavar="FILE", help="GitHub's toJSON(needs)")
-    add("--results", type=user_path, required=True, metavar="DIR", help="holds result-JOB/")
+    add(
+        "--results",
+        type=user_path,
+        required=True,
+        metavar="DIR",
+        help="the directory with result-JOB/",
+    )
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
 
 

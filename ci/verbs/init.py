@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--uses",
         default="",
         metavar="OWNER/REPOSITORY@COMMIT",
-        help="executorch-qnn-ci on GitHub, with the commit whose workflow is called",
+        help="executorch-qnn-ci on GitHub, at the commit whose workflow to call",
     )
     add("--policy-only", action="store_true", help="write no workflow")
     add("--directory", type=user_path, help="the repository; by default that of the caller")

@@ -19,14 +19,14 @@ from provisioning.manifest.targets import Backend
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("outputs", type=user_path, help="what a session wrote for --keep-artifacts")
+    add("outputs", type=user_path, help="the directory of --keep-artifacts")
     add(
         "--pulled",
         type=user_path,
         metavar="DIR",
-        help="what a device gave for these programs elsewhere: DIR/CASE/outputs",
+        help="a device's outputs for these programs: DIR/CASE/outputs",
     )
-    add("--by", default="a device elsewhere", metavar="NAME", help="which device that was")
+    add("--by", default="a device elsewhere", metavar="NAME", help="the name of that device")
     add("--policy", type=user_path, metavar="FILE", help="the limits, if not those of the session")
     add(
         "--reports",

@@ -50,9 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the smallest part that is wrong as a Python file, and its tensors to OUT.pt",
     )
     add("--timeout-s", type=float, default=300.0, help="limit of each lowering and of each run")
-    add("--policy", type=user_path, metavar="FILE", help="models and limits, as of test-emulator")
-    add("--no-cache", action="store_true", help="lower again what was lowered before")
-    add("--offline", action="store_true", help="use only what is provisioned already")
+    add("--policy", type=user_path, metavar="FILE", help="models and limits, as for test-emulator")
+    add("--no-cache", action="store_true", help="lower everything again")
+    add("--offline", action="store_true", help="use only what is already provisioned")
     choice.add_arguments(parser)
     parser.set_defaults(record=False)
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="only this folder; repeatable",
     )
-    parser.add_argument("--base", metavar="REV", help="only what this revision does not have")
+    parser.add_argument("--base", metavar="REV", help="show only what this revision does not have")
     parser.add_argument("--notes", action="store_true", help="show notes about tests too")
     parser.add_argument("--sarif", type=user_path, metavar="FILE", help="write SARIF 2.1.0 there")
     parser.add_argument(

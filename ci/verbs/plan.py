@@ -25,7 +25,12 @@ SAID_EVERY = 25
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--base", default="", metavar="REV", help="compare with it, or where it branched off")
+    add(
+        "--base",
+        default="",
+        metavar="REV",
+        help="compare with this revision, or where it branched off",
+    )
     add("--head", default="", metavar="REV", help="plan for this revision, not the work tree")
     add("--event", default="", help="the event of GitHub that asks: some run everything")
     add("--everything", action="store_true", help="plan all, whatever changed")

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=user_path,
         default=[],
         metavar="PATH",
-        help="what a cache may have brought: see whether it was good; repeatable",
+        help="check what a cache restored; repeatable",
     )
     parser.add_argument("--python", type=user_program, help="the interpreter to examine")
     add_options(parser)

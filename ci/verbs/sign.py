@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--accept-unrecognised",
         action="store_true",
-        help="take a signature by a key for which no scheme is published",
+        help="accept a signature whose key has no published scheme",
     )
 
 

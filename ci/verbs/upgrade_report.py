@@ -77,8 +77,8 @@ class Side:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("old", metavar="OLD", help=FORMS)
-    add("new", metavar="NEW", help="the same of what would take its place")
-    add("--model", action="append", default=[], help="as of the session that is run; repeatable")
+    add("new", metavar="NEW", help="the same for the version that would replace it")
+    add("--model", action="append", default=[], help="as for the session that runs; repeatable")
     add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
     add("--soc", action="append", default=[], help="name or glob of a SoC")
     add("--policy", type=user_path, metavar="FILE", help="your models and limits")
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--session",
         choices=(EMULATOR, ONNX),
         default=EMULATOR,
-        help="what an SDK is tried in; default test_emulator",
+        help="the session that tries an SDK; default test_emulator",
     )
     add(
         "--reports",

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-unrecognised",
         action="store_true",
-        help="accept a signature by a key for which no scheme is published",
+        help="accept a signature whose key has no published scheme",
     )
     parser.add_argument(
         "--at",

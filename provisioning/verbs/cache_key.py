@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--private",
         action="store_true",
-        help="only licensees can read the cache: it may hold what a licence restricts",
+        help="only licensees can read the cache, so it may contain restricted files",
     )
     parser.add_argument("--github", action="store_true", help='lines for >> "$GITHUB_OUTPUT"')
 

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=[one.value for one in Backend],
         default=Backend.HTP.value,
-        help="what QNN lowers for on this machine; default: htp",
+        help="the processor to lower for; default: htp",
     )
     parser.add_argument("--device", action="store_true", help="look at devices that adb lists")
     parser.add_argument(

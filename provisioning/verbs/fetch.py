@@ -27,7 +27,9 @@ SUMS_FILE = "SHA256SUMS"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", help="profiles, or ARTIFACT[@VERSION][:COMPONENT,...]")
-    parser.add_argument("--verify", action="store_true", help="hash what is there, repair it")
+    parser.add_argument(
+        "--verify", action="store_true", help="hash the existing files and repair them"
+    )
     parser.add_argument("--to", type=user_path, help="fill a mirror directory instead")
     add_options(parser)
 
@@ -38,10 +40,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust-first-use",
         action="store_true",
-        help="take what has no published hash, and record what it is",
+        help="fetch even without a published hash, and record it",
     )
     parser.add_argument(
-        "--accept-licence", action="store_true", help="accept the licences of what is fetched"
+        "--accept-licence", action="store_true", help="accept the licences of the artifacts"
     )
 
 

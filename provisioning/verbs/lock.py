@@ -22,14 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="archive",
         type=user_path,
         metavar="FILE",
-        help="lock this archive, which you have; implies --trust-first-use and --offline",
+        help="lock this local archive; implies --trust-first-use and --offline",
     )
     add_write_option(parser)
 
 
 def add_write_option(parser: argparse.ArgumentParser) -> None:
     """The options of a verb that changes pins."""
-    parser.add_argument("--write", action="store_true", help="write what the diff shows")
+    parser.add_argument("--write", action="store_true", help="write the changes of the diff")
     add_options(parser)
 
 

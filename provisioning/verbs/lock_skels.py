@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WHEEL",
         help="a wheel with QNN as its index serves it, from `pip download`",
     )
-    parser.add_argument("--write", action="store_true", help="write what the diff shows")
+    parser.add_argument("--write", action="store_true", help="write the changes of the diff")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -64,9 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, references and logs"
     )
-    add("--no-cache", action="store_true", help="lower again what was lowered before")
+    add("--no-cache", action="store_true", help="lower everything again")
     add("--policy", type=user_path, metavar="FILE", help="limits, like the policy of this session")
-    add("--offline", action="store_true", help="use only what is provisioned already")
+    add("--offline", action="store_true", help="use only what is already provisioned")
     publishing.add_arguments(parser)
     choice.add_arguments(parser)
     parser.set_defaults(program=parser.prog, list=False, record=False)

@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("basic", "detailed"),
         const="detailed",
         default="",
-        help="also write QNN's profile as CSV; the emulator's cycles, by which nothing is judged",
+        help="also write QNN's profile as CSV; the emulator's cycles are not judged",
     )
     add(
         "--direct",
@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--embed-mode",
         choices=("0", "1"),
         default="1",
-        help="context binary beside the ONNX file (0) or inside",
+        help="context binary next to the ONNX file (0) or inside",
     )
 
 

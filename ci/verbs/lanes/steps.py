@@ -61,8 +61,12 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
     add_selection(parser, model, session)
     add("--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, outputs and logs")
     add("--log-level", choices=LOG_LEVELS, default="", help="QNN's own log; see --keep-artifacts")
-    add("--no-cache", action="store_true", help="lower again what was lowered before")
-    add("--record", action="store_true", help="record the figures of what passes: commit the file")
+    add("--no-cache", action="store_true", help="lower everything again")
+    add(
+        "--record",
+        action="store_true",
+        help="record the figures of the cases that pass; commit the file",
+    )
     publishing.add_arguments(parser)
 
 
@@ -83,7 +87,7 @@ def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> 
         metavar="FILE",
         help="your own limits, like the policy of this session",
     )
-    add("--offline", action="store_true", help="use only what is provisioned already")
+    add("--offline", action="store_true", help="use only what is already provisioned")
     parser.set_defaults(program=parser.prog)
     add("--reports", type=user_path, default=Path("reports"), help=f"where to write {session}/")
 

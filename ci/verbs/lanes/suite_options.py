@@ -18,7 +18,7 @@ def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("ExecuTorch's own QNN test suites").add_argument
     add("--suite", choices=[*SUITES, FAULTS], help="tests of the wheel, or faults")
     add("--filter", action="append", default=[], metavar="GLOB", help="only tests with this name")
-    add("--source", type=user_path, metavar="DIR", help="a checkout whose tests to run instead")
+    add("--source", type=user_path, metavar="DIR", help="run the tests of this checkout instead")
     add("--resume", action="store_true", help="go on with the run that was interrupted")
     add("--repeat", type=int, default=1, metavar="N", help="run each test so often: is it flaky?")
     add(
@@ -26,7 +26,7 @@ def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=OUTPUTS,
         choices=JUDGED,
-        help="run nothing: judge what was kept, or zeros or noise instead of the outputs",
+        help="run nothing: judge the kept outputs, or zeros or noise instead",
     )
 
 
