@@ -205,6 +205,8 @@ def make_output(error: float, row: int | None = None, step: float = 0.0) -> Outp
     [
         (make_output(1e-3), RIGHT, ""),
         (make_output(3e-3), RIGHT, ""),  # within the margin
+        (make_output(4e-3), RIGHT, ""),  # 48 dB are good enough
+        (make_output(9e-3), WRONG, ""),
         (make_output(0.5), WRONG, ""),
         (make_output(0.5, row=2), WRONG, "row 2"),
         (make_output(0.02, step=0.5), RIGHT, ""),  # less than a step of eight bits
@@ -224,6 +226,22 @@ def test_outputs_that_prove_nothing_and_those_that_are_not_numbers() -> None:
     assert judge(Item("", 0), [zero], 45.0).end == UNJUDGED
     short = good._replace(made=good.made[:, :1])
     assert judge(Item("", 0), [short], 45.0).place == "shape"
+
+
+def test_a_little_more_than_the_prediction_is_no_fault() -> None:
+    assert judge(Item("", 0), [make_output(2.4e-3)], 90.0).end == RIGHT
+    assert judge(Item("", 0), [make_output(5e-3)], 90.0).end == WRONG
+
+
+def test_the_wrong_output_of_several_decides() -> None:
+    near, wrong = make_output(0.02, step=0.5), make_output(9e-3)
+    assert judge(Item("", 0), [near, wrong], 45.0).end == WRONG
+    assert judge(Item("", 0), [wrong, near], 45.0).end == WRONG
+
+
+def test_an_output_that_rounding_alone_ruins_proves_nothing() -> None:
+    one = make_output(0.5)
+    assert judge(Item("", 0), [one._replace(runs=one.runs * 1e3)], 45.0).end == UNJUDGED
 
 
 class Dying:

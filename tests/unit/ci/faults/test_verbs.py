@@ -1,0 +1,181 @@
+"""What fuzz, versions-matrix and the suite of faults exit with, on a provider that stands in."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.faults.expected import GRAPH, MENDED, Rerun
+from ci.faults.graph import Graph, parse_graph
+from ci.faults.known import RIGHT, WRONG, describe, find_pattern, read_faults
+from ci.faults.results import Item, Result
+from ci.report.schema import Status
+from ci.verbs import fuzz, versions_matrix
+from ci.verbs.lanes.faults import count_ends, make_case
+from ci.verbs.upgrade_report import Side
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
+from provisioning.errors import DownloadError, ExitCode
+
+PLANTED = read_faults()[0]
+IsWrong = Callable[[Graph], bool]
+
+
+def has_planted(graph: Graph) -> bool:
+    return bool(find_pattern(PLANTED.pattern, describe(graph)))
+
+
+class Bench:
+    """Computes rightly, except graphs that are wrong."""
+
+    qnn = "2.49.40"
+
+    def __init__(self, is_wrong: IsWrong) -> None:
+        self.is_wrong = is_wrong
+
+    def make(self, scheme: object, soc: str) -> Bench:
+        del scheme, soc
+        return self
+
+    def run(self, items: Iterable[Item], bundle: int = 0) -> Iterator[Result]:
+        del bundle
+        for one in items:
+            bad = self.is_wrong(parse_graph(one.text))
+            yield Result(one.text, one.seed, WRONG if bad else RIGHT, 2.0 if bad else 61.0, 60.0)
+
+
+def open_stand_in(is_wrong: IsWrong) -> Any:
+    @contextmanager
+    def open_bench(*_: object, **__: object) -> Iterator[Bench]:
+        yield Bench(is_wrong)
+
+    return open_bench
+
+
+def call(verb: Any, *words: str) -> Outcome:
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    outcome: Outcome = verb.execute(parser.parse_args(words), Progress())
+    return outcome
+
+
+def run(form: str, end: str, expected: str) -> Rerun:
+    return Rerun(
+        fault="a",
+        form=form,
+        frontend="onnx",
+        scheme="fp16",
+        qnn="2.49.40",
+        end=end,
+        expected=expected,
+        sqnr_db=2.0,
+        predicted_db=60.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "status", "word"),
+    [
+        (run(GRAPH, WRONG, WRONG), Status.PASSED, ""),
+        (run(GRAPH, RIGHT, WRONG), Status.FAILED, "the fault is gone"),
+        (run(GRAPH, WRONG, RIGHT), Status.FAILED, "the fault is new in QNN 2.49.40"),
+        (run(GRAPH, "crashed", WRONG), Status.FAILED, "it ends otherwise: crashed"),
+        (run(MENDED, WRONG, RIGHT), Status.FAILED, "the remedy is wrong"),
+        (run(GRAPH, WRONG, ""), Status.UNSUPPORTED, "not in its row"),
+    ],
+)
+def test_a_graph_that_ends_otherwise_fails_its_case(one: Rerun, status: Status, word: str) -> None:
+    case = make_case(one, "SM8650")
+    assert case.status is status
+    assert word in case.reason
+
+
+def test_graphs_without_a_row_are_counted_apart() -> None:
+    runs = [run(GRAPH, WRONG, WRONG), run(GRAPH, RIGHT, WRONG), run(GRAPH, WRONG, "")]
+    (line,) = count_ends(runs)
+    assert line == "1 of 2 graphs ended as faults.toml says; 1 without a row for this QNN"
+
+
+@pytest.mark.parametrize(
+    ("is_wrong", "fetched", "code"),
+    [
+        (has_planted, True, ExitCode.OK),
+        (lambda _: False, True, ExitCode.FAILED),  # the fault is gone
+        (lambda _: True, True, ExitCode.FAILED),  # the remedy does not help
+        (has_planted, False, ExitCode.FAILED),
+    ],
+)
+def test_a_matrix_fails_if_a_graph_ends_otherwise_or_a_version_is_missing(
+    is_wrong: IsWrong,
+    fetched: bool,
+    code: ExitCode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find_side(word: str, *_: object) -> Side:
+        if not fetched and word.endswith("2.6.0"):
+            raise DownloadError("pip could not fetch it")
+        return Side(word)
+
+    monkeypatch.setattr(versions_matrix, "open_bench", open_stand_in(is_wrong))
+    monkeypatch.setattr(versions_matrix, "find_side", find_side)
+    pins = [word for two in ("2.5.0", "2.6.0") for word in ("--with", f"onnxruntime-qnn=={two}")]
+    outcome = call(versions_matrix, *pins, "--fault", PLANTED.name, "--reports", str(tmp_path))
+    assert outcome.exit_code == code
+    assert ("not run: onnxruntime-qnn==2.6.0" in outcome.text) == (not fetched)
+    matrix = json.loads((tmp_path / "versions_matrix/matrix.json").read_bytes())
+    assert matrix["runs"][0]["fault"] == PLANTED.name
+
+
+@pytest.mark.parametrize(
+    ("is_wrong", "words", "code"),
+    [
+        (lambda _: False, (), ExitCode.OK),
+        (lambda graph: "mul" in graph.operators, (), ExitCode.FAILED),
+        (has_planted, (), ExitCode.OK),  # known faults alone
+        (has_planted, ("--without-known",), ExitCode.OK),
+    ],
+)
+def test_a_search_fails_if_it_finds_a_fault_that_is_not_known(
+    is_wrong: IsWrong,
+    words: tuple[str, ...],
+    code: ExitCode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fuzz, "open_bench", open_stand_in(is_wrong))
+    outcome = call(
+        fuzz,
+        "--scheme",
+        "fp16",
+        "--graphs",
+        "48",
+        "--reports",
+        str(tmp_path),
+        "--jobs",
+        "1",
+        *words,
+    )
+    assert outcome.exit_code == code
+    (found,) = json.loads((tmp_path / "fuzz/fuzz.json").read_bytes())
+    pages = list((tmp_path / "fuzz").glob("*.md"))
+    assert len(pages) == len(found["findings"])
+    assert found["graphs"] == 48
+
+
+@pytest.mark.parametrize(("is_wrong", "code"), [(has_planted, 1), (lambda _: False, 0)])
+def test_a_graph_of_a_file_is_tried_with_ten_seeds(
+    is_wrong: IsWrong, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "graph.txt"
+    file.write_text(PLANTED.graph, encoding="utf-8")
+    monkeypatch.setattr(fuzz, "open_bench", open_stand_in(is_wrong))
+    words = ("--graph", str(file), "--scheme", "fp16", "--reports", str(tmp_path))
+    outcome = call(fuzz, *words)
+    assert (outcome.exit_code, len(outcome.text.splitlines())) == (code, 10)
