@@ -430,6 +430,7 @@ RECIPES = (
         adds="--quiet --no-deps --target installed",
         then=runs_without_the_checkout,
     ),
+    Recipe("qnn_ci -- VERB", says="usage: ", fill={"VERB": ("list",)}, adds="--help"),
     Recipe("VERB", says="usage: ", fill={"VERB": tuple(ci.__main__.VERBS)}, adds="--help"),
     Recipe("--version", says=r"^executorch-qnn-ci \d"),
     Recipe("^eval .*completion", says="-F ", adds="&& complete -p qnn-ci"),
