@@ -109,7 +109,7 @@ class ToolError(QnnCiError):
 
 
 class MissingToolError(ToolError):
-    """A tool that is needed is not there, or cannot be started."""
+    """A tool that is needed is missing, or cannot be started."""
 
     exit_code = ExitCode.ENVIRONMENT
 

@@ -139,7 +139,7 @@ def scratch_directory(parent: Path, name: str) -> Iterator[Path]:
 
 
 def publish_directory(staging: Path, target: Path) -> None:
-    """Put ``staging`` where ``target`` is; what was there before is ``staging`` then.
+    """Put ``staging`` where ``target`` is; the earlier content is in ``staging`` afterwards.
 
     On a file system that cannot exchange two directories, the old one is moved aside and removed.
     Raises OSError.

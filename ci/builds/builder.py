@@ -52,7 +52,7 @@ SHOWN = 5  # paths of a list in one line
 class Result:
     """A finished build and what was done for it; times in seconds.
 
-    ``published`` is false when an artifact broke its policy: then what was there before stays.
+    ``published`` is false when an artifact broke its policy: then the earlier files stay.
     ``undone`` are the paths of the copy that differed from the checkout, and no longer do.
     """
 

@@ -141,7 +141,7 @@ def wanted_submodules(source: Path, components: tuple[str, ...]) -> tuple[str, .
 
 
 def check_submodules(source: Path, components: tuple[str, ...]) -> None:
-    """Raises UnfitError that names every submodule that is not there, not the first only."""
+    """Raises UnfitError that names every submodule that is missing, not the first only."""
     wanted = wanted_submodules(source, components)
     missing = [path for path in wanted if not has_files(source / path)]
     if missing:

@@ -130,7 +130,7 @@ class Lowering:
     constants: Mapping[str, Any] | None = None
 
     def write(self) -> Compiled:
-        """Quantize if the scheme does, lower, and write everything."""
+        """Quantize if the scheme asks for it, lower, and write all files."""
         spec, model = self.spec, self.model
         module: Any = model.module
         self.staging.write_float(model.reference, model.made)  # what proves nothing is named first

@@ -223,7 +223,7 @@ def annotated(
     """Let ``quantizer`` annotate as ``annotations`` do and the choices say.
 
     Raises UsageError for a recipe that is none, at the end for a part that no node belongs to, and
-    for a node to discard that is not there.
+    for a node to discard that is missing.
     """
     found: set[Part] = set()
     names: list[str] = []

@@ -143,7 +143,7 @@ MOST_ENDLESS = 3
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise ValueError for an expression that is none, or that can take for ever: one that repeats
+    """Raise ValueError for an expression that is none, or that can take forever: one that repeats
     a group which itself repeats or chooses, or has many unbounded repetitions."""
     try:
         re.compile(pattern)

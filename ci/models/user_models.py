@@ -31,7 +31,7 @@ DYNAMIC = frozenset({"*", "__getattr__", "exec", "eval", "globals", "locals", "v
 
 
 class OutputLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked of an output; the fields are those of the report's Threshold.
+    """The limits of an output; the fields are those of the report's Threshold.
 
     ``min_sqnr_db`` and ``min_cosine`` are for the worst input set, ``min_sqnr_db_all`` for all at
     once; those named ``_quantized`` are in addition to the prediction of noise, which the error
@@ -61,7 +61,7 @@ class OutputLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limits(OutputLimits, frozen=True, forbid_unknown_fields=True):
-    """What is asked of a scheme; ``outputs`` are limits of single outputs, by their index."""
+    """The limits of a scheme; ``outputs`` are limits of single outputs, by their index."""
 
     full_delegation: bool = True
     outputs: dict[Annotated[str, Meta(pattern="^[0-9]+$")], OutputLimits] = {}

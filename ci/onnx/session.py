@@ -48,7 +48,7 @@ def open_session(
     severity: int = WARNING,
 ) -> Any:
     """A session on QNN's provider. Raises what onnxruntime raises, and FailedError where the
-    provider is not there. One process may make sessions for one SoC only: a second one can inherit
+    provider is missing. One process may make sessions for one SoC only: a second one can inherit
     the first one's device (seen with 2.5.0)."""
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = severity

@@ -101,7 +101,7 @@ class DirectoryTree:
         if path not in self._texts:
             try:
                 file = self.root / self._real.get(path, path)
-                # A pipe or a device of that name would be read for ever.
+                # A pipe or a device of that name would be read forever.
                 text = file.read_bytes().decode("utf-8", "replace") if file.is_file() else None
                 self._texts[path] = text
             except OSError:

@@ -87,7 +87,7 @@ def make_statement(record: SigningRecord) -> dict[str, Any]:
 
 
 def read_record(directory: Path) -> SigningRecord:
-    """Read signing.json. Raises ValueError when it is not there or not of this schema."""
+    """Read signing.json. Raises ValueError when it is missing or not of this schema."""
     path = directory / RECORD_NAME
     try:
         record = msgspec.json.decode(path.read_bytes(), type=SigningRecord)

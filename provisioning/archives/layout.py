@@ -322,7 +322,7 @@ def make_links(
     """Create symbolic links (path -> target); after all files.
 
     ``present`` are all other paths of the tree. Raises IntegrityError for a link that leaves the
-    tree, or whose target, found through the tree's own links, is not there.
+    tree, or whose target, found through the tree's own links, is missing.
     """
     for path in links:
         if resolve_link(path, links) is None:

@@ -76,7 +76,7 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
     """The choice of a command line, or of the variables where it says nothing.
 
     What it names becomes the variables' value, so that all that follows takes the same. Raises
-    UsageError for a directory that is not there, and for a version that has no release.
+    UsageError for a directory that is missing, and for a version that has no release.
     """
     known = {SDK_VARIABLE: (WHEEL, PINNED), ADAPTOR_VARIABLE: (WHEEL, OVERLAY)}
     for name, word in ((SDK_VARIABLE, sdk), (ADAPTOR_VARIABLE, adaptor)):

@@ -191,7 +191,7 @@ def _show(entry: TreeEntry | None) -> str:
 def verify_published(
     request: ArtifactRequest, key: Key, published: Published, store: Store, progress: Progress
 ) -> Provisioned:
-    """Hash everything; where something differs, publish it anew and say what differed."""
+    """Hash everything; if something differs, publish it again and report the difference."""
     found = find_differences(request, published)
     if not found:
         return _describe(request, published)

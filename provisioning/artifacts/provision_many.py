@@ -29,7 +29,7 @@ def provision_artifacts(
     requests: Sequence[ArtifactRequest], store: Store, progress: Progress, *, verify: bool = False
 ) -> list[Provisioned]:
     """Every artifact of ``requests``, in their order: the user's own installation if a variable
-    names one, else from the store, fetched if it is not there.
+    names one, else from the store, fetched if it is missing.
 
     What is to come is shown, and consent asked for, before anything is fetched. With ``verify``
     every byte is hashed again and what differs is restored, or reported of an installation. If

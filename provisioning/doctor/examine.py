@@ -305,7 +305,7 @@ def _with_host_glibc(case: Case) -> Case:
     return replace(case, kinds={**case.kinds, HOST_KIND: policy})
 
 
-# Findings that another adaptor cures: it is not there, or it does not fit Python, machine or SDK.
+# Findings that another adaptor cures: it is missing, or it does not fit Python, machine or SDK.
 OF_HEADERS = frozenset({"QNN902", "QNN903"})
 OF_ADAPTOR = OF_HEADERS | {"QNN507", "QNN508", "QNN509", "QNN512", "QNN513", "QNN515", "QNN901"}
 PYTHONPATH = "PYTHONPATH"

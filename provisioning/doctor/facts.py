@@ -80,7 +80,7 @@ class FileFacts:
 @dataclass(frozen=True)
 class TreeFacts:
     """The libraries and programs below ``root``; ``links`` maps symbolic links to their targets,
-    ``dangling`` are those whose target is not there, ``lowered`` the programs. ``min_sdk`` is the
+    ``dangling`` are those whose target is missing, ``lowered`` the programs. ``min_sdk`` is the
     lowest API level of the Android app that the tree belongs to, None where nothing states it.
     """
 

@@ -25,7 +25,7 @@ class ToolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is asked of the interpreter that lowers.
+    """The requirements on the interpreter that lowers.
 
     ``torch`` and ``executorch`` are the pin, from manifests/pairs.toml.
     ``modules`` maps a module that is imported to the distribution that has it; ``flatc_below``

@@ -76,7 +76,7 @@ class Table:
         return self.tables.read(form, place) if place else default
 
     def numbers(self, number: int, count: int) -> tuple[int, ...]:
-        """A field that is a struct of ``count`` u32; empty if it is not there."""
+        """A field that is a struct of ``count`` u32; empty if it is missing."""
         place = self.find(number)
         return tuple(
             self.tables.read("I", place + WORD * one) for one in range(count if place else 0)
@@ -90,7 +90,7 @@ class Table:
         return self.bytes(number)[:MAX_TEXT].decode("utf-8", "replace")
 
     def span(self, number: int) -> tuple[int, int]:
-        """Where a vector of bytes begins, and how many it has; both 0 if it is not there."""
+        """Where a vector of bytes begins, and how many it has; both 0 if it is missing."""
         place = self.find(number)
         if not place:
             return 0, 0

@@ -39,7 +39,7 @@ FILE_MODE = 0o644  # whatever the umask: a store may be shared
 
 
 class MixedError(TransientError):
-    """What comes belongs to another file than what is there."""
+    """The download belongs to another file than the existing part."""
 
 
 @dataclass(frozen=True)
@@ -338,7 +338,7 @@ def _judge_416(head: Head, part: PartFile) -> None:
 def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
     """At which offset the body of a response begins: 0, or ``have`` to go on.
 
-    Raises TransientError when it is a part that does not fit what is there.
+    Raises TransientError when it is a part that does not fit the existing bytes.
     """
     if head.status == 200 or not have:
         if head.status == 206 and head.range_start > 0:

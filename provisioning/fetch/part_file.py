@@ -62,7 +62,7 @@ class PartFile:
         self.watch(self.path, self.size)
 
     def restart(self, validator: str = "") -> None:
-        """Throw away what is there; what comes next has this validator."""
+        """Remove the existing bytes; the next ones have this validator."""
         self.restarts += self.size > 0
         self.was_resumed = False
         if os.fstat(self.fd).st_size:  # ext4 flushes on close what was ever truncated

@@ -41,7 +41,7 @@ class ChangedError(PermanentError):
 
 
 class BusyError(PermanentError):
-    """A failure that the same URL will not give for ever: others are asked first."""
+    """A failure that the same URL will not give forever: others are asked first."""
 
 
 class MismatchError(PermanentError):

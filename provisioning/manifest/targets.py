@@ -36,7 +36,7 @@ class BackendNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a backend asks of the host that lowers for it.
 
     ``library`` is QNN's; ``device`` what runs its programs, empty where this host does. ``why`` and
-    ``fix`` are for a host whose library is not there or serves for nothing.
+    ``fix`` are for a host whose library is missing or serves for nothing.
     """
 
     library: str

@@ -46,7 +46,7 @@ RELATIONS = {Kind.DEPENDENCY, Kind.DEFINE}
 
 
 def find_unread(index: Index) -> Iterator[Finding]:
-    """Files that were not read: broken ones, and, as notes, directories that are not there."""
+    """Files that were not read: broken ones, and, as notes, directories that are missing."""
     for row in index.not_evaluated:
         if row.folder is None or row.is_whole or index.policy.is_excluded(row.place.path):
             continue

@@ -129,7 +129,7 @@ def see_missing_library(case: Case) -> Iterator[Seen]:
 
 
 class Tool(NamedTuple):
-    """A program and what is asked of it."""
+    """A program and its requirements."""
 
     facts: ToolFacts
     policy: ToolPolicy

@@ -56,7 +56,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Case:
-    """One environment and what is asked of it.
+    """One environment and its requirements.
 
     ``soc`` is a name and its Hexagon version; ``minimum`` the oldest SDK that serves, and why;
     ``pairs`` the versions that belong together.

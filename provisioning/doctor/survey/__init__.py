@@ -1,1 +1,1 @@
-"""What is there: files, tools, variables, devices; no judgement. One module a subject."""
+"""What exists: files, tools, variables, devices; no judgement. One module a subject."""

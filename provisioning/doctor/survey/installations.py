@@ -37,7 +37,7 @@ TIMEOUT_S = 30.0
 
 
 def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False) -> SdkFacts:
-    """What is there of an SDK. ``headers`` are the paths below include/QNN to look for;
+    """The facts of an SDK. ``headers`` are the paths below include/QNN to look for;
     ``asks_library`` loads libQnnHtp.so in a separate process for its API version.
     """
     if not root.is_dir():
@@ -91,7 +91,7 @@ TARGET = "aarch64-linux-android"
 
 
 def survey_ndk(root: Path, host_tag: str) -> NdkFacts:
-    """What is there of an NDK; its clang is run once."""
+    """The facts of an NDK; its clang is run once."""
     if not root.is_dir():
         return NdkFacts(root, is_directory=False)
     revision = REVISION.search(read_text(root / "source.properties"))
@@ -117,7 +117,7 @@ MAX_VERSION = 40
 
 
 def survey_checkout(root: Path) -> CheckoutFacts:
-    """What is there of a checkout; git is asked twice, nothing is written."""
+    """The facts of a checkout; git is asked twice, nothing is written."""
     if not root.is_dir():
         return CheckoutFacts(root, is_directory=False)
     commit, status = None, ""
