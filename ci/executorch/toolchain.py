@@ -24,8 +24,8 @@ LIBRARY, ADAPTOR, VALIDATION = "libQnnHtp.so", "adaptor", "operator-validation"
 LIMIT_S = 60.0
 HOST_LIBRARIES = "lib/x86_64-linux-clang/*.so*"
 PACKAGES = ("torch", "executorch", "torchao", "numpy")
-# What a process that lowers has imported (test_what_lowering_imports_is_in_its_key), and what
-# ExecuTorch's extensions are linked with.
+# What a process that lowers has imported, and what ExecuTorch's extensions are linked with.
+# test_what_lowering_imports_of_executorch_is_in_its_key compares.
 EXECUTORCH = (
     "backends/qualcomm",
     "backends/transforms",

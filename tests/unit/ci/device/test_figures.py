@@ -48,6 +48,7 @@ def test_heat_of_a_phone() -> None:
     assert heat.throttled
     assert parse_heat("status of_system 2\n").throttled
     assert not parse_heat(HOT.replace("cpufreq-0 2", "cpufreq-0 0")).throttled
+    assert parse_heat("cooling cdsp 1\n").slowed == ("cdsp",)
     assert parse_heat("") == Heat()
 
 

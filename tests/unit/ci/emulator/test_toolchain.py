@@ -110,3 +110,18 @@ def test_libraries_used_in_place_are_named_by_size_and_time(
         *named,
         "lib/x86_64-linux-clang/libQnnHtp.so 4 2",
     )
+
+
+def test_packages_that_quantize_and_lower_count_by_their_content(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An observer of torchao, or a pass that ExecuTorch has outside of Qualcomm's backend, may
+    have been edited in place."""
+    asked: list[str] = []
+    monkeypatch.setattr(toolchain, "digest_packages", lambda names: asked.extend(names) or "")
+    toolchain.name_toolchain((), Environment("emulator", (), {}))
+    assert {*asked} >= {
+        *("torch", "torchao", "torchgen", "numpy", "sympy", "networkx", "mpmath", "flatbuffers"),
+        *("executorch/exir", "executorch/backends/qualcomm", "executorch/backends/transforms"),
+        *("executorch/devtools", "executorch/extension", "executorch/kernels", "executorch/lib"),
+    }

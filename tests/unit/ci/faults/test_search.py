@@ -8,12 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from ci.cases.pool import Ended
 from ci.faults.expected import GRAPH, MENDED, Rerun, make_matrix, render_matrix, rerun
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
-from ci.faults.known import CRASHED, RIGHT, WRONG, describe, find_pattern, read_faults
+from ci.faults.known import (
+    CRASHED,
+    REFUSED,
+    RIGHT,
+    WRONG,
+    describe,
+    find_pattern,
+    read_faults,
+)
 from ci.faults.render import render_found, render_markdown
 from ci.faults.results import UNJUDGED, Finding, Item, Output, Result, Searched, judge
 from ci.faults.search import Search
@@ -226,6 +235,11 @@ def test_outputs_that_prove_nothing_and_those_that_are_not_numbers() -> None:
     assert judge(Item("", 0), [zero], 45.0).end == UNJUDGED
     short = good._replace(made=good.made[:, :1])
     assert judge(Item("", 0), [short], 45.0).place == "shape"
+    one = good.made.copy()
+    one[1, 2, 3, 4] = np.inf
+    for outputs in ([good._replace(made=one)], [good, good._replace(made=one), good]):
+        result = judge(Item("", 0), outputs, 45.0)
+        assert (result.end, result.why) == (WRONG, "NaN")
 
 
 def test_a_little_more_than_the_prediction_is_no_fault() -> None:
@@ -314,6 +328,17 @@ def test_one_seed_that_ends_otherwise_is_a_problem() -> None:
     graph, mended = rerun([PLANTED], "onnx", "2.49.40", attempt)
     assert not graph.problem
     assert mended.problem.startswith("the remedy is wrong")
+
+
+@pytest.mark.parametrize("now", [WRONG, CRASHED, REFUSED])
+def test_a_graph_that_ends_in_any_other_way_than_right_is_a_regression(now: str) -> None:
+    run = Rerun(
+        fault="f", form=GRAPH, frontend="onnx", scheme="fp16", qnn="1", end=RIGHT, expected=""
+    )
+    matrix = make_matrix(["1", "2"], [run, replace(run, qnn="2", end=now)])
+    assert (len(matrix.regressions), matrix.fixes) == (1, ())
+    back = make_matrix(["1", "2"], [replace(run, end=now), replace(run, qnn="2")])
+    assert (back.regressions, len(back.fixes)) == ((), 1)
 
 
 def test_the_matrix_names_what_changes_between_versions() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ci.llm.controls import judge_control
 from ci.llm.generation import Generated
 from ci.llm.verdict import (
     Reference,
@@ -85,6 +86,39 @@ def test_a_run_fed_with_other_tokens_is_not_compared() -> None:
 def test_a_quiet_step_may_have_the_usual_noise() -> None:
     quiet = Reference(RUN, np.array([[1e-12, 1e-4, 1e-4, 1e-4]] * 2))
     assert judge_forced(change(0, 1, 0.02), quiet).faults == ()
+
+
+def test_one_noisy_step_excuses_no_other() -> None:
+    noisy = Reference(RUN, np.array([[1e-4, 1e-4, 1e-4, 1.0]] * 2))
+    assert judge_forced(change(0, 3, 3.0), noisy).faults == ()  # 2.25, and 10 times 0.25 is allowed
+    assert judge_forced(change(0, 3, 4.0), noisy).rejected == {0}
+
+
+def test_errors_that_each_step_may_have_and_no_run_has_together_are_wrong() -> None:
+    reference = Reference(RUN, np.eye(4) * 0.01)
+    one = LOGITS.copy()
+    one[0] += 0.245
+    assert judge_forced(replace(RUN, logits=one), reference).faults == ()
+    verdict = judge_forced(replace(RUN, logits=LOGITS + 0.245), reference)
+    assert (verdict.rejected, verdict.equal) == (frozenset(), 4)
+    assert "are predicted" in verdict.faults[0]
+
+
+@pytest.mark.parametrize(("gap", "tied"), [(0.06, 1), (0.07, 0)])
+def test_a_tie_is_two_logits_off_by_what_is_allowed(gap: float, tied: int) -> None:
+    """0.0632 by noise of 0.01."""
+    logits = LOGITS.copy()
+    logits[2, 1] = 5 - gap
+    reference = Reference(replace(RUN, logits=logits), REFERENCE.noise)
+    verdict = judge_forced(replace(RUN, logits=logits, tokens=(0, 1, 1, 3)), reference)
+    assert (verdict.tied, len(verdict.rejected)) == (tied, 1 - tied)
+
+
+@pytest.mark.parametrize(("step", "rejected"), [(1, True), (2, False)])
+def test_a_control_has_to_be_wrong_at_a_step_that_is_decided(step: int, rejected: bool) -> None:
+    told, verdict = judge_control(change(step, 3, 9.0), REFERENCE)
+    assert verdict.rejected == {step}
+    assert told is rejected
 
 
 def test_steps_with_a_margin_are_told_from_ties() -> None:

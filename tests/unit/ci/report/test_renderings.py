@@ -71,6 +71,19 @@ def test_a_share_is_100_only_when_nothing_is_wrong(share: float | None, shown: s
     assert show_equal(share) == shown
 
 
+@pytest.mark.parametrize(("exact", "shown"), [(0.97, True), (1.0, False), (None, False)])
+def test_indices_that_only_a_tie_accepts_are_told_from_equal_ones(
+    report: Report, exact: float | None, shown: bool
+) -> None:
+    first, *others = report.cases
+    case = replace(first, equal=1.0, equal_exact=exact)
+    now = replace(report, cases=(case, *others))
+    for text in (show_table(now, 250), render_html(now), render_summary(now)):
+        plain = " ".join(html.unescape(text).replace("\u2060", "").split())
+        assert "100 %" in plain
+        assert ("100 % (97.00 % exact)" in plain) is shown
+
+
 def test_columns_have_names_of_their_own_and_short_heads() -> None:
     names = [column.name for column in COLUMNS]
     assert len(names) == len(set(names))

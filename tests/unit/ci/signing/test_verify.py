@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from ci.signing.segments import MalformedError, TruncatedError, parse_image
 from ci.signing.verdict import Kind, Scheme, Verdict, Verification
-from ci.signing.verify import SIGNED_MACHINES, list_differences, verify_bytes, verify_file
+from ci.signing.verify import list_differences, verify_bytes, verify_file
 from provisioning.elf.facts import PT_LOAD
 from tests.stand_ins.elfsigner import mbn_writer
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
@@ -98,7 +98,8 @@ def test_a_key_without_a_published_scheme_is_a_verdict_of_its_own(library: bytes
     assert "Ed25519" in report.notes[0]
 
 
-@pytest.mark.parametrize("machine", sorted(SIGNED_MACHINES))
+# A modem's configuration (mcfg_hw.mbn), a DTB, Arm, Xtensa, Hexagon, AArch64, RISC-V.
+@pytest.mark.parametrize("machine", [0, 1, 40, 94, 164, 183, 243])
 def test_machines_of_released_images_are_proven(key: Key, library: bytes, machine: int) -> None:
     report = verify(sign_elf(put(library, 18, "<H", machine), key))
     assert report.verdict is Verdict.PROVEN

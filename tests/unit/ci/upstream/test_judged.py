@@ -19,6 +19,7 @@ from ci.upstream.journal import Entry, Ran
 from ci.upstream.judged import (
     Ending,
     Judged,
+    finite,
     judge_test,
     merge_repeats,
     replace_bool,
@@ -190,6 +191,15 @@ def test_arrays_that_a_comparison_lacks_are_an_error(member: Member) -> None:
     arrays[member] = [np.empty(0), np.empty(0)] if member is Member.NOISE else [GRID, GRID]
     with pytest.raises(ValueError, match="argument"):
         judge((record, arrays))
+
+
+@pytest.mark.parametrize(("count", "loudest"), [(0, 0), (1, 0), (2, 5), (3, 5)])
+def test_disturbed_runs_that_overflowed_predict_nothing(count: int, loudest: float) -> None:
+    """One that is left is none to predict by."""
+    runs = np.full((3, 1, 4), np.inf, np.float32)
+    runs[:count] = 5
+    kept = finite(runs)
+    assert (kept.max(), len(kept) > 1, kept.shape[1:]) == (loudest, True, (1, 4))
 
 
 def test_booleans_are_bytes_and_other_outputs_what_they_are() -> None:
