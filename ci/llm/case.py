@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -97,9 +97,10 @@ class LlmRun(CaseRun):
         }
         faults = [f"{name}: {told}" for name, one in verdicts.items() for told in one.faults]
         faults += self.compare_prefill(forced, alone, runs)
+        faults += self.judge_text(interface, step, runs.perplexity)
         reasons = [f"{Question.FAITHFUL.value}: {told}" for told in faults]
         self.note_figures(verdicts["forced"], forced, runs)
-        reasons += self.judge_quantized()
+        reasons += self.judge_quantized(runs.perplexity)
         self.evidence.question = Question.FAITHFUL if faults else Question.QUANTIZED
         self.describe(free, runs)
         if faults:
@@ -119,15 +120,31 @@ class LlmRun(CaseRun):
                 return [f"step {step}: token {prefilled} after prefill, {token} by decode alone"]
         return []
 
-    def judge_quantized(self) -> list[str]:
-        """Return what is wrong with the quantized model itself."""
-        least = self.limits.min_sqnr_db_all
+    def judge_text(
+        self, interface: Interface, step: Step, right: tuple[float, ...]
+    ) -> Iterator[str]:
+        """Yield that the program's perplexity of the text is above the limit, if the model's is
+        not: that is said of the model itself."""
+        made, most = self.subject.perplexity(interface, step), self.subject.max_perplexity
+        if made is None:
+            return
+        model, float32 = right
+        quantized = f"{model:.3f} of the quantized model, " if self.spec.scheme.quantized else ""
+        told = f"perplexity of the text {made:.3f}, {quantized}{float32:.3f} of float32"
+        self.remarks.append(told)
+        if most is not None and made > most >= model:
+            yield f"{told}; {most:g} is the most"
+
+    def judge_quantized(self, perplexity: tuple[float, ...]) -> list[str]:
+        """Return what is wrong with the model that was lowered itself."""
+        least, most = self.limits.min_sqnr_db_all, self.subject.max_perplexity
         reached = self.evidence.figures.sqnr_db_scheme
-        if not self.spec.scheme.quantized or least is None or reached is None or reached >= least:
-            return []
-        return [
-            f"quantized: its logits have {reached:.1f} dB against float32, {least:g} are wanted"
-        ]
+        faults = []
+        if self.spec.scheme.quantized and least is not None and reached and reached < least:
+            faults.append(f"its logits have {reached:.1f} dB against float32, {least:g} are wanted")
+        if perplexity and most is not None and perplexity[0] > most:
+            faults.append(f"its perplexity of the text is {perplexity[0]:.3f}, {most:g} is the most")
+        return [f"{Question.QUANTIZED.value}: {told}" for told in faults]
 
     def note_figures(self, verdict: Verdict, forced: Generated, runs: ReferenceRuns) -> None:
         """Take down the figures of the forced run, which has every step."""

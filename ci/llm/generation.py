@@ -111,6 +111,12 @@ def run_decode(loop: Loop, tokens: Sequence[int]) -> Generated:
     return Generated(tuple(tokens), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
 
 
+def run_windows(loop: Callable[[], Loop], windows: Sequence[Sequence[int]]) -> Array:
+    """Feed each window of a text by prefill into a new loop: the logits from which each token but
+    the first of a window follows, [token, vocabulary]."""
+    return np.concatenate([loop().feed(window)[:-1] for window in windows])
+
+
 def eager_step(modules: dict[int, Any]) -> Step:
     """Return the step of eager modules, by the number of tokens that each takes."""
     import torch

@@ -15,10 +15,19 @@ from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Staging
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array
-from ci.llm.generation import Generated, Loop, eager_step, run_decode, run_forced, run_free
+from ci.llm.generation import (
+    Generated,
+    Loop,
+    Step,
+    eager_step,
+    run_decode,
+    run_forced,
+    run_free,
+    run_windows,
+)
 from ci.llm.interface import DECODE, PREFILL, Interface, describe_methods
 from ci.llm.recipes import RECIPES
-from ci.llm.verdict import Reference
+from ci.llm.verdict import Reference, measure_perplexity
 from provisioning.errors import FailedError
 from provisioning.files import hash_file
 from provisioning.manifest.targets import Backend
@@ -32,7 +41,8 @@ ALONE = 2  # tokens after the prompt that are decoded without prefill, too
 @dataclass(frozen=True)
 class Subject:
     """What is lowered: ``weights`` is a file or directory, ``prompts`` are ids. The first prompt is
-    judged by ``tokens`` that follow it; ranges are found on the float32 model's text for all."""
+    judged by ``tokens`` that follow it; ranges are found on the float32 model's text for all.
+    ``text`` are windows of ids whose perplexity is measured, which may be ``max_perplexity``."""
 
     weights: Path
     prompts: tuple[tuple[int, ...], ...]
@@ -41,6 +51,8 @@ class Subject:
     prefill: int
     bos: int
     eos: int
+    text: tuple[tuple[int, ...], ...] = ()
+    max_perplexity: float | None = None
 
     def digest(self) -> str:
         """Return the SHA-256 of everything here and of the weights' bytes."""
@@ -49,7 +61,14 @@ class Subject:
             hash_file(path) for path in files if path.suffix in {".bin", ".json", ".safetensors"}
         ]
         words = (self.prompts, self.tokens, self.context, self.prefill, self.bos, self.eos)
-        return hash_words(*held, msgspec.json.encode(words).decode())
+        return hash_words(*held, msgspec.json.encode((*words, self.text)).decode())
+
+    def perplexity(self, interface: Interface, step: Step) -> float | None:
+        """Return the perplexity of the text by what ``step`` runs; None without a text."""
+        if not self.text:
+            return None
+        logits = run_windows(lambda: Loop(interface, step), self.text)
+        return measure_perplexity(logits, [token for window in self.text for token in window[1:]])
 
 
 @dataclass(frozen=True)
@@ -255,6 +274,7 @@ class DecoderLowering:
         plain = eager_step(dict.fromkeys(modules, decoder))
         float32 = run_forced(Loop(interface, plain), prompt, given)
         text = run_free(Loop(interface, plain), prompt, one.tokens, (one.eos,))
+        perplexity = [one.perplexity(interface, step) for step in (eager, plain) if one.text]
         if float16:
             modules = {size: trace_methods(decoder, sets[size][0])["forward"] for size in modules}
         noise, noise_alone = [], []
@@ -275,6 +295,7 @@ class DecoderLowering:
             "noise_alone": np.stack(noise_alone),
             "float_logits": float32.logits,
             "float_tokens": np.array(text.tokens),
+            "perplexity": np.array(perplexity),
         }
 
 
@@ -291,7 +312,8 @@ def as_convolutions(decoder: Any) -> Any:
 class ReferenceRuns:
     """What a program is judged by. ``model`` is the run of the model that was lowered, prompt by
     prefill and greedy tokens, ``alone`` the same text by the decode method alone; ``float32`` are
-    the float32 model's logits for the same tokens, ``text`` those that it chooses itself."""
+    the float32 model's logits for the same tokens, ``text`` those that it chooses itself.
+    ``perplexity`` of the subject's text is that of the model and of the float32 one."""
 
     interface: Interface
     prompt: tuple[int, ...]
@@ -299,6 +321,7 @@ class ReferenceRuns:
     alone: Reference
     float32: Array
     text: tuple[int, ...]
+    perplexity: tuple[float, ...] = ()
 
 
 def read_runs(directory: Path) -> ReferenceRuns:
@@ -319,4 +342,5 @@ def read_runs(directory: Path) -> ReferenceRuns:
         ),
         arrays["float_logits"],
         numbers["float_tokens"],
+        tuple(arrays["perplexity"].tolist()),
     )

@@ -8,6 +8,7 @@ gather is in the prediction, too.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,7 +150,10 @@ def log_softmax(logits: Array) -> Array:
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
-def measure_perplexity(logits: Array, tokens: Array) -> float:
-    """Return the perplexity of ``tokens`` [steps], each given by the logits of its step."""
-    chosen = log_softmax(logits)[np.arange(len(tokens)), tokens]
+def measure_perplexity(logits: Array, tokens: Sequence[int]) -> float:
+    """Return the perplexity of ``tokens``, each given by the logits of its step [step, vocabulary];
+    infinity for logits that are not finite."""
+    if not np.isfinite(logits).all():
+        return math.inf
+    chosen = log_softmax(logits)[np.arange(len(tokens)), np.array(tokens)]
     return float(np.exp(-chosen.mean()))

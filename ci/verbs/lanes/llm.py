@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ci.cases.spec import CaseSpec, match_all
 from ci.models.schemes import Scheme
+from ci.models.source_lines import name_file
 from ci.report import publishing
 from ci.report.schema import Report
 from ci.report.text import count
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from ci.llm.case import Show
     from ci.llm.foreign import ForeignJob
     from ci.llm.lowering import Subject
+    from ci.llm.tokenizers import Tokenizer
 
 SESSION, POLICY, DEFAULT_SOC = "test_llm", "llm", "SM8750"
 TINY = "tiny"
@@ -57,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", type=int, default=48, help="how many tokens to generate at most; default 48")
     add("--context", type=int, default=64, help="columns of the mask and the caches; default 64")
     add("--prefill", type=int, default=8, help="tokens of a call of prefill; default 8")
+    add("--text", type=user_path, help="a text whose perplexity is measured")
+    add("--max-perplexity", type=float, metavar="X", help="what the perplexity of --text may be")
     cores = len(os.sched_getaffinity(0))
     jobs = os.environ.get("QNN_CI_JOBS") or cores
     add("--jobs", type=int, default=jobs, help=f"cases at a time (QNN_CI_JOBS; default {cores})")
@@ -108,6 +112,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         else repeat_command(
             args,
             prompt=args.prompt,
+            text=name_file(args.text.absolute()) if args.text else "",
+            **{"max-perplexity": f"{args.max_perplexity:g}" if args.max_perplexity else ""},
             **{name: str(getattr(args, name)) for name in ("tokens", "context", "prefill")},
             **chosen.options,
         ),
@@ -149,6 +155,8 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
 
     if args.scheme or len(args.soc) > 1:
         raise UsageError("--program was lowered already", fix="leave out --scheme and --soc")
+    if args.text:
+        raise UsageError("--program with --text", why="only a model lowered here is measured by it")
     if not args.tokenizer:
         raise UsageError("--program without --tokenizer", fix="give the one of its model")
     if not args.pte.is_file():
@@ -174,6 +182,9 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
     from ci.llm.tokenizers import read_tokenizer
     from ci.llm.weights import read_weights
 
+    if args.max_perplexity is not None and not (args.text and args.max_perplexity >= 1):
+        told = f"--max-perplexity {args.max_perplexity:g}" + (" without --text" * (not args.text))
+        raise UsageError(told, fix="give 1 or more, with a --text to measure")
     if bool(args.weights) != bool(args.tokenizer):
         raise UsageError("--weights and --tokenizer belong together", fix="give both or none")
     place = Path(tiny.__file__).parent
@@ -201,6 +212,7 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
     if args.tokens < 1 or room < 1:
         told = f"--tokens {args.tokens} and a prompt of {max(map(len, prompts))} tokens"
         raise UsageError(told, fix=f"they have to fit a context of {args.context}")
+    windows = find_windows(args, tokenizer) if args.text else ()
     subject = Subject(
         weights=weights,
         prompts=prompts,
@@ -209,5 +221,23 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
         prefill=args.prefill,
         bos=tokenizer.bos,
         eos=tokenizer.eos,
+        text=windows,
+        max_perplexity=args.max_perplexity,
     )
     return subject, tokenizer.decode
+
+
+def find_windows(args: argparse.Namespace, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Return the ids of --text, cut into windows that fit the context, each behind BOS or, without
+    one, behind the token before. Raises UsageError for a text that cannot be read, or that is too short to measure."""
+    try:
+        ids = tokenizer.prompt(args.text.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--text {args.text} cannot be read", why=str(error)) from error
+    size = args.context - 1
+    if len(ids) < 2:
+        raise UsageError(f"--text {args.text} has no two tokens", fix="give a longer text")
+    return tuple(
+        (ids[0] if tokenizer.bos >= 0 else ids[start - 1], *ids[start : start + size])
+        for start in range(1, len(ids), size)
+    )

@@ -28,6 +28,12 @@ BOTH = ["--weights", WEIGHTS, "--tokenizer", TOKENIZER]
         (["--context", "128"], "trained for 64"),
         (["--tokens", "0"], "--tokens 0"),
         (["--prompt", "Ben has a blue boat. The boat sails far. Ben has a blue boat."], "to fit"),
+        (["--text", "gone.txt"], "gone.txt cannot be read"),
+        (["--text", "small.bin"], "small.bin cannot be read"),
+        (["--text", "empty.txt"], "no two tokens"),
+        (["--max-perplexity", "3"], "--max-perplexity 3 without --text"),
+        (["--text", "empty.txt", "--max-perplexity", "0.5"], "--max-perplexity 0.5"),
+        (["--program", TOKENIZER, "--tokenizer", TOKENIZER, "--text", "a"], "with --text"),
         (["--program", "gone.pte", "--tokenizer", TOKENIZER], "no program"),
         (["--program", TOKENIZER], "without --tokenizer"),
         (["--program", TOKENIZER, "--tokenizer", TOKENIZER], "neither a program of ExecuTorch"),
@@ -44,6 +50,7 @@ def test_a_mistake_ends_with_its_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("cut.pte").write_bytes(b"\x10\0\0\0ET12")
-    Path("small.bin").write_bytes(b"\x01\0\0\0" + 2 * (b"\0\0\0\0\x01\0\0\0" + b"a"))
+    Path("empty.txt").write_text("")
+    Path("small.bin").write_bytes(b"\x01\0\0\0" + 2 * (b"\0\0\x80\x3f\x01\0\0\0" + b"a"))
     assert main(["test-llm", *words]) == ExitCode.USAGE
     assert said in capsys.readouterr().err

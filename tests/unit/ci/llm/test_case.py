@@ -47,6 +47,7 @@ def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         runs: ReferenceRuns | None = own.runs,
         scheme: Scheme = Scheme.FP16,
         delegation: Delegation = WHOLE,
+        **text: Any,
     ) -> CaseResult:
         monkeypatch.setattr(llm_case, "program_step", lambda _: step)
         if runs:
@@ -56,7 +57,7 @@ def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         engine: Any = None
         pool: Any = InlinePool()
         setup = RunSetup(options=options, engine=engine, runner=runner, pool=pool, work=tmp_path)
-        subject = Subject(Path(), (own.runs.prompt,), 40, CONTEXT, PREFILL, 1, 2)
+        subject = Subject(Path(), (own.runs.prompt,), 40, CONTEXT, PREFILL, 1, 2, **text)
         one = LlmRun(CaseSpec("tiny", scheme, "SM8650"), setup, subject, own.tokenizer.decode)
         one.note_compiled(tmp_path, CompileResult())
         compiled: Any = SimpleNamespace(delegation=delegation)
@@ -140,6 +141,35 @@ def test_a_poor_quantized_model_fails_by_itself(
     failed = status is Status.FAILED
     assert ("quantized: its logits have 7.0 dB" in result.case.reason) is failed
     assert (result.case.question is Question.QUANTIZED) is failed
+
+
+@pytest.mark.parametrize(
+    ("most", "model", "reason"),
+    [
+        (None, 1.2, ""),
+        (1.5, 1.2, ""),
+        (1.01, 1.005, "faithful: perplexity of the text 1.0"),
+        (1.01, 1.2, "quantized: its perplexity of the text is 1.200, 1.01 is the most"),
+    ],
+)
+def test_the_perplexity_of_a_text_has_a_limit(
+    judge: Judge, right: Step, own: Tiny, most: float | None, model: float, reason: str
+) -> None:
+    text = (own.runs.model.run.fed,)
+    runs = replace(own.runs, perplexity=(model, 1.004))
+    result = judge(right, runs, Scheme.A8W8, text=text, max_perplexity=most)
+    assert (result.case.status is Status.FAILED) is bool(reason)
+    assert reason in result.case.reason
+    assert f"{model:.3f} of the quantized model, 1.004 of float32" in result.noted
+
+
+def test_a_text_is_cut_into_windows(own: Tiny, right: Step) -> None:
+    ids = own.runs.model.run.fed
+    whole = Subject(Path(), (), 1, CONTEXT, PREFILL, 1, 2, text=(ids,))
+    halves = replace(whole, text=(ids[:20], (1, *ids[20:])))
+    one, two = (made.perplexity(own.interface, right) for made in (whole, halves))
+    assert one is not None and two is not None
+    assert 1 < one < two  # what follows an early token is known less well
 
 
 def test_a_node_on_the_cpu_fails_a_right_program(judge: Judge, right: Step) -> None:
