@@ -32,6 +32,10 @@ from ci.report.schema import Question, Status
 
 AGREEMENT = "top-1 agreement with float32"
 LEAST_DECIDED = 0.9
+LOUDER = (
+    "give a --prompt behind which such a fault is louder than the noise of the scheme, or take a"
+    " scheme with less noise"
+)
 Show = Callable[[tuple[int, ...]], str]  # ids -> text
 
 
@@ -141,9 +145,11 @@ class LlmRun(CaseRun):
         reached = self.evidence.figures.sqnr_db_scheme
         faults = []
         if self.spec.scheme.quantized and least is not None and reached and reached < least:
-            faults.append(f"its logits have {reached:.1f} dB against float32, {least:g} are wanted")
+            told = f"its logits have {reached:.1f} dB against float32"
+            faults.append(f"{told}, {least:g} are wanted")
         if perplexity and most is not None and perplexity[0] > most:
-            faults.append(f"its perplexity of the text is {perplexity[0]:.3f}, {most:g} is the most")
+            told = f"its perplexity of the text is {perplexity[0]:.3f}"
+            faults.append(f"{told}, {most:g} is the most")
         return [f"{Question.QUANTIZED.value}: {told}" for told in faults]
 
     def note_figures(self, verdict: Verdict, forced: Generated, runs: ReferenceRuns) -> None:
@@ -201,8 +207,10 @@ class LlmRun(CaseRun):
             results.append(ControlResult(kind, rejected, finite))
         self.evidence.controls = tuple(results)
         accepted = [one.kind.value for one in results if not one.rejected]
+        if not accepted:
+            return []
         told = f"the verdict accepts {', '.join(accepted)}: this case proves nothing"
-        return [told] if accepted else []
+        return [f"{told}\n  fix: {LOUDER}"]
 
 
 def measure_db(made: Array, right: Array) -> float:

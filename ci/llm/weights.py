@@ -186,15 +186,19 @@ def parse_scaling(given: dict[str, Any] | None) -> RopeScaling | None:
         raise UsageError(f"{CONFIG}: rope_scaling: {error}") from error
 
 
+def read_config(path: Path) -> DecoderConfig:
+    """Read a config.json of Hugging Face. Raises UsageError for one that is no Llama's."""
+    try:
+        config = msgspec.json.decode(path.read_bytes(), type=HuggingFaceConfig).convert()
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"{path} describes no Llama of Hugging Face", why=str(error)) from error
+    config.require_shape(path.name)
+    return config
+
+
 def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
     """Read config.json and the safetensors of one file or of an index."""
-    try:
-        data = (directory / CONFIG).read_bytes()
-        config = msgspec.json.decode(data, type=HuggingFaceConfig).convert()
-    except (OSError, msgspec.MsgspecError) as error:
-        why = f"{CONFIG}: {error}"
-        raise UsageError(f"{directory} is no model of Hugging Face", why=why) from error
-    config.require_shape(CONFIG)
+    config = read_config(directory / CONFIG)
     tensors: Weights = {}
     for file in _list_files(directory):
         tensors |= read_safetensors(file)

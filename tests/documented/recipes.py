@@ -285,7 +285,14 @@ RECIPES = (
     Recipe("^nox -s test_emulator", says="[1-9] passed.*index.html", **MODELS),
     Recipe("nox -s test_onnx", MODEL_RUN, "[1-9] passed.*index.html", packages=LANE),
     Recipe("qnn-ci localise --model net.py", says="as predicted.*2 programs", **MODELS),
-    # A program of upstream's is not ours to ship.
+    Recipe(
+        "test_llm -- --project",
+        (setups.leave_config,),
+        "projected, not measured: 1,2.*fp16.*GiB",
+        packages=TORCH,
+    ),
+    # Hugging Face's weights and a program of upstream's are not ours to ship.
+    Recipe("test_llm -- --weights", says="has no weights|no tokenizer", code=2, packages=TORCH),
     Recipe("test_llm -- --program", says="no program", code=2, packages=TORCH),
     Recipe("nox -s test_llm", says="[1-9] passed.*index.html", **MODELS),
     Recipe(

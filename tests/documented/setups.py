@@ -132,6 +132,22 @@ def leave_logs(stage: Stage) -> None:
         (stage.project / name).write_text(f"{line} file: No such file or directory\n", "utf-8")
 
 
+def leave_config(stage: Stage) -> None:
+    """The config.json of Llama 3.2 1B, as far as sizes go."""
+    config = {
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": True,
+    }
+    (stage.project / "config.json").write_text(json.dumps(config), "utf-8")
+
+
 def leave_context(stage: Stage) -> None:
     from tests.qnn_provider.contexts import GRAPH, write_context
 

@@ -54,6 +54,7 @@ LANES = {"test-emulator", "test-onnx"}
 READERS_FILES = {
     "net.py", "net.onnx", "graph.txt", "qnn.toml",
     "model_ctx.onnx", "plan.json", "needs.json", "results",
+    "config.json", "Llama-3.2-1B", "Llama-3.2-1B/tokenizer.json", "sample.txt",
     "model.pte", "tokenizer.json", "evidence.intoto.json", "bundle.json", "app.apk", "MyApp",
     "bundle", "qnn_executor_runner", "runtime",
     "kept", "before/report.json", "reports/test_emulator", "shard-1", "shard-2", "signed", "DIR",

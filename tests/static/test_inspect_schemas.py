@@ -19,6 +19,7 @@ from ci.faults.expected import VersionsMatrix
 from ci.faults.results import Searched
 from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
+from ci.llm.projection import Projection
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 SCHEMAS = {
@@ -29,6 +30,7 @@ SCHEMAS = {
     "upgrade-report.schema.json": UpgradeReport,
     "fuzz.schema.json": Searched,
     "versions-matrix.schema.json": VersionsMatrix,
+    "llm-projection.schema.json": Projection,
 }
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ci.cases.spec import CaseSpec, match_all
 from ci.models.schemes import Scheme
 from ci.models.source_lines import name_file
@@ -53,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="run a static Llama that others lowered; with --tokenizer, and --weights to compare",
     )
+    add(
+        "--project",
+        type=user_path,
+        metavar="CONFIG",
+        help="project the size of a model by its config.json, and lower nothing",
+    )
     add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
     add("--soc", action="append", default=[], help=f"name or glob of a SoC; default {DEFAULT_SOC}")
     add("--prompt", default="", help="the text to go on from")
@@ -78,16 +86,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    if args.project:
+        require_packages(("torch", "executorch"), "lowering")
+        return project_model(args)
     check_arguments(args, SESSION)
     policy = read_limits(args.policy, POLICY, progress)
     require_packages(("torch", "executorch"), "lowering")
     from ci.cases.judged import SessionOptions
     from ci.cases.session import Phases
-    from ci.llm.recipes import DEFAULT, RECIPES
     from ci.llm.session import IMPORTS, run_program, run_specs
 
-    named = match_all("scheme", args.scheme, [one.value for one in RECIPES])
-    schemes = [one for one in RECIPES if one.value in named] or DEFAULT
+    schemes = choose_schemes(args.scheme)
     socs = match_all("SoC", args.soc, sorted(read_socs())) or [DEFAULT_SOC]
     if args.pte:
         job = find_program(args)
@@ -144,6 +153,36 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         choice=chosen,
     )
     return publish(report, args.reports / SESSION, args, progress)
+
+
+def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:
+    """Return the schemes with a recipe that are named. Raises UsageError for a glob of none."""
+    from ci.llm.recipes import DEFAULT, RECIPES
+
+    named = match_all("scheme", globs, [one.value for one in RECIPES])
+    return [one for one in RECIPES if one.value in named] or DEFAULT
+
+
+def project_model(args: argparse.Namespace) -> Outcome:
+    """Return how large programs of a model will be. Raises UsageError for another model than a
+    Llama, and for a context that it was not trained for."""
+    from ci.llm.projection import project, render_projection
+    from ci.llm.weights import read_config
+
+    config = read_config(args.project)
+    require_context(args.context, config.most_context)
+    projection = project(config, choose_schemes(args.scheme), args.context)
+    data = msgspec.to_builtins(projection)
+    return Outcome(render_projection(projection), data, exact=True)
+
+
+def require_context(context: int, most: int) -> None:
+    """Raises UsageError for a context of less than 2 tokens, or more than the model knows."""
+    if context < 2:
+        raise UsageError(f"--context {context}", fix="2 or more")
+    if context > most:
+        told = f"--context {context}: the model was trained for {most}"
+        raise UsageError(told, fix="take a shorter one")
 
 
 def find_program(args: argparse.Namespace) -> ForeignJob:
@@ -205,9 +244,7 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
             f"--prefill {args.prefill} does not go with --context {args.context}",
             why="prefill takes 2 tokens or more, and the context is twice that or another multiple",
         )
-    if args.context > config.most_context:
-        told = f"--context {args.context}: the model was trained for {config.most_context}"
-        raise UsageError(told, fix="take a shorter one")
+    require_context(args.context, config.most_context)
     room = args.context - max(map(len, prompts)) - args.prefill
     if args.tokens < 1 or room < 1:
         told = f"--tokens {args.tokens} and a prompt of {max(map(len, prompts))} tokens"
@@ -229,7 +266,8 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
 
 def find_windows(args: argparse.Namespace, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
     """Return the ids of --text, cut into windows that fit the context, each behind BOS or, without
-    one, behind the token before. Raises UsageError for a text that cannot be read, or that is too short to measure."""
+    one, behind the token before. Raises UsageError for a text that cannot be read, or that is too
+    short to measure."""
     try:
         ids = tokenizer.prompt(args.text.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

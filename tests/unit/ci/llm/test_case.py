@@ -168,7 +168,8 @@ def test_a_text_is_cut_into_windows(own: Tiny, right: Step) -> None:
     whole = Subject(Path(), (), 1, CONTEXT, PREFILL, 1, 2, text=(ids,))
     halves = replace(whole, text=(ids[:20], (1, *ids[20:])))
     one, two = (made.perplexity(own.interface, right) for made in (whole, halves))
-    assert one is not None and two is not None
+    assert one is not None
+    assert two is not None
     assert 1 < one < two  # what follows an early token is known less well
 
 

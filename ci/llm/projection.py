@@ -1,0 +1,160 @@
+"""How large a decoder's program will be, by its sizes alone: a projection, not a measurement.
+
+Constants were compared with what QNN 2.49.40 keeps for the two decoders that are lowered here
+(tests/unit/ci/llm/test_projection.py). Host memory is extrapolated from a report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from ci.llm.config import DecoderConfig
+from ci.llm.recipes import RECIPES
+from ci.models.schemes import Scheme
+from ci.report.text import count, show_bytes
+from provisioning.errors import UsageError
+
+MOST_BYTES = 2 << 30  # of a context binary that HTP maps
+TILE = 32  # HTP pads the channels of a weight to a multiple of it
+OF_CHANNEL = 8  # bytes of scale and bias of an output channel that is quantized
+# Bytes that QNN keeps of a layer besides weights, such as tables, by activation_bits.
+OF_LAYER = {11: 4 << 10, 8: 12 << 10, 16: 21 << 10}
+WEIGHT_BITS = {
+    Scheme.FP16: 16,
+    Scheme.A8W8: 8,
+    Scheme.A16W8: 8,
+    Scheme.A16W4: 4,
+    Scheme.A16W4_BLOCK: 4,
+}
+# 117 GB for a Llama of 8 billion parameters: https://github.com/pytorch/executorch/issues/14402
+HOST_COPIES = 117e9 / (8.03e9 * 4)
+HOST_BYTES = 1 << 30  # of ExecuTorch, torch and QNN with a small decoder
+
+
+class Projected(Struct, frozen=True, kw_only=True):
+    """What a program of ``scheme`` takes, in bytes.
+
+    ``graph_bytes`` are the constants of a method; a phone's program shares them between prefill and
+    decode, the emulator's has them twice. ``shards`` is into how many programs the layers have to
+    be cut so that the largest, ``shard_bytes``, fits 2 GiB; None if a layer alone does not.
+    ``cache_bytes`` are those of all keys and values in float32, as the programs of this lane take
+    them, ``cache8_bytes`` in 8 bits. ``host_bytes`` is the memory that lowering takes.
+    """
+
+    scheme: str
+    graph_bytes: int
+    shards: int | None
+    shard_bytes: int
+    cache_bytes: int
+    cache8_bytes: int
+    host_bytes: int
+
+
+class Projection(Struct, frozen=True, kw_only=True):
+    """What the verb prints with --project and --json."""
+
+    parameters: int
+    context: int
+    rows: tuple[Projected, ...]
+    measured: Literal[False] = False
+    schema_version: Literal[1] = 1
+
+
+def project(config: DecoderConfig, schemes: Sequence[Scheme], context: int) -> Projection:
+    """Project a program for each scheme. Raises UsageError for a scheme without a recipe."""
+    if unknown := [one.value for one in schemes if one not in RECIPES]:
+        raise UsageError(f"no decoder is lowered in {', '.join(unknown)}")
+    embeddings = config.vocabulary * config.dim * (1 if config.tied else 2)
+    parameters = embeddings + config.layers * sum(
+        outputs * inputs for outputs, inputs in list_weights(config)
+    )
+    rows = tuple(_project(config, scheme, context, parameters) for scheme in schemes)
+    return Projection(parameters=parameters, context=context, rows=rows)
+
+
+def list_weights(config: DecoderConfig) -> Iterator[tuple[int, int]]:
+    """Yield output and input channels of the weights of a layer."""
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    yield from ((queries, config.dim), (keys, config.dim), (keys, config.dim))
+    yield config.dim, queries
+    yield from ((config.hidden, config.dim), (config.hidden, config.dim))
+    yield config.dim, config.hidden
+
+
+def _project(config: DecoderConfig, scheme: Scheme, context: int, parameters: int) -> Projected:
+    bits, head = WEIGHT_BITS[scheme], RECIPES[scheme].head
+    table = config.vocabulary * config.dim * (1 if scheme is Scheme.A8W8 else 2)
+    last = measure_weight(config.vocabulary, config.dim, WEIGHT_BITS[head] if head else bits)
+    layer = OF_LAYER[scheme.recipe.activation_bits] + sum(
+        measure_weight(outputs, inputs, bits) for outputs, inputs in list_weights(config)
+    )
+    cache = 2 * config.layers * config.kv_heads * config.head_dim * context
+    shards, largest = cut(table, [layer] * config.layers, last)
+    return Projected(
+        scheme=scheme.value,
+        graph_bytes=table + config.layers * layer + last,
+        shards=shards,
+        shard_bytes=largest,
+        cache_bytes=4 * cache,
+        cache8_bytes=cache,
+        host_bytes=int(HOST_BYTES + HOST_COPIES * 4 * parameters),
+    )
+
+
+def measure_weight(outputs: int, inputs: int, bits: int) -> int:
+    """Return the bytes of a weight as HTP keeps it, with its scales."""
+    wide, deep = (-(-size // TILE) * TILE for size in (outputs, inputs))
+    return wide * deep * bits // 8 + (OF_CHANNEL * wide if bits < 16 else 0)
+
+
+def cut(table: int, layers: Sequence[int], last: int) -> tuple[int | None, int]:
+    """Return into how many shards of as many layers each a decoder has to be cut, and the size of
+    the largest. The first has the embedding, the last the output layer."""
+    for shards in range(1, len(layers) + 1):
+        size = -(-len(layers) // shards)
+        sums = [sum(layers[start : start + size]) for start in range(0, len(layers), size)]
+        sums[0] += table
+        sums[-1] += last
+        if max(sums) <= MOST_BYTES:
+            return len(sums), max(sums)
+    return None, max(sums)
+
+
+HEADINGS: Mapping[str, str] = {
+    "scheme": "scheme",
+    "graph_bytes": "weights",
+    "shards": "shards",
+    "shard_bytes": "largest",
+    "cache_bytes": "caches",
+    "cache8_bytes": "in 8 bits",
+    "host_bytes": "host memory",
+}
+
+
+def render_projection(projection: Projection) -> str:
+    """Return the table for a screen."""
+    rows = [list(HEADINGS.values())]
+    for one in projection.rows:
+        values = (getattr(one, name) for name in HEADINGS)
+        rows.append([_show(name, value) for name, value in zip(HEADINGS, values, strict=True)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    size = f"{projection.parameters:,} parameters"
+    return "\n".join(
+        [
+            f"projected, not measured: {size}, a context of {count(projection.context, 'token')}",
+            *lines,
+            "weights: of a method; a phone's program shares them, the emulator's has them twice",
+            "shards: programs to cut the layers into so that each has 2 GiB at most",
+            "host memory: extrapolated from executorch issue 14402, 117 GB for 8 B parameters",
+        ]
+    )
+
+
+def _show(name: str, value: int | str | None) -> str:
+    if name.endswith("_bytes"):
+        return show_bytes(int(value or 0))
+    return "none fits" if value is None else str(value)

@@ -1,0 +1,133 @@
+"""Sizes by a config, compared with what QNN 2.49.40 kept of the decoders that are lowered here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from ci.__main__ import main
+from ci.llm import projection
+from ci.llm.config import DecoderConfig
+from ci.llm.projection import MOST_BYTES, cut, project
+from ci.models.schemes import Scheme
+from provisioning.errors import ExitCode, UsageError
+
+TINY = DecoderConfig(
+    dim=32,
+    hidden=64,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    vocabulary=57,
+    most_context=64,
+    head_dim=8,
+    tied=False,
+)
+STORIES = DecoderConfig(
+    dim=64,
+    hidden=172,
+    layers=5,
+    heads=8,
+    kv_heads=4,
+    vocabulary=512,
+    most_context=512,
+    head_dim=8,
+)
+LLAMA_1B = {
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "scheme", "lowered"),
+    [
+        # constant_bytes of kv_forward and prefill_forward in the report of test_llm.
+        (TINY, Scheme.A16W8, (73_728, 77_824)),
+        (STORIES, Scheme.FP16, (638_976, 643_072)),
+        (STORIES, Scheme.A8W8, (405_504, 393_216)),
+        (STORIES, Scheme.A16W8, (479_232, 479_232)),
+        (STORIES, Scheme.A16W4, (356_352, 356_352)),
+    ],
+)
+def test_constants_are_within_a_twentieth_of_what_lowering_gives(
+    config: DecoderConfig, scheme: Scheme, lowered: tuple[int, ...]
+) -> None:
+    (row,) = project(config, [scheme], 64).rows
+    assert all(row.graph_bytes == pytest.approx(size, rel=0.05) for size in lowered)
+
+
+def test_another_size_is_not_within_a_twentieth() -> None:
+    wrong = structs.replace(STORIES, layers=6)
+    (row,) = project(wrong, [Scheme.FP16], 64).rows
+    assert row.graph_bytes != pytest.approx(643_072, rel=0.05)
+
+
+def test_llama_of_one_billion_is_cut_in_float16_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA_1B))
+    words = ["--project", str(path), "--context", "1024", "--json"]
+    assert main(["test-llm", *words]) == ExitCode.OK
+    data = json.loads(capsys.readouterr().out)
+    assert data["parameters"] == pytest.approx(1.236e9, rel=0.001)
+    assert {row["scheme"]: row["shards"] for row in data["rows"]} == {
+        "fp16": 2,
+        "8a8w": 1,
+        "16a8w": 1,
+        "16a4w": 1,
+    }
+    # 16 layers, keys and values, 8 heads of 64 values, 1024 tokens.
+    assert all(row["cache8_bytes"] == 16 * 2 * 8 * 64 * 1024 for row in data["rows"])
+    assert all(row["shard_bytes"] <= MOST_BYTES for row in data["rows"])
+    assert main(["test-llm", *words[:-1]]) == ExitCode.OK
+    assert "projected, not measured: 1,235," in capsys.readouterr().out
+
+
+def test_the_first_shard_has_the_embedding_and_the_last_the_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(projection, "MOST_BYTES", 10)
+    assert cut(2, [2, 2, 2], 2) == (1, 10)
+    assert cut(5, [2, 2, 2, 2], 4) == (2, 9)
+    assert cut(9, [1, 1, 1], 1) == (3, 10)
+    assert cut(10, [1, 1], 1) == (None, 11)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--project", "gone.json"], "describes no Llama"),
+        (["--project", "config.json", "--context", "200000"], "trained for 131072"),
+        (["--project", "config.json", "--context", "1"], "--context 1"),
+        (["--project", "config.json", "--scheme", "u8"], "u8"),
+    ],
+)
+def test_a_mistake_is_named(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps(LLAMA_1B))
+    assert main(["test-llm", *words]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_a_scheme_without_a_recipe_is_refused() -> None:
+    with pytest.raises(UsageError, match="no decoder is lowered in fp16a8w"):
+        project(TINY, [Scheme.FP16W8], 64)
