@@ -14,13 +14,14 @@ from msgspec import structs
 
 from ci.cases.cache import CompileResult
 from ci.cases.engine import Program, RunError, RunNotes, Sets
-from ci.cases.judged import CaseResult, Run
+from ci.cases.judged import CaseResult, Run, name_excesses
 from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
+from ci.judging.budget import advise_on_budget
 from ci.judging.figures import Array
 from ci.judging.gate import References
-from ci.judging.verdict import CaseFigures, ControlResult
+from ci.judging.verdict import CaseFigures, ControlResult, name_reasons
 from ci.llm.controls import MAKERS, Repeated, judge_control
 from ci.llm.generation import Generated, Loop, Step, run_decode, run_forced, run_free
 from ci.llm.interface import Interface
@@ -45,6 +46,7 @@ class LlmRun(CaseRun):
     def __init__(self, spec: CaseSpec, setup: RunSetup, subject: Subject, show: Show) -> None:
         super().__init__(spec, setup)
         self.subject, self.show, self.text = subject, show, ""
+        self.advice: list[str] = []
 
     def end(
         self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
@@ -81,8 +83,14 @@ class LlmRun(CaseRun):
             return self.end(Status.FAILED, f"run: {error}", read_tail(program.log))
         self.evidence.run = Run(notes=notes, wall_s=time.monotonic() - began)
         self.remarks.append(describe_speed(notes))
-        reasons += self.delegation_faults(program.compiled)
-        return self.end(Status.FAILED if reasons else Status.PASSED, "; ".join(reasons))
+        over = self.find_excesses(program.compiled)
+        if over and not reasons:
+            self.evidence.question = Question.BUDGET
+        reasons += [*name_reasons(name_excesses(over)), *self.delegation_faults(program.compiled)]
+        if not reasons:
+            return self.end(Status.PASSED)
+        lines = ["; ".join(reasons), *self.advice, *advise_on_budget(over)]
+        return self.end(Status.FAILED, "\n".join(lines))
 
     def judge_generation(self, step: Step, runs: ReferenceRuns) -> list[str]:
         """Return what is wrong with the program; figures, text and controls are noted."""
@@ -105,7 +113,8 @@ class LlmRun(CaseRun):
         reasons = [f"{Question.FAITHFUL.value}: {told}" for told in faults]
         self.note_figures(verdicts["forced"], forced, runs)
         reasons += self.judge_quantized(runs.perplexity)
-        self.evidence.question = Question.FAITHFUL if faults else Question.QUANTIZED
+        if reasons:
+            self.evidence.question = Question.FAITHFUL if faults else Question.QUANTIZED
         self.describe(free, runs)
         if faults:
             return reasons
@@ -209,8 +218,8 @@ class LlmRun(CaseRun):
         accepted = [one.kind.value for one in results if not one.rejected]
         if not accepted:
             return []
-        told = f"the verdict accepts {', '.join(accepted)}: this case proves nothing"
-        return [f"{told}\n  fix: {LOUDER}"]
+        self.advice.append(f"  fix: {LOUDER}")
+        return [f"the verdict accepts {', '.join(accepted)}: this case proves nothing"]
 
 
 def measure_db(made: Array, right: Array) -> float:

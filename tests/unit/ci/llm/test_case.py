@@ -25,7 +25,7 @@ from ci.llm.decoder import make_decoder
 from ci.llm.generation import Step
 from ci.llm.lowering import ReferenceRuns, Subject
 from ci.models.schemes import Scheme
-from ci.report.schema import ControlKind, Question, Status
+from ci.report.schema import ControlKind, Footprint, Question, Status
 from tests.stand_ins.lanes import WHOLE, EchoRunner, InlinePool
 from tests.unit.ci.llm.decoders import CONTEXT, PREFILL, Tiny
 
@@ -47,6 +47,7 @@ def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         runs: ReferenceRuns | None = own.runs,
         scheme: Scheme = Scheme.FP16,
         delegation: Delegation = WHOLE,
+        footprint: Footprint | None = None,
         **text: Any,
     ) -> CaseResult:
         monkeypatch.setattr(llm_case, "program_step", lambda _: step)
@@ -60,7 +61,7 @@ def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         subject = Subject(Path(), (own.runs.prompt,), 40, CONTEXT, PREFILL, 1, 2, **text)
         one = LlmRun(CaseSpec("tiny", scheme, "SM8650"), setup, subject, own.tokenizer.decode)
         one.note_compiled(tmp_path, CompileResult())
-        compiled: Any = SimpleNamespace(delegation=delegation)
+        compiled: Any = SimpleNamespace(delegation=delegation, footprint=footprint)
         program = Program(one.spec, tmp_path, compiled, tmp_path, tmp_path / "run.log")
         return one.run_and_judge(program, References([], None), ())
 
@@ -180,6 +181,18 @@ def test_a_node_on_the_cpu_fails_a_right_program(judge: Judge, right: Step) -> N
     assert "aten.sin: refused" in result.case.reason
 
 
+def test_a_program_over_its_budget_fails(judge: Judge, right: Step) -> None:
+    most = POLICY.limits_of("tiny", Scheme.FP16).budget.context_bytes
+    assert most == 2 << 30
+    at_most, above = (
+        judge(right, footprint=Footprint(context_bytes=size)) for size in (most, most + 1)
+    )
+    assert at_most.case.status is Status.PASSED
+    assert (above.case.status, above.case.question) == (Status.FAILED, Question.BUDGET)
+    assert "1 bytes (0 %) above context_bytes = 2,147,483,648" in above.case.reason
+    assert "more shards" in above.case.reason
+
+
 def test_a_verdict_that_accepts_a_control_proves_nothing(
     judge: Judge, right: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +201,8 @@ def test_a_verdict_that_accepts_a_control_proves_nothing(
     result = judge(right)
     assert result.case.status is Status.FAILED
     assert f"the verdict accepts {kind.value}: this case proves nothing" in result.case.reason
+    assert "give a --prompt" in result.case.reason.splitlines()[1]
+    assert result.case.question is None
     assert [one.kind for one in result.controls if not one.rejected] == [kind]
 
 
