@@ -134,8 +134,7 @@ MAKERS: Mapping[ControlKind, Callable[[Repeated], Generated | None]] = {
 
 
 def judge_control(run: Generated, reference: Reference) -> tuple[bool, Verdict]:
-    """Return whether a step of a wrong run is rejected: its token by a margin, or its logits by an
-    error, that is above the noise."""
+    """Return whether a wrong run is rejected at a step whose margin is above the noise."""
     steps = len(run.tokens)
     wanted = replace(
         reference.run,
@@ -144,4 +143,5 @@ def judge_control(run: Generated, reference: Reference) -> tuple[bool, Verdict]:
         logits=reference.run.logits[:steps],
     )
     verdict = judge_forced(run, Reference(wanted, reference.noise[:, :steps]))
-    return bool(verdict.rejected), verdict
+    decided = set(np.flatnonzero(reference.decided()[:steps]))
+    return bool(verdict.rejected & decided), verdict

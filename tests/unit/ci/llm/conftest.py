@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
+import torch
+
 from ci.llm import tiny
 from ci.llm.decoder import make_decoder
 from ci.llm.generation import Loop, eager_step, run_decode, run_forced, run_free
@@ -21,6 +23,7 @@ from tests.unit.ci.llm.decoders import CONTEXT, PLACE, PREFILL, Tiny
 @pytest.fixture(scope="session")
 def own() -> Tiny:
     """The noise is that of weights in bfloat16, about as loud as float16's on the emulator."""
+    torch.set_num_threads(1)  # threads that wait for each other stand still on a busy machine
     tokenizer = read_tokenizer(PLACE / "tokenizer.bin")
     config, weights = read_weights(PLACE / "weights.bin")
     prompt = tokenizer.prompt(tiny.PROMPTS[0])
