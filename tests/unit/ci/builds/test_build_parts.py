@@ -244,6 +244,17 @@ def test_a_plan_depends_on_all_that_changes_bytes_and_not_on_jobs() -> None:
     assert len(set(changed)) == 4
 
 
+@pytest.mark.parametrize("tool", ["cmake", "ninja"])
+def test_another_version_of_a_tool_is_a_build_from_nothing(tool: str) -> None:
+    kit, place, target = make_kit(wheel_root="/w"), Place(Path("/b")), find_target("runner")
+    newer = replace(getattr(kit.tools, tool), version=Version("99"))
+    digests = [
+        make_plan(target, BuildRequest(), Path("/s"), place, one).settings_digest
+        for one in (kit, replace(kit, tools=replace(kit.tools, **{tool: newer})))
+    ]
+    assert len(set(digests)) == 2
+
+
 def test_flags_and_the_time_that_objects_get_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     def digest() -> str:
         kit = make_kit(wheel_root="/w")

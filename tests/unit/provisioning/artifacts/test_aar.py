@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.artifacts.pins import plan_lock, take_archive
-from provisioning.artifacts.sources import ArtifactRequest, FillJob
+from provisioning.artifacts.sources import ArtifactRequest, FillJob, aar
 from provisioning.artifacts.sources.aar import check_published_sha1, locate_job, read_start
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UsageError
@@ -106,6 +106,19 @@ def test_what_is_no_sha1_is_none(job: FillJob, server: BadServer, text: str) -> 
     steps = read_steps(job)
     assert ("no SHA-1 is published" in steps, "as published" in steps) == (True, False)
     assert (job.store.downloads / "r.aar").is_file()
+
+
+@pytest.mark.parametrize("pin", ["", SHA256])
+def test_what_no_pin_speaks_for_is_compared_with_what_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: BadServer, pin: str
+) -> None:
+    monkeypatch.setenv("QNN_CI_MAVEN", server.url(""))
+    job = make_job(tmp_path, monkeypatch, "aar", pin)
+    checked: list[FillJob] = []
+    monkeypatch.setattr(aar.archive, "fill", lambda _: ())
+    monkeypatch.setattr(aar, "check_published_sha1", checked.append)
+    assert aar.fill(job) == ()
+    assert len(checked) == (0 if pin else 1)
 
 
 def test_a_repository_without_one_is_noted(job: FillJob, server: BadServer) -> None:
