@@ -110,12 +110,15 @@ def digest_record(artifact: Artifact) -> str:
     return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()
 
 
+ARTIFACTS = msgspec.json.Decoder(Artifact)  # made here: see CONVERTING in manifest/reader.py
+
+
 def read_artifact(directory: Path) -> Artifact | None:
     """Return the record of a whole artifact; None if there is none or any bit of it differs."""
     try:
         if not (directory / RECORD).is_file():  # reading a pipe would wait for its writer
             return None
-        artifact = msgspec.json.decode((directory / RECORD).read_bytes(), type=Artifact)
+        artifact = ARTIFACTS.decode((directory / RECORD).read_bytes())
         whole = artifact.digest == digest_record(artifact) and artifact.key == directory.name
         return artifact if whole and hash_files(directory) == artifact.files else None
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):

@@ -127,9 +127,10 @@ class Trial:
 
 
 NUMBERS = count()
+RESULTS = msgspec.msgpack.Decoder(Result)  # made here: see CONVERTING in manifest/reader.py
 
 
 def read_journal(path: Path) -> list[Result]:
     """Return the results that a worker wrote; a line that it did not finish is left out."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    return [msgspec.msgpack.decode(bytes.fromhex(line.decode()), type=Result) for line in lines]
+    return [RESULTS.decode(bytes.fromhex(line.decode())) for line in lines]

@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 
 from ci.cases.spec import DEFAULT_SOC
-from ci.faults.expected import Rerun, list_tried, make_matrix, render_matrix, rerun
+from ci.faults.expected import Rerun, list_tried, make_matrix, render_matrix
 from ci.faults.known import read_faults
-from ci.models.schemes import Scheme
 from ci.report.write import REPORTS_FIX
 from ci.verbs.lanes.trials import open_bench
 from ci.verbs.upgrade_report import check_word, find_side
@@ -69,14 +68,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             side = find_side(word, "test_onnx", progress)
             choice = read_choice(side.sdk or WHEEL, WHEEL)
             with open_bench("onnx", choice, progress, packages=side.packages) as bench:
-                made = list(
-                    rerun(
-                        faults,
-                        "onnx",
-                        bench.qnn,
-                        lambda scheme, items: bench.make(Scheme(scheme), DEFAULT_SOC).run(items, 1),
-                    )
-                )
+                made = bench.rerun(faults, DEFAULT_SOC, progress)
         except QnnCiError as error:
             failures.append(f"{word}: {error.what}")
             continue

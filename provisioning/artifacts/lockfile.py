@@ -50,13 +50,16 @@ def machine_lock_path(store: Store, artifact: str, version: str) -> Path:
     return store.home / "pins" / lock_name(artifact, version)
 
 
+LOCKS = msgspec.json.Decoder(Lock)  # made here: see CONVERTING in manifest/reader.py
+
+
 def read_lock(path: Path) -> Lock | None:
     """A lock file, or None when there is none.
 
     Raises ManifestError, also for one whose name tells of something else than it does.
     """
     try:
-        lock = msgspec.json.decode(path.read_bytes(), type=Lock)
+        lock = LOCKS.decode(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:

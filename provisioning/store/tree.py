@@ -76,10 +76,13 @@ def encode_record(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
+TREES = msgspec.json.Decoder(Tree)  # made here: see CONVERTING in manifest/reader.py
+
+
 def parse_tree(data: bytes) -> Tree:
     """Decode tree.json. Raises ValueError when it is not one."""
     try:
-        return msgspec.json.decode(data, type=Tree)
+        return TREES.decode(data)
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from error
 

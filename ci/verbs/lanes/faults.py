@@ -9,9 +9,8 @@ from fnmatch import fnmatchcase
 
 from ci.cases.session import Phases, read_host, read_source, started_now
 from ci.cases.spec import DEFAULT_SOC
-from ci.faults.expected import Rerun, rerun
+from ci.faults.expected import Rerun
 from ci.faults.known import FRONTENDS, read_faults
-from ci.models.schemes import Scheme
 from ci.report.schema import Case, Report, Status, Tool, summarize
 from ci.verbs.lanes.steps import check_arguments, repeat_command, require_packages
 from ci.verbs.lanes.trials import open_bench
@@ -48,12 +47,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         with open_bench(frontend, choice, progress, offline=args.offline) as bench:
             tools.append(Tool(name=f"QNN of {frontend}", version=bench.qnn))
             with phases.measure(frontend):
-                runs += rerun(
-                    faults,
-                    frontend,
-                    bench.qnn,
-                    lambda scheme, items: bench.make(Scheme(scheme), soc).run(items, 1),
-                )
+                runs += bench.rerun(faults, soc, progress)
     if not runs:
         require_packages((NEEDS["onnx"],), "onnx")
     cases = tuple(make_case(one, soc) for one in runs)

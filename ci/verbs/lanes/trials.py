@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.faults.known import Frontend
+from ci.faults.expected import Rerun, rerun
+from ci.faults.known import Fault, Frontend
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.onnx.target import HTP, choose_options, find_library
 from ci.verbs.lanes.onnx import PACKAGES, PROFILE, RUNTIMES, SDK_PROFILE
@@ -47,6 +48,19 @@ class Bench:
         directory = self.scratch / f"{scheme.value}-{soc}"
         directory.mkdir(exist_ok=True)
         return Trial(self.workers, self.frontend, scheme, soc, options, directory)  # type: ignore[arg-type]
+
+    def rerun(self, faults: Sequence[Fault], soc: str, progress: Progress) -> list[Rerun]:
+        """Try known faults again, and show how each graph ends."""
+        runs = []
+        for one in rerun(
+            faults,
+            self.frontend,
+            self.qnn,
+            lambda scheme, items: self.make(Scheme(scheme), soc).run(items, 1),
+        ):
+            progress.step(f"{self.frontend} {one.scheme}: {one.fault} ({one.form}) is {one.end}")
+            runs.append(one)
+        return runs
 
 
 @contextmanager
