@@ -227,6 +227,7 @@ FILL = {
 }
 # What can be run nowhere here, and why.
 NOT_RUN = {
+    "adb connect HOST:PORT": "tests/integration/device/conftest.py does, to a stand-in",
     "qnn-ci verify-evidence model.pte --evidence evidence.intoto.json --bundle bundle.json"
     " --repository OWNER/NAME": "only a signing job makes a bundle; unit tests have published ones",
     "qnn-ci localise --model tests/realistic/sequences.py:gru_cell --scheme 16a8w --reproducer"
