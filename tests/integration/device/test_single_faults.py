@@ -100,6 +100,7 @@ FAULTS = {
         OK, "", spoil=on_each("bundles/*", lambda path: (path / ".part.1/a").mkdir(parents=True))
     ),
     "an archive that is none": Fault(ENVIRONMENT, "sent no archive", "tar", RUBBISH),
+    "a compressed archive": Fault(ENVIRONMENT, "sent no archive", "tar", f"{TAR} gzip"),
     "half an archive": Fault(ENVIRONMENT, "sent no archive", "tar", HALF),
     "a signal": Fault(FAILED, "exited with 139 on the device", runner="kill -SEGV $$"),
     "an exit code": Fault(FAILED, "exited with 7 on the device", runner="exit 7"),
