@@ -7,6 +7,7 @@ import os
 import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +15,7 @@ from ci.cases.spec import DEFAULT_SOC
 from ci.faults.graph import parse_graph
 from ci.faults.known import FRONTENDS
 from ci.faults.results import SUSPECT, Item
+from ci.models.schemes import Scheme
 from ci.report.write import REPORTS_FIX
 from ci.verbs.lanes.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
@@ -23,6 +25,9 @@ from provisioning.console.user_files import read_user_file
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import require_writable, write_whole
 from provisioning.manifest.targets import find_soc
+
+if TYPE_CHECKING:
+    from ci.faults.trial import Trial
 
 MINUTES, SESSION = 10.0, "fuzz"
 LIMIT_BYTES = 1 << 20
@@ -105,16 +110,16 @@ def read_graph(path: Path) -> str:
     return str(parse_graph(data.decode("utf-8", "replace")))
 
 
-def try_graph(text: str, trials: list[tuple[object, object]]) -> Outcome:
+def try_graph(text: str, trials: list[tuple[Scheme, Trial]]) -> Outcome:
     """Try one graph with SEEDS in each scheme."""
     lines, data, wrong = [], [], False
     for scheme, trial in trials:
-        for one in trial.run([Item(text, seed) for seed in SEEDS], 1):  # type: ignore[attr-defined]
+        for one in trial.run([Item(text, seed) for seed in SEEDS], 1):
             wrong = wrong or one.end in SUSPECT
             lines.append(
-                f"{scheme.value} seed {one.seed}: {one.end}, {one.sqnr_db:.1f} dB of"  # type: ignore[attr-defined]
+                f"{scheme.value} seed {one.seed}: {one.end}, {one.sqnr_db:.1f} dB of"
                 f" {one.predicted_db:.1f} predicted {one.place} {one.why}".rstrip()
             )
-            data.append({"scheme": scheme.value, **msgspec.to_builtins(one)})  # type: ignore[attr-defined]
+            data.append({"scheme": scheme.value, **msgspec.to_builtins(one)})
     text = "".join(f"{line}\n" for line in lines)
     return Outcome(text, {"results": data}, ExitCode.FAILED if wrong else ExitCode.OK)
