@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from provisioning.doctor.checks.registry import Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import NDK, CheckoutFacts, NdkFacts, SubmoduleFacts
+from provisioning.doctor.fitness import NdkPolicy
 from provisioning.elf.facts import EM_AARCH64, EM_X86_64, MACHINE_NAMES
 from provisioning.versions import parse_version
 
@@ -21,9 +22,18 @@ class Checkout(NamedTuple):
     facts: CheckoutFacts
     case: Case
 
+    @property
+    def commit(self) -> str:
+        return self.facts.commit or ""
+
+    @property
+    def pin(self) -> str:
+        """The pinned commit, "" if there is none."""
+        return self.case.facts.pins.get("executorch-commit", "")
+
     def seen(self, subject: str = "checkout", where: object = "", **values: object) -> Seen:
         root = self.facts.root
-        return seen(subject, where or root, root=root, **values)
+        return seen(subject, where or root, root=root, checkout=self, **values)
 
     def submodules(self, state: str) -> Iterator[tuple[SubmoduleFacts, str]]:
         """Each needed submodule, or one within, that is in this state, and the needed one."""
@@ -42,58 +52,43 @@ def _is_within(path: str, owner: str) -> bool:
 
 
 CHECKOUTS = Subjects(
-    lambda case: [Checkout(case.facts.checkout, case)] if case.facts.checkout else []
+    lambda case: [Checkout(case.facts.checkout, case)] if case.facts.checkout else [],
+    Checkout.seen,
 )
 
 
-@CHECKOUTS.check(
+CHECKOUTS.add(
     "QNN701",
     "the checkout of ExecuTorch is not a directory",
     "there is nothing to build",
     "correct --root executorch=DIR, or provision executorch",
+    lambda checkout: not checkout.facts.is_directory,
 )
-def see_no_directory(checkout: Checkout) -> Iterator[Seen]:
-    if not checkout.facts.is_directory:
-        yield checkout.seen()
-
-
-@CHECKOUTS.check(
+CHECKOUTS.add(
     "QNN702",
-    "the checkout is named {name}, not executorch",
+    "the checkout is named {root.name}, not executorch",
     "its includes are <executorch/...>, found from the directory above: 'file not found'",
     "rename the directory to executorch",
+    lambda checkout: checkout.facts.root.name != "executorch",
     after=("QNN701",),
 )
-def see_other_name(checkout: Checkout) -> Iterator[Seen]:
-    if checkout.facts.root.name != "executorch":
-        yield checkout.seen(name=checkout.facts.root.name)
-
-
-@CHECKOUTS.check(
+CHECKOUTS.add(
     "QNN703",
     "git knows no commit of the checkout",
     "neither its commit nor its submodules can be compared with anything",
     "clone it with git; an archive of a release has no submodules in it",
+    lambda checkout: not checkout.facts.is_git,
     after=("QNN701",),
 )
-def see_no_git(checkout: Checkout) -> Iterator[Seen]:
-    if not checkout.facts.is_git:
-        yield checkout.seen()
-
-
-@CHECKOUTS.check(
+CHECKOUTS.add(
     "QNN704",
-    "the checkout is at {commit}, the pin is {pin}",
+    "the checkout is at {checkout.commit:.12}, the pin is {checkout.pin:.12}",
     "what is built is not what was tested",
-    f"git -C {{root}} checkout {{pin}} && {UPDATE}",
+    f"git -C {{root}} checkout {{checkout.pin:.12}} && {UPDATE}",
+    lambda checkout: checkout.pin and checkout.commit != checkout.pin,
     after=("QNN703",),
     severity=Severity.WARNING,
 )
-def see_other_commit(checkout: Checkout) -> Iterator[Seen]:
-    commit = checkout.facts.commit or ""
-    pin = checkout.case.facts.pins.get("executorch-commit", "")
-    if pin and commit != pin:
-        yield checkout.seen(commit=commit[:12], pin=pin[:12])
 
 
 @CHECKOUTS.check(
@@ -163,10 +158,17 @@ class Ndk(NamedTuple):
         """The pinned revision, "" if there is none."""
         return self.case.facts.pins.get(NDK, "")
 
-    def seen(self, where: object = "", **values: object) -> Seen:
+    def seen(self) -> Seen:
         name = f"NDK {ndk_name(self.pin)} ({self.pin})" if self.pin else "the pinned NDK"
-        place = where or f"{self.facts.root}/source.properties"
-        return seen("Android NDK", place, pinned=name, revision=self.facts.revision, **values)
+        where, tags = f"{self.facts.root}/source.properties", ", ".join(self.facts.host_tags)
+        values = {"pinned": name, "revision": self.facts.revision, "found": tags or "none"}
+        newest = max(self.facts.api_levels, default="none")
+        values["place"] = (self.facts.clang and self.facts.clang.path) or self.prebuilt
+        return seen("Android NDK", where, ndk=self, newest=newest, **values)
+
+    @property
+    def policy(self) -> NdkPolicy:
+        return self.case.policy.ndk
 
     @property
     def prebuilt(self) -> str:
@@ -179,105 +181,77 @@ def ndk_name(revision: str) -> str:
     return f"r{version.major}{chr(ord('a') + version.minor) if version.minor else ''}"
 
 
-NDKS = Subjects(lambda case: [Ndk(case.facts.ndk, case)] if case.facts.ndk else [])
+NDKS = Subjects(lambda case: [Ndk(case.facts.ndk, case)] if case.facts.ndk else [], Ndk.seen)
 
 
-@NDKS.check(
+NDKS.add(
     "QNN601",
     "this is not an Android NDK: source.properties names no revision",
     "CMake fails at its first compiler test",
     "give the root of {pinned}: --root android-ndk=DIR",
+    lambda ndk: not ndk.facts.is_directory or ndk.facts.revision is None,
+    where="{ndk.facts.root}",
 )
-def see_no_ndk(ndk: Ndk) -> Iterator[Seen]:
-    if not ndk.facts.is_directory or ndk.facts.revision is None:
-        yield ndk.seen(ndk.facts.root)
-
-
-@NDKS.check(
+NDKS.add(
     "QNN602",
-    "NDK {revision} is older than r{minimum}",
+    "NDK {revision} is older than r{ndk.policy.minimum}",
     "its clang and libc++ refuse the sources: __builtin_available, '[[]] attributes are a C23 "
     "extension' (executorch#4230), a header that QnnBackendUnifiedRegistry.h includes",
     "run `qnn-ci fetch android-ndk`, or set ANDROID_NDK_ROOT to {pinned}",
+    lambda ndk: parse_version(ndk.facts.revision or "").major < ndk.policy.minimum,
     after=("QNN601",),
 )
-def see_old_ndk(ndk: Ndk) -> Iterator[Seen]:
-    if parse_version(ndk.facts.revision or "").major < ndk.case.policy.ndk.minimum:
-        yield ndk.seen(minimum=ndk.case.policy.ndk.minimum)
-
-
-@NDKS.check(
+NDKS.add(
     "QNN603",
     "NDK {revision} is here, the pin is {pinned}",
     "upstream verifies with the pin only",
     "use {pinned}, or run the Android build's tests with this one",
+    lambda ndk: ndk.pin and ndk.facts.revision != ndk.pin,
     after=("QNN602",),
     severity=Severity.WARNING,
 )
-def see_other_ndk(ndk: Ndk) -> Iterator[Seen]:
-    if ndk.pin and ndk.facts.revision != ndk.pin:
-        yield ndk.seen()
-
-
-@NDKS.check(
+NDKS.add(
     "QNN604",
     "build/cmake/android.toolchain.cmake is missing",
     "CMake then builds for this machine, not for Android",
     "unpack the NDK again",
+    lambda ndk: not ndk.facts.has_toolchain_file,
+    where="{ndk.facts.root}",
     after=("QNN601",),
 )
-def see_no_toolchain_file(ndk: Ndk) -> Iterator[Seen]:
-    if not ndk.facts.has_toolchain_file:
-        yield ndk.seen(ndk.facts.root)
-
-
-@NDKS.check(
+NDKS.add(
     "QNN605",
-    "the NDK is not for this machine: it is for {found}, not {wanted}",
+    "the NDK is not for this machine: it is for {found}, not {ndk.policy.host_tag}",
     "'cannot execute binary file: Exec format error'",
-    "unpack the NDK for {wanted}",
+    "unpack the NDK for {ndk.policy.host_tag}",
+    lambda ndk: ndk.policy.host_tag not in ndk.facts.host_tags,
+    where="{ndk.prebuilt}",
     after=("QNN601",),
 )
-def see_other_host(ndk: Ndk) -> Iterator[Seen]:
-    if ndk.case.policy.ndk.host_tag not in ndk.facts.host_tags:
-        has = ", ".join(ndk.facts.host_tags) or "none"
-        yield ndk.seen(ndk.prebuilt, found=has, wanted=ndk.case.policy.ndk.host_tag)
-
-
-@NDKS.check(
+NDKS.add(
     "QNN606",
-    "the NDK's clang++ does not run: {answer}",
+    "the NDK's clang++ does not run: {ndk.facts.clang.said}",
     "nothing can be compiled; an NDK whose executable bits were lost looks the same",
     "run chmod +x on it; if it still does not run, unpack the NDK again with `unzip`",
+    lambda ndk: ndk.facts.clang and ndk.facts.clang.version is None,
+    where="{place}",
     after=("QNN605",),
 )
-def see_broken_clang(ndk: Ndk) -> Iterator[Seen]:
-    clang = ndk.facts.clang
-    if clang and clang.version is None:
-        yield ndk.seen(clang.path or ndk.prebuilt, answer=clang.said)
-
-
-@NDKS.check(
+NDKS.add(
     "QNN608",
     "the NDK has no clang++",
     "nothing can be compiled: CMake stops at its first compiler test",
     "unpack the whole NDK again: part of it was left out",
+    lambda ndk: ndk.facts.clang is None,
+    where="{ndk.prebuilt}/{ndk.policy.host_tag}/bin",
     after=("QNN605",),
 )
-def see_no_clang(ndk: Ndk) -> Iterator[Seen]:
-    if ndk.facts.clang is None:
-        yield ndk.seen(f"{ndk.prebuilt}/{ndk.case.policy.ndk.host_tag}/bin")
-
-
-@NDKS.check(
+NDKS.add(
     "QNN607",
-    "the sysroot has no API level {level}, its newest is {newest}",
+    "the sysroot has no API level {ndk.case.android_api}, its newest is {newest}",
     "the linker finds no crtbegin_so.o",
-    "use an NDK with API level {level}, or unpack it again",
+    "use an NDK with API level {ndk.case.android_api}, or unpack it again",
+    lambda ndk: ndk.case.android_api not in ndk.facts.api_levels,
+    where="{ndk.prebuilt}/{ndk.policy.host_tag}/sysroot/usr/lib",
     after=("QNN605",),
 )
-def see_no_level(ndk: Ndk) -> Iterator[Seen]:
-    if ndk.case.android_api not in ndk.facts.api_levels:
-        where = f"{ndk.prebuilt}/{ndk.case.policy.ndk.host_tag}/sysroot/usr/lib"
-        newest = max(ndk.facts.api_levels, default="none")
-        yield ndk.seen(where, level=ndk.case.android_api, newest=newest)

@@ -4,8 +4,7 @@ pushed to a device: whether all that a program needs is in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from provisioning.doctor.checks.coherence import most_common_build, split_sets
@@ -23,80 +22,83 @@ class Device(NamedTuple):
     facts: DeviceFacts
     case: Case
 
-    def seen(self, at: str, **values: object) -> Seen:
+    @property
+    def soc(self) -> str:
+        """The SoC that is asked for, "" if none is."""
+        return self.case.soc[0] if self.case.soc else ""
+
+    @property
+    def align(self) -> int:
+        """The smallest alignment of the SDK's libraries for it, in bytes; 0 without one."""
+        elves = (file.elf for file in self.case.sdk_files)
+        aligns = [elf.load_align for elf in elves if elf and elf.machine == EM_AARCH64]
+        return min(aligns, default=0)
+
+    def seen(self, at: str = "", **values: object) -> Seen:
         where = f"{self.facts.serial}:{at}"
-        return seen(f"device {self.facts.serial}", where, device=self.facts, **values)
+        known = {"device": self.facts, "soc": self.soc, "case": self.case, "align": self.align}
+        return seen(f"device {self.facts.serial}", where, **known, **values)
 
 
-DEVICES = Subjects(lambda case: [Device(one, case) for one in case.facts.devices or ()])
-check: Callable[..., Callable[[Callable[[Device], Iterable[Seen]]], object]] = partial(
-    DEVICES.check, severity=Severity.WARNING
+DEVICES = Subjects(
+    lambda case: [Device(one, case) for one in case.facts.devices or ()],
+    Device.seen,
+    Severity.WARNING,
 )
 
 
-@check(
+def _is_below(found: int | None, least: int) -> bool:
+    """Whether a figure is known and too small."""
+    return found is not None and found < least
+
+
+DEVICES.add(
     "QNN801",
     "{subject} is {device.state}",
     "nothing can be pushed to it",
     "accept the key on its screen, or replug it; 'adb kill-server' helps at times",
+    lambda device: device.facts.state != "device",
+    where="{where}state",
 )
-def see_unready(device: Device) -> Iterator[Seen]:
-    if device.facts.state != "device":
-        yield device.seen("state")
-
-
-@check(
+DEVICES.add(
     "QNN802",
     "{subject} is a {device.soc}, not a {soc}",
     "a context binary for another SoC ends with error 5005 or 14001",
     "give --soc {device.soc}, and lower the model for it",
+    lambda device: device.soc and device.facts.soc.upper() not in {"", device.soc.upper()},
+    where="{where}ro.soc.model",
     after=("QNN801",),
 )
-def see_other_soc(device: Device) -> Iterator[Seen]:
-    wanted, found = device.case.soc, device.facts.soc
-    if wanted and found and found.upper() != wanted[0].upper():
-        yield device.seen("ro.soc.model", soc=wanted[0])
-
-
-@check(
+DEVICES.add(
     "QNN803",
-    "{subject} has API level {device.api_level}, the libraries are for {wanted}",
+    "{subject} has API level {device.api_level}, the libraries are for {case.android_api}",
     "'cannot locate symbol'",
     "build with ANDROID_PLATFORM android-{device.api_level}, or use a newer device",
+    lambda device: _is_below(device.facts.api_level, device.case.android_api),
+    where="{where}ro.build.version.sdk",
     after=("QNN801",),
 )
-def see_old_android(device: Device) -> Iterator[Seen]:
-    level, wanted = device.facts.api_level, device.case.android_api
-    if level is not None and level < wanted:
-        yield device.seen("ro.build.version.sdk", wanted=wanted)
-
-
-@check(
+DEVICES.add(
     "QNN804",
-    "{subject} has {device.free_mb} MB free, {wanted} are advised",
+    "{subject} has {device.free_mb} MB free, {case.policy.device.free_mb} are advised",
     "'No space left on device' in the middle of a push",
     "remove what you do not need from {device.directory}",
+    lambda device: _is_below(device.facts.free_mb, device.case.policy.device.free_mb),
+    where="{where}{device.directory}",
     after=("QNN801",),
 )
-def see_full_device(device: Device) -> Iterator[Seen]:
-    free_mb, wanted = device.facts.free_mb, device.case.policy.device.free_mb
-    if free_mb is not None and free_mb < wanted:
-        yield device.seen(device.facts.directory, wanted=wanted)
-
-
-@check(
+DEVICES.add(
     "QNN805",
     "{subject} gives no root",
     "the LPAI skel is loaded from a place that only root can write",
     "run `adb root`, which needs a userdebug build of Android",
+    lambda device: device.case.fitness.root_on_device and not device.facts.is_root,
+    where="{where}id",
     after=("QNN801",),
 )
-def see_no_root(device: Device) -> Iterator[Seen]:
-    if device.case.fitness.root_on_device and not device.facts.is_root:
-        yield device.seen("id")
 
 
-@check(
+@DEVICES.check(
     "QNN806",
     "{subject} holds {name} of {there}, the SDK is {build}",
     "a run that pushes only a part ends with 'Stub lib id mismatch' (error 1008)",
@@ -111,19 +113,15 @@ def see_stale_libraries(device: Device) -> Iterator[Seen]:
             yield device.seen(where, name=name, there=there, build=build.text)
 
 
-@check(
+DEVICES.add(
     "QNN807",
     "{subject} has pages of {device.page_bytes} bytes, libraries are aligned to less",
     "the loader refuses segments aligned to {align} bytes",
     "use libraries linked with -Wl,-z,max-page-size=16384 (QNN225 names those that are not)",
+    lambda device: device.facts.page_bytes and 0 < device.align < device.facts.page_bytes,
+    where="{where}getconf PAGE_SIZE",
     after=("QNN801",),
 )
-def see_large_pages(device: Device) -> Iterator[Seen]:
-    elves = (file.elf for file in device.case.sdk_files)
-    aligns = [elf.load_align for elf in elves if elf and elf.machine == EM_AARCH64]
-    align = min(aligns, default=0)
-    if device.facts.page_bytes and 0 < align < device.facts.page_bytes:
-        yield device.seen("getconf PAGE_SIZE", align=align)
 
 
 class Staging(NamedTuple):
@@ -144,21 +142,27 @@ class Staging(NamedTuple):
             path.rpartition("/")[2] for path in present
         }
 
+    def seen(self) -> Seen:
+        names = ", ".join(self.wanted or ("libQnnHtp.so", "libQnnSystem.so"))
+        first = self.wanted[0] if self.wanted else "library"
+        return seen("staging", self.tree.root, first=first, names=names, count=len(self.tree.files))
+
 
 STAGINGS = Subjects(
-    lambda case: [Staging(tree, case) for name, tree in case.facts.trees.items() if name == STAGING]
+    lambda case: [
+        Staging(tree, case) for name, tree in case.facts.trees.items() if name == STAGING
+    ],
+    Staging.seen,
 )
 
 
-@STAGINGS.check(
+STAGINGS.add(
     "QNN308",
     "the staging directory is not a directory",
     "there is nothing to push",
     "correct --root staging=DIR",
+    lambda staging: not staging.tree.is_directory,
 )
-def see_no_directory(staging: Staging) -> Iterator[Seen]:
-    if not staging.tree.is_directory:
-        yield seen("staging", staging.tree.root)
 
 
 @STAGINGS.check(
@@ -174,43 +178,31 @@ def see_dangling_link(staging: Staging) -> Iterator[Seen]:
             yield seen(name, staging.tree.root / path, target=staging.tree.links[path])
 
 
-@STAGINGS.check(
+STAGINGS.add(
     "QNN309",
     "the staging directory holds no library",
     "nothing on the device could load QNN: '{first} not found'",
     "copy the libraries of the SDK for the device into {where}",
+    lambda staging: not staging.tree.files,
     after=("QNN308",),
 )
-def see_nothing(staging: Staging) -> Iterator[Seen]:
-    if not staging.tree.files:
-        first = staging.wanted[0] if staging.wanted else "library"
-        yield seen("staging", staging.tree.root, first=first)
-
-
-@STAGINGS.check(
+STAGINGS.add(
     "QNN320",
     "the staging directory is a whole QNN SDK",
     "a device loads libraries of one kind, from one directory: nothing here is laid out for it",
     "stage a directory with the libraries of the device's kind (such as lib/aarch64-android): "
     "{names} and libQnnHtpVNNStub.so, and lib/hexagon-vNN/unsigned/libQnnHtpVNNSkel.so",
+    lambda staging: staging.tree.is_sdk,
     after=("QNN309",),
 )
-def see_sdk(staging: Staging) -> Iterator[Seen]:
-    if staging.tree.is_sdk:
-        names = ", ".join(staging.wanted or ("libQnnHtp.so", "libQnnSystem.so"))
-        yield seen("staging", staging.tree.root, names=names)
-
-
-@STAGINGS.check(
+STAGINGS.add(
     "QNN321",
     "all {count} libraries that are staged are LFS pointers",
     "'invalid ELF header' when one of them is loaded",
     "run 'git lfs pull' in the checkout that they came from",
+    lambda staging: staging.tree.is_pointers,
     after=("QNN309",),
 )
-def see_pointers(staging: Staging) -> Iterator[Seen]:
-    if staging.tree.is_pointers:
-        yield seen("staging", staging.tree.root, count=len(staging.tree.files))
 
 
 @STAGINGS.check(

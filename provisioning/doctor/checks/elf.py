@@ -44,13 +44,19 @@ class Placed(NamedTuple):
     knows_level: bool = True
     proof: Proof | None = None
 
+    @property
+    def is_newer_level(self) -> bool:
+        """Whether it is for a newer Android than its policy has."""
+        wanted, note = self.policy.android_api, self.elf.android
+        return wanted is not None and note is not None and note.api_level > wanted
+
     def seen(self, **values: object) -> Seen:
-        return seen(self.elf.path.name, self.elf.path, **values)
+        return seen(self.elf.path.name, self.elf.path, elf=self.elf, policy=self.policy, **values)
 
 
-DEFECTS: Subjects[ElfError] = Subjects(lambda _: ())
-TARGET: Subjects[Placed] = Subjects(lambda _: ())
-CONTENT: Subjects[Placed] = Subjects(lambda _: ())
+DEFECTS: Subjects[ElfError] = Subjects()
+TARGET: Subjects[Placed] = Subjects(tell=Placed.seen)
+CONTENT: Subjects[Placed] = Subjects(tell=Placed.seen)
 
 
 def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding]:
@@ -116,16 +122,14 @@ def see_other_class(file: Placed) -> Iterator[Seen]:
         yield file.seen(bits=file.elf.bits, wanted=file.policy.bits)
 
 
-@TARGET.check(
+TARGET.add(
     "QNN211",
     "{subject} has the other byte order",
     "'ELF file data encoding not little-endian'",
     REBUILD,
+    lambda file: file.elf.little_endian != file.policy.little_endian,
     after=("QNN210",),
 )
-def see_other_byte_order(file: Placed) -> Iterator[Seen]:
-    if file.elf.little_endian != file.policy.little_endian:
-        yield file.seen()
 
 
 @TARGET.check(
@@ -153,30 +157,23 @@ def see_glibc_on_android(file: Placed) -> Iterator[Seen]:
         yield file.seen(needed=needed[0])
 
 
-@TARGET.check(
+TARGET.add(
     "QNN233",
     "{subject} is for Android, not for Linux with glibc",
     "'libc.so: cannot open shared object file' or 'invalid ELF header' on the device",
     "take {subject} from the SDK's directory for that Linux, such as lib/aarch64-oe-linux-gcc11.2",
+    lambda file: file.elf.android and file.policy.glibc is not None,
     after=("QNN213",),
 )
-def see_android_on_linux(file: Placed) -> Iterator[Seen]:
-    if file.elf.android and file.policy.glibc is not None:
-        yield file.seen()
-
-
-@TARGET.check(
+TARGET.add(
     "QNN214",
-    "{subject} is for Hexagon V{version:x}, its directory is for V{wanted:x}",
+    "{subject} is for Hexagon V{elf.hexagon_version:x}, its directory is for V{policy.flags:x}",
     "the DSP refuses code for a newer Hexagon; on a device that is error 4000 or 14001",
     "put there what an unchanged SDK has there: copy {subject} from a fresh one, or provision it "
     "again",
+    lambda file: file.policy.flags not in {None, file.elf.hexagon_version},
     after=("QNN213",),
 )
-def see_other_hexagon(file: Placed) -> Iterator[Seen]:
-    wanted = file.policy.flags
-    if wanted is not None and file.elf.hexagon_version != wanted:
-        yield file.seen(version=file.elf.hexagon_version, wanted=wanted)
 
 
 @CONTENT.check(
@@ -256,78 +253,55 @@ for code, family in (("QNN219", "GLIBC"), ("QNN220", "GLIBCXX"), ("QNN221", "CXX
     )(partial(see_newer, family))
 
 
-@CONTENT.check(
+CONTENT.add(
     "QNN222",
     "{subject} has no Android note",
     "it was not linked by an NDK, or its notes were stripped; nothing says what it needs",
     "take it from the SDK again, or link it with the NDK's clang and keep .note.android.ident",
+    lambda file: file.policy.android_api is not None and file.elf.android is None,
     severity=Severity.WARNING,
 )
-def see_no_note(file: Placed) -> Iterator[Seen]:
-    if file.policy.android_api is not None and file.elf.android is None:
-        yield file.seen()
-
-
-@CONTENT.check(
+CONTENT.add(
     "QNN223",
-    "{subject} is for API level {level}, the target has {wanted}",
+    "{subject} is for API level {elf.android.api_level}, the target has {policy.android_api}",
     "'cannot locate symbol' on a device of that level",
-    "take one for API level {wanted} or lower: build yours with ANDROID_PLATFORM "
-    "android-{wanted}, take a prebuilt one from the SDK",
+    "take one for API level {policy.android_api} or lower: build yours with ANDROID_PLATFORM "
+    "android-{policy.android_api}, take a prebuilt one from the SDK",
+    lambda file: file.is_newer_level and file.knows_level,
 )
-def see_newer_level(file: Placed) -> Iterator[Seen]:
-    wanted, note = file.policy.android_api, file.elf.android
-    if file.knows_level and wanted is not None and note and note.api_level > wanted:
-        yield file.seen(level=note.api_level, wanted=wanted)
-
-
-@CONTENT.check(
+CONTENT.add(
     "QNN234",
-    "{subject} is for API level {level}, and no build file states the app's minSdk",
+    "{subject} is for API level {elf.android.api_level}, and no build file states the app's minSdk",
     "'cannot locate symbol' on devices of an older level, if the app admits them",
-    "set minSdk to {level} or higher in build.gradle, or take a build of it for an older level",
+    "set minSdk to {elf.android.api_level} or higher in build.gradle, or take a build of it for an "
+    "older level",
+    lambda file: file.is_newer_level and not file.knows_level,
     severity=Severity.NOTE,
 )
-def see_unknown_level(file: Placed) -> Iterator[Seen]:
-    wanted, note = file.policy.android_api, file.elf.android
-    if not file.knows_level and wanted is not None and note and note.api_level > wanted:
-        yield file.seen(level=note.api_level)
-
-
-@CONTENT.check(
+CONTENT.add(
     "QNN225",
-    "{subject} has LOAD segments aligned to {align} bytes, not {wanted}",
+    "{subject} has LOAD segments aligned to {elf.load_align} bytes, not {policy.load_align}",
     "a device with 16 KiB pages refuses it; NDK r26's own libc++_shared.so is one of these",
     "link with -Wl,-z,max-page-size=16384 (NDK r28 does so by itself); for a prebuilt one, take a "
     "newer release of it: QNN's are aligned like this from 2.31 on",
+    lambda file: file.policy.android_api and 0 < file.elf.load_align < file.policy.load_align,
     severity=Severity.WARNING,
 )
-def see_small_pages(file: Placed) -> Iterator[Seen]:
-    if file.policy.android_api and 0 < file.elf.load_align < file.policy.load_align:
-        yield file.seen(align=file.elf.load_align, wanted=file.policy.load_align)
-
-
-@CONTENT.check(
+CONTENT.add(
     "QNN226",
     "{subject} has text relocations",
     "Android and hardened kernels refuse it: 'has text relocations'",
     "compile it with -fPIC, or take a fresh copy of a prebuilt one",
+    lambda file: file.elf.textrel,
 )
-def see_text_relocations(file: Placed) -> Iterator[Seen]:
-    if file.elf.textrel:
-        yield file.seen()
-
-
-@CONTENT.check(
+CONTENT.add(
     "QNN227",
     "{subject} asks for an executable stack",
     "kernels that enforce W^X refuse it: 'cannot enable executable stack'",
     "link with -Wl,-z,noexecstack (an assembly file without .note.GNU-stack is the cause), or take "
     "a fresh copy of a prebuilt one",
+    lambda file: file.elf.execstack,
 )
-def see_executable_stack(file: Placed) -> Iterator[Seen]:
-    if file.elf.execstack:
-        yield file.seen()
 
 
 @CONTENT.check(
@@ -404,13 +378,11 @@ def _is_skel(name: str) -> bool:
     return found is not None and (found.backend, found.part) == ("Htp", "Skel")
 
 
-@CONTENT.check(
+CONTENT.add(
     "QNN228",
     "{subject} is not stripped",
     "its symbols are shipped: size, and names that others can read",
     "run `strip --strip-unneeded` on it, if it is for shipping",
+    lambda file: not file.elf.stripped and file.elf.machine != EM_QDSP6,  # QNN236 says why
     severity=Severity.WARNING,
 )
-def see_symbols(file: Placed) -> Iterator[Seen]:
-    if not file.elf.stripped and file.elf.machine != EM_QDSP6:  # QNN236 says why not those
-        yield file.seen()

@@ -147,29 +147,23 @@ class Need(NamedTuple):
         return seen(self.name, self.where, chain=self.chain, others=others, user=self.users[0])
 
 
-NEEDS: Subjects[Need] = Subjects()
+NEEDS: Subjects[Need] = Subjects(tell=Need.seen)
 
 
-@NEEDS.check(
+NEEDS.add(
     "QNN216",
     "{subject} is nowhere; {chain} needs it{others}",
     "'{subject}: cannot open shared object file' when {user} is loaded",
     "put {subject} beside it, from the same build",
+    lambda need: not need.is_libcxx,
 )
-def see_unmet_need(need: Need) -> Iterator[Seen]:
-    if not need.is_libcxx:
-        yield need.seen()
-
-
-@NEEDS.check(
+NEEDS.add(
     "QNN229",
     "{subject} is nowhere; {chain} needs it{others}",
     "an SDK from 2.23 on ships no libc++; the import of the adaptor or of libQnnHtp fails",
     "install LLVM's libc++1, libc++abi1 and libunwind, or provision libcxx",
+    lambda need: need.is_libcxx,
 )
-def see_no_libcxx(need: Need) -> Iterator[Seen]:
-    if need.is_libcxx:
-        yield need.seen()
 
 
 def find_needs(

@@ -148,51 +148,38 @@ class Tool(NamedTuple):
 
 
 TOOLS: Subjects[Tool] = Subjects(
-    lambda case: [Tool(tool, case.policy.tools[tool.name]) for tool in case.facts.host.tools]
+    lambda case: [Tool(tool, case.policy.tools[tool.name]) for tool in case.facts.host.tools],
+    Tool.seen,
 )
 
 
-@TOOLS.check(
+TOOLS.add(
     "QNN010",
     "{subject} is not on PATH",
     "the build stops at its first step",
     "install {subject} {advised}",
+    lambda tool: tool.facts.path is None and not tool.policy.optional,
 )
-def see_no_program(tool: Tool) -> Iterator[Seen]:
-    if tool.facts.path is None and not tool.policy.optional:
-        yield tool.seen()
-
-
-@TOOLS.check(
+TOOLS.add(
     "QNN011",
     "{subject} does not tell its version: {answer}",
     "a program that cannot run --version cannot build",
     "reinstall {subject}",
+    lambda tool: tool.facts.path and tool.facts.version is None,
 )
-def see_broken_program(tool: Tool) -> Iterator[Seen]:
-    if tool.facts.path and tool.facts.version is None:
-        yield tool.seen()
-
-
-@TOOLS.check(
+TOOLS.add(
     "QNN012",
     "{subject} is {version}, at least {minimum} is needed",
     "{reason}",
     "install {subject} {advised} or newer",
+    lambda tool: tool.facts.version and is_older(tool.facts.version, tool.policy.minimum),
 )
-def see_old_program(tool: Tool) -> Iterator[Seen]:
-    if tool.facts.version and is_older(tool.facts.version, tool.policy.minimum):
-        yield tool.seen()
-
-
-@TOOLS.check(
+TOOLS.add(
     "QNN013",
     "{subject} is {version}, {advised} is advised",
     "{reason}",
     "install {subject} {advised} or newer",
+    lambda tool: tool.facts.version and is_older(tool.facts.version, tool.policy.advised),
     after=("QNN012",),
     severity=Severity.WARNING,
 )
-def see_unadvised_program(tool: Tool) -> Iterator[Seen]:
-    if tool.facts.version and is_older(tool.facts.version, tool.policy.advised):
-        yield tool.seen()

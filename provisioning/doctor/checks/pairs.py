@@ -24,11 +24,16 @@ class Adaptor(NamedTuple):
     def installed(self) -> str:
         return self.python.distributions.get("executorch") or ""
 
-    def seen(self, **values: object) -> Seen:
-        where = self.python.adaptor.path if self.python.adaptor else ""
+    @property
+    def checkout(self) -> str:
+        return self.python.checkout
+
+    def seen(self) -> Seen:
+        where, offset = self.python.adaptor.path if self.python.adaptor else "", self.sdk.soc_offset
         given = {"library": self.library, "root": self.sdk.root, "installed": self.installed}
-        headers = self.python.headers or "an unknown QNN"
-        return seen("PyQnnManagerAdaptor", where, headers=headers, **given, **values)
+        given |= {"checkout": self.checkout, "headers": self.python.headers or "an unknown QNN"}
+        place = f"byte {offset}" if offset else "an unknown byte"
+        return seen("PyQnnManagerAdaptor", where, adaptor=self, place=place, **given)
 
 
 def find_adaptor(case: Case) -> Iterator[Adaptor]:
@@ -40,20 +45,17 @@ def find_adaptor(case: Case) -> Iterator[Adaptor]:
         yield Adaptor(facts.python, facts.sdk, library)
 
 
-ADAPTOR = Subjects(find_adaptor)
+ADAPTOR = Subjects(find_adaptor, Adaptor.seen)
 REBUILD = "`qnn-ci build aot --sdk {root}` builds one for this SDK: then add --adaptor overlay"
 
 
-@ADAPTOR.check(
+ADAPTOR.add(
     "QNN901",
     "the QNN adaptor was built from ExecuTorch {checkout}, executorch {installed} is installed",
     "the Python that calls it passes structures of another version",
     "install executorch=={checkout}, or build the adaptor from a checkout of {installed}",
+    lambda one: one.checkout and not is_same(one.checkout, one.installed or one.checkout),
 )
-def see_other_checkout(adaptor: Adaptor) -> Iterator[Seen]:
-    checkout = adaptor.python.checkout
-    if checkout and adaptor.installed and not is_same(checkout, adaptor.installed):
-        yield adaptor.seen(checkout=checkout)
 
 
 @ADAPTOR.check(
@@ -69,19 +71,16 @@ def see_newer_headers(adaptor: Adaptor) -> Iterator[Seen]:
         yield adaptor.seen()
 
 
-@ADAPTOR.check(
+ADAPTOR.add(
     "QNN903",
-    "the QNN adaptor (headers of QNN {headers}) creates no device with QNN {library}: {reason}",
+    "the QNN adaptor (headers of QNN {headers}) creates no device with QNN {library}: "
+    "{adaptor.python.no_device}",
     "each lowering begins by creating one. If QNN names socModel: this library reads it at {place} "
     "of QnnHtpDevice_CustomConfig_t, the adaptor's headers have it elsewhere (error 14001)",
     REBUILD,
+    lambda adaptor: adaptor.python.no_device,
     after=("QNN902",),
 )
-def see_no_device(adaptor: Adaptor) -> Iterator[Seen]:
-    if adaptor.python.no_device:
-        offset = adaptor.sdk.soc_offset
-        place = f"byte {offset}" if offset else "an unknown byte"
-        yield adaptor.seen(reason=adaptor.python.no_device, place=place)
 
 
 def find_executorch(case: Case) -> str:

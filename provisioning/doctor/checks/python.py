@@ -9,7 +9,7 @@ from typing import NamedTuple
 from provisioning.doctor.checks.registry import Case, Seen, Subjects, seen
 from provisioning.doctor.facts import PythonFacts
 from provisioning.doctor.fitness import PythonPolicy
-from provisioning.elf.facts import EM_X86_64, MACHINE_NAMES
+from provisioning.elf.facts import EM_X86_64, MACHINE_NAMES, ElfFacts
 from provisioning.versions import is_older
 
 QNN_WHEEL = "qnn-runtime"
@@ -22,11 +22,19 @@ class Interpreter(NamedTuple):
     facts: PythonFacts
     case: Case
 
-    def seen(self, subject: str, where: object = "", **values: object) -> Seen:
-        policy = self.policy
-        pin = f"torch=={policy.torch} and executorch=={policy.executorch}"
-        place = where or self.facts.executable
-        return seen(subject, place, python=self.facts, policy=policy, pin=pin, **values)
+    def seen(self, subject: str = "", where: object = "", **values: object) -> Seen:
+        policy, place = self.policy, where or self.facts.executable
+        defect = self.facts.adaptor.defect if self.facts.adaptor else None
+        known = {
+            "python": self.facts,
+            "policy": policy,
+            "pin": f"torch=={policy.torch} and executorch=={policy.executorch}",
+            "names": ", ".join(Path(path).name for path in self.facts.adaptors),
+            "directory": f"{self.facts.executorch}/backends/qualcomm/python",
+            "host": MACHINE_NAMES[EM_X86_64],
+            "defect": defect.value if defect else "unreadable",
+        }
+        return seen(subject, place, **known, **values)
 
     @property
     def policy(self) -> PythonPolicy:
@@ -47,22 +55,25 @@ class Interpreter(NamedTuple):
         return (is_wheel and not self.facts.checkout and sdk and sdk.version) or ""
 
     @property
-    def directory(self) -> str:
-        return f"{self.facts.executorch}/backends/qualcomm/python"
+    def elf(self) -> ElfFacts | None:
+        """What was read of the adaptor that is for this Python."""
+        return self.facts.adaptor.elf if self.facts.adaptor else None
 
 
-PYTHON = Subjects(lambda case: [Interpreter(case.facts.python, case)] if case.facts.python else [])
+PYTHON = Subjects(
+    lambda case: [Interpreter(case.facts.python, case)] if case.facts.python else [],
+    Interpreter.seen,
+)
 
 
-@PYTHON.check(
+PYTHON.add(
     "QNN501",
     "the interpreter does not answer: {python.error}",
     "nothing can be lowered with it",
     "give another with --python",
+    lambda python: python.facts.error,
+    subject="Python",
 )
-def see_no_answer(python: Interpreter) -> Iterator[Seen]:
-    if python.facts.error:
-        yield python.seen("Python")
 
 
 @PYTHON.check(
@@ -78,16 +89,15 @@ def see_other_python(python: Interpreter) -> Iterator[Seen]:
         yield python.seen("Python", version=version)
 
 
-@PYTHON.check(
+PYTHON.add(
     "QNN503",
     "torch is not installed",
     "nothing can be exported without it",
     "install {pin}",
+    lambda python: python.facts.distributions.get("torch") is None,
+    subject="torch",
     after=("QNN502",),
 )
-def see_no_torch(python: Interpreter) -> Iterator[Seen]:
-    if python.facts.distributions.get("torch") is None:
-        yield python.seen("torch")
 
 
 @PYTHON.check(
@@ -121,16 +131,15 @@ def see_unknown_pair(python: Interpreter) -> Iterator[Seen]:
     yield python.seen("torch", executorch=executorch, torch=torch, qnn=with_qnn, nearest=nearest)
 
 
-@PYTHON.check(
+PYTHON.add(
     "QNN506",
     "executorch is not installed",
     "nothing can be lowered without it",
     "install executorch=={policy.executorch}",
+    lambda python: python.facts.executorch is None,
+    subject="executorch",
     after=("QNN502",),
 )
-def see_no_executorch(python: Interpreter) -> Iterator[Seen]:
-    if python.facts.executorch is None:
-        yield python.seen("executorch")
 
 
 @PYTHON.check(
@@ -150,58 +159,46 @@ def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
         yield python.seen("executorch", place=facts.executorch, parent=parent, pth=pth)
 
 
-@PYTHON.check(
+PYTHON.add(
     "QNN507",
     "executorch is here without its QNN adaptor",
     "'No module named PyQnnManagerAdaptor' when a model is lowered",
     f"{REINSTALL} (only the x86_64 Linux wheels have it)",
+    lambda python: not python.facts.adaptors and not python.is_hidden,  # else QNN408
+    subject="PyQnnManagerAdaptor",
+    where="{directory}",
     after=("QNN506", "QNN516"),
 )
-def see_no_adaptor(python: Interpreter) -> Iterator[Seen]:
-    if not python.facts.adaptors and not python.is_hidden:  # else QNN408 tells the cause
-        yield python.seen("PyQnnManagerAdaptor", python.directory)
-
-
-@PYTHON.check(
+PYTHON.add(
     "QNN508",
     "the QNN adaptor is for another Python: {names}, not {python.tag}",
     "a bare ModuleNotFoundError for PyQnnManagerAdaptor, although a file of it is there",
     REINSTALL,
+    lambda python: python.facts.adaptors and python.facts.adaptor is None,
+    subject="PyQnnManagerAdaptor",
+    where="{directory}",
     after=("QNN507",),
 )
-def see_other_tag(python: Interpreter) -> Iterator[Seen]:
-    if python.facts.adaptors and python.facts.adaptor is None:
-        names = ", ".join(Path(path).name for path in python.facts.adaptors)
-        yield python.seen("PyQnnManagerAdaptor", python.directory, names=names)
-
-
-@PYTHON.check(
+PYTHON.add(
     "QNN512",
     "the QNN adaptor is {defect}",
     "'invalid ELF header' when a model is lowered",
     REINSTALL,
+    lambda python: python.facts.adaptor and python.elf is None,
+    subject="{python.adaptor.name}",
+    where="{python.adaptor.path}",
     after=("QNN508",),
 )
-def see_broken_adaptor(python: Interpreter) -> Iterator[Seen]:
-    adaptor = python.facts.adaptor
-    if adaptor and adaptor.elf is None:
-        defect = adaptor.defect.value if adaptor.defect else "unreadable"
-        yield python.seen(adaptor.name, adaptor.path, defect=defect)
-
-
-@PYTHON.check(
+PYTHON.add(
     "QNN513",
-    "the QNN adaptor is for {machine}, this machine is {wanted}",
+    "the QNN adaptor is for {python.adaptor.elf.machine_name}, this machine is {host}",
     "a bare ModuleNotFoundError or ImportError for PyQnnManagerAdaptor",
     REINSTALL,
+    lambda python: python.elf and python.elf.machine != EM_X86_64,
+    subject="{python.adaptor.name}",
+    where="{python.adaptor.path}",
     after=("QNN512",),
 )
-def see_other_machine(python: Interpreter) -> Iterator[Seen]:
-    adaptor = python.facts.adaptor
-    if adaptor and adaptor.elf and adaptor.elf.machine != EM_X86_64:
-        wanted = MACHINE_NAMES[EM_X86_64]
-        machine = adaptor.elf.machine_name
-        yield python.seen(adaptor.name, adaptor.path, machine=machine, wanted=wanted)
 
 
 @PYTHON.check(
@@ -237,7 +234,7 @@ def see_unmet(python: Interpreter) -> Iterator[Seen]:
 )
 def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
     adaptor, glibc = python.facts.adaptor, python.case.facts.host.glibc
-    need = adaptor.elf.highest_need("GLIBC") if adaptor and adaptor.elf else None
+    need = python.elf.highest_need("GLIBC") if python.elf else None
     text = ".".join(map(str, need or ()))
     if adaptor and glibc and is_older(glibc, text):
         yield python.seen(adaptor.name, adaptor.path, need=text, glibc=glibc)

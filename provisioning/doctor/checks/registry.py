@@ -17,6 +17,7 @@ from provisioning.manifest.pairs import Pairs
 
 S = TypeVar("S")
 NO_PAIRS = Pairs("", ())
+PLACES = {"subject", "where"}
 
 
 class Severity(str, Enum):
@@ -133,12 +134,48 @@ class Check(Generic[S]):
             yield Finding(self.id, one.subject, what, one.where, why, fix, self.severity)
 
 
-class Subjects(Generic[S]):
-    """Things of one kind in an environment, and the checks that each of them gets, in order."""
+def tell_nothing(_: object) -> Seen:
+    """The fault of things of which each check tells what it saw itself."""
+    return seen("", "")
 
-    def __init__(self, find: Callable[[Case], Iterable[S]] = lambda _: ()) -> None:
-        self.find = find
+
+class Subjects(Generic[S]):
+    """Things of one kind in an environment, and the checks that each of them gets, in order.
+
+    ``tell`` gives what fills the texts of the checks that are a condition and nothing else.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[Case], Iterable[S]] = lambda _: (),
+        tell: Callable[[S], Seen] = tell_nothing,
+        severity: Severity = Severity.ERROR,
+    ) -> None:
+        self.find, self.tell, self.severity = find, tell, severity
         self.checks: list[Check[S]] = []
+
+    def add(
+        self,
+        id: str,  # noqa: A002
+        what: str,
+        why: str,
+        fix: str,
+        when: Callable[[S], object],
+        *,
+        subject: str = "{subject}",
+        where: str = "{where}",
+        after: tuple[str, ...] = (),
+        severity: Severity | None = None,
+    ) -> None:
+        """Add a fault that is there ``when`` a condition holds; ``tell`` fills all its texts."""
+
+        def see(one: S) -> Iterator[Seen]:
+            if when(one):
+                values = self.tell(one).values
+                places = (text.format_map(values) for text in (subject, where))
+                yield seen(*places, **{name: values[name] for name in values.keys() - PLACES})
+
+        self.checks.append(Check(id, what, why, fix, see, after, severity or self.severity))
 
     def check(
         self,
@@ -148,12 +185,12 @@ class Subjects(Generic[S]):
         fix: str,
         *,
         after: tuple[str, ...] = (),
-        severity: Severity = Severity.ERROR,
+        severity: Severity | None = None,
     ) -> Callable[[Callable[[S], Iterable[Seen]]], Callable[[S], Iterable[Seen]]]:
         """Register the function below as the one that sees this fault."""
 
         def register(see: Callable[[S], Iterable[Seen]]) -> Callable[[S], Iterable[Seen]]:
-            self.checks.append(Check(id, what, why, fix, see, after, severity))
+            self.checks.append(Check(id, what, why, fix, see, after, severity or self.severity))
             return see
 
         return register

@@ -26,7 +26,9 @@ def see_no_root(case: Case) -> Iterator[Seen]:
             yield seen(name, f"profile {facts.profile}", profile=facts.profile)
 
 
-INSTALLATIONS: Subjects[InstallationFacts] = Subjects(lambda case: case.facts.installations)
+INSTALLATIONS: Subjects[InstallationFacts] = Subjects(
+    lambda case: case.facts.installations, lambda one: seen(one.name, one.root, one=one)
+)
 
 
 @INSTALLATIONS.check(
@@ -43,15 +45,14 @@ def see_other_installation(one: InstallationFacts) -> Iterator[Seen]:
         yield seen(one.name, one.root, missing=missing, variable=one.variable)
 
 
-@INSTALLATIONS.check(
+INSTALLATIONS.add(
     "QNN416",
-    "{variable} is not the {subject} that was examined",
+    "{one.variable} is not the {subject} that was examined",
     "what was examined is not what would be used",
-    "set it to {root}; `qnn-ci env PROFILE` prints the lines that set them all",
+    "set it to {one.root}; `qnn-ci env PROFILE` prints the lines that set them all",
+    lambda one: not one.is_same and one.variable != "QNN_SDK_ROOT",  # of which QNN403 tells
+    where="{one.value}",
 )
-def see_other_variable(one: InstallationFacts) -> Iterator[Seen]:
-    if not one.is_same and one.variable != "QNN_SDK_ROOT":  # of which QNN403 tells
-        yield seen(one.name, one.value, variable=one.variable, root=one.root)
 
 
 class Sdk(NamedTuple):
@@ -61,75 +62,66 @@ class Sdk(NamedTuple):
     case: Case
 
     @property
+    def pin(self) -> str | None:
+        return self.case.pin
+
+    def seen(self) -> Seen:
+        fault = f": it cannot be read: {self.facts.fault}" if self.facts.fault else ""
+        minimum, reason = self.case.minimum
+        values = {"minimum": minimum, "reason": reason, "fault": fault, "pin": self.pin}
+        return seen("QNN SDK", self.facts.root, sdk=self.facts, **values)
+
+    @property
     def tree(self) -> TreeFacts:
         return self.case.facts.trees[self.case.facts.sdk_name]
 
 
-SDK = Subjects(lambda case: [Sdk(case.facts.sdk, case)] if case.facts.sdk else [])
+SDK = Subjects(lambda case: [Sdk(case.facts.sdk, case)] if case.facts.sdk else [], Sdk.seen)
 
 
-@SDK.check(
+SDK.add(
     "QNN101",
     "the root of the QNN SDK is not a directory",
     "QNN_SDK_ROOT would point at nothing; ExecuTorch's CMake configures and then fails",
     "provision it, or correct --root or QNN_SDK_ROOT",
+    lambda sdk: not sdk.facts.is_directory,
 )
-def see_no_directory(sdk: Sdk) -> Iterator[Seen]:
-    if not sdk.facts.is_directory:
-        yield seen("QNN SDK", sdk.facts.root)
-
-
-@SDK.check(
+SDK.add(
     "QNN102",
     "this is not a QNN SDK: sdk.yaml is missing",
     "a half-unpacked SDK looks the same; what is missing shows up in the middle of a build",
     f"{REFETCH}; the root is the directory that has sdk.yaml in it",
+    lambda sdk: "sdk.yaml" not in sdk.facts.markers,
     after=("QNN101",),
 )
-def see_no_marker(sdk: Sdk) -> Iterator[Seen]:
-    if "sdk.yaml" not in sdk.facts.markers:
-        yield seen("QNN SDK", sdk.facts.root)
-
-
-@SDK.check(
+SDK.add(
     "QNN103",
-    "sdk.yaml names no version{reason}",
+    "sdk.yaml names no version{fault}",
     "nothing tells which SDK this is, so no program it makes can be traced",
     REFETCH,
+    lambda sdk: sdk.facts.version is None,
+    subject="sdk.yaml",
+    where="{sdk.root}/sdk.yaml",
     after=("QNN102",),
 )
-def see_no_version(sdk: Sdk) -> Iterator[Seen]:
-    if sdk.facts.version is None:
-        reason = f": it cannot be read: {sdk.facts.fault}" if sdk.facts.fault else ""
-        yield seen("sdk.yaml", f"{sdk.facts.root}/sdk.yaml", reason=reason)
-
-
-@SDK.check(
+SDK.add(
     "QNN105",
-    "QNN {version} is too old for this profile: {minimum} or newer is needed",
+    "QNN {sdk.version} is too old for this profile: {minimum} or newer is needed",
     "{reason}",
     "provision QNN {minimum} or newer for this profile",
+    lambda sdk: sdk.facts.version and is_older(sdk.facts.version, sdk.case.minimum[0]),
+    where="{sdk.root}/sdk.yaml",
     after=("QNN103",),
 )
-def see_old_sdk(sdk: Sdk) -> Iterator[Seen]:
-    minimum, reason = sdk.case.minimum
-    if sdk.facts.version and is_older(sdk.facts.version, minimum):
-        where, version = f"{sdk.facts.root}/sdk.yaml", sdk.facts.version
-        yield seen("QNN SDK", where, version=version, minimum=minimum, reason=reason)
-
-
-@SDK.check(
+SDK.add(
     "QNN104",
-    "QNN {version} is here, the pin is {pin}",
+    "QNN {sdk.version} is here, the pin is {pin}",
     "the pin is what was tested; with others the emulator has failed with error 14001",
-    "choose it with --sdk {root} (QNN_CI_SDK) if you want this one, or provision QNN {pin}",
+    "choose it with --sdk {sdk.root} (QNN_CI_SDK) if you want this one, or provision QNN {pin}",
+    lambda sdk: sdk.pin and sdk.facts.version and not is_same(sdk.facts.version, sdk.pin),
+    where="{sdk.root}/sdk.yaml",
     after=("QNN105",),
 )
-def see_other_version(sdk: Sdk) -> Iterator[Seen]:
-    pin, version = sdk.case.pin, sdk.facts.version
-    if pin and version and not is_same(version, pin):
-        root = sdk.facts.root
-        yield seen("QNN SDK", f"{root}/sdk.yaml", version=version, pin=pin, root=root)
 
 
 @SDK.check(
@@ -189,16 +181,14 @@ def see_other_api(sdk: Sdk) -> Iterator[Seen]:
             yield seen("QnnCommon.h", where, headers=headers, library=library)
 
 
-@SDK.check(
+SDK.add(
     "QNN111",
     "the path of the SDK holds a ':'",
     "LD_LIBRARY_PATH is split at every ':', so that no library of this SDK is found",
     "move it to a path without ':'",
+    lambda sdk: ":" in str(sdk.facts.root),
     after=("QNN101",),
 )
-def see_colon(sdk: Sdk) -> Iterator[Seen]:
-    if ":" in str(sdk.facts.root):
-        yield seen("QNN SDK", sdk.facts.root)
 
 
 @SDK.check(
@@ -215,14 +205,14 @@ def see_dangling_links(sdk: Sdk) -> Iterator[Seen]:
             yield seen(name, sdk.facts.root / path, target=sdk.tree.links[path])
 
 
-@SDK.check(
+SDK.add(
     "QNN109",
     "QnnCommon.h has no QNN_API_VERSION",
     "the sources compare it with the library's own at run time",
     REFETCH,
+    lambda sdk: sdk.case.fitness.headers and sdk.facts.api_version is None,
+    subject="QnnCommon.h",
+    where="{sdk.root}/include/QNN",
     after=("QNN108",),
     severity=Severity.WARNING,
 )
-def see_no_api_version(sdk: Sdk) -> Iterator[Seen]:
-    if sdk.case.fitness.headers and sdk.facts.api_version is None:
-        yield seen("QnnCommon.h", f"{sdk.facts.root}/include/QNN")

@@ -34,6 +34,9 @@ class Variables(NamedTuple):
     def root(self) -> str:
         return self.facts.values.get("QNN_SDK_ROOT", "")
 
+    def seen(self) -> Seen:
+        return seen("QNN_SDK_ROOT", self.root or "environment", root=self.sdk_root)
+
     def is_wanted(self, entry: PathEntry) -> bool:
         return bool(entry.directory) and self.facts.is_same(entry.directory, self.wanted)
 
@@ -45,42 +48,32 @@ def find_variables(case: Case) -> Iterator[Variables]:
         yield Variables(facts.variables, facts.sdk.root, case.runs_on_host)
 
 
-VARIABLES = Subjects(find_variables)
+VARIABLES = Subjects(find_variables, Variables.seen)
 
 
-@VARIABLES.check(
+VARIABLES.add(
     "QNN401",
     "QNN_SDK_ROOT is not set",
     "ExecuTorch then downloads an SDK that it chooses, at import or inside cmake",
     f"set it to {{root}}; {COMPOSE}",
+    lambda variables: not variables.root,
 )
-def see_no_variable(variables: Variables) -> Iterator[Seen]:
-    if not variables.root:
-        yield seen("QNN_SDK_ROOT", "environment", root=variables.sdk_root)
-
-
-@VARIABLES.check(
+VARIABLES.add(
     "QNN402",
     "QNN_SDK_ROOT is not a directory",
     "a missing SDK configures with success and fails when it compiles",
     "set it to {root}",
+    lambda variables: variables.root not in variables.facts.roots_that_exist,
     after=("QNN401",),
 )
-def see_no_directory(variables: Variables) -> Iterator[Seen]:
-    if variables.root not in variables.facts.roots_that_exist:
-        yield seen("QNN_SDK_ROOT", variables.root, root=variables.sdk_root)
-
-
-@VARIABLES.check(
+VARIABLES.add(
     "QNN403",
     "QNN_SDK_ROOT is not the SDK that was examined",
     "what was examined is not what would be used",
     f"set it to {{root}}; {COMPOSE}",
+    lambda variables: not variables.facts.is_same(variables.root, variables.sdk_root),
     after=("QNN402",),
 )
-def see_other_sdk(variables: Variables) -> Iterator[Seen]:
-    if not variables.facts.is_same(variables.root, variables.sdk_root):
-        yield seen("QNN_SDK_ROOT", variables.root, root=variables.sdk_root)
 
 
 @VARIABLES.check(
@@ -163,16 +156,14 @@ def see_hidden_path(variables: Variables) -> Iterator[Seen]:
         yield seen("DSP_LIBRARY_PATH", hiding, wanted=wanted)
 
 
-@VARIABLES.check(
+VARIABLES.add(
     "QNN414",
     "QNN_SDK_ROOT is a relative path: {where}",
     "CMake and ExecuTorch read it in their own directories, where it names nothing",
     "set it to {root}",
+    lambda variables: not Path(variables.root).is_absolute(),
     after=("QNN402",),
 )
-def see_relative_root(variables: Variables) -> Iterator[Seen]:
-    if not Path(variables.root).is_absolute():
-        yield seen("QNN_SDK_ROOT", variables.root, root=variables.sdk_root)
 
 
 class Runtime(NamedTuple):
@@ -183,6 +174,10 @@ class Runtime(NamedTuple):
     entry: str
     file: FileFacts
     needs: Mapping[str, tuple[tuple[int, ...], str]]
+
+    def seen(self, **values: object) -> Seen:
+        defect = self.file.defect.value if self.file.defect else ""
+        return seen(self.file.name, self.entry, defect=defect, **values)
 
 
 def find_runtimes(case: Case) -> Iterator[Runtime]:
@@ -207,7 +202,7 @@ def find_runtimes(case: Case) -> Iterator[Runtime]:
                 yield Runtime(entry.directory or EMPTY_ENTRY, file, needs)
 
 
-RUNTIMES = Subjects(find_runtimes)
+RUNTIMES = Subjects(find_runtimes, Runtime.seen)
 
 
 @RUNTIMES.check(
@@ -221,9 +216,7 @@ def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
         has = runtime.file.elf.highest_def(family) if runtime.file.elf else None
         if has and need > has:
             found, wanted = (".".join(map(str, version)) for version in (has, need))
-            yield seen(
-                runtime.file.name, runtime.entry, family=family, found=found, need=wanted, user=user
-            )
+            yield runtime.seen(family=family, found=found, need=wanted, user=user)
 
 
 @RUNTIMES.check(
@@ -235,18 +228,16 @@ def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
 def see_runtime_without_versions(runtime: Runtime) -> Iterator[Seen]:
     elf = runtime.file.elf
     if elf and runtime.file.name == LIBSTDCXX and elf.highest_def("GLIBCXX") is None:
-        yield seen(runtime.file.name, runtime.entry)
+        yield runtime.seen()
 
 
-@RUNTIMES.check(
+RUNTIMES.add(
     "QNN411",
     "{subject} of {where} comes first and is {defect}",
     "'file too short' or 'invalid ELF header' when anything of C++ is loaded",
     "take {where} out of LD_LIBRARY_PATH, or repair that file",
+    lambda runtime: runtime.file.defect,
 )
-def see_broken_runtime(runtime: Runtime) -> Iterator[Seen]:
-    if runtime.file.defect:
-        yield seen(runtime.file.name, runtime.entry, defect=runtime.file.defect.value)
 
 
 @ENVIRONMENT.check(
