@@ -92,7 +92,12 @@ class Layout:
 
     def place(self, name: str) -> str:
         """The path in the tree for a member's name; empty when it is not wanted."""
-        path = self._map(name) if self.rules else name
+        path = "" if self.rules else name
+        for pattern, fixed, put in self.rules:
+            if pattern.fullmatch(name):
+                keeps_name = not put or put.endswith("/")
+                path = put + name[len(fixed) :] if keeps_name else put
+                break
         return path if path and self.wants(path) else ""
 
     def wants(self, path: str) -> bool:
@@ -109,13 +114,6 @@ class Layout:
         if any(mark in take for take in self.takes for mark in "*?"):
             return set()
         return {path for take in self.takes if (path := self.place(take))}
-
-    def _map(self, name: str) -> str:
-        for pattern, fixed, put in self.rules:
-            if pattern.fullmatch(name):
-                keeps_name = not put or put.endswith("/")
-                return put + name[len(fixed) :] if keeps_name else put
-        return ""
 
 
 def _fixed_part(take: str) -> str:
@@ -147,8 +145,17 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
         clash = folded.setdefault(path.casefold(), path)
         if clash != path and not limits.case_collisions:
             raise unsafe(archive, f"{clash!r} and {path!r} differ only in case")
-    _check_parents(archive, seen, census.directories)
-    _check_links(archive, members)
+    for parent in census.directories:
+        if (kind := seen.get(parent.rstrip("/"), "dir")) != "dir":
+            held = next(path for path in seen if path.startswith(parent))
+            raise unsafe(archive, f"{parent.rstrip('/')!r} is a {kind} and holds {held!r}")
+    links = {item.name: item.link for item in members if item.kind == "symlink" and item.link}
+    files = {member.name for member in members if member.kind == "file"}
+    for member in members:
+        if member.name in links and resolve_link(member.name, links) is None:
+            raise unsafe(archive, f"link {member.name!r} leaves the tree: {member.link!r}")
+        if member.kind == "hardlink" and member.link not in files:
+            raise unsafe(archive, f"hard link {member.name!r} to {member.link!r}, not a member")
 
 
 class Census:
@@ -199,23 +206,6 @@ def check_name(archive: str, member: Member) -> None:
             raise unsafe(archive, f"member {name[:200]!r} {problem}")
     if any(len(part.encode()) > 255 for part in parts) or len(name.encode()) > 2000:
         raise unsafe(archive, f"member {name[:200]!r} has a name that is too long")
-
-
-def _check_parents(archive: str, kinds: Mapping[str, str], parents: Iterable[str]) -> None:
-    for parent in parents:
-        if (kind := kinds.get(parent.rstrip("/"), "dir")) != "dir":
-            held = next(path for path in kinds if path.startswith(parent))
-            raise unsafe(archive, f"{parent.rstrip('/')!r} is a {kind} and holds {held!r}")
-
-
-def _check_links(archive: str, members: Sequence[Member]) -> None:
-    links = {item.name: item.link for item in members if item.kind == "symlink" and item.link}
-    names = {member.name for member in members if member.kind == "file"}
-    for member in members:
-        if member.kind == "symlink" and member.link and resolve_link(member.name, links) is None:
-            raise unsafe(archive, f"link {member.name!r} leaves the tree: {member.link!r}")
-        if member.kind == "hardlink" and member.link not in names:
-            raise unsafe(archive, f"hard link {member.name!r} to {member.link!r}, not a member")
 
 
 def resolve_link(name: str, links: Mapping[str, str]) -> str | None:

@@ -8,14 +8,13 @@ any size into memory.
 
 from __future__ import annotations
 
-import gzip
 import lzma
 import posixpath
 import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -64,7 +63,7 @@ class _Extra:
     link: str = ""
     size: int = -1
     is_sparse: bool = False
-    seen_bytes: int = field(default=0)
+    seen_bytes: int = 0
 
 
 class TarReader:
@@ -307,18 +306,11 @@ def _open(path: Path, name: str) -> Iterator[ByteStream]:
         with path.open("rb") as file:
             yield XzStream(file)
     else:
-        is_gzip = name.endswith((".gz", ".tgz"))
-        with _open_gzip(path) if is_gzip else path.open("rb") as stream:
-            yield stream
-
-
-def _open_gzip(path: Path) -> gzip.GzipFile:
-    try:
         from isal import igzip
-    except ImportError:
-        return gzip.GzipFile(path)
-    opened: gzip.GzipFile = igzip.IGzipFile(path)
-    return opened
+
+        is_gzip = name.endswith((".gz", ".tgz"))
+        with igzip.IGzipFile(path) if is_gzip else path.open("rb") as stream:
+            yield stream
 
 
 class _Extraction:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import stat
 import struct
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
@@ -40,7 +38,7 @@ END_BYTES, END64_BYTES, LOCATOR_BYTES, CENTRAL_BYTES, LOCAL_BYTES = 22, 56, 20, 
 TAIL_BYTES = END_BYTES + 0xFFFF + LOCATOR_BYTES + END64_BYTES
 STORED, DEFLATED = 0, 8
 MAX_DIRECTORY_BYTES = 32 << 20
-ENCRYPTED, UTF8 = 0x1, 0x800
+ENCRYPTED = 0x1
 
 
 class ByteSource(Protocol):
@@ -102,20 +100,14 @@ def _find_directory(source: ByteSource, tail: bytes) -> tuple[int, int, int]:
     if at < 0:
         raise unsafe(source.name, "it is not a ZIP file, or its end is missing")
     disk, first, here, count, size, offset = struct.unpack_from("<HHHHII", tail, at + 4)
-    if offset == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
-        locator = at - LOCATOR_BYTES
-        if locator >= 0 and tail.startswith(LOCATOR64, locator):
-            return _read_end64(source, struct.unpack_from("<Q", tail, locator + 8)[0])
-    if disk or first or here != count:
-        raise unsafe(source.name, "it is split over several files")
-    return offset, size, count
-
-
-def _read_end64(source: ByteSource, at: int) -> tuple[int, int, int]:
-    raw = source.read_at(at, END64_BYTES) if at < source.size else b""
-    if not raw.startswith(END64):
-        raise unsafe(source.name, "its ZIP64 end record is missing")
-    disk, first, here, count, size, offset = struct.unpack_from("<IIQQQQ", raw, 16)
+    is_full = offset == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF
+    locator = at - LOCATOR_BYTES
+    if is_full and locator >= 0 and tail.startswith(LOCATOR64, locator):
+        place = struct.unpack_from("<Q", tail, locator + 8)[0]
+        raw = source.read_at(place, END64_BYTES) if place < source.size else b""
+        if not raw.startswith(END64):
+            raise unsafe(source.name, "its ZIP64 end record is missing")
+        disk, first, here, count, size, offset = struct.unpack_from("<IIQQQQ", raw, 16)
     if disk or first or here != count:
         raise unsafe(source.name, "it is split over several files")
     return offset, size, count
@@ -143,7 +135,11 @@ def _parse_entry(archive: str, raw: bytes, at: int) -> tuple[Member, int]:
     end = start + name_n + extra_n + comment_n
     if end > len(raw):
         raise unsafe(archive, "its central directory is cut short")
-    name = _decode_name(archive, raw[start : start + name_n], flags)
+    try:
+        name = raw[start : start + name_n].decode("utf-8")
+    except UnicodeDecodeError as error:
+        shown = raw[start : start + name_n][:200]
+        raise unsafe(archive, f"member {shown!r} has a name that is not UTF-8") from error
     extra = raw[start + name_n : start + name_n + extra_n]
     size, packed, offset = _apply_zip64(extra, size, packed, offset)
     if flags & ENCRYPTED:
@@ -154,17 +150,6 @@ def _parse_entry(archive: str, raw: bytes, at: int) -> tuple[Member, int]:
         raise unsafe(archive, f"member {name!r} has compression method {method}")
     member = Member(name, size, stat.S_IMODE(mode), kind, "", offset, packed, crc, method)
     return member, end
-
-
-def _decode_name(archive: str, raw: bytes, flags: int) -> str:
-    try:
-        return raw.decode("utf-8" if flags & UTF8 else "ascii")
-    except UnicodeDecodeError:
-        pass
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise unsafe(archive, f"member {raw[:200]!r} has a name that is not UTF-8") from error
 
 
 def _kind(name: str, mode: int) -> str:
@@ -223,9 +208,33 @@ def extract_members(
     make_parents(root, (path for path, _ in placed))
     files = [pair for pair in placed if pair[1].kind == "file"]
     files.sort(key=lambda pair: -pair[1].compressed)
-    entries = _extract_parallel(source, root, files, on_bytes)
+    stop = Event()
+
+    def pass_bytes(count: int) -> None:
+        if stop.is_set():
+            raise InterruptedError
+        on_bytes(count)
+
+    waiting, entries = iter(files), dict[str, TreeEntry]()  # a task per file would take 2 KB
+
+    def work() -> None:
+        for path, member in waiting:
+            if stop.is_set():
+                return
+            entries[path] = extract_member(source, root, path, member, pass_bytes)
+
+    threads = max(2, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads) as pool:
+        futures = [pool.submit(work) for _ in range(threads)]
+        try:
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            failed = next((future for future in done if future.exception()), None)
+            if failed:
+                failed.result()
+        finally:
+            stop.set()
     empty, links = finish_members(source, root, placed)
-    return [*entries, *empty], links
+    return [*(entries[path] for path, _ in files), *empty], links
 
 
 def finish_members(
@@ -257,40 +266,6 @@ def read_link(source: ByteSource, member: Member) -> str:
         raise unsafe(source.name, f"link {member.name!r} is not UTF-8") from error
 
 
-def _extract_parallel(
-    source: ByteSource,
-    root: Path,
-    files: Sequence[tuple[str, Member]],
-    on_bytes: OnBytes,
-) -> list[TreeEntry]:
-    stop = Event()
-
-    def pass_bytes(count: int) -> None:
-        if stop.is_set():
-            raise InterruptedError
-        on_bytes(count)
-
-    waiting, entries = iter(files), dict[str, TreeEntry]()  # a task per file would take 2 KB
-
-    def work() -> None:
-        for path, member in waiting:
-            if stop.is_set():
-                return
-            entries[path] = extract_member(source, root, path, member, pass_bytes)
-
-    threads = max(2, os.cpu_count() or 1)
-    with ThreadPoolExecutor(threads) as pool:
-        futures = [pool.submit(work) for _ in range(threads)]
-        try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            failed = next((future for future in done if future.exception()), None)
-            if failed:
-                failed.result()
-        finally:
-            stop.set()
-    return [entries[path] for path, _ in files]
-
-
 def extract_member(
     source: ByteSource,
     root: Path,
@@ -315,12 +290,13 @@ def extract_member(
 
 def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], None]) -> None:
     """Give ``take`` the member's bytes piece by piece; check its size and CRC-32."""
+    from isal import isal_zlib
+
     start = find_data_offset(source, member)
-    crc32, _, _ = load_engine()
     crc, total = 0, 0
     pieces = _chunks if member.method == STORED else _inflate
     for data in pieces(source, member, start):
-        crc = crc32(data, crc)
+        crc = isal_zlib.crc32(data, crc)
         total += len(data)
         if total > member.size:
             raise unsafe(source.name, f"member {member.name!r} is longer than declared")
@@ -356,8 +332,10 @@ def _chunks(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
 
 
 def _inflate(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
-    _, open_inflater, errors = load_engine()
-    inflater = open_inflater()
+    from isal import igzip_lib  # raw DEFLATE
+
+    errors: Any = igzip_lib.error
+    inflater = igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_DEFLATE)
     chunks = _chunks(source, member, start)
     try:
         while not inflater.eof:
@@ -368,32 +346,3 @@ def _inflate(source: ByteSource, member: Member, start: int) -> Iterator[bytes]:
                 yield out
     except errors as error:
         raise unsafe(source.name, f"member {member.name!r} does not inflate: {error}") from error
-
-
-def load_engine() -> tuple[Callable[[bytes, int], int], Callable[[], Any], Any]:
-    """CRC-32, a maker of decompressors of raw DEFLATE (as bz2 and lzma have them), and what these
-    raise: ISA-L's where there is a build of it, else the interpreter's own.
-    """
-    try:
-        from isal import igzip_lib, isal_zlib
-    except ImportError:
-        return zlib.crc32, _Inflater, zlib.error
-    open_inflater = partial(igzip_lib.IgzipDecompressor, igzip_lib.DECOMP_DEFLATE)
-    return isal_zlib.crc32, open_inflater, igzip_lib.error
-
-
-class _Inflater:
-    """The interpreter's zlib with the interface of ISA-L's IgzipDecompressor."""
-
-    def __init__(self) -> None:
-        self.inner = zlib.decompressobj(-15)
-        self.needs_input = True
-
-    @property
-    def eof(self) -> bool:
-        return self.inner.eof
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        out = self.inner.decompress(self.inner.unconsumed_tail + data, max_length)
-        self.needs_input = not self.inner.unconsumed_tail and len(out) < max_length
-        return out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -420,13 +419,6 @@ def why_not(tmp_path: Path, data: bytes, *rules: tuple[str, str], **ways: object
     return caught.value.why
 
 
-@pytest.fixture(params=["ISA-L", "zlib"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "zlib":
-        monkeypatch.setitem(sys.modules, "isal", None)
-
-
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("name", PACK)
 def test_a_tarball_is_unpacked_by_what_its_name_says(tmp_path: Path, name: str) -> None:
     data = file(b"d/a") + header(b"d/l", kind=b"2", link=b"a") + header(b"e", kind=b"5") + END
@@ -434,7 +426,6 @@ def test_a_tarball_is_unpacked_by_what_its_name_says(tmp_path: Path, name: str) 
     assert is_tarball(name)
 
 
-@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("name", ["a.tar.gz", "a.tar.xz"])
 def test_what_is_not_compressed_as_its_name_says_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(file() + END)
