@@ -40,22 +40,17 @@ MACHINES = (
 )
 
 
-def require_pin(request: ArtifactRequest, store: Store, progress: Progress) -> ArtifactRequest:
-    """A pinned request with a hash to check against: its own, or that of a first use, trusted now.
-
-    Call it under the artifact's lock. Raises IntegrityError when there is no hash and this
-    is no place to trust a first use, or when what came contradicts itself.
-    """
-    with trust_first_use(request, store, progress) as (pinned, _):
-        return pinned
-
-
 @contextmanager
 def trust_first_use(
     request: ArtifactRequest, store: Store, progress: Progress
 ) -> Iterator[tuple[ArtifactRequest, Path | None]]:
-    """What require_pin returns, and the stage with the whole artifact, as it was unpacked to be
-    judged; None when a hash was known before."""
+    """A pinned request with a hash to check against, its own or that of a first use, trusted now;
+    and the stage with the whole artifact, as it was unpacked to be judged, None when a hash was
+    known before.
+
+    Call it under the artifact's lock. Raises IntegrityError when there is no hash and this
+    is no place to trust a first use, or when what came contradicts itself.
+    """
     if not request.release.pin:
         request = request.pinned(store)  # another process may have trusted it meanwhile
     if request.release.pin or not request.release.can_lock:

@@ -49,7 +49,8 @@ def provision_artifacts(
     missing = [request for request in wanted.values() if store.find(request.key()) is None]
     if missing:
         show_outline(missing, store, progress)
-        _compile_libraries(missing, store, progress)
+        for request in (one for one in missing if isinstance(one.release, ZigRelease)):
+            provision_pinned(request, store, progress)
     several = len({request.name for request in missing}) > 1
     # Several live bars would share one line.
     shown = Progress(progress.stream) if several else progress
@@ -75,14 +76,6 @@ def provision_artifacts(
             raise outcome
         found.update(outcome)
     return [found[number] for number in range(len(requests))]
-
-
-def _compile_libraries(
-    missing: Sequence[ArtifactRequest], store: Store, progress: Progress
-) -> None:
-    for request in missing:
-        if isinstance(request.release, ZigRelease):
-            provision_pinned(request, store, progress)
 
 
 def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:

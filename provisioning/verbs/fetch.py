@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from provisioning.artifacts.consent import require_acceptance, require_pin
+from provisioning.artifacts.consent import require_acceptance, trust_first_use
 from provisioning.artifacts.lockfile import machine_lock_path
 from provisioning.artifacts.provision import Provisioned
 from provisioning.artifacts.provision_many import provision_artifacts
@@ -55,18 +55,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     store = Store()
     requests = parse_selection(args.names, read_options(args))
     if args.to:
-        return _fill(requests, args.to, store, progress)
+        written = [str(path) for path in fill_mirror(requests, args.to, store, progress)]
+        hint = f"on the other machine: QNN_CI_MIRROR={args.to.absolute()}\n"
+        return Outcome("".join(path + "\n" for path in written) + hint, {"mirror": written})
     found = provision_artifacts(requests, store, progress, verify=args.verify)
     text = "".join(f"{item.name} {item.version}  {item.root}\n" for item in found)
     return Outcome(text, {"artifacts": [describe(item) for item in found]})
-
-
-def _fill(
-    requests: list[ArtifactRequest], directory: Path, store: Store, progress: Progress
-) -> Outcome:
-    written = [str(path) for path in fill_mirror(requests, directory, store, progress)]
-    hint = f"on the other machine: QNN_CI_MIRROR={directory.absolute()}\n"
-    return Outcome("".join(path + "\n" for path in written) + hint, {"mirror": written})
 
 
 def describe(item: Provisioned) -> dict[str, Any]:
@@ -97,7 +91,8 @@ def _mirror(
     request = request.pinned(store)
     with store.lock((request.name, request.download), progress):
         require_acceptance(request, store, progress)
-        pinned = require_pin(request, store, progress)
+        with trust_first_use(request, store, progress) as (pinned, _):
+            pass
         key = Key(request.name, request.release.version, "mirror")
         with store.stage(key) as staged, explain_writes(directory):
             job = FillJob(pinned, staged / request.name, store, progress)

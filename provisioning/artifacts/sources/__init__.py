@@ -244,8 +244,15 @@ def obtain_file(
     release = request.release_as(FileRelease)
     target = store.downloads / release.filename
     with explain_errors(store.home):
-        if target.is_file() and _is_pinned(request, target, progress):
-            return target
+        if target.is_file():
+            problem = find_mismatch(target, pin_of(release))
+            if not problem:
+                return target
+            progress.step(
+                f"{request.label}: the kept {target.name} is not the pinned one: {problem}"
+            )
+            if not request.options.offline:
+                target.unlink()
         if request.options.offline:
             why = "it is not in downloads/, and --offline was given"
             raise cannot_fetch(request, store, why, advice)
@@ -273,15 +280,6 @@ def find_mismatch(path: Path, pin: Pin) -> str:
     except MismatchError as error:
         return str(error)
     return ""
-
-
-def _is_pinned(request: ArtifactRequest, target: Path, progress: Progress) -> bool:
-    problem = find_mismatch(target, pin_of(request.release_as(FileRelease)))
-    if problem:
-        progress.step(f"{request.label}: the kept {target.name} is not the pinned one: {problem}")
-        if not request.options.offline:
-            target.unlink()
-    return not problem
 
 
 def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) -> DownloadError:

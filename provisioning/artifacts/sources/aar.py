@@ -43,19 +43,14 @@ def find_release(job: FillJob, version: str) -> AarRelease:
 
 
 def locate_job(job: FillJob) -> FillJob:
-    """The same job for the archive at the URL that the coordinates have."""
-    release = locate_aar(job.request.release_as(AarRelease))
-    return replace(job, request=replace(job.request, release=release))
-
-
-def locate_aar(release: AarRelease) -> ArchiveRelease:
-    """The archive at the URL that the coordinates ``group:artifact`` have."""
+    """The same job for the archive at the URL that the coordinates ``group:artifact`` have."""
+    release = job.request.release_as(AarRelease)
     group, _, artifact = release.package.partition(":")
     base = os.environ.get(REPOSITORY_VARIABLE, REPOSITORY).rstrip("/")
     version = release.package_version
     url = f"{base}/{group.replace('.', '/')}/{artifact}/{version}/{artifact}-{version}.aar"
     fields = {name: getattr(release, name) for name in FileRelease.__struct_fields__}
-    return ArchiveRelease(**fields, url=url)
+    return replace(job, request=replace(job.request, release=ArchiveRelease(**fields, url=url)))
 
 
 def read_start(body: Iterator[bytes], most_bytes: int) -> bytes:

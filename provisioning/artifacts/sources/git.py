@@ -10,7 +10,6 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -47,16 +46,6 @@ FIXED = (
 )
 
 
-def mirror_repositories(root: Path, url: str, directory: Path) -> list[Path]:
-    """Bare copies of a checkout's repository and of its submodules, below ``directory``/git."""
-    copies = [(root, url)]
-    modules = root / ".git" / "modules"
-    for config in sorted(modules.rglob("config")) if modules.is_dir() else []:
-        found = ask_git(root, "config", f"--file={config}", "remote.origin.url")
-        copies.append((config.parent, found.decode().strip()))
-    return [_copy_bare(source, where, directory) for source, where in copies]
-
-
 def _copy_bare(source: Path, url: str, directory: Path) -> Path:
     target = directory / "git" / re.sub(r"^[a-z+]+://", "", redact_url(url)).lstrip("/")
     target.mkdir(parents=True, exist_ok=True)
@@ -72,22 +61,15 @@ def _copy_bare(source: Path, url: str, directory: Path) -> Path:
     return target
 
 
-@dataclass(frozen=True)
-class _Access:
-    """What git needs to reach a URL: arguments without secrets, and variables with them."""
-
-    words: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-
 def _list_sources() -> list[list[str]]:
     """The mirrors of git repositories by source, in order: QNN_CI_MIRROR if set, the own URL."""
     mirrors = mirror_urls("git/")
     return [mirrors, []] if mirrors else [[]]
 
 
-def _find_access(url: str, mirrors: Sequence[str]) -> _Access:
-    """Return how git reaches a repository, through these mirrors if there are any.
+def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return how git reaches a repository, through these mirrors if there are any: arguments
+    without secrets, and variables with them.
 
     A host that is silent for as long as QNN_CI_TIMEOUT_S is given up.
     Its configuration holds the URL without credentials. Those of http are asked from a credential
@@ -109,7 +91,7 @@ def _find_access(url: str, mirrors: Sequence[str]) -> _Access:
         for scheme in ("https://", "file:///"):
             words += ("-c", f"url.{base}.insteadOf={scheme}")
         variables = {**variables, **own}
-    return _Access(words, variables)
+    return words, variables
 
 
 def _without_login(url: str) -> str:
@@ -139,8 +121,14 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
 
 
 def mirror(job: FillJob, directory: Path) -> list[Path]:
+    """Put bare copies of the repository and of its submodules below ``directory``/git."""
     fill(job)
-    return mirror_repositories(job.root, job.request.release.place, directory)
+    copies = [(job.root, job.request.release.place)]
+    modules = job.root / GIT / "modules"
+    for config in sorted(modules.rglob("config")) if modules.is_dir() else []:
+        found = ask_git(job.root, "config", f"--file={config}", "remote.origin.url")
+        copies.append((config.parent, found.decode().strip()))
+    return [_copy_bare(source, where, directory) for source, where in copies]
 
 
 def find_release(job: FillJob, version: str) -> GitRelease:
@@ -164,10 +152,10 @@ def _list_tags(root: Path, url: str) -> list[str]:
     """The rows of ls-remote, from the first source that has any. Raises DownloadError."""
     failures = []
     for mirrors in _list_sources():
-        access = _find_access(url, mirrors)
-        words = (*BY_FILE, *access.words, "ls-remote", "--tags", redact_url(url))
+        access, variables = _find_access(url, mirrors)
+        words = (*BY_FILE, *access, "ls-remote", "--tags", redact_url(url))
         try:
-            raw = ask_git(root, *words, timeout_s=TIMEOUT_S, variables=access.variables)
+            raw = ask_git(root, *words, timeout_s=TIMEOUT_S, variables=variables)
         except ToolError as error:
             failures.append(error.why)
             continue
@@ -199,11 +187,11 @@ class _Checkout:
             raise self._cannot_fetch("--offline was given")
         url, label, failures = self.release.url, self.job.request.label, list[str]()
         for mirrors in _list_sources():
-            access = _find_access(url, mirrors)
+            access, variables = _find_access(url, mirrors)
             local = BY_FILE if mirrors or url.startswith(("file://", "/")) else ()
             asked = from_mirror if mirrors and from_mirror else words
             for _ in range(ATTEMPTS):
-                ended = self.attempt(*local, *access.words, *asked, variables=access.variables)
+                ended = self.attempt(*local, *access, *asked, variables=variables)
                 if ended.returncode == 0:
                     return
                 source = redact_url(mirrors[0]) if mirrors else redact_url(url)

