@@ -1,10 +1,9 @@
-"""One lock file at its edges: who has it, what stands in its place, file systems without locks."""
+"""One lock file at its edges: who has it, and what stands in its place."""
 
 from __future__ import annotations
 
 import errno
 import os
-import socket
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.store import lock
-from provisioning.store.lock import HeldLock, describe_self, find_callers, is_alive, start_of
+from provisioning.store.lock import HeldLock, find_callers, is_alive, start_of
 
 NO_PROCESS = str(1 << 23)  # above the largest pid_max
 
@@ -38,12 +37,6 @@ def refuse_locks(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr("fcntl.flock", refuse)
 
 
-@pytest.fixture
-def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system that knows no locks."""
-    refuse_locks(monkeypatch, errno.ENOLCK)
-
-
 def open_files() -> set[str]:
     return {path.name for path in Path("/proc/self/fd").iterdir()}
 
@@ -54,9 +47,8 @@ def test_one_has_it_and_says_so(path: Path, holder: HeldLock) -> None:
     assert not other.take()
     assert other.fd == -1
     assert open_files() == before
-    assert path.read_text() == f"{describe_self()}\n"
+    assert path.read_text() == f"{os.getpid()}\n"
     assert other.read_holder() == str(os.getpid())
-    assert not holder.marker.exists()
     holder.release()
     assert other.take()
     other.release()
@@ -70,7 +62,7 @@ def test_released_it_has_no_file_open_and_may_be_released_again(path: Path) -> N
     assert not os.get_inheritable(held.fd)
     held.release()
     held.release()
-    assert (held.fd, held.is_marked, open_files()) == (-1, False, before)
+    assert (held.fd, open_files()) == (-1, before)
 
 
 @pytest.fixture
@@ -99,27 +91,12 @@ def test_descriptor_0_is_closed_where_another_has_it(path: Path) -> None:
         os.fstat(0)
 
 
-@pytest.mark.usefixtures("without_locks")
-def test_what_goes_while_it_is_read_is_no_failure(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def vanish(path: Path, encoding: str) -> str:
-        raise FileNotFoundError
-
-    held, other = HeldLock(path), HeldLock(path)
-    assert held.take()
-    monkeypatch.setattr(Path, "read_text", vanish)
-    assert other.read_holder() == ""
-    assert not other.take()
-    held.release()
-
-
 def test_a_longer_text_of_an_earlier_holder_goes(path: Path) -> None:
     path.write_text("1" * 500)
     held = HeldLock(path)
     assert held.take()
     held.release()
-    assert path.read_text() == f"{describe_self()}\n"
+    assert path.read_text() == f"{os.getpid()}\n"
 
 
 @pytest.mark.parametrize("mode", [None, 0o666])
@@ -178,10 +155,11 @@ def test_the_lock_file_of_others_is_not_replaced(path: Path, holder: HeldLock) -
     assert path.stat().st_ino == before
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOLCK])
 def test_what_the_file_system_refuses_is_raised(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    refuse_locks(monkeypatch, errno.EIO)
+    refuse_locks(monkeypatch, number)
     before = open_files()
     with pytest.raises(OSError, match="refused"):
         HeldLock(path).take()
@@ -205,80 +183,8 @@ def test_nobody_is_known_of_a_lock_that_is_not_there_or_unreadable(path: Path) -
     assert HeldLock(path).read_holder() == ""
 
 
-@pytest.mark.parametrize(
-    "number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL]
-)
-def test_without_locks_a_marker_stands_for_one(
-    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    refuse_locks(monkeypatch, number)
-    before, mask = open_files(), os.umask(0)
-    held, other = HeldLock(path), HeldLock(path)
-    assert held.take()
-    os.umask(mask)
-    assert held.marker == path.with_name("a.lock.held")
-    assert held.marker.read_text() == f"{describe_self()}\n"
-    assert stat.S_IMODE(held.marker.stat().st_mode) == 0o644
-    assert not other.take()
-    other.release()
-    assert held.marker.exists()
-    assert other.read_holder() == str(os.getpid())
-    held.release()
-    assert (held.marker.exists(), open_files()) == (False, before)
-    assert not held.is_marked
-    assert other.take()
-    other.release()
-
-
-@pytest.mark.usefixtures("without_locks")
-def test_a_marker_that_went_may_be_released(path: Path) -> None:
-    held = HeldLock(path)
-    assert held.take()
-    held.marker.unlink()
-    held.release()
-
-
-@pytest.mark.usefixtures("without_locks")
-def test_the_marker_is_asked_before_the_file(path: Path) -> None:
-    held = HeldLock(path)
-    path.write_text("1 2 here\n")
-    held.marker.write_text("7 8 there\n")
-    assert held.read_holder() == "7"
-    held.marker.unlink()
-    assert held.read_holder() == "1"
-
-
-HOST = socket.gethostname()
-
-
-MARKERS: dict[str, tuple[bytes, bool]] = {
-    "no such process": (f"{NO_PROCESS} 1 {HOST}\n".encode(), True),
-    "another process of that number": (f"{os.getpid()} 1 {HOST}\n".encode(), True),
-    "a living process": (b"OWN\n", False),
-    "another machine": (f"{NO_PROCESS} 1 not-{HOST}\n".encode(), False),
-    "two words": (f"{NO_PROCESS} {HOST}\n".encode(), False),
-    "four words": (f"{NO_PROCESS} 1 {HOST} more\n".encode(), False),
-    "no text": (f"{NO_PROCESS} 1 {HOST} \xff".encode("latin-1"), False),
-    "empty": (b"", False),
-}
-
-
-@pytest.mark.usefixtures("without_locks")
-@pytest.mark.parametrize("name", MARKERS)
-def test_a_marker_goes_with_its_process_alone(path: Path, name: str) -> None:
-    text, is_stale = MARKERS[name]
-    held = HeldLock(path)
-    held.marker.write_bytes(text.replace(b"OWN", describe_self().encode()))
-    assert not held.take()
-    assert held.marker.exists() != is_stale
-    assert held.take() == is_stale
-    held.release()
-    assert held.marker.exists() != is_stale
-
-
 def test_a_process_is_known_by_its_number_and_its_start() -> None:
     start = start_of(os.getpid())
-    assert describe_self() == f"{os.getpid()} {start} {HOST}"
     assert start.isdigit()
     assert int(start) > 0
     assert is_alive(str(os.getpid()), start)
