@@ -1,19 +1,25 @@
-"""Which operators of a model QNN takes, which stay on the CPU, and what that costs: values and the
-verdict, without torch."""
+"""Which operators of a model QNN takes, which stay on the CPU, and what that costs: values, the job
+that finds them in a worker, and the verdict, without torch."""
 
 from __future__ import annotations
 
 import functools
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from ci.cases.engine import Staging
+from ci.cases.forked import run_forked
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
+from ci.executorch.engine import ExecutorchEngine
 from ci.explain.rules import Advice, check_pattern
 from ci.faults.match import KnownFault, match_faults
 from ci.models.graph_steps import Step
@@ -118,6 +124,35 @@ class Found(Struct, frozen=True):
     failure: str = ""
     written_back: Count = 0
     steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class AuditJob:
+    """Quantizes a model and partitions it as test-emulator does, without QNN's compiler. ``work``
+    is a scratch directory, ``log`` what everything prints to."""
+
+    engine: ExecutorchEngine
+    spec: CaseSpec
+    work: Path
+    log: Path
+
+    def __call__(self) -> tuple[Found, float]:
+        """Return what was found, and the seconds. Raises UsageError for a wrong model or data,
+        FailedError for a model that fails or a partitioner that dies."""
+        began = time.monotonic()
+        self.engine.preload(self.spec)
+        self.engine.warm_up(self.spec)
+        found = run_forked(self.partition, "partitioning")
+        return found, time.monotonic() - began
+
+    def partition(self) -> Found:
+        """Do it, in a fork."""
+        from ci.audit.operators_partitions import partition_model
+        from ci.models.model import load_digested
+
+        model, _ = load_digested(self.spec.reference, self.spec.source)
+        staging = Staging(self.work, self.log, self.work)
+        return partition_model(model, self.spec, staging)
 
 
 class Audited(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import onnx
@@ -25,7 +24,7 @@ from ci.cases.engine import Compiled, Delegation, Staging
 from ci.cases.footprint import flush_stdio, make_footprint, measure_peak
 from ci.cases.forked import still_tqdm
 from ci.cases.spec import CaseSpec
-from ci.judging.figures import decibels
+from ci.judging.figures import measure_pooled
 from ci.models.eager import keep_state
 from ci.models.model import digest_weights, load_digested, name_made
 from ci.models.schemes import Scheme
@@ -209,18 +208,13 @@ def require_export(source: Source, reference: Sequence[Arrays]) -> None:
     """Raises FailedError for an export that computes something else than the module."""
     for wanted, got in zip(source.reference, reference, strict=False):
         for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
-            reached = _agree_db(one, other)
+            reached = measure_pooled(one, other)
             if not reached >= EXPORTED_DB:
                 raise FailedError(
                     f"torch.onnx.export gives another model: output {index} has {reached:.1f} dB"
                     f" against torch, {EXPORTED_DB:g} dB required",
                     why="both are float32 on the CPU, so that QNN has no part in it",
                 )
-
-
-def _agree_db(wanted: Any, got: Any) -> float:
-    error = wanted.astype(np.float64) - got
-    return decibels(float(np.sum(wanted.astype(np.float64) ** 2)), float(np.sum(error**2)))
 
 
 @stage(QNN)

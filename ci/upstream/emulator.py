@@ -25,7 +25,7 @@ import torch
 from ci.cases.forked import run_forked
 from ci.executorch import internals
 from ci.executorch.runtime import SCALAR_TYPES, convert_input, overwrite_freed_memory
-from ci.upstream.jobs import LACKS
+from ci.upstream.stubs import LACKS
 from provisioning.console.process import end_with_parent
 from provisioning.errors import FailedError, QnnCiError
 

@@ -192,10 +192,3 @@ class Expectations:
         if without > ratchet.unsupported:
             losses.append(f"{without} tests are unsupported, {ratchet.unsupported} were before")
         return losses
-
-
-def encode_known(known: Known) -> str:
-    """Return what is shown of an expected ending."""
-    cause = known.cause
-    lines = [f"  why: {cause.about}", f"  again: {cause.reproduce}", f"  until: {cause.until}"]
-    return "\n".join(lines)

@@ -13,7 +13,6 @@ import msgspec
 
 from ci.cases.pool import Pool
 from ci.upstream.expectations import Ratchet
-from ci.upstream.jobs import ListTests, RunTest
 from ci.upstream.journal import KEPT, Entry, Header, Ran, kept_directory, open_journal
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
@@ -24,6 +23,45 @@ COLLECT_S, USUAL_S = 900.0, 5.0
 LATE = "did not end within"
 DURATIONS = "durations.json"
 WORK = "work"  # of a test, removed when it has ended
+
+
+@dataclass(frozen=True)
+class TestEnd:
+    """What upstream says of a test: ``passed``, ``failed`` or ``skipped``, and why; ``refusal`` is
+    the error that it expects of a test that passed with it, ``test_s`` its own part of the time."""
+
+    __test__ = False
+
+    verdict: str
+    told: str
+    test_s: float
+    comparisons: int
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class ListTests:
+    """A job that names the suite's tests."""
+
+    def __call__(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the tests, and what could not be collected."""
+        from ci.upstream.worker import collected
+
+        return tuple(collected.items), collected.errors
+
+
+@dataclass(frozen=True)
+class RunTest:
+    """A job that runs one test in ``directory``, which holds what it compared afterwards."""
+
+    name: str
+    directory: Path
+
+    def __call__(self) -> TestEnd:
+        """Return how it ended. Raises FailedError if its process died."""
+        from ci.upstream.worker import run_test
+
+        return run_test(self.name, self.directory)
 
 
 @dataclass(frozen=True, kw_only=True)

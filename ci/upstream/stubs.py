@@ -33,6 +33,7 @@ PACKAGES = (
     "transformers",
 )
 NEEDS = "needs the package "
+LACKS = "this runner has no "  # starts what our runner says of a flag that it does not know
 
 
 class MissingPackageError(ImportError):

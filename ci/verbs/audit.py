@@ -66,8 +66,7 @@ def run(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> Audit:
     """Provision, check the environment, then let ExecuTorch's partitioner judge each case."""
-    from ci.audit.operators import Audit, Found, judge_case
-    from ci.audit.operators_job import AuditJob
+    from ci.audit.operators import Audit, AuditJob, Found, judge_case
     from ci.cases.session import Phases, started_now
     from ci.executorch.engine import ExecutorchEngine
     from ci.executorch.toolchain import LIBRARY, describe_toolchain

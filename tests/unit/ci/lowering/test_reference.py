@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.judging.degenerate import find_degenerate
+from ci.cases.engine import find_degenerate
 from ci.models.user_models import ReferencePolicy
 
 POLICY = ReferencePolicy(min_rms=0.05, min_spread=0.05)

@@ -14,7 +14,6 @@ from ci.cases.policy import read_emulator_policy
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
-from ci.upstream.jobs import LACKS
 from ci.upstream.journal import Entry, Ran
 from ci.upstream.judged import (
     Ending,
@@ -26,7 +25,7 @@ from ci.upstream.judged import (
     stack,
 )
 from ci.upstream.kept import Comparison, Member, read_comparisons, write_comparison
-from ci.upstream.stubs import NEEDS
+from ci.upstream.stubs import LACKS, NEEDS
 from ci.verbs.lanes.upstream import WRONG
 
 RANDOM = np.random.default_rng(1)

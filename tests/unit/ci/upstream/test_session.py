@@ -11,9 +11,17 @@ from msgspec.structs import replace
 
 from ci.cases.pool import Ended
 from ci.upstream.expectations import Ratchet
-from ci.upstream.jobs import ListTests, RunTest, TestEnd
 from ci.upstream.journal import Entry, Header, Ran, kept_directory, read_journal
-from ci.upstream.session import DURATIONS, SuiteRun, describe, list_tests, read_durations
+from ci.upstream.session import (
+    DURATIONS,
+    ListTests,
+    RunTest,
+    SuiteRun,
+    TestEnd,
+    describe,
+    list_tests,
+    read_durations,
+)
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UsageError
 
