@@ -8,14 +8,11 @@ import argparse
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from ci.cases.baselines import users_folder
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.spec import (
     CaseSpec,
@@ -32,9 +29,8 @@ from ci.gate.results import read_plan
 from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.suite import expect_s
 from ci.report.merge import digest_names
-from ci.report.schema import Report, ShardMark
-from ci.report.text import count
-from ci.verbs.deploy import add_device, describe_device, ready_device
+from ci.report.schema import ShardMark
+from ci.verbs.deploy import add_device
 from ci.verbs.lanes.built import (
     add_executorch,
     compare_built,
@@ -49,29 +45,19 @@ from ci.verbs.lanes.steps import (
     list_choices,
     publish,
     read_limits,
-    repeat_command,
     require_packages,
     select_asked,
-    take_steps,
 )
 from ci.verbs.lanes.suite_options import FAULTS, add_suite_arguments
 from provisioning.artifacts import choice
-from provisioning.artifacts.choice import WHEEL, QnnChoice, find_laid
-from provisioning.artifacts.environment import Environment
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UnfitError, UsageError
 from provisioning.manifest.targets import Backend
 from provisioning.versions import is_same
 
-if TYPE_CHECKING:  # these bring what a list of choices can do without
-    from ci.cases.engine import Runner
-    from ci.cases.judged import SessionOptions
-    from ci.cases.session import Phases
-
 SESSION = "test_emulator"
-PYTHON, WHEEL_RUNNER = "python", "cpp"
-UNSUPPORTED = ("QNN505",)
+PYTHON = "python"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +139,10 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     if built:
         told, loads = compare_built(built, choice.read_choice(args.sdk, args.adaptor))
         progress.step(told if loads else f"warning: {told}; {explain_apart(built)}")
-    report = replace(run(specs, policy, args, progress), shard=mark)
+    require_packages(("torch", "executorch"), "lowering")
+    from ci.verbs.lanes import executorch  # it brings what a list of choices can do without
+
+    report = replace(executorch.run(specs, policy, args, progress), shard=mark)
     if told:
         warning = told if loads else f"warning: {told}"
         report = replace(report, remarks=(*report.remarks, warning))
@@ -219,115 +208,6 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
                 why="ExecuTorch's Python runtime passes no options to a backend",
                 fix="give a runner that takes qnn_executor_runner's flags, with --runner",
             )
-
-
-def check_choice(runner: str, chosen: QnnChoice) -> None:
-    """Before anything is fetched. Raises UsageError."""
-    if runner == WHEEL_RUNNER and chosen.adaptor not in {"", WHEEL}:
-        raise refuse_overlay()
-
-
-def check_backend(runner: str, environment: Environment, progress: Progress) -> Environment:
-    """The environment, if the runner fits its adaptor. Raises UsageError, UnfitError."""
-    from provisioning.doctor.examine import require_runtime
-
-    if runner == WHEEL_RUNNER and find_laid(environment):
-        raise refuse_overlay()
-    if runner == PYTHON:
-        require_runtime(environment, progress)
-    return environment
-
-
-def refuse_overlay() -> UsageError:
-    """An overlay's programs do not run with any backend."""
-    return UsageError(
-        "--runner cpp does not go with an overlay",
-        why="it is linked with the installed wheel's QNN backend, not with the overlay's",
-        fix="leave it out, or give the qnn_executor_runner that `qnn-ci build runner --source "
-        "CHECKOUT` builds with the same --sdk",
-    )
-
-
-def run(
-    specs: list[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
-) -> Report:
-    """Provision, check, then run the cases, each step said and timed."""
-    require_packages(("torch", "executorch"), "lowering")
-    from ci.cases.judged import SessionOptions
-    from ci.cases.session import Phases
-    from ci.faults.match import warn_of_faults
-
-    chosen = choice.read_choice(args.sdk, args.adaptor)
-    check_choice(args.runner, chosen)
-    phases, backend = Phases(progress), Backend(args.backend)
-    options = SessionOptions(
-        policy=policy,
-        jobs=args.jobs,
-        timeout_s=args.timeout_s,
-        use_cache=not args.no_cache,
-        keep=args.keep_artifacts,
-        beside=args.reports / SESSION / "qnn",
-        record=args.record,
-        baselines=users_folder(args.policy),
-        command=repeat_command(
-            args,
-            "plain",
-            "try-unsupported",
-            backend="" if backend is Backend.HTP else backend.value,
-            runner="" if args.runner == PYTHON else args.runner,
-            device=args.device,
-            any=args.any,
-            bundle=str(args.bundle or ""),
-            starts=str(args.starts or ""),
-            **{"log-level": args.log_level, **chosen.options},
-        ),
-        backend=backend,
-        find_faults=warn_of_faults if backend is Backend.HTP else lambda *_: (),
-    )
-    with ready_device(args, progress) if args.device or args.any else nullcontext() as device:
-        report = judge_specs(
-            specs, args, options, phases, chosen=chosen, device=device and device[0]
-        )
-    if not device:
-        return report
-    return replace(report, remarks=(*report.remarks, describe_device(*device)))
-
-
-def judge_specs(
-    specs: list[CaseSpec],
-    args: argparse.Namespace,
-    options: SessionOptions,
-    phases: Phases,
-    *,
-    chosen: QnnChoice,
-    device: Runner | None,
-) -> Report:
-    """Take the four steps, with ``device`` as the runner if the call names one."""
-    from ci.verbs.lanes.executorch import IMPORTS, report_unrun, run_specs
-
-    progress, backend = phases.progress, options.backend
-    return take_steps(
-        chosen.profile,
-        f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
-        lambda environment, scratch: run_specs(
-            specs,
-            environment if device else check_backend(args.runner, environment, progress),
-            device or args.runner,
-            options,
-            plain=args.plain,
-            phases=phases,
-            scratch=scratch,
-        ),
-        phases,
-        offline=args.offline,
-        imports=IMPORTS,
-        choice=chosen,
-        backend=backend,
-        tolerated=UNSUPPORTED if args.try_unsupported else (),
-        refuse=lambda environment, lacks: report_unrun(
-            specs, environment, args.runner, options, phases=phases, lacks=lacks
-        ),
-    )
 
 
 def list_planned(path: Path) -> list[CaseSpec]:

@@ -1,27 +1,110 @@
-"""What test-emulator does once its environment is there; imported when something is to be run."""
+"""What test-emulator does once its arguments are checked; imported when something is to be run."""
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 
+from msgspec.structs import replace
+
+from ci.builds.runner import ensure_wheel_runner
 from ci.cases.engine import Runner
 from ci.cases.judged import SessionOptions
-from ci.cases.pool import Pool, ScratchPool
+from ci.cases.policy import EmulatorPolicy
+from ci.cases.pool import ScratchPool
 from ci.cases.runners import ProgramRunner, find_program
 from ci.cases.session import Phases, Session
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.executorch.tracing import NAME, make_runner
+from ci.faults.match import warn_of_faults
 from ci.report.schema import Report
+from ci.report.text import count
+from ci.verbs.deploy import describe_device, ready_device
+from ci.verbs.lanes.steps import read_options, repeat_command, take_steps
+from provisioning.artifacts.choice import WHEEL, find_laid, read_choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
+from provisioning.doctor import examine
 from provisioning.doctor.checks.registry import Finding
-from provisioning.manifest.targets import read_backends
+from provisioning.errors import UsageError
+from provisioning.manifest.targets import Backend, read_backends
 
-SESSION = "test_emulator"
-IMPORTS = ExecutorchEngine.imports
+SESSION, WHEEL_RUNNER = "test_emulator", "cpp"
+UNSUPPORTED = ("QNN505",)
+
+
+def run(
+    specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
+) -> Report:
+    """Provision, check, then run the cases, each step said and timed; on a device if the call names
+    one. Raises UsageError, before anything is fetched, for a runner that does not fit."""
+    chosen, backend = read_choice(args.sdk, args.adaptor), Backend(args.backend)
+    if args.runner == WHEEL_RUNNER and chosen.adaptor not in {"", WHEEL}:
+        raise refuse_overlay()
+    phases, is_htp = Phases(progress), backend is Backend.HTP
+    command = repeat_command(
+        args,
+        "plain",
+        "try-unsupported",
+        backend="" if is_htp else backend.value,
+        runner="" if args.runner == NAME else args.runner,
+        device=args.device,
+        any=args.any,
+        bundle=str(args.bundle or ""),
+        starts=str(args.starts or ""),
+        **{"log-level": args.log_level, **chosen.options},
+    )
+    known = {"find_faults": warn_of_faults} if is_htp else {}
+    options = read_options(args, SESSION, policy, command, backend=backend, **known)
+    with ready_device(args, progress) if args.device or args.any else nullcontext() as device:
+        report = take_steps(
+            chosen.profile,
+            f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
+            lambda environment, scratch: run_specs(
+                specs,
+                environment if device else check_backend(args.runner, environment, progress),
+                device[0] if device else args.runner,
+                options,
+                plain=args.plain,
+                phases=phases,
+                scratch=scratch,
+            ),
+            phases,
+            offline=args.offline,
+            imports=ExecutorchEngine.imports,
+            choice=chosen,
+            backend=backend,
+            tolerated=UNSUPPORTED if args.try_unsupported else (),
+            refuse=lambda environment, lacks: report_unrun(
+                specs, environment, args.runner, options, phases=phases, lacks=lacks
+            ),
+        )
+    if not device:
+        return report
+    return replace(report, remarks=(*report.remarks, describe_device(*device)))
+
+
+def check_backend(runner: str, environment: Environment, progress: Progress) -> Environment:
+    """The environment, if the runner fits its adaptor. Raises UsageError, UnfitError."""
+    if runner == WHEEL_RUNNER and find_laid(environment):
+        raise refuse_overlay()
+    if runner == NAME:
+        examine.require_runtime(environment, progress)
+    return environment
+
+
+def refuse_overlay() -> UsageError:
+    """An overlay's programs do not run with any backend."""
+    return UsageError(
+        "--runner cpp does not go with an overlay",
+        why="it is linked with the installed wheel's QNN backend, not with the overlay's",
+        fix="leave it out, or give the qnn_executor_runner that `qnn-ci build runner --source "
+        "CHECKOUT` builds with the same --sdk",
+    )
 
 
 def run_specs(
@@ -34,17 +117,24 @@ def run_specs(
     phases: Phases,
     scratch: ScratchPool,
 ) -> Report:
-    """Run the cases in an environment, with a runner or the one that a word names. Raises what
-    finding it raises, and StoreError."""
+    """Run the cases in an environment, with a runner or the one that a word names: ``python``,
+    ``cpp`` (built here against ExecuTorch's wheel), or a command of the user's.
+
+    Raises UsageError if there is no such program, what the build of ``cpp`` raises, and StoreError.
+    """
     parts = tuple(describe_toolchain(environment))
     variables = environment.apply(os.environ)
     pool = scratch.open(variables)
-    emulator = None
-    if isinstance(runner, str):
-        found = find_runner(runner, pool, variables, options, phases.progress)
-    else:  # a device
+    emulator = make_runner(pool, options.timeout_s, quantizes=options.backend.is_lpai)
+    found: Runner
+    if not isinstance(runner, str):  # a device
         found = runner
-        emulator = make_runner(pool, options.timeout_s, quantizes=options.backend.is_lpai)
+    elif runner == NAME:
+        found = emulator
+    elif runner == WHEEL_RUNNER:
+        found = ProgramRunner([str(ensure_wheel_runner(phases.progress))], variables)
+    else:
+        found = find_program(runner, variables)
     session = Session(
         name=SESSION,
         specs=specs,
@@ -53,30 +143,9 @@ def run_specs(
         parts=parts,
         options=options,
         device=read_backends()[options.backend].device if runner == NAME else "",
-        emulator=emulator,
+        emulator=None if isinstance(runner, str) else emulator,
     )
     return session.run(pool, scratch.scratch, phases)
-
-
-def find_runner(
-    word: str,
-    pool: Pool,
-    variables: Mapping[str, str],
-    options: SessionOptions,
-    progress: Progress,
-) -> Runner:
-    """Return the runner called ``python``, ``cpp`` (built here against ExecuTorch's wheel), or a
-    command of the user's.
-
-    Raises UsageError if there is no such program, and what the build of ``cpp`` raises.
-    """
-    if word == NAME:
-        return make_runner(pool, options.timeout_s, quantizes=options.backend.is_lpai)
-    if word == "cpp":
-        from ci.builds.runner import ensure_wheel_runner
-
-        return ProgramRunner([str(ensure_wheel_runner(progress))], variables)
-    return find_program(word, variables)
 
 
 def report_unrun(

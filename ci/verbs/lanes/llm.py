@@ -20,6 +20,7 @@ from ci.verbs.lanes.steps import (
     check_arguments,
     publish,
     read_limits,
+    read_options,
     repeat_command,
     require_packages,
     take_steps,
@@ -92,7 +93,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_arguments(args, SESSION)
     policy = read_limits(args.policy, POLICY, progress)
     require_packages(("torch", "executorch"), "lowering")
-    from ci.cases.judged import SessionOptions
     from ci.cases.session import Phases
     from ci.llm.session import IMPORTS, run_program, run_specs
 
@@ -108,25 +108,18 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         specs = [CaseSpec(name, scheme, soc) for scheme in schemes for soc in socs]
     chosen = choice.read_choice(args.sdk, args.adaptor)
     phases = Phases(progress)
-    options = SessionOptions(
-        policy=policy,
-        jobs=args.jobs,
-        timeout_s=args.timeout_s,
-        use_cache=not args.no_cache,
-        keep=args.keep_artifacts,
-        beside=args.reports / SESSION / "qnn",
-        # A case is repeated by --model, which names neither files nor programs of the user's.
-        command=""
-        if args.pte or args.weights
-        else repeat_command(
+    # A case is repeated by --model, which names neither files nor programs of the user's.
+    command = ""
+    if not (args.pte or args.weights):
+        command = repeat_command(
             args,
             prompt=args.prompt,
             text=name_file(args.text.absolute()) if args.text else "",
             **{"max-perplexity": f"{args.max_perplexity:g}" if args.max_perplexity else ""},
             **{name: str(getattr(args, name)) for name in ("tokens", "context", "prefill")},
             **chosen.options,
-        ),
-    )
+        )
+    options = read_options(args, SESSION, policy, command, baselines=None)
     report: Report = take_steps(
         chosen.profile,
         f"run {shown_path(args.pte)}"

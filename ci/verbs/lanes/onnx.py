@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ci.cases.baselines import users_folder
 from ci.cases.packages import digest_packages
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.qnn_files import PROFILE_CSV
@@ -34,6 +33,7 @@ from ci.verbs.lanes.steps import (
     list_choices,
     publish,
     read_limits,
+    read_options,
     repeat_command,
     require_packages,
     select_asked,
@@ -263,24 +263,13 @@ def run(
     """Provision, check, then run the cases, each step said and timed."""
     require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
-    from ci.cases.judged import SessionOptions
     from ci.cases.session import Phases, Session, list_parts
     from ci.onnx.engine import OnnxEngine
     from ci.onnx.runner import make_runner
 
     chosen = choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
     phases = Phases(progress)
-    options = SessionOptions(
-        policy=policy,
-        jobs=args.jobs,
-        timeout_s=args.timeout_s,
-        use_cache=not args.no_cache,
-        keep=args.keep_artifacts,
-        record=args.record,
-        baselines=users_folder(args.policy),
-        command=repeat(args),
-        beside=args.reports / SESSION / "qnn",
-    )
+    options = read_options(args, SESSION, policy, repeat(args))
     specs = fit_schemes(specs, policy, args.scheme, options.command)
     engine = OnnxEngine(
         toolchain=(),

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -35,6 +35,7 @@ from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend, read_socs
 
 if TYPE_CHECKING:  # these bring what a list of choices can do without
+    from ci.cases.judged import SessionOptions
     from ci.cases.pool import ScratchPool
     from ci.cases.session import Phases
     from provisioning.artifacts.environment import Environment
@@ -230,6 +231,25 @@ def check_models(policy: EmulatorPolicy, names: Collection[str]) -> None:
 
         for name, entry in entries.items():
             check_data(name, entry)
+
+
+def read_options(
+    args: argparse.Namespace, session: str, policy: EmulatorPolicy, command: str, **more: Any
+) -> SessionOptions:
+    """Return what a call asks of its run; ``command`` begins what repeats a case, ``more`` are
+    further fields."""
+    from ci.cases.judged import SessionOptions
+
+    given = {
+        "jobs": args.jobs,
+        "timeout_s": args.timeout_s,
+        "use_cache": not args.no_cache,
+        "keep": args.keep_artifacts,
+        "beside": args.reports / session / "qnn",
+        "record": args.record,
+        "baselines": users_folder(args.policy),
+    }
+    return SessionOptions(policy=policy, command=command, **{**given, **more})
 
 
 def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence[str]) -> str:
