@@ -239,12 +239,12 @@ class Search:
             return Cut(whole.kept, (*whole.given, *self.choose_exposed(whole)))
         return whole
 
-    def find_cone(self, names: Iterable[str]) -> set[str]:
-        """Return the operators that lead to ``names``, with these."""
+    def find_cone(self, names: Iterable[str], kept: Collection[str] | None = None) -> set[str]:
+        """Return the operators that lead to ``names``, with these; of ``kept`` ones, if given."""
         found, left = set[str](), list(names)
         while left:
             name = left.pop()
-            if name not in found:
+            if name not in found and (kept is None or name in kept):
                 found.add(name)
                 left += self.operators[name].inputs
         return found
@@ -295,14 +295,7 @@ class Search:
 
     def trim(self, kept: Collection[str], given: Sequence[str]) -> Cut:
         """Return the part that gives ``given``, without the operators that lead to none."""
-        cone: set[str] = set()
-        left = list(given)
-        while left:
-            name = left.pop()
-            if name in kept and name not in cone:
-                cone.add(name)
-                left += self.operators[name].inputs
-        return Cut(self.order(cone), tuple(given))
+        return Cut(self.order(self.find_cone(given, kept)), tuple(given))
 
     def close(self, kept: Collection[str], given: Sequence[str]) -> Cut:
         """Return the part of ``kept`` operators, which gives what it gave before and what no other

@@ -56,13 +56,12 @@ def judge_report(
     """
     policy = setup.options.policy
     specs = [find_spec(case, setup) for case in report.cases]
-    pairs = list(zip(report.cases, specs, strict=True))
-    results = [
-        judge_pulled(case, CaseJudge(spec, setup, work), directory / spec.slug, pulled / spec.slug)
-        if pulled
-        else judge_case(case, spec, directory, setup, work)
-        for case, spec in pairs
-    ]
+    results = []
+    for case, spec in zip(report.cases, specs, strict=True):
+        runner = setup.runner if pulled else case.runner
+        judging = CaseJudge(spec, replace(setup, runner=runner), work)
+        given = pulled and pulled / spec.slug
+        results.append(judge_case(case, judging, directory / spec.slug, given))
     cases = tuple(result.case for result in results)
     controls = tuple(control for result in results for control in result.controls)
     counts = summarize(cases, controls, report.summary.wall_s, report.summary.phases)
@@ -88,29 +87,33 @@ def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
     return replace(spec, source=entry.source) if entry else spec
 
 
-def judge_case(
-    case: Case, spec: CaseSpec, directory: Path, setup: JudgeSetup, work: Path
-) -> CaseResult:
-    """Judge a row of the run's report again; what failed there stays failed."""
-    folder = directory / spec.slug
-    judging = CaseJudge(spec, replace(setup, runner=case.runner), work)
+def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None) -> CaseResult:
+    """Judge a row of the run's report again, by what the run or a device gave. What failed in the
+    run stays failed by the run's outputs; a case that was not lowered is as it was."""
     judging.evidence.cached = case.cached
     metric, judging.metric = judging.metric, None
-    if not (folder / OUTPUTS).is_dir():
+    if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():
         return CaseResult(judge_unrun(case, judging))
     try:
         with np.errstate(all="ignore"):
-            result = judge_kept(folder, judging)
+            result = judge_kept(folder, judging, pulled)
     except (*HARM, QnnCiError) as error:
-        told = f"its kept outputs cannot be judged: {type(error).__name__}: {error}"
-        result = judging.end(Status.FAILED, told)
-    faults = list(find_contradictions(case, result.case))
-    failed = bool(faults) or result.case.status is Status.FAILED
+        told = f"its {'' if pulled else 'kept '}outputs cannot be judged"
+        result = judging.end(Status.FAILED, f"{told}: {type(error).__name__}: {error}")
     row = structs.replace(
-        result.case,
-        status=Status.FAILED if failed else result.case.status,
-        reason="\n".join(filter(None, [*faults, result.case.reason])),
-        warnings=(*result.case.warnings, *([UNMEASURED] if metric else [])),
+        result.case, warnings=(*result.case.warnings, *([UNMEASURED] if metric else []))
+    )
+    return replace(result, case=row if pulled else compare_rows(case, row))
+
+
+def compare_rows(case: Case, row: Case) -> Case:
+    """Return the row of the run's own outputs, with what only the run could measure; it fails if
+    the run's row says otherwise."""
+    faults = list(find_contradictions(case, row))
+    return structs.replace(
+        row,
+        status=Status.FAILED if faults else row.status,
+        reason="\n".join(filter(None, [*faults, row.reason])),
         run_s=case.run_s,
         run_ms=case.run_ms,
         device=case.device,
@@ -119,33 +122,6 @@ def judge_case(
         accelerator_cycles=case.accelerator_cycles,
         accelerator_us=case.accelerator_us,
     )
-    return replace(result, case=row)
-
-
-def judge_pulled(case: Case, judging: CaseJudge, folder: Path, pulled: Path) -> CaseResult:
-    """Judge what a device gave for the program that a run kept in ``folder``, and compare it with
-    the run's own outputs. A case that was not lowered is as it was."""
-    spec, judging.evidence.cached = judging.spec, case.cached
-    metric, judging.metric = judging.metric, None
-    if not (folder / "artifact").is_dir():
-        return CaseResult(judge_unrun(case, judging))
-    try:
-        with np.errstate(all="ignore"):
-            artifact = read_kept(folder, spec)
-            compiled, place = artifact.compiled, folder / "artifact"
-            judging.note_program(place, artifact)
-            run = read_pulled(pulled, compiled)
-            if (folder / OUTPUTS).is_dir() and not run.failure:
-                emulated = read_outputs(folder / OUTPUTS, compiled, compiled.sets)
-                judging.compare_emulator(run.outputs, emulated, compiled)
-            path, log = place / compiled.program, pulled / LOG
-            program = Program(spec, path, compiled, judging.directory, log)
-            result = judging.judge_run(program, read_references(place, compiled), run)
-    except (*HARM, QnnCiError) as error:
-        told = f"its outputs cannot be judged: {type(error).__name__}: {error}"
-        result = judging.end(Status.FAILED, told)
-    warnings = (*result.case.warnings, *([UNMEASURED] if metric else []))
-    return replace(result, case=structs.replace(result.case, warnings=warnings))
 
 
 def read_pulled(pulled: Path, compiled: Compiled) -> Run:
@@ -177,18 +153,24 @@ def judge_unrun(case: Case, judging: CaseJudge) -> Case:
     return structs.replace(case, status=Status.FAILED, reason=told)
 
 
-def judge_kept(folder: Path, judging: CaseJudge) -> CaseResult:
-    """Judge the outputs of a case. Raises one of HARM, and QnnCiError."""
+def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseResult:
+    """Judge the outputs of a case, or those that a device gave, which are compared with the case's
+    own. Raises one of HARM, and QnnCiError."""
     artifact = read_kept(folder, judging.spec)
     compiled, place = artifact.compiled, folder / "artifact"
     judging.note_program(place, artifact)
     if not compiled.delegation.partitions:
         return judging.refuse("QNN accepted no node", "")
-    references = read_references(place, compiled)
-    outputs = read_outputs(folder / OUTPUTS, compiled, compiled.sets)
-    log = folder / "run.log"
+    references, log = read_references(place, compiled), folder / "run.log"
+    if pulled:
+        run, log = read_pulled(pulled, compiled), pulled / LOG
+        if (folder / OUTPUTS).is_dir() and not run.failure:
+            emulated = read_outputs(folder / OUTPUTS, compiled, compiled.sets)
+            judging.compare_emulator(run.outputs, emulated, compiled)
+    else:
+        run = Run(outputs=read_outputs(folder / OUTPUTS, compiled, compiled.sets))
     program = Program(judging.spec, place / compiled.program, compiled, judging.directory, log)
-    return judging.judge_run(program, references, Run(outputs=outputs))
+    return judging.judge_run(program, references, run)
 
 
 def read_kept(folder: Path, spec: CaseSpec) -> Artifact:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ci.explain.explain import Explanation, Finding, find_known
 from ci.explain.rules import read_rules
 from ci.report.annotation import Annotation, Level, one_line
+from ci.report.text import count
 
 LINE_CHARS = 200
 
@@ -14,13 +15,13 @@ LINE_CHARS = 200
 def render(explanation: Explanation) -> str:
     """Return an explanation for a person, the first cause first."""
     one = explanation
-    many = "no known cause" if not one.causes else _count(len(one.causes), "cause")
-    parts = [f"{one.file}: {many} in {_count(one.lines, 'line')}\n"]
+    many = "no known cause" if not one.causes else count(len(one.causes), "cause")
+    parts = [f"{one.file}: {many} in {count(one.lines, 'line')}\n"]
     parts += [_render_cause(number, cause, one) for number, cause in enumerate(one.causes, 1)]
     for label, found in (("fails nothing by itself", one.notes), ("harmless", one.harmless)):
         parts += [f"  {label}: line {each.line}, {each.rule}: {each.cause}\n" for each in found]
     if one.unknown:
-        parts.append(f"  {_count(one.unknown_count, 'more error line')} that no rule knows:\n")
+        parts.append(f"  {count(one.unknown_count, 'more error line')} that no rule knows:\n")
         parts += [f"    line {each.line}: {_cut(each.text)}\n" for each in one.unknown]
     return "".join(parts)
 
@@ -63,7 +64,3 @@ def annotate(explanations: Sequence[Explanation]) -> Iterator[Annotation]:
 def _cut(text: str) -> str:
     line = one_line(text.expandtabs(1))
     return line if len(line) <= LINE_CHARS else f"{line[:LINE_CHARS]}..."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

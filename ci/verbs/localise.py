@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.spec import CaseSpec, choose_lane
 from ci.models.schemes import EXECUTORCH
-from ci.verbs.lanes.steps import enter_environment, read_limits, require_packages, select_asked
+from ci.verbs.lanes.steps import (
+    add_run,
+    add_schemes,
+    enter_environment,
+    read_limits,
+    require_packages,
+    select_asked,
+)
 from provisioning.artifacts import choice
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
@@ -34,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="name or glob, or file.py:factory; may be repeated",
     )
-    add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
-    add("--soc", action="append", default=[], help="name or glob of a SoC; default SM8650")
+    add_schemes(parser)
     add(
         "--limit",
         type=int,
@@ -49,10 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OUT.py",
         help="write the smallest part that is wrong as a Python file, and its tensors to OUT.pt",
     )
-    add("--timeout-s", type=float, default=300.0, help="limit of each lowering and of each run")
-    add("--policy", type=user_path, metavar="FILE", help="models and limits, as for test-emulator")
     add("--no-cache", action="store_true", help="lower everything again")
-    add("--offline", action="store_true", help="use only what is already provisioned")
+    add_run(parser, "")
     choice.add_arguments(parser)
     parser.set_defaults(record=False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,8 @@ from ci.report import publishing
 from ci.report.schema import Report
 from ci.report.text import count
 from ci.verbs.lanes.steps import (
+    add_run,
+    add_schemes,
     check_arguments,
     publish,
     read_limits,
@@ -62,28 +63,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG",
         help="project the size of a model by its config.json, and lower nothing",
     )
-    add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
-    add("--soc", action="append", default=[], help=f"name or glob of a SoC; default {DEFAULT_SOC}")
+    add_schemes(parser, DEFAULT_SOC)
     add("--prompt", default="", help="the text to go on from")
     add("--tokens", type=int, default=48, help="how many tokens to generate at most; default 48")
     add("--context", type=int, default=64, help="columns of the mask and the caches; default 64")
     add("--prefill", type=int, default=8, help="tokens of a call of prefill; default 8")
     add("--text", type=user_path, help="a text whose perplexity is measured")
     add("--max-perplexity", type=float, metavar="X", help="what the perplexity of --text may be")
-    cores = len(os.sched_getaffinity(0))
-    jobs = os.environ.get("QNN_CI_JOBS") or cores
-    add("--jobs", type=int, default=jobs, help=f"cases at a time (QNN_CI_JOBS; default {cores})")
-    add("--timeout-s", type=float, default=600.0, help="limit of each lowering and of each run")
     add(
         "--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, references and logs"
     )
     add("--no-cache", action="store_true", help="lower everything again")
-    add("--policy", type=user_path, metavar="FILE", help="limits, like the policy of this session")
-    add("--offline", action="store_true", help="use only what is already provisioned")
+    add_run(parser, SESSION, timeout_s=600.0)
     publishing.add_arguments(parser)
     choice.add_arguments(parser)
-    parser.set_defaults(program=parser.prog, list=False, record=False)
-    add("--reports", type=user_path, default=Path("reports"), help=f"where to write {SESSION}/")
+    parser.set_defaults(list=False, record=False)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

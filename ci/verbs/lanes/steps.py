@@ -75,13 +75,23 @@ def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> 
     """Which cases, how many at a time, by which policy; as add_case_arguments."""
     add = parser.add_argument
     add("--model", action="append", default=[], help=model)
-    add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
-    add("--soc", action="append", default=[], help="name or glob of a SoC; default SM8650")
+    add_schemes(parser)
     add("--list", action="store_true", help="list models, schemes and SoCs, run nothing")
-    cores = len(os.sched_getaffinity(0))
-    jobs = os.environ.get("QNN_CI_JOBS") or cores
-    add("--jobs", type=int, default=jobs, help=f"cases at a time (QNN_CI_JOBS; default {cores})")
-    add("--timeout-s", type=float, default=300.0, help="limit of each lowering and of each run")
+    add_run(parser, session)
+
+
+def add_schemes(parser: argparse.ArgumentParser, soc: str = DEFAULT_SOC) -> None:
+    """In which schemes, for which SoCs."""
+    add = parser.add_argument
+    add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
+    add("--soc", action="append", default=[], help=f"name or glob of a SoC; default {soc}")
+
+
+def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 300.0) -> None:
+    """How many cases at a time, within which limits, and where their report goes; no report
+    without a ``session``."""
+    add = parser.add_argument
+    add("--timeout-s", type=float, default=timeout_s, help="limit of each lowering and of each run")
     add(
         "--policy",
         type=user_path,
@@ -90,7 +100,13 @@ def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> 
     )
     add("--offline", action="store_true", help="use only what is already provisioned")
     parser.set_defaults(program=parser.prog)
-    add("--reports", type=user_path, default=Path("reports"), help=f"where to write {session}/")
+    if session:
+        cores = len(os.sched_getaffinity(0))
+        jobs = os.environ.get("QNN_CI_JOBS") or cores
+        add(
+            "--jobs", type=int, default=jobs, help=f"cases at a time (QNN_CI_JOBS; default {cores})"
+        )
+        add("--reports", type=user_path, default=Path("reports"), help=f"where to write {session}/")
 
 
 def check_arguments(args: argparse.Namespace, session: str) -> None:
