@@ -67,25 +67,13 @@ def index() -> Iterator[str]:
         server.shutdown()
 
 
-def test_torch_comes_from_the_cpu_index_that_answers(noxfile: ModuleType, index: str) -> None:
-    noxfile.CPU_INDEX = index
-    log = Log()
+def test_torch_comes_from_the_cpu_index_if_it_answers(noxfile: ModuleType, index: str) -> None:
+    noxfile.CPU_INDEX, log = index, Log()
     assert noxfile.choose_index(log) == ["--index-url", index]
     assert log.said == [f"torch: from {index}"]
-
-
-def test_torch_comes_from_the_configured_index_else(noxfile: ModuleType, index: str) -> None:
-    noxfile.CPU_INDEX = index.replace("cpu", "none")
-    log = Log()
+    noxfile.CPU_INDEX, log = index.replace("cpu", "none"), Log()
     assert noxfile.choose_index(log) == []
     assert log.said[0].startswith("torch: from the package index that pip is configured for (http")
-
-
-def test_an_index_that_hangs_is_given_up(noxfile: ModuleType) -> None:
-    noxfile.PROBE_S = 0.1
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        noxfile.CPU_INDEX = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert noxfile.choose_index(Log()) == []
 
 
 @pytest.mark.parametrize(
@@ -112,119 +100,6 @@ def test_a_wait_is_reported_again_and_again(noxfile: ModuleType) -> None:
 
 class RefusedError(Exception):
     """What a session ends with."""
-
-
-class Start(Log):
-    """A session that begins in a fresh checkout, and may install nothing."""
-
-    name = "test_emulator"
-    posargs = ("--offline",)
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.env_dir = folder / ".nox" / "session"
-
-    def error(self, text: str) -> None:
-        raise RefusedError(text)
-
-
-@pytest.mark.parametrize(
-    ("system", "machine", "hint"),
-    [
-        ("Darwin", "arm64", "parity"),
-        ("Darwin", "x86_64", "parity"),
-        ("Linux", "aarch64", "parity"),
-        ("Windows", "AMD64", "WSL"),
-    ],
-)
-def test_another_host_is_told_what_works_there_before_anything_is_installed(
-    noxfile: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    system: str,
-    machine: str,
-    hint: str,
-) -> None:
-    monkeypatch.setattr(noxfile.platform, "system", lambda: system)
-    monkeypatch.setattr(noxfile.platform, "machine", lambda: machine)
-    for session in (noxfile.test_emulator, noxfile.test_onnx, noxfile.tests):
-        noxfile.failures.clear()
-        with pytest.raises(RefusedError, match=hint) as caught:
-            session.func(Start(tmp_path))
-        assert "\n" not in str(caught.value)
-        assert [failure.code for failure in noxfile.failures] == [3]
-    noxfile.failures.clear()
-    assert not list(tmp_path.iterdir())
-    is_refused = system == "Windows"
-    with pytest.raises(RefusedError) if is_refused else nullcontext():
-        noxfile.require_host(Start(tmp_path), "core")
-    noxfile.failures.clear()
-
-
-def test_a_library_that_is_missing_is_made_before_torch_is_installed(
-    noxfile: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    ran: list[tuple[str, ...]] = []
-    monkeypatch.setattr(noxfile, "run_module", lambda session, *words, **_: ran.append(words))
-    monkeypatch.setattr(noxfile.ctypes, "CDLL", lambda name: None)
-    noxfile.test_emulator.func(Start(tmp_path))
-    lane = ("lowering", "ci", "test-emulator", "--offline")
-    assert ran == [lane]
-
-    def refuse(name: str) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr(noxfile.ctypes, "CDLL", refuse)
-    noxfile.test_emulator.func(Start(tmp_path))
-    assert ran[1:] == [("core", "ci", "fetch", "libatomic", "--offline"), lane]
-
-
-class Steps(Log):
-    """A session that notes what it would run."""
-
-    name = "lint"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ran: dict[str, dict[str, str]] = {}
-
-    def run(self, program: str, *words: str, env: dict[str, str]) -> None:
-        self.ran[" ".join([program.rpartition("/")[2], *words])] = env
-
-
-@pytest.mark.parametrize("where", ["true", ""])
-def test_lint_annotates_lines_on_github(
-    noxfile: ModuleType,
-    where: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("GITHUB_ACTIONS", where)
-    monkeypatch.setattr(noxfile, "make_environment", lambda session, group: ROOT / "python")
-    steps = Steps()
-    noxfile.lint.func(steps)
-    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith("::")]
-    matcher = ROOT / ".github" / "lint-matcher.json"
-    assert told == ([f"::add-matcher::{matcher}"] if where else [])
-    assert steps.ran["ruff check ."].get("RUFF_OUTPUT_FORMAT") == ("github" if where else None)
-    assert "hadolint --no-color docker/Dockerfile" in steps.ran
-
-
-def test_an_environment_of_other_packages_is_made_again(
-    noxfile: ModuleType, tmp_path: Path
-) -> None:
-    stamp = tmp_path / "installed.sha256"
-    assert not noxfile.is_made(tmp_path, "core")
-    for text, made in (
-        (noxfile.digest_group("core"), True),
-        (noxfile.digest_group("lint"), False),
-        ("", False),
-    ):
-        stamp.write_text(text)
-        assert noxfile.is_made(tmp_path, "core") is made
-
-
-# -- what sessions run, and how they end ----------------------------------------------------------
 
 
 class Ran(NamedTuple):
@@ -257,6 +132,42 @@ class Recorder(Log):
 
     def error(self, text: str) -> None:
         raise RefusedError(text)
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "hint"),
+    [
+        ("Darwin", "arm64", "parity"),
+        ("Darwin", "x86_64", "parity"),
+        ("Linux", "aarch64", "parity"),
+        ("Windows", "AMD64", "WSL"),
+    ],
+)
+def test_another_host_is_told_what_works_there_before_anything_is_installed(
+    noxfile: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    system: str,
+    machine: str,
+    hint: str,
+) -> None:
+    monkeypatch.setattr(noxfile.platform, "system", lambda: system)
+    monkeypatch.setattr(noxfile.platform, "machine", lambda: machine)
+    for session in (noxfile.test_emulator, noxfile.test_onnx, noxfile.tests):
+        noxfile.failures.clear()
+        with pytest.raises(RefusedError, match=hint) as caught:
+            session.func(Recorder(tmp_path, "test_emulator"))
+        assert "\n" not in str(caught.value)
+        assert [failure.code for failure in noxfile.failures] == [3]
+    noxfile.failures.clear()
+    assert not list(tmp_path.iterdir())
+    is_refused = system == "Windows"
+    with pytest.raises(RefusedError) if is_refused else nullcontext():
+        noxfile.require_host(Recorder(tmp_path, "plan"), "core")
+    noxfile.failures.clear()
+
+
+# -- what sessions run, and how they end ----------------------------------------------------------
 
 
 @pytest.fixture
@@ -513,24 +424,30 @@ def test_trained_models_are_judged_in_the_environment_of_tests(
     assert linux.started == ["test_trained"]
 
 
-def test_an_offline_fetch_is_all_that_a_missing_library_takes_from_the_command(
+def test_a_library_that_is_missing_is_made_before_torch_is_installed(
     linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refuse(name: str) -> None:
         assert name == "libatomic.so.1"
         raise OSError(name)
 
-    monkeypatch.setattr(linux.ctypes, "CDLL", refuse)
-    for words in ((), ("--model", "m", "--offline")):
-        session = Recorder(tmp_path / str(len(words)), "test_onnx", *words)
-        make(linux, session, "core")
-        linux.fetch_library(session, "onnx")
-        assert session.ran[0].words[2:] == ("ci", "fetch", "libatomic", *words[2:])
-        assert "libatomic.so.1" in session.said[0]
-    made = Recorder(tmp_path / "made", "test_onnx")
-    make(linux, made, "onnx")
-    linux.fetch_library(made, "onnx")
-    assert made.ran == []
+    for name, group in (("test_emulator", "lowering"), ("test_onnx", "onnx")):
+        for words in ((), ("--model", "m", "--offline")):
+            session = Recorder(tmp_path / f"{name}{len(words)}", name, *words)
+            make(linux, session, "core")
+            monkeypatch.setattr(linux.ctypes, "CDLL", lambda name: None)
+            linux.fetch_library(session, group)
+            assert session.ran == []
+            monkeypatch.setattr(linux.ctypes, "CDLL", refuse)
+            monkeypatch.setattr(linux, "make_environment", lambda *_: tmp_path / "python")
+            getattr(linux, name).func(session)
+            fetched, lane = (one.words[1:] for one in session.ran)
+            assert fetched == ("-m", "ci", "fetch", "libatomic", *words[2:])
+            assert lane == ("-m", "ci", name.replace("_", "-"), *words)
+            assert "libatomic.so.1" in session.said[0]
+            make(linux, session, group)
+            linux.fetch_library(session, group)
+            assert len(session.ran) == 2
 
 
 # -- environments ---------------------------------------------------------------------------------
@@ -796,13 +713,25 @@ def test_environments_that_are_named_are_made_else_two(
     assert made == list(given or ("core", "lowering"))
 
 
-def test_lint_runs_every_program_of_its_environment(linux: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["true", ""])
+def test_lint_runs_every_program_of_its_environment_and_annotates_on_github(
+    linux: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    where: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", where)
     session = Recorder(tmp_path, "lint")
     make(linux, session, "lint")
     linux.lint.func(session)
+    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith("::")]
+    assert told == ([f"::add-matcher::{ROOT}/.github/lint-matcher.json"] if where else [])
     programs = tmp_path / ".nox" / "lint" / "bin"
     assert [str(Path(one.words[0]).parent) for one in session.ran] == [str(programs)] * 8
-    assert all(one.options["env"]["PYTHONPATH"] == str(ROOT) for one in session.ran)
+    envs = [one.options["env"] for one in session.ran]
+    assert {env["PYTHONPATH"] for env in envs} == {str(ROOT)}
+    assert {env.get("RUFF_OUTPUT_FORMAT") for env in envs} == {"github" if where else None}
     assert [Path(one.words[0]).name for one in session.ran] == [
         *("ruff", "ruff", "mypy", "lint-imports", "python", "mkdocs", "hadolint", "python")
     ]
