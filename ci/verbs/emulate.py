@@ -29,7 +29,7 @@ from ci.gate.results import read_plan
 from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.suite import expect_s
 from ci.report.merge import digest_names
-from ci.report.schema import ShardMark
+from ci.report.schema import Report, ShardMark
 from ci.verbs.deploy import add_device
 from ci.verbs.lanes.built import (
     add_executorch,
@@ -139,10 +139,7 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     if built:
         told, loads = compare_built(built, choice.read_choice(args.sdk, args.adaptor))
         progress.step(told if loads else f"warning: {told}; {explain_apart(built)}")
-    require_packages(("torch", "executorch"), "lowering")
-    from ci.verbs.lanes import executorch  # it brings what a list of choices can do without
-
-    report = replace(executorch.run(specs, policy, args, progress), shard=mark)
+    report = replace(run(specs, policy, args, progress), shard=mark)
     if told:
         warning = told if loads else f"warning: {told}"
         report = replace(report, remarks=(*report.remarks, warning))
@@ -208,6 +205,17 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
                 why="ExecuTorch's Python runtime passes no options to a backend",
                 fix="give a runner that takes qnn_executor_runner's flags, with --runner",
             )
+
+
+def run(
+    specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
+) -> Report:
+    """Run the cases. Raises UnfitError for a package that is missing, and what running them
+    raises."""
+    require_packages(("torch", "executorch"), "lowering")
+    from ci.verbs.lanes import executorch  # it brings what a list of choices can do without
+
+    return executorch.run(specs, policy, args, progress)
 
 
 def list_planned(path: Path) -> list[CaseSpec]:
