@@ -12,8 +12,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ci.faults.expected import list_changes
-from ci.faults.known import ENDS, Fault
+from ci.faults.expected import Rerun, show_end
+from ci.faults.known import ENDS
 from ci.judging.budget import FIGURES, LEAST, MEASURED, UNITS
 from ci.report.comparison import SEEN_DB
 from ci.report.html import Sheet, SheetRow, render_tables
@@ -78,17 +78,15 @@ class UpgradeReport(Struct, frozen=True, kw_only=True):
         return any(one.verdict == "worse" and one.what in grave for one in self.differences)
 
 
-def compare_faults(faults: Sequence[Fault], old: str, new: str) -> Iterator[Difference]:
-    """Yield the known faults that end otherwise with another QNN, by the table; versions that it
-    does not have are one difference."""
-    rows = [row for one in faults for row in one.tried]
-    if unknown := [qnn for qnn in (old, new) if not any(row.find_end(qnn) for row in rows)]:
-        words = ["", f"not tried with QNN {unknown[0]}: qnn-ci versions-matrix does it"]
-        yield note("known faults", "fault", words, "other")
-        return
-    for subject, before, now in list_changes(faults, old, new):
-        verdict: Verdict = "worse" if ENDS.index(now) > ENDS.index(before) else "better"
-        yield note(subject, "fault", (before, now), verdict)
+def compare_faults(before: Iterable[Rerun], now: Iterable[Rerun]) -> Iterator[Difference]:
+    """Yield the known faults that end otherwise with another QNN."""
+    others = {(one.fault, one.form, one.frontend, one.scheme): one for one in now}
+    for old in before:
+        new = others.get((old.fault, old.form, old.frontend, old.scheme))
+        if new and new.end != old.end and {old.end, new.end} <= {*ENDS}:
+            subject = f"{old.fault} ({old.form}, {old.frontend} {old.scheme})"
+            verdict: Verdict = "worse" if ENDS.index(new.end) > ENDS.index(old.end) else "better"
+            yield note(subject, "fault", (show_end(old), show_end(new)), verdict)
 
 
 def pair_cases(old: Report, new: Report) -> list[tuple[Case, Case]]:

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ci.cases.forked import still_tqdm
 from ci.executorch.internals import get_delegation_info, pybindings, utils
 from ci.executorch.lower import compiler_spec
+from ci.executorch.patches import skip_training_patterns, warm_up
 from ci.executorch.quantize import find_grids, make_quantizer, quantize_method
 from ci.faults.graph import parse_graph
-from ci.faults.known import REFUSED
-from ci.faults.results import GOOD_8_BITS_DB, GOOD_DB, Item, Output, Result, judge
+from ci.faults.results import Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import UNKNOWN, Bundle, Module, draw_sets, find_part
 from ci.models.eager import run_eager
 from ci.models.lowering_options import NO_CHOICES
@@ -33,7 +32,8 @@ class NotTakenError(Exception):
 
 def before_forks() -> None:
     """What the fork server does once."""
-    still_tqdm()
+    warm_up(plain=False)
+    skip_training_patterns()
 
 
 def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]:
@@ -58,44 +58,22 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
     noise = predict_noise(module, sets, float16=float16)
     with stage(QNN):
         made, left = lower_and_run(module, sets, scheme, soc)
-    if left and len(items) > 1:
-        if UNKNOWN in left:
+    if UNKNOWN in left:
+        if len(items) > 1:
             raise NotTakenError(left[UNKNOWN])
-        rest = [one for number, one in enumerate(items) if number not in left]
-        others = iter(run_modules(rest, scheme, soc) if rest else ())
-        return [
-            Result(item.text, item.seed, REFUSED, why=left[number])
-            if number in left
-            else next(others)
-            for number, item in enumerate(items)
-        ]
-    if left:
-        return [Result(items[0].text, items[0].seed, REFUSED, why=next(iter(left.values())))]
-    steps = [one[0] for one in find_grids(module)] or [0.0] * len(right[0])
+        left = {0: left[UNKNOWN]}
+    # Steps matter in eight bits alone: see judge.
     eight = scheme.recipe.activation_bits == 8
-    good = GOOD_8_BITS_DB if eight else GOOD_DB
-    results, start = [], 0
-    for item, graph in zip(items, graphs, strict=True):
-        places = range(start, start + len(graph.outputs))
-        start = places.stop
-        outputs = [
-            Output(
-                np.stack([one[n].numpy() for one in right]),
-                noise[n].numpy(),
-                np.stack([one[n] for one in made]),
-                steps[n] if eight else 0.0,
-            )
-            for n in places
-        ]
-        results.append(judge(item, outputs, good))
-    return results
+    steps = [one[0] for one in find_grids(module)] if eight else [0.0] * len(right[0])
+    counts = [len(graph.outputs) for graph in graphs]
+    return judge_graphs(items, counts, Runs(right, made, noise, steps), left, scheme)
 
 
 def lower_and_run(
     module: Any, sets: Sequence[Any], scheme: Scheme, soc: str
 ) -> tuple[list[list[Any]], dict[int, str]]:
-    """Return the outputs per input set. If operators were left to the CPU, nothing runs, and these
-    are named by the number of their graph, or UNKNOWN."""
+    """Return the outputs per input set, and which graphs have operators that are left to the CPU,
+    by number, with what is said of them; UNKNOWN if it is not known of which graph one is."""
     with torch.no_grad():
         edge = utils.to_edge_transform_and_lower_to_qnn(
             module,
@@ -112,11 +90,10 @@ def lower_and_run(
     }
     if not left and not get_delegation_info(lowered).num_delegated_nodes:
         left = {UNKNOWN: "everything is left to the CPU"}
-    if left:
-        return [], left
     buffer = edge.to_executorch().buffer  # the program reads it as long as it runs
     program = pybindings._load_for_executorch_from_buffer(buffer)
-    return [[np.array(one) for one in program.run_method("forward", inputs)] for inputs in sets], {}
+    made = [[np.array(one) for one in program.run_method("forward", inputs)] for inputs in sets]
+    return made, left
 
 
 def _name(node: Any) -> str:

@@ -97,16 +97,6 @@ def _list_rows(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Trie
     return [(one, row) for one in faults for row in one.tried if row.frontend == frontend]
 
 
-def list_changes(faults: Sequence[Fault], old: str, new: str) -> Iterator[tuple[str, str, str]]:
-    """Yield what the table says of two versions of QNN where it is not the same: the fault with its
-    front end and scheme, how it ended with the old one, and how with the new one."""
-    for fault in faults:
-        for tried in fault.tried:
-            before, now = tried.find_end(old), tried.find_end(new)
-            if before and now and before != now:
-                yield f"{fault.name} ({tried.frontend} {tried.scheme})", before, now
-
-
 class VersionsMatrix(Struct, frozen=True, kw_only=True):
     """The known faults by version of QNN, the oldest first. ``regressions`` and ``fixes`` name the
     version from which on a graph ends worse or better than with the one before."""
@@ -159,12 +149,13 @@ def render_matrix(matrix: VersionsMatrix) -> str:
     rows = _rows(matrix.runs)
     changed = {key for key, row in rows.items() if len({one.end for one in row.values()}) > 1}
     for key in sorted(rows, key=lambda one: (one not in changed, one)):
-        cells = [_show(rows[key].get(version)) for version in matrix.versions]
+        cells = [show_end(rows[key].get(version)) for version in matrix.versions]
         lines.append(f"| {' | '.join([*key, *cells])} |")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _show(one: Rerun | None) -> str:
+def show_end(one: Rerun | None) -> str:
+    """Return ``wrong, 2.0 dB``."""
     if one is None:
         return "not run"
     return one.end if one.sqnr_db is None else f"{one.end}, {one.sqnr_db:.1f} dB"

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from ci.faults.graph import Graph, Node, Shape, Tensor, Value, trim
 from ci.faults.known import Frontend
 from ci.faults.operators import OPERATORS
-from ci.faults.torch_graphs import Module, compute, draw_sets
+from ci.faults.torch_graphs import apply, compute, draw
 
 BATCHES = (1, 2, 2, 3)
 LENGTHS = (1, 3, 4, 7, 8, 16, 17, 32, 33, 64)
-MOST_NODES, TRIES = 5, 12
+MOST_NODES, MOST_RANK, TRIES = 5, 5, 12
 MOST_VALUE, LEAST_RMS, LEAST_DIVISOR = 64.0, 0.02, 0.2
 MOST_SIZE, MIN_NORM = 1 << 13, 4
 KINDS = [*["unary"] * 5, *["binary"] * 6, *["norm", "move"] * 3, *["axis", "layer"] * 2]
@@ -74,10 +74,14 @@ class Maker:
         self.clear()
 
     def clear(self) -> None:
-        """Start again."""
+        """Start again. ``values`` are those of nodes and of what they read, with the first set."""
         self.tensors: dict[Name, Tensor] = {}
         self.nodes: dict[Name, Node] = {}
-        self.shapes: dict[Name, Shape] = {}
+        self.values: dict[Name, torch.Tensor] = {}
+
+    def shape(self, name: Name) -> Shape:
+        """Return the shape of a node, or of a tensor that one reads."""
+        return tuple(self.values[name].shape)
 
     def make(self) -> Graph:
         """Return a graph of one to MOST_NODES operators that fits its own values."""
@@ -88,7 +92,7 @@ class Maker:
             shape = (self.dice.choice(BATCHES), *lengths)
             if math.prod(shape) > MOST_SIZE // 2:
                 continue
-            self.declare(shape, is_input=True)
+            self.compute([self.declare(shape, is_input=True)], {})
             wanted = self.dice.choice((1, 2, 2, 2, 3, 3, 4, MOST_NODES))
             for _ in range(TRIES):
                 if len(self.nodes) < wanted:
@@ -110,7 +114,6 @@ class Maker:
         """Add an input or a constant."""
         name = f"{'x' if is_input else 'c'}{len(self.tensors)}"
         self.tensors[name] = Tensor(shape, is_input, like)  # type: ignore[arg-type]
-        self.shapes[name] = shape
         return name
 
     def extend(self) -> None:
@@ -119,30 +122,32 @@ class Maker:
         x = values[-1] if self.dice.random() < 0.8 else self.dice.choice(values)
         kind = self.dice.choice(KINDS)
         operator = self.dice.choice([one for one, own in self.operators.items() if own == kind])
-        before = dict(self.tensors)
+        before = dict(self.tensors), dict(self.values)
         made = MAKERS.get(operator, MAKERS.get(kind, make_plain))(self, operator, x)
-        if made is None:
-            self.tensors = before
-            return
-        name = f"n{len(self.nodes)}"
-        self.nodes[name] = made
-        graph = trim(Graph(dict(self.tensors), dict(self.nodes), (name,)))
+        if made is None or not self.add(f"n{len(self.nodes)}", made):
+            self.tensors, self.values = before
+
+    def add(self, name: Name, made: Node) -> bool:
+        """Add a node if its values may be judged, and return whether they may."""
+        given = self.compute(made.reads, {**self.nodes, name: made})
         try:
-            values_of = Module(graph, 0).compute(_first(graph))
-            fault = _find_fault(made, values_of[name], [values_of[one] for one in made.reads])
+            value = apply(made, given)
+            fault = _find_fault(made, value, given)
         except (RuntimeError, ValueError, IndexError, KeyError):
-            fault = "shapes that do not fit"
-        if fault or values_of[name].numel() > MOST_SIZE or values_of[name].dim() > 5:
-            del self.nodes[name]
-            self.tensors = before
-            return
-        self.shapes[name] = tuple(values_of[name].shape)
+            return False  # shapes that do not fit
+        if fault or value.numel() > MOST_SIZE or value.dim() > MOST_RANK:
+            return False
+        self.nodes[name], self.values[name] = made, value
+        return True
 
-
-def _first(graph: Graph) -> list[torch.Tensor]:
-    import torch
-
-    return [torch.from_numpy(one) for one in draw_sets(graph, 0)[0]]
+    def compute(self, names: Sequence[Name], nodes: Mapping[Name, Node]) -> list[torch.Tensor]:
+        """Return values, and draw those of tensors that no node read before ``nodes``."""
+        graph = Graph(self.tensors, nodes, ())
+        for one in names:
+            if one not in self.values:
+                number = int(graph.tensors[one].is_input)  # a set, as draw counts them
+                self.values[one] = torch.from_numpy(draw(graph, one, 0, number))
+        return [self.values[one] for one in names]
 
 
 def node(operator: str, *reads: Name, **attributes: Value) -> Node:
@@ -158,9 +163,9 @@ def make_plain(maker: Maker, operator: str, x: Name) -> Node | None:
 
 def make_binary(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a sum or product with a constant, an input or another value, broadcast either way."""
-    dice, shape = maker.dice, maker.shapes[x]
+    dice, shape = maker.dice, maker.shape(x)
     like = "positive" if operator == "div" else dice.choice(("normal", "normal", "positive"))
-    same = [one for one in maker.nodes if maker.shapes[one] == shape and one != x]
+    same = [one for one in maker.nodes if maker.shape(one) == shape and one != x]
     if same and dice.random() < 0.25:
         other = dice.choice(same)
     else:
@@ -175,7 +180,7 @@ def make_binary(maker: Maker, operator: str, x: Name) -> Node | None:
 
 def make_axis(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a softmax or its like, mostly over the last axis."""
-    rank = len(maker.shapes[x])
+    rank = len(maker.shape(x))
     return node(operator, x, axis=maker.dice.choice((-1, -1, -1, 1 - rank)) if rank > 1 else -1)
 
 
@@ -183,7 +188,7 @@ def make_norm(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a norm over the last axis, with or without weight and bias."""
     if maker.dice.random() < 0.5:
         return node(operator, x)
-    size = maker.shapes[x][-1:]
+    size = maker.shape(x)[-1:]
     weight = maker.declare(size, like="positive")
     bias = [maker.declare(size)] if operator == "layer_norm" and maker.dice.random() < 0.5 else []
     return node(operator, x, weight, *bias)
@@ -191,7 +196,7 @@ def make_norm(maker: Maker, operator: str, x: Name) -> Node | None:
 
 def make_batch_norm(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a batch norm of a picture or a sequence."""
-    shape = maker.shapes[x]
+    shape = maker.shape(x)
     if len(shape) not in (3, 4):
         return None
     likes = ("positive", "normal", "normal", "positive")
@@ -200,12 +205,12 @@ def make_batch_norm(maker: Maker, operator: str, x: Name) -> Node | None:
 
 def make_instance_norm(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return an instance norm of a picture."""
-    return node(operator, x) if len(maker.shapes[x]) == 4 else None
+    return node(operator, x) if len(maker.shape(x)) == 4 else None
 
 
 def make_reduce(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a reduction over one or two axes."""
-    rank = len(maker.shapes[x])
+    rank = len(maker.shape(x))
     if rank < 3:
         return None
     axes = maker.dice.choice(((-1,), (-1,), (1,), (-2, -1)))
@@ -214,17 +219,17 @@ def make_reduce(maker: Maker, operator: str, x: Name) -> Node | None:
 
 def make_linear(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a linear layer."""
-    if len(maker.shapes[x]) > 4:
+    if len(maker.shape(x)) > 4:
         return None
     out = maker.dice.choice(LENGTHS[2:])
-    weight = maker.declare((out, maker.shapes[x][-1]))
+    weight = maker.declare((out, maker.shape(x)[-1]))
     bias = [maker.declare((out,))] if maker.dice.random() < 0.5 else []
     return node(operator, x, weight, *bias)
 
 
 def make_matmul(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a product with an input or another value."""
-    *lead, size = maker.shapes[x]
+    *lead, size = maker.shape(x)
     if not 3 <= len(lead) + 1 <= 4:
         return None
     out = maker.dice.choice(LENGTHS[2:])
@@ -234,7 +239,7 @@ def make_matmul(maker: Maker, operator: str, x: Name) -> Node | None:
 
 def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a convolution, of one group or by channel, or a transposed one."""
-    dice, shape = maker.dice, maker.shapes[x]
+    dice, shape = maker.dice, maker.shape(x)
     if len(shape) not in (3, 4) or (operator == "conv_transpose" and len(shape) == 3):
         return None
     kernel = dice.choice([one for one in (1, 2, 3, 5) if one <= min(shape[2:])])
@@ -254,7 +259,7 @@ def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
 
 def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return pooling of a picture."""
-    if len(maker.shapes[x]) != 4:
+    if len(maker.shape(x)) != 4:
         return None
     sizes = {"kernel": maker.dice.choice((2, 3)), "stride": maker.dice.choice((1, 2))}
     if operator == "avg_pool" and maker.dice.random() < 0.5:
@@ -264,7 +269,7 @@ def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
 
 def make_reshape(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a view with two axes joined, or one split."""
-    dice, shape = maker.dice, list(maker.shapes[x])
+    dice, shape = maker.dice, list(maker.shape(x))
     axis = dice.randrange(len(shape))
     if dice.random() < 0.5 and axis + 1 < len(shape):
         return node(
@@ -278,15 +283,15 @@ def make_reshape(maker: Maker, operator: str, x: Name) -> Node | None:
 
 def make_transpose(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a transposition."""
-    order = list(range(len(maker.shapes[x])))
+    order = list(range(len(maker.shape(x))))
     maker.dice.shuffle(order)
     return node(operator, x, order=tuple(order)) if order != sorted(order) else None
 
 
 def make_slice(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a part along an axis."""
-    axis = maker.dice.randrange(len(maker.shapes[x]))
-    size = maker.shapes[x][axis]
+    axis = maker.dice.randrange(len(maker.shape(x)))
+    size = maker.shape(x)[axis]
     if size < 2:
         return None
     start = maker.dice.randrange(size - 1)
@@ -295,13 +300,13 @@ def make_slice(maker: Maker, operator: str, x: Name) -> Node | None:
 
 def make_pad(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return zeros around a value along an axis."""
-    axis = maker.dice.randrange(len(maker.shapes[x]))
+    axis = maker.dice.randrange(len(maker.shape(x)))
     return node(operator, x, axis=axis, before=maker.dice.choice((0, 1)), after=1)
 
 
 def make_expand(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a value broadcast along an axis of one element."""
-    shape = maker.shapes[x]
+    shape = maker.shape(x)
     if 1 not in shape:
         return None
     axis = shape.index(1)
@@ -310,8 +315,8 @@ def make_expand(maker: Maker, operator: str, x: Name) -> Node | None:
 
 def make_concat(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a value joined with another one, of other ranges at times."""
-    dice, shape = maker.dice, maker.shapes[x]
-    same = [one for one in maker.nodes if maker.shapes[one] == shape]
+    dice, shape = maker.dice, maker.shape(x)
+    same = [one for one in maker.nodes if maker.shape(one) == shape]
     if same and dice.random() < 0.5:
         other = dice.choice(same)
     else:
@@ -322,12 +327,12 @@ def make_concat(maker: Maker, operator: str, x: Name) -> Node | None:
 
 def make_upsample(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a picture of twice the size."""
-    return node(operator, x, scale=2) if len(maker.shapes[x]) == 4 else None
+    return node(operator, x, scale=2) if len(maker.shape(x)) == 4 else None
 
 
 def make_prelu(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a leaky ReLU with a slope per channel."""
-    shape = maker.shapes[x]
+    shape = maker.shape(x)
     if len(shape) < 3:
         return None
     return node(operator, x, maker.declare((shape[1], *[1] * (len(shape) - 2)), like="positive"))

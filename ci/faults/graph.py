@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast, get_args
 
@@ -27,6 +27,7 @@ Value = int | float | tuple[int, ...]
 Shape = tuple[int, ...]
 
 INPUT, CONSTANT = "input", "constant"
+TENSOR, RESULT = "tensor of a line before", "operator's result"
 MOST_CHARS, MOST_LINES, MOST_RANK, MOST_ELEMENTS = 8000, 64, 6, 1 << 20
 FIX = "docs/guides/faults.md describes how a graph is written"
 
@@ -115,93 +116,102 @@ class Graph:
 def parse_graph(text: str) -> Graph:
     """Read a graph. Raises UsageError, which names the line, for what is no graph: an unknown name,
     one that is given twice, anything besides calls with literal attributes, a graph too large."""
-    if len(text) > MOST_CHARS:
-        raise _refuse("", f"it has {len(text)} characters, at most {MOST_CHARS} are read")
+    line = 0
     try:
-        lines = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _refuse("", f"it cannot be read: {error}") from error
-    if not lines or len(lines) > MOST_LINES:
-        raise _refuse("", f"it has {len(lines)} lines, 1 to {MOST_LINES} are read")
-    tensors: dict[str, Tensor] = {}
-    nodes: dict[str, Node] = {}
-    for line in lines[:-1]:
-        where = f"line {line.lineno}: "
-        if not isinstance(line, ast.Assign) or not isinstance(line.targets[0], ast.Name):
-            raise _refuse(where, "it is not NAME = OPERATOR(...)")
-        name = line.targets[0].id
-        if len(line.targets) > 1 or name in tensors or name in nodes:
-            raise _refuse(where, f"{name} is given twice")
-        _add_call(name, line.value, tensors, nodes, where)
-    outputs = tuple(_read_outputs(lines[-1], nodes))
-    return trim(Graph(tensors, nodes, outputs))
+        lines = _read_lines(text)
+        tensors: dict[str, Tensor] = {}
+        nodes: dict[str, Node] = {}
+        for one in lines[:-1]:
+            line = one.lineno
+            _add_line(one, tensors, nodes)
+        line = lines[-1].lineno
+        return trim(Graph(tensors, nodes, _read_outputs(lines[-1], nodes)))
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        why = f"it cannot be read: {error}"
+    except ValueError as error:
+        why = f"line {line}: {error}" if line else str(error)
+    raise UsageError("this is not a graph of a fault", why=why, fix=FIX)
 
 
-def _add_call(
-    name: str, call: ast.expr, tensors: dict[str, Tensor], nodes: dict[str, Node], where: str
-) -> None:
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise _refuse(where, "it is not NAME = OPERATOR(...)")
-    options = {one.arg or "": _read_literal(one.value, where) for one in call.keywords}
-    if call.func.id in (INPUT, CONSTANT):
-        shape = tuple(_read_literal(one, where) for one in call.args)
-        tensors[name] = _read_tensor(shape, options, where, is_input=call.func.id == INPUT)
+def _read_lines(text: str) -> list[ast.stmt]:
+    if len(text) > MOST_CHARS:
+        raise ValueError(f"it has {len(text)} characters, at most {MOST_CHARS} are read")
+    lines = ast.parse(text).body
+    if not 0 < len(lines) <= MOST_LINES:
+        raise ValueError(f"it has {len(lines)} lines, 1 to {MOST_LINES} are read")
+    return lines
+
+
+def _read_outputs(line: ast.stmt, nodes: Collection[str]) -> tuple[str, ...]:
+    match line:
+        case ast.Return(value=ast.Tuple(elts=given)):
+            return tuple(_read_name(one, nodes, RESULT) for one in given)
+        case ast.Return(value=ast.expr() as one):
+            return (_read_name(one, nodes, RESULT),)
+    raise ValueError("it returns nothing, and is the last one")
+
+
+def _add_line(line: ast.stmt, tensors: dict[str, Tensor], nodes: dict[str, Node]) -> None:
+    match line:
+        case ast.Assign(
+            targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=operator)) as call
+        ):
+            options = {one.arg or "": _read_literal(one.value) for one in call.keywords}
+        case _:
+            raise ValueError("it is not NAME = OPERATOR(...)")
+    if name in tensors or name in nodes:
+        raise ValueError(f"{name} is given twice")
+    if operator in (INPUT, CONSTANT):
+        shape = tuple(map(_read_literal, call.args))
+        tensors[name] = _read_tensor(shape, options, is_input=operator == INPUT)
         return
-    if call.func.id not in OPERATORS:
-        raise _refuse(where, f"there is no operator {call.func.id[:40]!r}")
-    reads = []
-    for one in call.args:
-        if not isinstance(one, ast.Name) or one.id not in (*tensors, *nodes):
-            raise _refuse(where, f"{ast.unparse(one)[:40]} is no tensor of a line before")
-        reads.append(one.id)
-    if not reads or "" in options:
-        raise _refuse(where, f"{call.func.id} reads nothing")
-    if words := [key for key, value in options.items() if isinstance(value, str)]:
-        raise _refuse(where, f"{words[0]} is not a number or a list of integers")
+    if operator not in OPERATORS:
+        raise ValueError(f"there is no operator {operator[:40]!r}")
+    reads = tuple(_read_name(one, {**tensors, **nodes}, TENSOR) for one in call.args)
+    if not reads:
+        raise ValueError(f"{operator} reads nothing")
     attributes = {key: value for key, value in options.items() if not isinstance(value, str)}
-    nodes[name] = Node(call.func.id, tuple(reads), tuple(attributes.items()))
+    if unknown := options.keys() - attributes.keys():
+        raise ValueError(f"{min(unknown)} is not a number or a list of integers")
+    nodes[name] = Node(operator, reads, tuple(attributes.items()))
+
+
+def _read_name(expression: ast.expr, known: Collection[str], what: str) -> str:
+    if not isinstance(expression, ast.Name) or expression.id not in known:
+        raise ValueError(f"{ast.unparse(expression)[:40]} is no {what}")
+    return expression.id
 
 
 def _read_tensor(
-    shape: Sequence[object], options: Mapping[str, object], where: str, *, is_input: bool
+    shape: Sequence[object], options: Mapping[str, object], *, is_input: bool
 ) -> Tensor:
-    sizes = [one for one in shape if type(one) is int and one > 0]
+    sizes = tuple(one for one in shape if type(one) is int and one > 0)
     if len(sizes) < len(shape) or len(shape) > MOST_RANK or math.prod(sizes) > MOST_ELEMENTS:
-        raise _refuse(
-            where,
-            f"a shape has at most {MOST_RANK} positive sizes and {MOST_ELEMENTS} elements",
+        raise ValueError(
+            f"a shape has at most {MOST_RANK} positive sizes and {MOST_ELEMENTS} elements"
         )
-    like, value = options.get("like", "normal"), options.get("value")
     if unknown := options.keys() - {"like", "value"}:
-        raise _refuse(where, f"a tensor has no {min(unknown)}")
+        raise ValueError(f"a tensor has no {min(unknown)}")
+    like, value = options.get("like", "normal"), options.get("value")
     if like not in get_args(Like):
-        raise _refuse(where, f"like is one of {', '.join(get_args(Like))}")
-    if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
-        raise _refuse(where, "value is a finite number")
-    given = None if value is None else float(value)
-    return Tensor(tuple(sizes), is_input, cast(Like, like), given)
+        raise ValueError(f"like is one of {', '.join(get_args(Like))}")
+    match value:
+        case None | int() | float():
+            given = None if value is None else float(value)
+            return Tensor(sizes, is_input, cast(Like, like), given)
+    raise ValueError("value is a finite number")
 
 
-def _read_literal(expression: ast.expr, where: str) -> Value | str:
+def _read_literal(expression: ast.expr) -> Value | str:
     try:
         value = ast.literal_eval(expression)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise _refuse(where, f"{ast.unparse(expression)[:40]} is no literal") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{ast.unparse(expression)[:40]} is no literal") from error
     if isinstance(value, list) and all(type(one) is int for one in value):
         return tuple(value)
     if type(value) in (int, str) or (type(value) is float and math.isfinite(value)):
         return cast("int | float | str", value)
-    raise _refuse(where, f"{str(value)[:40]!r} is not a number, a word or a list of integers")
-
-
-def _read_outputs(line: ast.stmt, nodes: Mapping[str, Node]) -> Iterator[str]:
-    if not isinstance(line, ast.Return) or line.value is None:
-        raise _refuse("", "its last line returns nothing")
-    given = line.value.elts if isinstance(line.value, ast.Tuple) else [line.value]
-    for one in given:
-        if not isinstance(one, ast.Name) or one.id not in nodes:
-            raise _refuse("last line: ", f"{ast.unparse(one)[:40]} is no operator's result")
-        yield one.id
+    raise ValueError(f"{str(value)[:40]!r} is not a number, a word or a list of integers")
 
 
 def trim(graph: Graph) -> Graph:
@@ -215,7 +225,3 @@ def trim(graph: Graph) -> Graph:
         tensors={name: one for name, one in graph.tensors.items() if name in needed},
         nodes={name: one for name, one in graph.nodes.items() if name in needed},
     )
-
-
-def _refuse(where: str, why: str) -> UsageError:
-    return UsageError("this is not a graph of a fault", why=f"{where}{why}", fix=FIX)

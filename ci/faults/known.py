@@ -7,7 +7,6 @@ true of shapes and constants of the chain's first operator.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
@@ -167,20 +166,9 @@ def _find_tried_problems(fault: Fault) -> Iterator[str]:
             yield "it was tried, and has no graph"
 
 
-@dataclass(frozen=True)
-class Found:
-    """The steps of a graph that a pattern's chain is, the first first."""
-
-    steps: tuple[Step, ...]
-
-    @property
-    def first(self) -> Step:
-        """The step that the pattern's conditions are about."""
-        return self.steps[0]
-
-
-def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[Found]:
-    """Return each place where a graph has a pattern; ``steps`` are in the order of their calls."""
+def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[list[Step]]:
+    """Return the chain of steps at each place where a graph has a pattern; ``steps`` are in the
+    order of their calls."""
     by_name = {one.name: one for one in steps}
     found = []
     for last in steps:
@@ -188,7 +176,7 @@ def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[Found]:
         readers = {one.operator for one in steps if last.name in one.sources}
         fits = chain and readers.isdisjoint(pattern.not_before)
         if fits and _fits(pattern, chain[0], by_name) and _has_numbers(pattern, chain):
-            found.append(Found(tuple(chain)))
+            found.append(chain)
     return found
 
 

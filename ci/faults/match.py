@@ -7,7 +7,7 @@ from functools import cache
 
 from msgspec import Struct, structs
 
-from ci.faults.known import Fault, Found, find_pattern, read_faults
+from ci.faults.known import Fault, find_pattern, read_faults
 from ci.faults.operators import OPERATORS
 from ci.models.graph_steps import Operand, Step
 
@@ -39,7 +39,7 @@ class KnownFault(Struct, frozen=True, kw_only=True):
 @cache
 def name_operators() -> dict[str, str]:
     """Return what ci.faults.operators calls torch's operators."""
-    return {aten.rstrip("_"): name for name, one in OPERATORS.items() for aten in one.aten}
+    return {aten: name for name, one in OPERATORS.items() for aten in one.aten}
 
 
 def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFault, ...]:
@@ -58,18 +58,18 @@ def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFau
     return tuple(found.values())
 
 
-def make_known(fault: Fault, found: Found, operators: dict[str, str]) -> KnownFault:
+def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -> KnownFault:
     """Return a fault at the place where a graph has its pattern."""
-    places = [one.place for one in found.steps if one.place]
+    places = [one.place for one in chain if one.place]
     file, _, line = (places[0] if places else "").rpartition(":")
     return KnownFault(
         fault=fault.name,
         title=fault.title,
         seen=fault.seen,
         fix=fault.remedy,
-        calls=", then ".join(_describe_calls(found.steps)),
-        nodes=tuple(one.name for one in found.steps),
-        operators=tuple(operators[one.name] for one in found.steps),
+        calls=", then ".join(_describe_calls(chain)),
+        nodes=tuple(one.name for one in chain),
+        operators=tuple(operators[one.name] for one in chain),
         file=file,
         line=int(line) if line.isdigit() else 0,
     )

@@ -77,7 +77,7 @@ Writer = Callable[[Builder, str, Node], None]
 
 def write_plain(builder: Builder, name: str, node: Node) -> None:
     """Write an operator that has one name and at most an axis in ONNX."""
-    kind = OPERATORS[node.operator].onnx[0]
+    kind = OPERATORS[node.operator].onnx
     given = {"axis": node.integer("axis")} if dict(node.attributes).keys() & {"axis"} else {}
     builder.add(kind, name, node.reads, **given)
 
@@ -94,7 +94,7 @@ def _norm(builder: Builder, name: str, node: Node) -> None:
     reads = list(node.reads)
     if len(reads) == 1:
         reads.append(builder.constant(f"{name}_scale", np.ones(size, np.float32)))
-    kind = OPERATORS[node.operator].onnx[0]
+    kind = OPERATORS[node.operator].onnx
     builder.add(kind, name, reads, axis=-1, epsilon=EPSILON)
 
 
@@ -107,7 +107,7 @@ def _instance_norm(builder: Builder, name: str, node: Node) -> None:
 
 def _reduce(builder: Builder, name: str, node: Node) -> None:
     axes = builder.constant(f"{name}_axes", np.asarray(node.integers("axes"), np.int64))
-    kind = OPERATORS[node.operator].onnx[0]
+    kind = OPERATORS[node.operator].onnx
     builder.add(kind, name, [*node.reads, axes], keepdims=node.integer("keep"))
 
 
@@ -129,7 +129,7 @@ def _conv(builder: Builder, name: str, node: Node) -> None:
     stride, pad, groups = (node.integer(*one) for one in CONV)
     kernel = builder.shapes[node.reads[1]][2:]
     builder.add(
-        OPERATORS[node.operator].onnx[0],
+        OPERATORS[node.operator].onnx,
         name,
         node.reads,
         kernel_shape=kernel,
@@ -145,12 +145,12 @@ def _pool(builder: Builder, name: str, node: Node) -> None:
     more: dict[str, Any] = {key: [value] * dims for key, value in sizes.items()}
     if pad := node.integer("pad", 0):
         more |= {"pads": [pad] * dims * 2, "count_include_pad": node.integer("counts_pad", 1)}
-    builder.add(OPERATORS[node.operator].onnx[0], name, node.reads, **more)
+    builder.add(OPERATORS[node.operator].onnx, name, node.reads, **more)
 
 
 def _shape(builder: Builder, name: str, node: Node) -> None:
     shape = builder.constant(f"{name}_shape", np.asarray(node.integers("shape"), np.int64))
-    builder.add(OPERATORS[node.operator].onnx[0], name, [*node.reads, shape])
+    builder.add(OPERATORS[node.operator].onnx, name, [*node.reads, shape])
 
 
 def _slice(builder: Builder, name: str, node: Node) -> None:

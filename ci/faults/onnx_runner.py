@@ -7,12 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from ci.faults.graph import parse_graph
-from ci.faults.known import REFUSED
 from ci.faults.onnx_graphs import build_model, number_of, save
-from ci.faults.results import GOOD_8_BITS_DB, GOOD_DB, Item, Output, Result, judge
+from ci.faults.results import Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import draw_sets
 from ci.models.schemes import Scheme
 from ci.onnx.fallback import QUANTIZING
@@ -52,25 +49,9 @@ def run_items(
             session = open_session(path, options, RECORD_ASSIGNMENT)
             left = list_left(session)
             made = [session.run(None, one) for one in feeds]
-    good = GOOD_8_BITS_DB if scheme.recipe.activation_bits == 8 else GOOD_DB
-    results, start = [], 0
-    for number, (item, graph) in enumerate(zip(items, graphs, strict=True)):
-        places = range(start, start + len(graph.outputs))
-        start = places.stop
-        if number in left:
-            results.append(Result(item.text, item.seed, REFUSED, why=left[number]))
-            continue
-        outputs = [
-            Output(
-                np.stack([one[n] for one in right]),
-                noise[n],
-                np.stack([one[n] for one in made]),
-                grids[n][0],
-            )
-            for n in places
-        ]
-        results.append(judge(item, outputs, good))
-    return results
+    counts = [len(graph.outputs) for graph in graphs]
+    runs = Runs(right, made, noise, [one[0] for one in grids])
+    return judge_graphs(items, counts, runs, left, scheme)
 
 
 def list_left(session: Any) -> dict[int, str]:

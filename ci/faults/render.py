@@ -213,7 +213,7 @@ def write_executorch_script(graph: Graph, one: Finding, version: str) -> str:
     recipe = Scheme(one.scheme).recipe
     tensors = {name: _draw(own.like, own.value, own.shape) for name, own in graph.tensors.items()}
     constants = [
-        f'        self.register_buffer("c_{name}", {text})'
+        f"        self.c_{name} = torch.nn.Parameter({text}, requires_grad=False)"
         for name, text in tensors.items()
         if graph.is_constant(name)
     ]

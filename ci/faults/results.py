@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from msgspec import Struct
 from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG
 from ci.judging.figures import decibels
 from ci.judging.noise import Prediction
+from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 
 UNJUDGED, LATE = "unjudged", "late"
@@ -60,6 +61,45 @@ class Output(NamedTuple):
     runs: Any
     made: Any
     step: float = 0.0
+
+
+class Runs(NamedTuple):
+    """What a program was given to be judged by: the reference and what was made, a list of outputs
+    per input set; per output the errors of disturbed runs and the step of its 8-bit grid."""
+
+    right: Sequence[Sequence[Any]]
+    made: Sequence[Sequence[Any]]
+    noise: Sequence[Any]
+    steps: Sequence[float]
+
+
+def judge_graphs(
+    items: Sequence[Item],
+    counts: Sequence[int],
+    runs: Runs,
+    left: Mapping[int, str],
+    scheme: Scheme,
+) -> list[Result]:
+    """Return the results of graphs that ran as one program, in which graph n has ``counts[n]``
+    outputs; ``left`` says of graphs, by number, why they are refused."""
+    good_db = GOOD_8_BITS_DB if scheme.recipe.activation_bits == 8 else GOOD_DB
+    results, first = [], 0
+    for number, (item, count) in enumerate(zip(items, counts, strict=True)):
+        places, first = range(first, first + count), first + count
+        if number in left:
+            results.append(Result(item.text, item.seed, REFUSED, why=left[number]))
+            continue
+        outputs = [
+            Output(
+                np.stack([one[n] for one in runs.right]),
+                np.asarray(runs.noise[n]),
+                np.stack([one[n] for one in runs.made]),
+                runs.steps[n],
+            )
+            for n in places
+        ]
+        results.append(judge(item, outputs, good_db))
+    return results
 
 
 def judge(item: Item, outputs: Sequence[Output], good_db: float) -> Result:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 from ci.faults.generate import find_unfit, generate
@@ -53,17 +55,27 @@ class Search:
     trying_s: float = 0.0
     started: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.threads = ThreadPoolExecutor(self.jobs)  # a worker belongs to a thread: these stay
+
     def run(self, deadline: float, most_graphs: int = 0) -> Searched:
         """Search until ``deadline``, of time.monotonic, or until ``most_graphs`` were tried."""
         self.started = time.monotonic()
         number = 0
         waiting: list[tuple[int, Result]] = []
-        while time.monotonic() < deadline and not (most_graphs and number >= most_graphs):
-            count = min(self.jobs * BATCH, (most_graphs or 1 << 30) - number)
-            results = self.try_numbers(range(number, number + count))
+        items = self.make_items(0, most_graphs)
+        while items and time.monotonic() < deadline:
+            start = time.monotonic()
+            trying = self.try_items(items)
+            ahead = self.make_items(number + len(items), most_graphs)
+            results = list(trying)
+            self.trying_s += time.monotonic() - start
+            self.ends.update(one.end for one in results)
+            self.reasons.update(one.why[:MOST_WHY] for one in results if one.end == UNJUDGED)
             waiting += [(n, one) for n, one in enumerate(results, number) if one.is_suspect]
-            number += count
+            number += len(items)
             waiting = self.examine(waiting, deadline)
+            items = ahead
         left = self.examine(waiting, deadline, all_of_them=True)
         counted = [
             _with_suspects(one, 1 + self.covered[index]) for index, one in enumerate(self.findings)
@@ -84,22 +96,20 @@ class Search:
             findings=tuple(sorted(counted, key=_rank)),
         )
 
-    def try_numbers(self, numbers: range) -> list[Result]:
-        """Try the graphs of these numbers, in as many workers as there are jobs."""
-        size = -(-len(numbers) // self.jobs)
-        parts = [numbers[start : start + size] for start in range(0, len(numbers), size)]
-        start = time.monotonic()
+    def make_items(self, first: int, most_graphs: int) -> list[Item]:
+        """Return the graphs of a round, the first with number ``first``; none after the last."""
+        last = min(first + self.jobs * BATCH, most_graphs or sys.maxsize)
+        return [
+            Item(str(generate(self.seed, number, self.frontend)), 0)
+            for number in range(first, last)
+        ]
 
-        def try_part(part: range) -> list[Result]:
-            graphs = [generate(self.seed, number, self.frontend) for number in part]
-            return list(self.trial.run([Item(str(one), 0) for one in graphs]))
-
-        with ThreadPoolExecutor(self.jobs) as threads:
-            results = [one for part in threads.map(try_part, parts) for one in part]
-        self.trying_s += time.monotonic() - start
-        self.ends.update(one.end for one in results)
-        self.reasons.update(one.why[:MOST_WHY] for one in results if one.end == UNJUDGED)
-        return results
+    def try_items(self, items: Sequence[Item], bundle: int = 0) -> Iterator[Result]:
+        """Try graphs in as many workers as there are jobs, which start at once."""
+        size = -(-len(items) // self.jobs) or 1
+        parts = [items[start : start + size] for start in range(0, len(items), size)]
+        tried = self.threads.map(lambda part: list(self.trial.run(part, bundle)), parts)
+        return chain.from_iterable(tried)
 
     def examine(
         self, waiting: Sequence[tuple[int, Result]], deadline: float, *, all_of_them: bool = False
@@ -135,21 +145,23 @@ class Search:
         """Confirm a suspect with other seeds, alone; shrink it until ``deadline``, and add it as a
         finding."""
         end = suspect.end
-        if not self.fails(end, [graph], bundle=1)[0]:
+        alone = self.try_items([Item(str(graph), seed) for seed in SEEDS], 1)
+        seeds = [one.seed for one in alone if one.end == end]
+        if not seeds:
             self.unconfirmed += 1
             return
-        small = shrink(
-            graph,
-            lambda graphs: (
-                self.fails(end, graphs) if time.monotonic() < deadline else [False] * len(graphs)
-            ),
-        )
+
+        def still_fails(graphs: Sequence[Graph]) -> list[bool]:
+            in_time = time.monotonic() < deadline
+            return self.fails(end, graphs, seeds[:1]) if in_time else [False] * len(graphs)
+
+        small = shrink(graph, still_fails)
         if not self.fails(end, [small], bundle=1)[0]:
             small = graph  # what failed among others is right alone
-        varied = fit_variations(small)
+        varied = fit_variations(small, self.frontend)
         wrong = self.fails(end, [one for _, one in varied], anything=True)
         repeats = [one for one in REPEATS if not find_unfit(small, one)]
-        again = list(self.trial.run([Item(str(small), one) for one in repeats], 1))
+        again = list(self.try_items([Item(str(small), one) for one in repeats], 1))
         failing = [one for one in again if one.end == end]
         worst = min(failing, key=lambda one: one.sqnr_db, default=suspect)
         if len(failing) < (len(repeats) + 1) // 2:
@@ -186,16 +198,20 @@ class Search:
         )
 
     def fails(
-        self, end: str, graphs: Sequence[Graph], bundle: int = 0, *, anything: bool = False
+        self,
+        end: str,
+        graphs: Sequence[Graph],
+        seeds: Sequence[int] = SEEDS,
+        bundle: int = 0,
+        *,
+        anything: bool = False,
     ) -> list[bool]:
-        """Whether graphs end so with one of SEEDS; with ``anything`` in any way but right."""
-        items = [Item(str(one), seed) for one in graphs for seed in SEEDS]
+        """Whether graphs end so with one of the seeds; with ``anything`` in any way but right."""
+        items = [Item(str(one), seed) for one in graphs for seed in seeds]
         bundle = bundle or int(end in {CRASHED, LATE})
-        results = list(self.trial.run(items, bundle))
-        pairs = [results[n : n + len(SEEDS)] for n in range(0, len(results), len(SEEDS))]
-        return [
-            any(one.is_suspect if anything else one.end == end for one in pair) for pair in pairs
-        ]
+        tried = self.try_items(items, bundle)
+        failed = [one.is_suspect if anything else one.end == end for one in tried]
+        return [any(failed[n : n + len(seeds)]) for n in range(0, len(failed), len(seeds))]
 
     def find_known(self, graph: Graph) -> str:
         """Return the name of the known fault that a graph has; empty if it has none."""

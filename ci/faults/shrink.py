@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ci.faults.generate import find_unfit
-from ci.faults.graph import Graph, Node, Shape, Tensor, trim
-from ci.faults.known import Pattern, describe, find_pattern, relate
+from ci.faults.graph import Graph, Node, Shape, Tensor, Value, trim
+from ci.faults.known import Frontend, Pattern, describe, find_pattern, relate
+from ci.faults.operators import OPERATORS
 from ci.faults.torch_graphs import compute
 from ci.models.graph_steps import Step
 
@@ -15,6 +16,12 @@ SMALLER = (1, 2, 3, 4, 8, 16, 32)
 MOST_ROUNDS, CHUNK = 24, 16
 SEEDS = (11, 12)
 BINARY = frozenset({"add", "sub", "mul", "div", "maximum", "minimum"})
+# What is tried behind the first operators of a fault besides its own last one.
+FOLLOWERS: Mapping[str, tuple[tuple[str, Value], ...]] = {
+    **dict.fromkeys(("relu", "sigmoid", "tanh", "gelu", "layer_norm", "rms_norm"), ()),
+    "softmax": (("axis", -1),),
+}
+WIDE = 16
 
 # Whether each graph fails: the only thing that shrinking asks.
 Fails = Callable[[Sequence[Graph]], Sequence[bool]]
@@ -169,9 +176,33 @@ def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - likewise
             yield f"returning {name}, too", replace(graph, outputs=(*graph.outputs, name))
 
 
-def fit_variations(graph: Graph) -> list[tuple[str, Graph]]:
+def vary_last(graph: Graph, frontend: Frontend) -> Iterator[tuple[str, Graph]]:
+    """Yield graphs with another last operator, and with a last axis of WIDE if that is a norm:
+    what else has to follow for a fault."""
+    name = graph.outputs[-1]
+    last = graph.nodes[name]
+    if len(graph.nodes) < 2 or OPERATORS[last.operator].kind not in {"unary", "axis", "norm"}:
+        return
+    size = next(iter(graph.tensors.values())).shape[-1:]
+    for operator, attributes in FOLLOWERS.items():
+        if operator == last.operator or not (OPERATORS[operator].onnx or frontend != "onnx"):
+            continue
+        node = Node(operator, last.reads[:1], attributes)
+        other = trim(replace(graph, nodes={**graph.nodes, name: node}))
+        if OPERATORS[operator].kind == "norm":
+            tensors = {
+                one: replace(own, shape=(*own.shape[:-1], WIDE)) if own.shape[-1:] == size else own
+                for one, own in other.tensors.items()
+            }
+            yield f"with {operator} over {WIDE} instead", replace(other, tensors=tensors)
+        else:
+            yield f"with {operator} instead", other
+
+
+def fit_variations(graph: Graph, frontend: Frontend) -> list[tuple[str, Graph]]:
     """Return the variations that may be judged."""
-    return [(text, trim(one)) for text, one in vary(graph) if is_fit(trim(one))]
+    varied = [(text, trim(one)) for text, one in (*vary(graph), *vary_last(graph, frontend))]
+    return [(text, one) for text, one in varied if is_fit(one)]
 
 
 def is_fit(graph: Graph) -> bool:

@@ -48,29 +48,26 @@ def draw_sets(graph: Graph, seed: int) -> list[tuple[Any, ...]]:
 
 
 class Module(nn.Module):  # type: ignore[misc, unused-ignore]
-    """A graph; its constants are buffers, drawn with ``seed``."""
+    """A graph; its constants are parameters called ``c_NAME``, drawn with ``seed``. As buffers,
+    torchao could not put a batch norm into a convolution's weights."""
 
     def __init__(self, graph: Graph, seed: int) -> None:
         super().__init__()
         self.graph = graph
         for name in graph.tensors:
             if graph.is_constant(name):
-                self.register_buffer(f"c_{name}", torch.from_numpy(draw(graph, name, seed)))
+                value = torch.from_numpy(draw(graph, name, seed))
+                self.register_parameter(f"c_{name}", nn.Parameter(value, requires_grad=False))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs."""
-        values = self.compute(inputs)
+        constants = {
+            name: getattr(self, f"c_{name}")
+            for name in self.graph.tensors
+            if self.graph.is_constant(name)
+        }
+        values = evaluate(self.graph, constants, inputs)
         return tuple(values[name] for name in self.graph.outputs)
-
-    def compute(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return the value of each tensor and node."""
-        values = dict(zip(self.graph.inputs, inputs, strict=True))
-        for name in self.graph.tensors:
-            if self.graph.is_constant(name):
-                values[name] = getattr(self, f"c_{name}")
-        for name, node in self.graph.nodes.items():
-            values[name] = apply(node, [values[read] for read in node.reads])
-        return values
 
 
 class Bundle(nn.Module):  # type: ignore[misc, unused-ignore]
@@ -99,14 +96,14 @@ def find_part(node: Any) -> int:
 
 def write_forward(graph: Graph) -> str:
     """Return ``forward`` of a graph's module as Python that needs torch alone; constants are
-    buffers called ``c_NAME``."""
+    parameters called ``c_NAME``."""
     inputs = tuple(map(torch.from_numpy, draw_sets(graph, 0)[0]))
     program = torch.export.export(Module(graph, 0).eval(), inputs, strict=False)
-    buffers = program.graph_signature.inputs_to_buffers
+    constants = program.graph_signature.inputs_to_parameters
     plain = torch.fx.Graph()
     made: dict[Any, Any] = {}
     for node in program.graph.nodes:
-        held = buffers.get(node.name) if node.op == "placeholder" else None
+        held = constants.get(node.name) if node.op == "placeholder" else None
         made[node] = (
             plain.create_node("get_attr", held) if held else plain.node_copy(node, made.__getitem__)
         )
@@ -117,9 +114,24 @@ def write_forward(graph: Graph) -> str:
 def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
     """Return the value of each tensor and node per input set. Raises what torch raises for shapes
     that do not fit, and KeyError for a missing attribute."""
-    module = Module(graph, seed)
+    constants = {
+        name: torch.from_numpy(draw(graph, name, seed))
+        for name in graph.tensors
+        if graph.is_constant(name)
+    }
+    sets = draw_sets(graph, seed)
     with torch.no_grad():
-        return [module.compute(list(map(torch.from_numpy, one))) for one in draw_sets(graph, seed)]
+        return [evaluate(graph, constants, list(map(torch.from_numpy, one))) for one in sets]
+
+
+def evaluate(
+    graph: Graph, constants: Mapping[str, Tensor], inputs: Sequence[Tensor]
+) -> dict[str, Tensor]:
+    """Return the value of each tensor and node."""
+    values = {**constants, **dict(zip(graph.inputs, inputs, strict=True))}
+    for name, node in graph.nodes.items():
+        values[name] = apply(node, [values[read] for read in node.reads])
+    return values
 
 
 def apply(node: Node, given: Sequence[Tensor]) -> Tensor:

@@ -17,7 +17,7 @@ from ci.faults.results import LATE, UNJUDGED, Item, Result
 from ci.models.schemes import Scheme
 
 MOST_TEXT = 300
-BUNDLE = {"onnx": 8, "executorch": 8}  # graphs that are compiled at a time
+BUNDLE = {"onnx": 8, "executorch": 16}  # graphs that are compiled at a time
 FIRST_S, EACH_S = 60.0, 20.0  # how long the first and each other graph of a batch may take
 
 

@@ -20,17 +20,20 @@ from ci.audit.upgrade import (
     render_upgrade,
     render_upgrade_page,
 )
-from ci.faults.known import read_faults
+from ci.cases.spec import DEFAULT_SOC
+from ci.faults.expected import Rerun, list_tried
+from ci.faults.known import FRONTENDS, Fault, read_faults
 from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.lanes.built import installed_executorch
-from provisioning.artifacts.choice import SDK_VARIABLE, python_tag
+from ci.verbs.lanes.trials import open_bench
+from provisioning.artifacts.choice import SDK_VARIABLE, WHEEL, python_tag, read_choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
-from provisioning.errors import DownloadError, ExitCode, ToolError, UsageError
+from provisioning.errors import DownloadError, ExitCode, QnnCiError, ToolError, UsageError
 from provisioning.files import (
     explain_writes,
     publish_directory,
@@ -41,7 +44,7 @@ from provisioning.files import (
 from provisioning.manifest.pairs import read_pairs
 from provisioning.store.collect import FETCHED
 from provisioning.store.store import store_home
-from provisioning.versions import is_version, parse_version
+from provisioning.versions import is_same, is_version, parse_version
 
 EMULATOR, ONNX = "test_emulator", "test_onnx"
 # The sessions that packages are tried in; several are joined by "+".
@@ -106,7 +109,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     reports = [run_side(side, args, progress, noted) for side in (old, new)]
     builds = [find_qnn(*pair) for pair in zip((old, new), reports, strict=True)]
     if all(builds) and builds[0] != builds[1]:
-        noted += compare_faults(read_faults(), *builds)
+        ends = [
+            list_ends(side, qnn, progress, noted)
+            for side, qnn in zip((old, new), builds, strict=True)
+        ]
+        noted += compare_faults(*ends)
     found = compare((old.name, new.name), (reports[0], reports[1]), (old.tree, new.tree), noted)
     write_whole(args.reports / "index.html", render_upgrade_page(found).encode())
     progress.step(f"report: {shown_path(args.reports / 'index.html')}")
@@ -260,6 +267,36 @@ def find_qnn(side: Side, report: Report | None) -> str:
     tools = report.toolchain if report else ()
     named = next((one.version for one in tools if one.name == HTP), "")
     return str(parse_version(named)) if named else ""
+
+
+def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference]) -> list[Rerun]:
+    """Return how the known faults end with a side's QNN: by the table, else as they do through
+    onnxruntime; ``noted`` gets the reason if they cannot be run."""
+    faults = read_faults()
+    tried = [one for frontend in FRONTENDS for one in list_tried(faults, frontend)]
+    known = [one for one in tried if is_same(qnn, one.qnn)]
+    if known:
+        return known
+    why = "the report of a run is all that there is of it"
+    if side.packages or side.sdk:
+        try:
+            return rerun_faults(side, faults, progress)[1]
+        except QnnCiError as error:
+            why = error.what
+    words = ["", f"not tried with QNN {qnn}: {why}"]
+    noted.append(note("known faults", "fault", words, "other"))
+    return []
+
+
+def rerun_faults(
+    side: Side, faults: Sequence[Fault], progress: Progress
+) -> tuple[str, list[Rerun]]:
+    """Return the version of a side's QNN, and how known faults end with it through onnxruntime.
+    Raises what provisioning raises."""
+    progress.step(f"known faults with {side.name}")
+    choice = read_choice(side.sdk or WHEEL, WHEEL)
+    with open_bench("onnx", choice, progress, packages=side.packages) as bench:
+        return bench.qnn, bench.rerun(faults, DEFAULT_SOC, progress)
 
 
 def explain_run(side: Side, ended: str, lines: Sequence[str], log: Path) -> Difference:

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from ci.cases.spec import DEFAULT_SOC
 from ci.faults.expected import Rerun, list_tried, make_matrix, render_matrix
 from ci.faults.known import read_faults
 from ci.report.write import REPORTS_FIX
-from ci.verbs.lanes.trials import open_bench
-from ci.verbs.upgrade_report import check_word, find_side
-from provisioning.artifacts.choice import WHEEL, read_choice
+from ci.verbs.upgrade_report import check_word, find_side, rerun_faults
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, QnnCiError, UsageError
@@ -63,16 +60,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     runs: list[Rerun] = []
     versions, failures = [], []
     for word in words:
-        progress.step(f"known faults with {word}")
         try:
-            side = find_side(word, "test_onnx", progress)
-            choice = read_choice(side.sdk or WHEEL, WHEEL)
-            with open_bench("onnx", choice, progress, packages=side.packages) as bench:
-                made = bench.rerun(faults, DEFAULT_SOC, progress)
+            qnn, made = rerun_faults(find_side(word, "test_onnx", progress), faults, progress)
         except QnnCiError as error:
             failures.append(f"{word}: {error.what}")
             continue
-        versions.append(bench.qnn)
+        versions.append(qnn)
         runs += made
     matrix = make_matrix(versions, runs, failures)
     page = render_matrix(matrix)

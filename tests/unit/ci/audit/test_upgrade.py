@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ci.__main__ import main
 from ci.audit.upgrade import (
     MOST_ROWS,
+    Difference,
     UpgradeReport,
     compare,
     compare_faults,
@@ -22,10 +23,13 @@ from ci.audit.upgrade import (
     render_upgrade,
     render_upgrade_page,
 )
+from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import read_faults
 from ci.report.schema import Case, Footprint, OperatorCount, Report, Status
 from ci.report.write import write_report
+from ci.verbs import upgrade_report
 from ci.verbs.upgrade_report import check_word, lay_out_libraries
+from provisioning.console.progress import Progress
 from provisioning.elf.reader import read_exports
 from provisioning.errors import FailedError, UsageError
 from tests.stand_ins.reports import make_report
@@ -294,14 +298,31 @@ def test_the_page_has_all_rows_and_the_sums() -> None:
 
 
 def test_known_faults_that_end_otherwise_are_differences() -> None:
-    faults = read_faults()
-    found, refused = compare_faults(faults, "2.48.40", "v2.49.40.260810104044")
-    assert found.subject == "broadcast-mul-before-norm (onnx fp16)"
+    def end(qnn: str) -> list[Rerun]:
+        return [one for one in list_tried(read_faults(), "onnx") if one.qnn == qnn]
+
+    found, refused = compare_faults(end("2.48.40"), end("2.49.40"))
+    assert found.subject == "broadcast-mul-before-norm (graph, onnx fp16)"
     assert (found.before, found.now, found.verdict) == ("right", "wrong", "worse")
     assert (refused.before, refused.now, refused.verdict) == ("refused", "wrong", "worse")
-    back = list(compare_faults(faults, "2.49.40", "2.48.40"))
+    back = list(compare_faults(end("2.49.40"), end("2.48.40")))
     assert [one.verdict for one in back] == ["better", "better"]
-    (unknown,) = compare_faults(faults, "2.49.40", "3.0.0")
-    assert (unknown.subject, unknown.verdict) == ("known faults", "other")
-    assert "versions-matrix" in unknown.now
-    assert not list(compare_faults(faults, "2.50.40", "2.51.0"))
+    assert not list(compare_faults(end("2.50.40"), end("2.51.0")))
+
+
+@pytest.mark.parametrize("is_run", [False, True])
+def test_faults_with_a_qnn_that_the_table_does_not_have_are_run(
+    is_run: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one, *_) = list_tried(read_faults(), "onnx")
+    fresh = replace(one, qnn="3.0.0", end="right")
+    monkeypatch.setattr(upgrade_report, "rerun_faults", lambda *_: ("3.0.0", [fresh]))
+    side = upgrade_report.Side("new", packages=(Path(),) if is_run else ())
+    noted: list[Difference] = []
+    found = upgrade_report.list_ends(side, "3.0.0", Progress(), noted)
+    assert found == ([fresh] if is_run else [])
+    assert [(row.subject, row.verdict) for row in noted] == (
+        [] if is_run else [("known faults", "other")]
+    )
+    tried = upgrade_report.list_ends(side, "2.49.40", Progress(), [])
+    assert {row.frontend for row in tried} == {"onnx", "executorch"}

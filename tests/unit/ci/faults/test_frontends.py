@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from ci.faults.generate import generate
@@ -70,3 +71,51 @@ def test_a_node_names_its_graph_of_a_bundle() -> None:
     called = [find_part(node) for node in nodes if node.op == "call_function"]
     assert called == list(range(12))
     assert find_part(next(iter(nodes))) == UNKNOWN
+
+
+CONVOLVED = """\
+x = input(2, 4, 8, 8)
+w = constant(8, 4, 3, 3)
+g = constant(8, like="positive")
+b = constant(8)
+m = constant(8)
+v = constant(8, like="positive")
+c = conv(x, w, stride=1, pad=0, groups=1)
+n = batch_norm(c, g, b, m, v)
+r = relu(n)
+k = batch_norm(r, g, b, m, v)
+return k
+"""
+
+
+@pytest.mark.nightly
+def test_patterns_of_training_change_nothing_that_is_quantized_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patches = pytest.importorskip("ci.executorch.patches")
+    from ci.executorch.quantize import make_quantizer, quantize_method
+    from ci.models.eager import run_eager
+    from ci.models.lowering_options import NO_CHOICES
+    from ci.models.model import Model
+    from ci.models.schemes import Scheme
+
+    graph = parse_graph(CONVOLVED)
+    sets = [tuple(map(torch.from_numpy, one * 2)) for one in draw_sets(graph, 0)]
+    look = patches.qat_utils._fold_conv_bn_qat_helper
+    monkeypatch.setattr(patches.qat_utils, "_fold_conv_bn_qat_helper", look)  # put back
+    made = []
+    for _ in range(2):
+        module = Bundle([Module(graph, 0), Module(graph, 1)]).eval()
+        model = Model("graphs", module, sets, sets)
+        converted = quantize_method(model, Scheme.A16W8, NO_CHOICES, make_quantizer("SM8650"))
+        names = [str(node.target) for node in converted.graph.nodes]
+        assert sum("batch_norm" in one for one in names) == 2  # a convolution took the others
+        made.append((names, run_eager(converted, sets)))
+        patches.skip_training_patterns()
+    (names, right), (others, given) = made
+    assert names == others
+    assert all(
+        torch.equal(a, b)
+        for x, y in zip(right, given, strict=True)
+        for a, b in zip(x, y, strict=True)
+    )

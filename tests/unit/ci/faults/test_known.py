@@ -155,7 +155,7 @@ def test_a_pattern_is_found_with_its_conditions() -> None:
         Step("t", "softmax", (Operand((2, 4, 8)),), ("n",), (2, 4, 8)),
     ]
     found = find_pattern(pattern, steps)
-    assert [[step.name for step in one.steps] for one in found] == [["a", "n"], ["a", "s"]]
+    assert [[step.name for step in one] for one in found] == [["a", "n"], ["a", "s"]]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from ci.faults.known import (
 from ci.faults.render import render_found, render_markdown
 from ci.faults.results import EXTRA_DB, UNJUDGED, Finding, Item, Output, Result, Searched, judge
 from ci.faults.search import Search
-from ci.faults.shrink import shrink
+from ci.faults.shrink import fit_variations, shrink
 from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
 from ci.models.schemes import Scheme
@@ -188,6 +188,19 @@ def test_a_graph_shrinks_to_the_fault_and_its_condition() -> None:
     assert max(shapes, key=len)[0] == 2
     found = search(has_planted, 1)
     assert found.graphs == 1
+
+
+def test_what_else_has_to_follow_is_tried_with_an_axis_that_a_norm_needs() -> None:
+    graph = parse_graph(
+        "x = input(2, 16, 1)\np = constant(16, 1)\ns = add(x, p)\ny = sigmoid(s)\nreturn y"
+    )
+    varied = dict(fit_variations(graph, "onnx"))
+    norm = varied["with layer_norm over 16 instead"]
+    assert norm.operators == ("add", "layer_norm")
+    assert has_planted(norm)
+    assert varied["with relu instead"].operators == ("add", "relu")
+    assert not any("rms_norm" in one for one in varied)  # which ONNX's graphs do not have
+    assert any("rms_norm" in text for text, _ in fit_variations(graph, "executorch"))
 
 
 def test_generated_graphs_are_the_same_for_a_seed_and_may_be_judged() -> None:

@@ -16,7 +16,7 @@ from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import RIGHT, WRONG, describe, find_pattern, read_faults
 from ci.faults.results import Item, Result
 from ci.report.schema import Status
-from ci.verbs import fuzz, versions_matrix
+from ci.verbs import fuzz, upgrade_report, versions_matrix
 from ci.verbs.lanes.faults import count_ends, make_case
 from ci.verbs.lanes.trials import Bench
 from ci.verbs.upgrade_report import Side
@@ -123,7 +123,7 @@ def test_a_matrix_fails_if_a_graph_ends_otherwise_or_a_version_is_missing(
             raise DownloadError("pip could not fetch it")
         return Side(word)
 
-    monkeypatch.setattr(versions_matrix, "open_bench", open_stand_in(is_wrong))
+    monkeypatch.setattr(upgrade_report, "open_bench", open_stand_in(is_wrong))
     monkeypatch.setattr(versions_matrix, "find_side", find_side)
     pins = [word for two in ("2.5.0", "2.6.0") for word in ("--with", f"onnxruntime-qnn=={two}")]
     outcome = call(versions_matrix, *pins, "--fault", PLANTED.name, "--reports", str(tmp_path))
