@@ -360,3 +360,44 @@ def test_a_target_without_files_stands_for_what_it_depends_on(
     assert [(f.kind.value, f.detail) for f in far] == [("dependency", "//p:p -> //p:way")]
     link = files["CMakeLists.txt"] + "target_link_libraries(p q)\n"
     assert findings({**files, "CMakeLists.txt": link}) == []
+
+
+def rules(**sources: str) -> str:
+    """Libraries of Buck's with their sources, separated by spaces."""
+    rows = (f'runtime.cxx_library(name = "{n}", srcs = {s.split()})' for n, s in sources.items())
+    return LOAD + "\n".join(rows) + "\n"
+
+
+def test_a_fix_names_the_targets_that_have_most_of_the_sources(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    """Two libraries of CMake's stand for several of Buck's, of their folder and of another."""
+    files = {
+        "o/BUCK": rules(big="1.cpp 2.cpp 3.cpp"),
+        "p/BUCK": rules(few="a.cpp", most_of_p="b.cpp c.cpp", one="a.cpp"),
+        "p/CMakeLists.txt": "add_library(p a.cpp b.cpp c.cpp ../o/1.cpp ../o/2.cpp ../o/3.cpp)\n"
+        "target_link_libraries(p q)\n",
+        "q/BUCK": rules(few="d.cpp", most_of_q="e.cpp f.cpp", one="d.cpp"),
+        "q/CMakeLists.txt": "add_library(q d.cpp e.cpp f.cpp)\n",
+        "CMakeLists.txt": "add_subdirectory(p)\nadd_subdirectory(q)\n",
+    }
+    listed = ("o/1", "o/2", "o/3", "p/a", "p/b", "p/c", "q/d", "q/e", "q/f")
+
+    (found,) = findings(files | {f"{name}.cpp": "" for name in listed})
+    assert (found.detail, found.buck_target) == ("p -> q", "//p:most_of_p")
+    assert 'add "//q:most_of_q" to the deps of //p:most_of_p' in found.fix
+
+
+def test_a_fix_names_the_library_that_is_most_of_a_dependency(
+    findings: Callable[..., list[Finding]],
+) -> None:
+    """Of three libraries of CMake's with sources of q one consists of them."""
+    files = tree(DEPS) | {
+        "q/BUCK": rules(q="b.cpp c.cpp", other="d.cpp"),
+        "CMakeLists.txt": "add_library(p p/a.cpp)\nadd_library(half q/b.cpp q/d.cpp)\n"
+        "add_library(whole q/c.cpp)\nadd_library(z q/b.cpp q/c.cpp q/d.cpp)\n",
+    }
+
+    (found,) = findings(files | {"q/c.cpp": "", "q/d.cpp": ""})
+    assert found.detail == "//p:p -> //q:q"
+    assert found.fix.startswith("link whole to p,")
