@@ -19,6 +19,7 @@ from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
 from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
 from ci.inspect.files import inspect_file
 from ci.inspect.runtimes import describe_runtime
+from ci.report.text import name_some
 from provisioning.doctor.checks.coherence import most_common_build
 from provisioning.doctor.checks.elf import LAST_WITHOUT
 from provisioning.doctor.checks.registry import Check, Finding, Seen, Severity, Subjects, seen
@@ -119,13 +120,10 @@ def find_wanted(unit: AppUnit) -> tuple[str, ...]:
     others = {f"libQnn{backend}.so" for backend in ("Gpu", "Cpu", "Dsp", "Lpai")}
     if not any(name.startswith("libQnn") for name in names):
         return ()
-    backend = () if names & others and not _has_htp(names) else ("libQnnHtp.so",)
+    has_htp = any(name.startswith("libQnnHtp") for name in names)
+    backend = () if names & others and not has_htp else ("libQnnHtp.so",)
     needs_system = any(map(RUNTIME.fullmatch, names)) or bool(unit.tree.lowered)
     return (*backend, *(("libQnnSystem.so",) if needs_system else ()))
-
-
-def _has_htp(names: Iterable[str]) -> bool:
-    return any(name.startswith("libQnnHtp") for name in names)
 
 
 def _weigh(unit: AppUnit, finding: Finding) -> Finding | None:
@@ -219,8 +217,7 @@ def see_no_qnn(unit: AppUnit) -> Iterator[Seen]:
 def see_absent(unit: AppUnit) -> Iterator[Seen]:
     if unit.absent:
         names = [PurePath(path).name for path in unit.absent]
-        others = f", and so are {_list(names[1:])}" if names[1:] else ""
-        yield seen(names[0], unit.absent[0], others=others)
+        yield seen(names[0], unit.absent[0], others=_and_so(names[1:]))
 
 
 @APPS.check(
@@ -232,8 +229,7 @@ def see_absent(unit: AppUnit) -> Iterator[Seen]:
 def see_pointers(unit: AppUnit) -> Iterator[Seen]:
     if unit.pointers:
         names = [PurePath(path).name for path in unit.pointers]
-        others = f", and so are {_list(names[1:])}" if names[1:] else ""
-        yield seen(names[0], unit.pointers[0], others=others)
+        yield seen(names[0], unit.pointers[0], others=_and_so(names[1:]))
 
 
 @APPS.check(
@@ -274,8 +270,7 @@ def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
         cause = 'extractNativeLibs is "false"'
         if unit.gradle and unit.gradle.legacy is None:
             cause = "without useLegacyPackaging Gradle sets extractNativeLibs to false"
-        others = f" (and {len(skels) - 1} more)" if skels[1:] else ""
-        yield seen(skels[0].name, skels[0].shown, others=others, cause=cause)
+        yield seen(skels[0].name, skels[0].shown, others=_count_others(skels), cause=cause)
 
 
 def _list_skels(unit: AppUnit) -> list[PackedFile]:
@@ -333,8 +328,7 @@ def _see_packing(unit: AppUnit, is_wrong: Callable[[PackedFile], bool]) -> Itera
         return
     wrong = [one for one in unit.libraries if is_wrong(one)]
     if wrong:
-        others = f" (and {len(wrong) - 1} more)" if wrong[1:] else ""
-        yield seen(wrong[0].name, wrong[0].shown, others=others)
+        yield seen(wrong[0].name, wrong[0].shown, others=_count_others(wrong))
 
 
 @APPS.check(
@@ -424,14 +418,18 @@ def _list_programs(unit: AppUnit) -> list[str]:
     return [one.name for one in unit.tree.files if one.elf and one.elf.interpreter]
 
 
-def _list(names: Sequence[str]) -> str:
-    """Some names, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMED} more" if names[MOST_NAMED:] else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+def _and_so(names: Sequence[str]) -> str:
+    """Some further names, and how many more there are."""
+    return f", and so are {name_some(names, MOST_NAMED)}" if names else ""
+
+
+def _count_others(found: Sequence[object]) -> str:
+    """How many there are besides the first."""
+    return f" (and {len(found) - 1} more)" if found[1:] else ""
 
 
 def _join(names: Sequence[str]) -> str:
-    return names[0] + (f" (and {len(names) - 1} more)" if names[1:] else "")
+    return names[0] + _count_others(names)
 
 
 @APPS.check(
@@ -454,7 +452,7 @@ def see_skels_to_strip(unit: AppUnit) -> Iterator[Seen]:
     skels = [name for name in sorted(places) if _is_htp_skel(name)]
     lost = [name for name in skels if not unit.gradle.keeps(f"lib/{QNN_ABI}/{name}")]
     if lost:
-        others = f" (and {len(lost) - 1} more)" if lost[1:] else ""
+        others = _count_others(lost)
         yield seen(lost[0], places[lost[0]], others=others, file=unit.gradle.file)
 
 

@@ -3,8 +3,7 @@
 The rules, and what they rest on (docs/findings/versions.md has the tables):
 
 - Build: a runtime loads what its own or an older QNN compiled. All 25 pairs of QNN 2.47 to 2.51
-  behave so on the emulator; a context whose backend API alone is newer is refused, one whose core
-  API alone is newer is not.
+  behave so on the emulator. A newer core API alone is no obstacle, so it is not an axis.
 - Hexagon, SoC, VTCM: a device refuses a context for another Hexagon version or more VTCM (error
   5005 or 14001: pytorch/executorch#1176, #9084). The emulator runs all of them.
 - Adaptor: one with newer headers than the library is refused (PR16011), and one with headers up to
@@ -46,7 +45,6 @@ class Axis(str, Enum):
     FILE = "file"
     BUILD = "build"
     BINARY_INFO = "binary info"
-    API = "core API"
     ADAPTOR = "adaptor"
     HEXAGON = "Hexagon"
     SOC = "SoC"
@@ -56,16 +54,14 @@ class Axis(str, Enum):
 
 @dataclass(frozen=True)
 class Runtime:
-    """A runtime of QNN. ``qnn`` is its version, "" if it names none, and ``core_api`` that of its
-    core API. ``stubs`` and ``skels`` are the Hexagon versions that it has these for, ``machines``
-    the processors of its libraries. ``adaptor`` is the QNN whose headers ExecuTorch's backend was
-    built with: "" if there is no such library, "unknown" if it does not say. ``kernels`` are the
-    wanted operators of the CPU that its libraries name, None if ExecuTorch is not among them."""
+    """A runtime of QNN. ``qnn`` is its version, "" if unnamed; ``stubs`` and ``skels`` are the
+    Hexagon versions that it has these for. ``adaptor`` is the QNN whose headers ExecuTorch's
+    backend was built with: "" if there is no such library, "unknown" if it does not say.
+    ``kernels`` are the wanted operators of the CPU that its libraries name, None if ExecuTorch is
+    not among them."""
 
     name: str
     qnn: str = ""
-    core_api: str = ""
-    machines: tuple[str, ...] = ()
     stubs: tuple[int, ...] = ()
     skels: tuple[int, ...] = ()
     adaptor: str = ""
@@ -130,7 +126,7 @@ def _judge_file(program: Program) -> Row:
 
 def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -> Iterator[Row]:
     if runtime is None:
-        for axis in (Axis.BUILD, Axis.BINARY_INFO, Axis.API, Axis.ADAPTOR):
+        for axis in (Axis.BUILD, Axis.BINARY_INFO, Axis.ADAPTOR):
             yield Row(axis, Verdict.SKIPPED, "no runtime was named")
         return
     compilers = [one.qnn for one in contexts]
@@ -144,7 +140,6 @@ def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -
         yield Row(Axis.BINARY_INFO, Verdict.UNKNOWN, why)
     else:
         yield Row(Axis.BINARY_INFO, Verdict.YES, f"QNN {INFO_SINCE} and later know version 3")
-    yield _judge_api(contexts, runtime)
     yield _judge_adaptor(runtime)
 
 
@@ -161,15 +156,6 @@ def _judge_build(compilers: list[str], runtime: Runtime) -> Row:
     if is_loadable(newest, runtime.qnn):
         return Row(Axis.BUILD, Verdict.YES, why)
     return Row(Axis.BUILD, Verdict.NO, f"{why}, which is older: take {newest} or later")
-
-
-def _judge_api(contexts: Iterable[ContextBinary], runtime: Runtime) -> Row:
-    """A newer core API alone is no obstacle, so nothing is refused for it."""
-    apis = sorted({one.core_api for one in contexts if one.core_api})
-    if not apis or not runtime.core_api:
-        return Row(Axis.API, Verdict.SKIPPED, "the libraries do not name theirs")
-    why = f"core API {', '.join(apis)}, the libraries have {runtime.core_api}"
-    return Row(Axis.API, Verdict.YES, why)
 
 
 def _judge_adaptor(runtime: Runtime) -> Row:

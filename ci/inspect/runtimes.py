@@ -15,7 +15,6 @@ from provisioning.artifacts.selection import stored_trees
 from provisioning.console.command import user_path
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
-from provisioning.elf.facts import EM_X86_64
 from provisioning.elf.qnn_build import find_headers_version
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import list_toolchains, read_toolchain
@@ -25,9 +24,6 @@ from provisioning.versions import is_version, parse_version
 BACKEND = "libQnnHtp.so"
 # What ExecuTorch's backend, its kernels or both are linked into.
 EXECUTORCH = re.compile(r"PyQnnManagerAdaptor.*\.so|lib(qnn_executorch_backend|executorch\w*)\.so")
-# Where libQnnHtp.so keeps its versions as a constant: core API 2.MINOR.0, backend API 5. Found once
-# in QNN 2.48.40 to 2.51.0 for x86-64; with more finds nothing is known.
-CORE_API = re.compile(rb"\x02\0{3}([\x10-\x60])\0{7}\x05\0{3}", re.DOTALL)
 
 
 def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
@@ -76,8 +72,6 @@ def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[
     return Runtime(
         name,
         min(builds, key=parse_version, default=""),
-        _find_core_api(backends),
-        tuple(sorted({one.elf.machine_name for one in files if one.elf})),
         _list_versions(files, "Stub"),
         _list_versions(files, "Skel"),
         headers[0] if headers else "unknown" if linked else "",
@@ -90,16 +84,6 @@ def _list_versions(files: Iterable[FileFacts], part: str) -> tuple[int, ...]:
     names = filter(None, (one.qnn_name for one in files))
     found = {one.hexagon for one in names if (one.backend, one.part) == ("Htp", part)}
     return tuple(sorted(int(one) for one in found if one.isdecimal()))
-
-
-def _find_core_api(backends: Iterable[FileFacts]) -> str:
-    for file in backends:
-        with suppress(OSError, ValueError), file.path.open("rb") as stream:
-            data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            found = {one[1][0] for one in CORE_API.finditer(data)}
-            if file.elf and file.elf.machine == EM_X86_64 and len(found) == 1:
-                return f"2.{found.pop()}.0"
-    return ""
 
 
 def _find_names(files: Iterable[FileFacts], names: Iterable[str]) -> set[str]:

@@ -131,11 +131,6 @@ def test_an_adaptor_fits_the_libraries(headers: str, qnn: str, verdict: Verdict)
     assert find(answer, Axis.ADAPTOR) is verdict
 
 
-def test_a_newer_core_api_alone_is_no_obstacle() -> None:
-    answer = judge_compat(change(core_api="2.39.0"), replace(SAME, core_api="2.38.0"))
-    assert (answer.verdict, find(answer, Axis.API)) == (Verdict.YES, Verdict.YES)
-
-
 def test_a_runtime_needs_the_stub_or_skel() -> None:
     for stubs, skels, verdict in (
         ((75, 79), (), Verdict.YES),
