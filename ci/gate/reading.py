@@ -144,7 +144,7 @@ class Repository:
         rows = self.ask("rev-list", "--first-parent", "--reverse", "--parents", f"{base}..{head}")
         for commit, parent in (row.split(" ")[:2] for row in rows.splitlines()):
             before, after = (self.digest_inputs(one) for one in (parent, commit))
-            yield Step(commit, parent, self.compare(parent, commit), before, after)
+            yield Step(commit, self.compare(parent, commit), before, after)
 
     def digest_inputs(self, commit: str) -> dict[str, dict[str, str]]:
         """The content of all files that each session depends on, except those that rules say

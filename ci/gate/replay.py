@@ -15,11 +15,10 @@ Contents = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Step:
-    """A commit on its ``parent``; ``before`` and ``after`` are digests of what each session, and
-    each ``SESSION MODEL``, depends on."""
+    """A commit compared with its parent; ``before`` and ``after`` are digests of what each session,
+    and each ``SESSION MODEL``, depends on."""
 
     commit: str
-    parent: str
     difference: Difference
     before: Mapping[str, Contents]
     after: Mapping[str, Contents]
@@ -41,13 +40,8 @@ class Replayed:
         return sum(one.run and not one.by_hand for one in self.plan.sessions)
 
 
-def replay_step(
-    step: Step, rules: GateRules, outcomes: Mapping[str, Mapping[str, str]]
-) -> Replayed:
-    """Plan a past commit, and look for what its plan should not have skipped.
-
-    ``outcomes`` has what is known of past runs: by commit and session, ``passed`` or ``failed``.
-    """
+def replay_step(step: Step, rules: GateRules) -> Replayed:
+    """Plan a past commit, and look for what its plan should not have skipped."""
     plan = make_plan(step.difference, rules, head=step.commit)
     whole = make_plan(step.difference, rules, everything="all")
     return Replayed(
@@ -55,7 +49,7 @@ def replay_step(
         plan,
         sessions=sum(not one.by_hand for one in whole.sessions),
         cases=len(whole.cases),
-        missed=(*find_missed(step, plan), *find_failed(step, plan, outcomes)),
+        missed=tuple(find_missed(step, plan)),
     )
 
 
@@ -76,18 +70,6 @@ def find_missed(step: Step, plan: Plan) -> list[str]:
         if differing and (session not in planned or (model and model not in models)):
             missed.append(f"{name}: {', '.join(differing[:3])}")
     return missed
-
-
-def find_failed(step: Step, plan: Plan, outcomes: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Sessions that failed at this commit, did not fail before it, and are not planned."""
-    known = outcomes.get(step.commit, {})
-    planned = {one.name for one in plan.sessions if one.run}
-    earlier = outcomes.get(step.parent, {})
-    return [
-        f"{name}: it failed"
-        for name, outcome in known.items()
-        if outcome == "failed" and earlier.get(name) != "failed" and name not in planned
-    ]
 
 
 @dataclass(frozen=True)

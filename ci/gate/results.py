@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 from xml.etree import ElementTree as ET
 
 from ci.cases.baselines import read_baselines
@@ -18,7 +17,6 @@ from provisioning.console.user_files import read_user_file
 from provisioning.errors import ManifestError, UsageError
 
 Needs = dict[str, dict[str, object]]
-Outcomes = dict[str, dict[str, Literal["passed", "failed"]]]
 PREFIX = "result-"
 CODE = "exit-code.txt"
 LIMIT_BYTES = 64 << 20
@@ -33,15 +31,6 @@ def read_needs(path: Path) -> dict[str, str]:
     """Return the result of each job from GitHub's ``toJSON(needs)``. Raises UsageError."""
     needs = read_json(path, Needs, "results of jobs", "write GitHub's toJSON(needs) into it")
     return {name: str(row.get("result", "nothing")) for name, row in needs.items()}
-
-
-def read_outcomes(path: Path | None) -> Outcomes:
-    """Return how past runs ended, from ``{COMMIT: {SESSION: "passed" or "failed"}}``.
-
-    Raises UsageError.
-    """
-    fix = 'write {"COMMIT": {"SESSION": "passed"}}'
-    return read_json(path, Outcomes, "outcomes of runs", fix) if path else {}
 
 
 def read_results(directory: Path, plan: Plan) -> Mapping[str, JobResult]:

@@ -12,7 +12,6 @@ from ci.gate.plan import PLANNED_EVENTS, count_due, make_plan
 from ci.gate.reading import Repository
 from ci.gate.render import render_markdown, render_savings, render_table
 from ci.gate.replay import Savings, replay_step
-from ci.gate.results import Outcomes, read_outcomes
 from ci.gate.rules import read_rules
 from ci.gate.schema import WORK_TREE, Plan
 from provisioning.console.command import Outcome, user_path
@@ -38,14 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rules", type=user_path, metavar="FILE", help="your own rules, like gate.toml")
     add("--out", type=user_path, metavar="FILE", help="write plan.json there, too")
     add("--verify", default="", metavar="RANGE", help="plan past commits anew, as main~20..main")
-    add("--outcomes", type=user_path, metavar="FILE", help="with --verify: how runs ended")
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     repository = Repository(Path(args.source), read_rules(args.rules))
     if args.verify:
-        return verify(repository, args.verify, read_outcomes(args.outcomes), progress)
+        return verify(repository, args.verify, progress)
     plan = plan_changes(args, repository)
     if args.out:
         with explain_writes(args.out):
@@ -54,11 +52,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(text, msgspec.to_builtins(plan), exact=args.markdown)
 
 
-def verify(repository: Repository, span: str, outcomes: Outcomes, progress: Progress) -> Outcome:
+def verify(repository: Repository, span: str, progress: Progress) -> Outcome:
     """Replay a range of commits; what would have been missed fails it."""
     replayed = []
     for step in repository.list_steps(span):
-        replayed.append(replay_step(step, repository.rules, outcomes))
+        replayed.append(replay_step(step, repository.rules))
         if len(replayed) % SAID_EVERY == 0:
             progress.step(f"{len(replayed)} commits")
     savings = Savings(tuple(replayed))

@@ -26,7 +26,7 @@ QUALCOMM = re.compile("qualcomm|qnn", re.IGNORECASE)
 
 def replay(repository: Repository, span: str) -> Savings:
     steps = repository.list_steps(span)
-    return Savings(tuple(replay_step(step, repository.rules, {}) for step in steps))
+    return Savings(tuple(replay_step(step, repository.rules) for step in steps))
 
 
 @pytest.mark.nightly

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from ci.gate.changes import Difference, TreeFacts
 from ci.gate.plan import make_plan
+from ci.gate.replay import Step, replay_step
 from ci.gate.rules import GateRules, read_rules
 from ci.gate.schema import Plan
 from tests.stand_ins.small_project import FILES, Edits, compare, edit
@@ -261,3 +263,10 @@ def test_a_session_whose_verb_is_not_written_out_may_run_any() -> None:
     edited = edit(files, {"ci/images/build.py": "x = 1\n"})
     plan = make_plan(compare(edited, RULES), RULES)
     assert "sign_skel" in {one.name for one in plan.sessions if one.run}
+
+
+def test_a_replay_misses_what_is_other_content_and_not_planned() -> None:
+    same = Difference(TreeFacts(), TreeFacts(), ())
+    before = {"lint": {"a": "1", "b": "1"}, "tests": {"b": "1"}}
+    after = {"lint": {"a": "2", "c": "1"}, "tests": {"b": "1"}}
+    assert replay_step(Step("commit", same, before, after), RULES).missed == ("lint: a, b, c",)

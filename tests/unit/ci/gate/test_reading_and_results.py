@@ -25,7 +25,7 @@ from ci.gate.jobs import (
     split_cases,
 )
 from ci.gate.reading import FETCH, Repository, WorkTree, compare_keys
-from ci.gate.results import read_needs, read_outcomes, read_plan, read_result, read_results
+from ci.gate.results import read_needs, read_plan, read_result, read_results
 from ci.gate.rules import CaseRule, SessionRule, read_rules
 from ci.gate.schema import Plan, PlannedCase, PlannedSession
 from ci.gate.verdict import JobResult
@@ -349,17 +349,13 @@ def test_results_are_known_by_their_folders(tmp_path: Path) -> None:
     }
 
 
-def test_plans_needs_and_outcomes_are_read(tmp_path: Path) -> None:
+def test_plans_and_needs_are_read(tmp_path: Path) -> None:
     file = tmp_path / "file.json"
     file.write_text(json.dumps({"plan": {"result": "success"}, "x": {}}), encoding="utf-8")
     assert read_needs(file) == {"plan": "success", "x": "nothing"}
-    file.write_text(json.dumps({"c": {"s": "failed"}}), encoding="utf-8")
-    assert read_outcomes(file) == {"c": {"s": "failed"}}
-    assert read_outcomes(None) == {}
     for read, what, fix in (
         (read_plan, "plan", "write it again: qnn-ci plan --out FILE"),
         (read_needs, "results of jobs", "write GitHub's toJSON(needs) into it"),
-        (read_outcomes, "outcomes of runs", 'write {"COMMIT": {"SESSION": "passed"}}'),
     ):
         file.write_text("[]", encoding="utf-8")
         with pytest.raises(UsageError) as caught:
