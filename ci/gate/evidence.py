@@ -12,7 +12,6 @@ from xml.etree import ElementTree as ET
 from ci.cases.baselines import Baseline, find_changes, name_case
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
-from ci.gate.jobs import Shard
 from ci.gate.schema import PlannedJob
 from ci.judging.budget import find_excesses
 from ci.models.schemes import Scheme
@@ -144,7 +143,7 @@ def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
     """The report is one of the job's session, backend and shard, over the planned cases."""
     if (report.session, report.backend) != (job.session, HTP):
         yield f"it is of {report.title}, not of {job.session}"
-    shard = str(Shard(report.shard.index, report.shard.count)) if report.shard else ""
+    shard = f"{report.shard.index}/{report.shard.count}" if report.shard else ""
     if shard != job.shard:
         yield f"it is of shard {shard or 'none'}, not of {job.shard or 'none'}"
     names = [name_of(case) for case in report.cases]

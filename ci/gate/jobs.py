@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -57,7 +56,7 @@ def _list_jobs_of(
         count = count_shards(durations_s, rules.cases.shard_s, rules.cases.max_shards)
         shards = split_cases(cases, count, lambda one: expect_s(one.model, one.scheme))
         for index, part in enumerate(shards, 1):
-            shard = str(Shard(index, count))
+            shard = f"{index}/{count}"
             words, job = ("--plan", FILE, "--shard", shard), f"{name}-{index}-of-{count}"
             yield replace(plain, id=job, words=words, shard=shard, cases=part)
     elif rule.pythons:
@@ -87,23 +86,12 @@ def render_matrix(jobs: Iterable[PlannedJob]) -> dict[str, Any]:
     return {"include": rows}
 
 
-@dataclass(frozen=True)
-class Shard:
-    """``index`` of ``count``, from 1."""
-
-    index: int
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.index}/{self.count}"
-
-
-def parse_shard(text: str) -> Shard:
-    """Parse ``2/3``. Raises UsageError."""
+def parse_shard(text: str) -> tuple[int, int]:
+    """Parse ``2/3`` as index, from 1, and count. Raises UsageError."""
     match = re.fullmatch(r"([1-9]\d{0,2})/([1-9]\d{0,2})", text, re.ASCII)
     if not match or int(match[1]) > int(match[2]):
         raise UsageError(f"{text!r} is not a shard", fix="write 2/3 for the second of three")
-    return Shard(int(match[1]), int(match[2]))
+    return int(match[1]), int(match[2])
 
 
 def split_cases(

@@ -233,12 +233,12 @@ def take_shard(
     specs: Sequence[CaseSpec], text: str, policy: EmulatorPolicy, runner: str
 ) -> tuple[list[CaseSpec], ShardMark]:
     """The cases of a shard such as ``2/3``, and its mark. Raises UsageError."""
-    shard = parse_shard(text)
-    parts = split_cases(specs, shard.count, lambda one: expect_s(one.model, one.scheme.value))
-    chosen = parts[shard.index - 1]
+    index, count = parse_shard(text)
+    parts = split_cases(specs, count, lambda one: expect_s(one.model, one.scheme.value))
+    chosen = parts[index - 1]
     mark = ShardMark(
-        index=shard.index,
-        count=shard.count,
+        index=index,
+        count=count,
         positions=tuple(position for position, spec in enumerate(specs) if spec in set(chosen)),
         whole=digest_names((spec.model, spec.scheme.value, spec.soc) for spec in specs),
         policy=digest_policy(policy, specs, runner),

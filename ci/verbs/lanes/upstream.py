@@ -128,9 +128,9 @@ def run_tests(
     ratchet = policy.suites[suite.name]
     tests = choose_tests(suite, every, args.filter)
     if args.shard:
-        shard = parse_shard(args.shard)
-        parts = split_cases(tests, shard.count, lambda one: ratchet.expect_s(one) or 1.0)
-        tests = list(parts[shard.index - 1])
+        index, count = parse_shard(args.shard)
+        parts = split_cases(tests, count, lambda one: ratchet.expect_s(one) or 1.0)
+        tests = list(parts[index - 1])
     toolchain = name_toolchain(tools, environment)
     header = Header(
         suite=suite.name,

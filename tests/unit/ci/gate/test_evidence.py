@@ -21,7 +21,6 @@ from ci.gate.evidence import (
     weigh_junit,
     weigh_report,
 )
-from ci.gate.jobs import Shard
 from ci.gate.schema import PlannedCase, PlannedJob
 from ci.gate.verdict import (
     GateVerdict,
@@ -152,7 +151,7 @@ PLANNED = tuple(PlannedCase(name, "8a8w", "S") for name in "mn")
         (
             {"shard": ShardMark(index=1, count=2, positions=(0,), whole="0" * 64, policy="0" * 64)},
             {},
-            [f"it is of shard {Shard(1, 2)}, not of none"],
+            ["it is of shard 1/2, not of none"],
         ),
     ],
 )

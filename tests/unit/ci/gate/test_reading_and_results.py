@@ -17,12 +17,8 @@ from ci.gate.cases import POLICY, SOCS, choose_cases, list_cases, list_suite
 from ci.gate.changes import Change, Difference, Kind, TreeFacts
 from ci.gate.jobs import (
     PlannedJob,
-    Shard,
-    count_shards,
     list_jobs,
-    parse_shard,
     render_matrix,
-    split_cases,
 )
 from ci.gate.reading import FETCH, Repository, WorkTree, compare_keys
 from ci.gate.results import read_needs, read_plan, read_result, read_results
@@ -265,32 +261,6 @@ def test_planned_cases_become_shards() -> None:
     assert jobs[0].words == ("--plan", "plan.json", "--shard", jobs[0].shard)
     assert sorted(map(str, (case for one in jobs for case in one.cases))) == sorted(map(str, CASES))
     assert {one.report for one in jobs} == {"report.json"}
-
-
-def test_shards_are_even_and_written_as_they_are_read() -> None:
-    assert split_cases("abcd", 2, "xdcba".index) == (("a", "d"), ("b", "c"))
-    assert split_cases("ab", 1, lambda _: 0.0) == (("a", "b"),)
-    assert split_cases("abc", 3, lambda _: 0.0) == (("a",), ("b",), ("c",))
-    with pytest.raises(UsageError) as caught:
-        split_cases("ab", 3, lambda _: 1.0)
-    assert caught.value.what == "2 cases do not fill 3 shards"
-    assert caught.value.fix == "ask for 2 at most"
-    for durations, wanted in (
-        ([5.0, 5.0], 1),
-        ([5.0, 5.1], 2),
-        ([9.0] * 9, 4),
-        ([50.0], 1),
-        ([], 0),
-        ([0.0], 1),
-    ):
-        assert count_shards(durations, 10.0, 4) == wanted
-    assert parse_shard("999/999") == Shard(999, 999)
-    assert str(Shard(2, 3)) == "2/3"
-    for text in ("0/1", "2/1", "1/1000", "01/2", "1/2 ", "1", "x/2"):
-        with pytest.raises(UsageError) as wrong:
-            parse_shard(text)
-        assert wrong.value.what == f"{text!r} is not a shard"
-        assert wrong.value.fix == "write 2/3 for the second of three"
 
 
 # -- results ---------------------------------------------------------------------------------------

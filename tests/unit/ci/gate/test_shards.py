@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
-from ci.gate.jobs import Shard, count_shards, parse_shard, render_matrix, split_cases
+from ci.gate.jobs import count_shards, parse_shard, render_matrix, split_cases
 from ci.gate.schema import PlannedJob
 from ci.models.schemes import Scheme
 from ci.models.suite import LOWER_S, SUITE, expect_s
@@ -44,20 +44,29 @@ def test_shards_of_the_suite_are_near_to_equal() -> None:
         assert max(loads) < 1.15 * min(loads)
 
 
-@pytest.mark.parametrize("text", ["", "0/2", "3/2", "1", "1/0", "1/2/3", "-1/2", "a/b", "1/ 2"])
+NO_SHARDS = ["", "0/2", "3/2", "1", "1/0", "1/2/3", "-1/2", "a/b", "1/ 2", "1/1000", "01/2", "1/2 "]
+
+
+@pytest.mark.parametrize("text", NO_SHARDS)
 def test_what_is_no_shard_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a shard"):
+    with pytest.raises(UsageError) as caught:
         parse_shard(text)
+    assert caught.value.what == f"{text!r} is not a shard"
+    assert caught.value.fix == "write 2/3 for the second of three"
 
 
-def test_a_shard_is_read_and_written() -> None:
-    assert parse_shard("2/3") == Shard(2, 3)
-    assert str(parse_shard("12/12")) == "12/12"
+def test_a_shard_is_read() -> None:
+    assert (parse_shard("2/3"), parse_shard("999/999")) == ((2, 3), (999, 999))
 
 
-def test_more_shards_than_cases_are_refused() -> None:
-    with pytest.raises(UsageError, match="2 cases do not fill 3 shards"):
-        split_cases(["a", "b"], 3, lambda case: 1.0)
+def test_shards_are_even_and_more_than_cases_are_refused() -> None:
+    assert split_cases("abcd", 2, "xdcba".index) == (("a", "d"), ("b", "c"))
+    assert split_cases("ab", 1, lambda _: 0.0) == (("a", "b"),)
+    assert split_cases("abc", 3, lambda _: 0.0) == (("a",), ("b",), ("c",))
+    with pytest.raises(UsageError) as caught:
+        split_cases("ab", 3, lambda _: 1.0)
+    assert caught.value.what == "2 cases do not fill 3 shards"
+    assert caught.value.fix == "ask for 2 at most"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +78,8 @@ def test_more_shards_than_cases_are_refused() -> None:
         ([100.0] * 9, 4),
         ([500.0], 1),
         ([9.0] * 3, 1),
+        ([], 0),
+        ([0.0], 1),
     ],
 )
 def test_there_are_as_many_shards_as_keep_each_short(durations_s: list[float], count: int) -> None:
