@@ -22,15 +22,6 @@ from ci.gate.evidence import (
     weigh_report,
 )
 from ci.gate.schema import PlannedCase, PlannedJob
-from ci.gate.verdict import (
-    GateVerdict,
-    JobLine,
-    JobResult,
-    JobVerdict,
-    describe_needs,
-    judge_job,
-    judge_needs,
-)
 from ci.report.junit import render_junit
 from ci.report.schema import (
     Case,
@@ -249,112 +240,6 @@ def test_what_is_no_junit_is_an_error(data: bytes, why: str) -> None:
         parse_junit(data)
     assert str(caught.value) == why
     assert parse_junit(b"<testsuite/>").tag == "testsuite"
-
-
-# -- the verdict over jobs -------------------------------------------------------------------------
-
-PASSED, FAILED, MACHINE = JobVerdict.PASSED, JobVerdict.FAILED, JobVerdict.INFRASTRUCTURE
-PLAIN = replace(JOB, report="")
-
-
-@pytest.mark.parametrize(
-    ("job", "result", "verdict", "why"),
-    [
-        (JOB, JobResult(), MACHINE, "it left no result (lost)"),
-        (JOB, JobResult(" x "), FAILED, "its exit code is 'x'"),
-        (JOB, JobResult("1234"), FAILED, "its exit code is '1234'"),
-        (JOB, JobResult("9" * 50), FAILED, f"its exit code is {'9' * 40!r}"),
-        (JOB, JobResult("٣"), FAILED, "its exit code is '٣'"),
-        (JOB, JobResult("3", 1), MACHINE, "exit code 3: the environment is not fit"),
-        (JOB, JobResult("4"), MACHINE, "exit code 4: a download, or room on the disk"),
-        (JOB, JobResult("130"), MACHINE, "exit code 130: it was interrupted"),
-        (JOB, JobResult("137"), MACHINE, "exit code 137: it was killed"),
-        (JOB, JobResult("143\n"), MACHINE, "exit code 143: it was ended"),
-        (
-            JOB,
-            JobResult("137", 3, failed=2),
-            FAILED,
-            "exit code 137: it was killed; by its report 2 of 3 failed",
-        ),
-        (JOB, JobResult("1"), FAILED, "exit code 1: what it tests failed"),
-        (JOB, JobResult("2"), FAILED, "exit code 2: a wrong command or file"),
-        (JOB, JobResult("5"), FAILED, "exit code 5: a tool failed"),
-        (JOB, JobResult("70"), FAILED, "exit code 70: a defect"),
-        (
-            JOB,
-            JobResult("9", 4),
-            FAILED,
-            "exit code 9: no documented one; by its report 0 of 4 failed",
-        ),
-        (JOB, JobResult("0", 4, "no"), FAILED, "no"),
-        (JOB, JobResult("0", 0), FAILED, "it ran no case"),
-        (JOB, JobResult("0"), FAILED, "it left no report.json"),
-        (JOB, JobResult("0", 1), PASSED, "1 case"),
-        (JOB, JobResult("000\n", 2), PASSED, "2 cases"),
-        (PLAIN, JobResult("0", None, "no"), PASSED, ""),
-    ],
-)
-def test_a_job_is_judged_by_code_then_report(
-    job: PlannedJob, result: JobResult, verdict: JobVerdict, why: str
-) -> None:
-    assert judge_job(job, result, "lost") == JobLine("test_emulator", verdict, why)
-
-
-@pytest.mark.parametrize(
-    ("needs", "all_passed", "notes"),
-    [
-        ({"plan": "success", "run": "success"}, True, []),
-        ({"plan": "success", "run": "skipped"}, True, []),
-        ({"plan": "success", "run": "failure"}, False, []),
-        ({"plan": "success", "run": "cancelled"}, False, []),
-        ({"run": "success"}, True, ["the job plan ended with nothing"]),
-        ({"plan": "failure"}, True, ["the job plan ended with failure"]),
-        (
-            {"plan": "success", "run": "failure"},
-            True,
-            ["the job run ended with failure, though its results are good"],
-        ),
-        (
-            {"plan": "success", "run": "cancelled"},
-            True,
-            ["the job run ended with cancelled, though its results are good"],
-        ),
-        (
-            {"plan": "success", "run": "odd"},
-            False,
-            ["the job run ended with odd, though its results are good"],
-        ),
-    ],
-)
-def test_what_github_says_counts_against_good_results(
-    needs: dict[str, str], all_passed: bool, notes: list[str]
-) -> None:
-    assert judge_needs(needs, all_passed=all_passed) == notes
-
-
-def test_what_github_says_of_a_job_without_a_result() -> None:
-    plan = {"plan": "success"}
-    assert describe_needs({**plan, "a": "cancelled", "b": "skipped"}) == "cancelled, or out of time"
-    told = "skipped, though the plan has it run"
-    assert describe_needs({**plan, "a": "skipped"}) == told
-    lost = "the runner was lost, or the job never began"
-    assert describe_needs({**plan, "a": "skipped", "b": "success"}) == lost
-    assert describe_needs({"plan": "cancelled"}) == lost
-
-
-def test_a_verdict_is_green_only_if_all_passed_and_nothing_else_is_wrong() -> None:
-    good, bad, lost = (JobLine("j", one, "") for one in (PASSED, FAILED, MACHINE))
-    assert GateVerdict((good,)).is_green
-    assert not GateVerdict((good,)).is_infrastructure
-    for lines, notes, machine in (
-        ((good, lost), (), True),
-        ((good, lost), ("n",), False),
-        ((bad, lost), (), False),
-        ((good,), ("n",), False),
-    ):
-        verdict = GateVerdict(lines, notes)
-        assert not verdict.is_green
-        assert verdict.is_infrastructure is machine
 
 
 def test_counts_of_an_empty_report() -> None:
