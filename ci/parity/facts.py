@@ -65,6 +65,8 @@ class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: str
     place: Place
+    srcs: tuple[ListEntry, ...] = ()
+    headers: tuple[ListEntry, ...] = ()
     defines: tuple[Word, ...] = ()
 
     @property
@@ -73,14 +75,14 @@ class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
         return self.name
 
     @property
-    def compiled(self) -> tuple[ListEntry, ...]:
-        """The files that it lists as sources."""
-        raise NotImplementedError
+    def sources(self) -> set[str]:
+        """The paths of the files that it lists as sources."""
+        return {entry.path for entry in self.srcs}
 
     @property
     def entries(self) -> tuple[ListEntry, ...]:
         """All files that it lists."""
-        raise NotImplementedError
+        return (*self.srcs, *self.headers)
 
 
 class BuckTarget(BuildTarget, frozen=True, kw_only=True):
@@ -91,8 +93,6 @@ class BuckTarget(BuildTarget, frozen=True, kw_only=True):
     """
 
     package: str
-    srcs: tuple[ListEntry, ...] = ()
-    headers: tuple[ListEntry, ...] = ()
     exported_headers: tuple[ListEntry, ...] = ()
     deps: tuple[Word, ...] = ()
     exported_deps: tuple[Word, ...] = ()
@@ -104,10 +104,6 @@ class BuckTarget(BuildTarget, frozen=True, kw_only=True):
     def label(self) -> str:
         """``//package:name``."""
         return f"//{self.package}:{self.name}"
-
-    @property
-    def compiled(self) -> tuple[ListEntry, ...]:
-        return self.srcs
 
     @property
     def entries(self) -> tuple[ListEntry, ...]:
@@ -174,19 +170,9 @@ class CMakeTarget(BuildTarget, frozen=True, kw_only=True):
     """
 
     directory: str
-    sources: tuple[ListEntry, ...] = ()
-    headers: tuple[ListEntry, ...] = ()
     links: tuple[Word, ...] = ()
     directory_defines: tuple[Word, ...] = ()
     complete: bool = True
-
-    @property
-    def compiled(self) -> tuple[ListEntry, ...]:
-        return self.sources
-
-    @property
-    def entries(self) -> tuple[ListEntry, ...]:
-        return (*self.sources, *self.headers)
 
 
 class CMakeFacts(msgspec.Struct, frozen=True):

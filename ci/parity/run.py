@@ -309,12 +309,12 @@ def group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def sources_of_buck(facts: ParityFacts) -> dict[str, set[str]]:
-    return {t.label: {entry.path for entry in t.srcs} for t in facts.buck.targets}
+    return {t.label: t.sources for t in facts.buck.targets}
 
 
 def sources_of_cmake(facts: ParityFacts) -> dict[str, set[str]]:
     sides = [side for side in facts.cmake if side.configuration is Configuration.ANY]
-    return {t.name: {e.path for e in t.sources} for side in sides for t in side.targets}
+    return {t.name: t.sources for side in sides for t in side.targets}
 
 
 def match_sources(

@@ -44,7 +44,7 @@ class Groups:
 
         An example's main that takes in a file of a library does not stand for that library.
         """
-        paths = {entry.path for entry in target.sources if is_source(entry.path)}
+        paths = set(filter(is_source, target.sources))
         shared = paths & self.index.shared_files
         folder = f"{target.directory}/".lstrip("/")
         at_home = any(path.startswith(folder) for path in shared)
@@ -91,7 +91,7 @@ class Groups:
 
     def labels_of(self, target: CMakeTarget) -> set[str]:
         """Labels of the Buck targets that own the files of one of several targets of a name."""
-        uses = (u for e in target.sources for u in self.index.buck_uses.get(e.path, ()))
+        uses = (u for path in target.sources for u in self.index.buck_uses.get(path, ()))
         return self.buck_of.get(target.name, set()) & {use.target.label for use in uses}
 
     def linked_labels(self, target: CMakeTarget, name: str) -> set[str]:
@@ -109,7 +109,7 @@ class Groups:
     def main_label(self, labels: Iterable[str], target: CMakeTarget) -> str:
         """The one of some Buck targets that a CMake target stands for most: of the same folder, and
         with most of its sources."""
-        own = {entry.path for entry in target.sources}
+        own = target.sources
 
         def rank(label: str) -> tuple[bool, int, int, str]:
             buck = self.index.by_label[label]
@@ -123,7 +123,7 @@ class Groups:
         wanted = {path for each in self.standing_for(label) for path in self._sources(each)}
 
         def rank(name: str) -> tuple[float, str]:
-            own = {entry.path for target in self.cmake.get(name, ()) for entry in target.sources}
+            own = {path for target in self.cmake.get(name, ()) for path in target.sources}
             return (-len(own & wanted) / max(len(own), 1), name)
 
         return min(names, key=rank)
@@ -259,7 +259,7 @@ class Groups:
     def sources_of(self, name: str) -> set[str]:
         """What the CMake targets of a name compile, except those that are not compared."""
         targets = (target for target in self.cmake[name] if not self.is_left_out(target))
-        return {entry.path for target in targets for entry in target.sources}
+        return {path for target in targets for path in target.sources}
 
     def files_of(self, target: CMakeTarget) -> set[str]:
         """The sources and headers of a CMake target, and the headers of Buck's that stand for it.
@@ -290,5 +290,4 @@ class Groups:
         return bool(targets) and all(target.kind == "add_executable" for target in targets)
 
     def is_test(self, target: BuildTarget) -> bool:
-        paths = [entry.path for entry in target.compiled]
-        return bool(paths) and all(map(self.index.policy.is_test, paths))
+        return bool(target.srcs) and all(map(self.index.policy.is_test, target.sources))

@@ -173,7 +173,7 @@ class Index:
         for configuration, facts in self.cmake.items():
             uses: dict[str, list[Use[CMakeTarget]]] = defaultdict(list)
             for target in facts.targets:
-                for entry in target.sources:
+                for entry in target.srcs:
                     uses[entry.path].append(Use(target, entry))
             found[configuration] = uses
         return found
@@ -194,14 +194,13 @@ class Index:
         product: set[str] = set()
         for facts in self.facts.cmake:
             for target in facts.targets:
-                paths = {e.path for e in target.sources if not self.policy.is_test(e.path)}
+                paths = {path for path in target.sources if not self.policy.is_test(path)}
                 (found if self.is_test_program(target) else product).update(paths)
         return found - product
 
     def is_test_program(self, target: CMakeTarget) -> bool:
         """Whether a CMake target is a test, though it may compile files of the product too."""
-        paths = (entry.path for entry in target.sources)
-        return "test" in target.name.lower() and any(map(self.policy.is_test, paths))
+        return "test" in target.name.lower() and any(map(self.policy.is_test, target.sources))
 
     @cached_property
     def tested_areas(self) -> set[str]:

@@ -105,8 +105,8 @@ def find_duplicates(index: Index) -> Iterator[Finding]:
     """A source that one target lists twice."""
     compiling = (target for target in index.facts.buck.targets if is_compiling(target))
     for target in (*compiling, *index.built):
-        last = {entry.path: entry for entry in target.compiled}
-        for (path, _), count in Counter((e.path, e.condition) for e in target.compiled).items():
+        last = {entry.path: entry for entry in target.srcs}
+        for (path, _), count in Counter((e.path, e.condition) for e in target.srcs).items():
             if count > 1 and is_compared(index, path):
                 yield Finding(
                     kind=Kind.DUPLICATE_SOURCE,

@@ -128,7 +128,7 @@ def _without_tests(area: str, uses: list[Use[BuckTarget]]) -> Finding:
 def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
     target, entry = nearest_cmake_target(index, path, use.target)
     where = f" to {target.name} ({entry.place if entry else target.place})" if target else ""
-    if target and target.kind == "add_executable" and len(target.sources) == 1:
+    if target and target.kind == "add_executable" and len(target.srcs) == 1:
         where = f" to its own target, like {target.name} ({target.place})"
     return Finding(
         kind=Kind.BUCK_ONLY,
@@ -227,7 +227,7 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
         if is_compiling(target) and not index.policy.is_twin(target.name)
     }
     compiled = {
-        name: {entry.path for target in targets for entry in target.sources}
+        name: {path for target in targets for path in target.sources}
         for name, targets in groups.cmake.items()
     }
     owners: dict[str, set[str]] = defaultdict(set)
@@ -252,7 +252,7 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
 def is_foreign(index: Index, targets: list[CMakeTarget], sources: set[str]) -> bool:
     """Whether some CMake targets are no tests, and no source of a library lies below theirs."""
     folders = [target.directory for target in targets]
-    own = (entry.path for target in targets for entry in target.sources)
+    own = (path for target in targets for path in target.sources)
     is_apart = not any(is_inside(path, folders) for path in sources)
     return is_apart and not any(map(index.policy.is_test, own))
 
@@ -265,7 +265,7 @@ def find_halves(index: Index, sources: set[str]) -> set[str]:
 
 
 def _partial(index: Index, target: CMakeTarget, label: str, path: str, taken: set[str]) -> Finding:
-    entry = next(entry for entry in target.sources if entry.path in taken)
+    entry = next(entry for entry in target.srcs if entry.path in taken)
     use = index.buck_uses[path][0]
     return Finding(
         kind=Kind.BUCK_ONLY,
@@ -297,7 +297,7 @@ def nearest_buck_target(
     homes: set[str] = set()
     halves: set[str] = set()
     folder, stem = directory_of(path), path.removesuffix(suffix_of(path))
-    for entry in cmake.sources if cmake else ():
+    for entry in cmake.srcs if cmake else ():
         for use in index.buck_uses.get(entry.path, ()):
             same = directory_of(entry.path) == folder
             votes[use.target.label] += 10 if same else 1

@@ -90,7 +90,7 @@ class Replies:
             kind=kind,
             place=place,
             directory=self.relative(raw["paths"]["source"]) or "",
-            sources=tuple(entry for entry in entries if not is_header(entry.path)),
+            srcs=tuple(entry for entry in entries if not is_header(entry.path)),
             headers=tuple(entry for entry in entries if is_header(entry.path)),
             links=tuple(links),
             defines=tuple(self._defines(raw)),

@@ -59,7 +59,7 @@ class Builder:
             kind=self.kind,
             place=self.place,
             directory=self.directory,
-            sources=tuple(e for e in entries if not is_header(e.path)),
+            srcs=tuple(e for e in entries if not is_header(e.path)),
             headers=tuple(e for e in entries if is_header(e.path)),
             links=tuple(dict.fromkeys(self.links)),
             defines=tuple(dict.fromkeys(self.defines)),

@@ -22,10 +22,7 @@ def read(plant: Callable[[Files], Path]) -> Callable[[Files], CMakeFacts]:
 
 def sources(facts: CMakeFacts) -> dict[tuple[str, str], set[str]]:
     """The sources of each target, by its directory and name."""
-    return {
-        (target.directory, target.name): {entry.path for entry in target.sources}
-        for target in facts.targets
-    }
+    return {(target.directory, target.name): target.sources for target in facts.targets}
 
 
 def test_a_submodule_is_read_alike_whether_it_is_checked_out_or_not(

@@ -17,7 +17,7 @@ from ci.parity.facts import (
     Word,
 )
 
-ENTRIES = ("srcs", "headers", "exported_headers", "sources")
+ENTRIES = ("srcs", "headers", "exported_headers")
 WORDS = ("deps", "exported_deps", "external_deps", "defines", "links", "directory_defines")
 
 
@@ -32,15 +32,17 @@ def buck(label: str, *srcs: str, kind: str = "cxx_library", **more: Any) -> Buck
 def cmake(
     name: str, *sources: str, directory: str = "", kind: str = "static", **more: Any
 ) -> CMakeTarget:
-    """A target at line 10 of its CMakeLists.txt."""
+    """A target at line 10 of its CMakeLists.txt; headers stand above sources."""
     file = f"{directory}/CMakeLists.txt".lstrip("/")
-    place, values = Place(file, 10), _place(file, {"sources": sources, **more})
+    place, values = Place(file, 10), _place(file, {**more, "srcs": sources}, ENTRIES[::-1])
     return CMakeTarget(name=name, kind=kind, place=place, directory=directory, **values)
 
 
-def _place(file: str, more: Mapping[str, Any]) -> dict[str, Any]:
+def _place(
+    file: str, more: Mapping[str, Any], entries: tuple[str, ...] = ENTRIES
+) -> dict[str, Any]:
     values, line = dict(more), 10
-    for key in (*ENTRIES, *WORDS):
+    for key in (*entries, *WORDS):
         make = entry if key in ENTRIES else word
         rows = list(more.get(key, ()))
         values |= (
