@@ -65,10 +65,7 @@ def configure(source: Path, folder: Path, *options: str) -> Path:
 
 def summary(facts: CMakeFacts) -> dict[str, set[str]]:
     """The files of each target."""
-    return {
-        target.name: {entry.path for entry in target.entries}
-        for target in facts.targets
-    }
+    return {target.name: {entry.path for entry in target.entries} for target in facts.targets}
 
 
 @needs_cmake
