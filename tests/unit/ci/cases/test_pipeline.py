@@ -291,6 +291,7 @@ def test_what_a_program_wrote_is_read_with_care(
     ("wrong", "words"),
     [
         (lambda sets: sets[:3], "outputs of 3 input sets, 4 are wanted"),
+        (lambda sets: [*sets, sets[0]], "outputs of 5 input sets, 4 are wanted"),
         (lambda sets: [one[:2] for one in sets], "2 outputs, 3 are wanted"),
         (lambda sets: [[*one, one[0]] for one in sets], "4 outputs, 3 are wanted"),
         (lambda sets: [[one[0][:5], *one[1:]] for one in sets], "output_0_0.raw has 400 bytes"),

@@ -50,6 +50,7 @@ POLICY = read_emulator_policy()
         (30.0, 31.5, ["31.5 dB against the quantized model, 3.5 dB below the 35.0 dB"]),
         (60.0, 35.0, ["60.0 dB against the float32 model, 30.0 dB above the 30.0 dB"]),
         (float("-inf"), 35.0, ["inf dB below"]),
+        (float("nan"), 35.0, ["nan dB against the float32 model"]),
     ],
 )
 def test_a_figure_that_moved_by_more_than_3_db_is_a_change(
