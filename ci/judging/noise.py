@@ -24,6 +24,7 @@ from ci.models.tensors import TensorInfo
 SHARED = 1.0
 # In steps of the output, and relative to its RMS: below these there is no error to speak of.
 FLOOR_STEPS, FLOOR_RELATIVE = 0.2, 2**-13
+TINY = np.finfo(np.float64).tiny  # instead of no power at all
 # A gain or an offset that rounding has in the same direction everywhere: twice the noise, but at
 # most these shares of the reference's RMS.
 SYSTEMATIC, MAX_GAIN, MAX_OFFSET = 2.0, 0.004, 0.005
@@ -133,7 +134,7 @@ class Prediction:
 
     def _expect(self, powers: Array) -> tuple[Array, float]:
         total, count = powers.sum(0), len(powers)
-        others = self._grant((total - powers) / (count - 1))
+        others = np.maximum(self._grant((total - powers) / (count - 1)), TINY)
         return self._grant(total / count), max(1.0, float((powers / others).max()))
 
     def _grant(self, powers: Array) -> Array:
@@ -165,7 +166,7 @@ class Prediction:
         for parts, (expected, spread) in zip(
             divide(error**2, self.info), self.expected, strict=True
         ):
-            ratios = parts.powers / np.maximum(expected, np.finfo(np.float64).tiny)
+            ratios = parts.powers / np.maximum(expected, TINY)
             worst = int(ratios.argmax())
             above_db = decibels(float(ratios[worst]), 1.0)
             limit_db = margin_db + decibels(spread, 1.0)

@@ -59,7 +59,7 @@ from ci.report.schema import (
     Question,
     Status,
 )
-from provisioning.errors import UsageError
+from provisioning.errors import QnnCiError, StoreError, UnfitError, UsageError
 from provisioning.manifest.targets import Backend
 from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, InlinePool, fail, run_case
 
@@ -143,6 +143,27 @@ def test_a_row_tells_inputs_and_float_outputs_apart(tmp_path: Path) -> None:
         "inputs",
         "float_outputs",
     )
+
+
+def test_only_a_damaged_entry_of_the_cache_is_called_so(tmp_path: Path) -> None:
+    def run(*, use_cache: bool) -> str:
+        options = give_options(use_cache=use_cache)
+        return run_case(tmp_path, make_engine(), echo(RIGHT), options=options).remark
+
+    assert [run(use_cache=one) for one in (True, True, False)] == ["", "", ""]
+    next(tmp_path.glob("cache/*/*/program.txt")).write_text("another")
+    assert "damaged" in run(use_cache=True)
+
+
+@pytest.mark.parametrize("kind", [StoreError, UnfitError])
+def test_what_the_machine_is_to_blame_for_is_no_fault_of_a_case(
+    tmp_path: Path, kind: type[QnnCiError]
+) -> None:
+    def answer(_: Sets) -> Sets:
+        raise kind("no process starts")
+
+    with pytest.raises(kind):
+        run_case(tmp_path, make_engine(), EchoRunner(answer))
 
 
 def test_a_program_opens_once_and_runs_as_often_as_wanted(tmp_path: Path) -> None:
@@ -641,6 +662,20 @@ def test_an_unfaithful_program_is_traced_to_its_layer(
     (line,) = [line for line in case.reason.splitlines() if line.startswith("  where: ")]
     assert named in line
     assert runner.calls == ["open", "run", "open", "run"]
+
+
+def test_layers_that_give_the_same_for_every_input_do_not_hide_the_wrong_one(
+    tmp_path: Path,
+) -> None:
+    def answer(sets: Sets) -> Sets:
+        behind = [0.0, 3.3] if len(runner.calls) > 2 else []
+        return [[x * 5 + np.sin(x), *(x * gain for gain in behind)] for (x,) in sets]
+
+    runner = EchoRunner(answer)
+    layers = {"zeros": lambda x: [x * 0], "softmax": lambda x: [x * 3]}
+    engine = FloatEngine(lambda x: [x * 5], RAMP, layers=layers)
+    case = run_case(tmp_path, engine, runner, spec=replace(SPEC, scheme=Scheme.FP16)).case
+    assert "right up to zeros, wrong from softmax" in case.reason
 
 
 def test_a_right_program_is_not_lowered_again_for_its_layers(tmp_path: Path) -> None:
