@@ -35,8 +35,7 @@ from ci.builds.inputs import (
     take_snapshot,
     write_state,
 )
-from ci.builds.place import Place
-from ci.builds.plan import BuildJob, BuildPlan
+from ci.builds.plan import BuildJob, BuildPlan, Place
 from ci.builds.steps import run_stages
 from ci.builds.toolchains import PROBE_S
 from provisioning.console.process import run_process

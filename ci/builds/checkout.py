@@ -9,8 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ci.builds.place import find_place
-from ci.builds.plan import BuildJob, BuildRequest, Kit, make_plan
+from ci.builds.plan import BuildJob, BuildRequest, Kit, find_place, make_plan
 from ci.builds.targets import Needs, Target, read_targets
 from ci.builds.toolchains import ask_python, find_tools, resolve_compilers
 from provisioning.artifacts.environment import Environment, locate_profile

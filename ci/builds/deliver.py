@@ -20,8 +20,7 @@ import msgspec
 from ci.builds.artifacts import python_tag
 from ci.builds.builder import Result
 from ci.builds.inputs import read_record
-from ci.builds.place import Place
-from ci.builds.plan import BuildJob
+from ci.builds.plan import BuildJob, Place
 from ci.builds.targets import Target
 from ci.builds.toolchains import PROBE_S, ask_python
 from provisioning.artifacts.choice import OverlayRecord, write_overlay

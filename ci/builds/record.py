@@ -75,13 +75,8 @@ def _describe_artifact(one: Judged, result: Result) -> dict[str, Any]:
 
 
 def _describe_finding(finding: Finding) -> dict[str, str]:
-    return {
-        "id": finding.id,
-        "severity": finding.severity.value,
-        "what": finding.what,
-        "why": finding.why,
-        "fix": finding.fix,
-    }
+    names = ("id", "what", "why", "fix")
+    return {**{name: getattr(finding, name) for name in names}, "severity": finding.severity.value}
 
 
 def describe_elf(facts: ElfFacts) -> dict[str, Any]:

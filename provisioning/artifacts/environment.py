@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.artifacts.provision import Provisioned, locate_artifact
-from provisioning.artifacts.provision_many import provision_artifacts
+from provisioning.artifacts.provision import Provisioned, locate_artifact, provision_artifacts
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.artifacts.sources.local import check_minimum
 from provisioning.console.caller import caller_path

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from provisioning.doctor.checks.device import DEVICES, STAGINGS
 from provisioning.doctor.checks.elf import CONTENT, DEFECTS, TARGET
 from provisioning.doctor.checks.files import NEEDS, find_groups, judge_group
 from provisioning.doctor.checks.host import TOOLS
-from provisioning.doctor.checks.pairs import ADAPTOR
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import (
     ENVIRONMENT,
@@ -43,7 +42,7 @@ from provisioning.doctor.checks.registry import (
     Severity,
     Subjects,
 )
-from provisioning.doctor.checks.sdk import INSTALLATIONS, SDK
+from provisioning.doctor.checks.sdk import ADAPTOR, INSTALLATIONS, SDK
 from provisioning.doctor.checks.variables import RUNTIMES, VARIABLES
 from provisioning.doctor.facts import (
     CHECKOUT,
@@ -273,8 +272,11 @@ def list_checks() -> list[Check[Any]]:
 
 def judge_environment(case: Case) -> list[Finding]:
     """Every finding, sorted by id, each once."""
-    case = _with_host_glibc(case)
-    findings = [finding for subjects in SUBJECTS for finding in subjects.judge_all(case)]
+    return _judge(_with_host_glibc(case), SUBJECTS)
+
+
+def _judge(case: Case, subjects: Iterable[Subjects[Any]]) -> list[Finding]:
+    findings = [finding for one in subjects for finding in one.judge_all(case)]
     findings += [finding for group in find_groups(case) for finding in judge_group(group)]
     return sorted({finding.printable() for finding in findings})
 
@@ -291,9 +293,7 @@ def judge_staged(
     facts = EnvironmentFacts(profile, HostFacts("", "", None, 0, 0, 0, ""), trees={STAGING: tree})
     pair = (soc.upper(), find_soc(soc).hexagon) if soc else None
     case = Case(facts, read_doctor_policy(), fitness, read_elf_policies(), pair)
-    findings = [one for subjects in (FAMILIES, STAGINGS) for one in subjects.judge_all(case)]
-    findings += [finding for group in find_groups(case) for finding in judge_group(group)]
-    return sorted({finding.printable() for finding in findings})
+    return _judge(case, (FAMILIES, STAGINGS))
 
 
 def _with_host_glibc(case: Case) -> Case:
@@ -373,7 +373,14 @@ def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path 
     if choice.adaptor in {"", WHEEL}:
         yield None
     if choice.adaptor not in {"", WHEEL, OVERLAY}:
-        yield find_given(Path(choice.adaptor).expanduser().absolute())
+        overlay = Path(choice.adaptor).expanduser().absolute()
+        if not (overlay / "executorch" / "backends" / "qualcomm" / "python").is_dir():
+            raise UnfitError(
+                f"{overlay} is not an overlay",
+                why="it has no executorch/backends/qualcomm/python",
+                fix="name the directory that build_aot prints as overlay",
+            )
+        yield overlay
     if choice.adaptor == OVERLAY or (not choice.adaptor and not choice.is_usual):
         sdk = next(one for one in environment.artifacts if one.name.startswith("qnn-"))
         found = [path for path, _ in find_overlays(sdk.version)]
@@ -384,14 +391,3 @@ def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path 
                 fix=f"run `qnn-ci build aot --sdk {sdk.root}`",
             )
         yield from found
-
-
-def find_given(overlay: Path) -> Path:
-    """An overlay that is named. Raises UnfitError for another directory."""
-    if not (overlay / "executorch" / "backends" / "qualcomm" / "python").is_dir():
-        raise UnfitError(
-            f"{overlay} is not an overlay",
-            why="it has no executorch/backends/qualcomm/python",
-            fix="name the directory that build_aot prints as overlay",
-        )
-    return overlay

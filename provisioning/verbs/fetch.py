@@ -13,8 +13,7 @@ from typing import Any
 
 from provisioning.artifacts.consent import require_acceptance, trust_first_use
 from provisioning.artifacts.lockfile import machine_lock_path
-from provisioning.artifacts.provision import Provisioned
-from provisioning.artifacts.provision_many import provision_artifacts
+from provisioning.artifacts.provision import Provisioned, provision_artifacts
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, Options, load_source
 from provisioning.console.command import Outcome, user_path

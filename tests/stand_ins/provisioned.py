@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from provisioning.artifacts.provision import Provisioned
-from provisioning.artifacts.provision_many import provision_artifacts
+from provisioning.artifacts.provision import Provisioned, provision_artifacts
 from provisioning.artifacts.sources import ArtifactRequest
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store

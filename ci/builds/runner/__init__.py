@@ -7,8 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ci.builds.builder import run_build
-from ci.builds.place import find_place
-from ci.builds.plan import BuildJob, BuildRequest, Kit, make_plan
+from ci.builds.plan import BuildJob, BuildRequest, Kit, find_place, make_plan
 from ci.builds.targets import Target, find_target
 from ci.builds.toolchains import find_tools, resolve_compilers
 from provisioning.console.progress import Progress

@@ -30,8 +30,13 @@ from provisioning.doctor.facts import (
     VariableFacts,
 )
 from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, Fitness, choose_policy
-from provisioning.doctor.survey.host import survey_devices, survey_host
-from provisioning.doctor.survey.installations import survey_checkout, survey_ndk, survey_sdk
+from provisioning.doctor.survey.host import (
+    survey_checkout,
+    survey_devices,
+    survey_host,
+    survey_ndk,
+    survey_sdk,
+)
 from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.python_probe import find_adaptors
 from provisioning.doctor.survey.tree import FactsCache, find_min_sdk, read_files, survey_tree

@@ -1,5 +1,6 @@
-"""The machine: system, glibc, cores, memory, disk, CPU flags, tools, libraries of the system; and
-the devices that adb lists.
+"""The machine: system, glibc, cores, memory, disk, CPU flags, tools, libraries of the system; the
+devices that adb lists; and installations on disk: a QNN SDK, an Android NDK with its clang, a
+checkout of ExecuTorch with its submodules and leftovers of flatcc.
 
 A device takes one shell call. Without adb, without a server or without a device there are no facts,
 which is no fault.
@@ -12,16 +13,33 @@ import platform
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from provisioning.artifacts.sources.local import SDK_YAML, SdkIdentity, read_sdk_yaml
+from provisioning.console.git import ask_git, read_commit
 from provisioning.console.process import run_process
-from provisioning.doctor.facts import DeviceFacts, HostFacts, ToolFacts
+from provisioning.doctor.facts import (
+    HOST_DIRECTORY,
+    CheckoutFacts,
+    DeviceFacts,
+    HostFacts,
+    NdkFacts,
+    SdkFacts,
+    SubmoduleFacts,
+    ToolFacts,
+)
+from provisioning.doctor.survey import api_probe
+from provisioning.doctor.survey.python_probe import find_adaptors
+from provisioning.elf.facts import MACHINE_NAMES
 from provisioning.elf.loader import find_libraries
-from provisioning.errors import ToolError
-from provisioning.files import free_bytes
+from provisioning.errors import ToolError, UnfitError
+from provisioning.files import free_bytes, has_files
 
 MAX_TEXT_BYTES = 1 << 20
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -88,14 +106,13 @@ def survey_tools(
     programs: Mapping[str, str], variables: Mapping[str, str]
 ) -> tuple[ToolFacts, ...]:
     """Find each program (name -> the words of its candidates) on the PATH of ``variables``."""
+
+    def look(name: str, program: str) -> ToolFacts:
+        found = shutil.which(program, path=variables.get("PATH", ""))
+        return ask_version(name, Path(found), variables) if found else ToolFacts(name, None)
+
     with ThreadPoolExecutor(4) as pool:
-        rows = pool.map(lambda item: _survey_tool(item[0], item[1], variables), programs.items())
-        return tuple(rows)
-
-
-def _survey_tool(name: str, program: str, variables: Mapping[str, str]) -> ToolFacts:
-    found = shutil.which(program, path=variables.get("PATH", ""))
-    return ask_version(name, Path(found), variables) if found else ToolFacts(name, None)
+        return tuple(pool.map(look, programs.keys(), programs.values()))
 
 
 def ask_version(name: str, path: Path, variables: Mapping[str, str] | None = None) -> ToolFacts:
@@ -185,3 +202,141 @@ def _ask(adb: str, serial: str, variables: Mapping[str, str], directory: str) ->
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and text.isdecimal() else None
+
+
+MARKERS = (SDK_YAML, "QNN_README.txt")
+API_PART = re.compile(r"^\s*#\s*define\s+QNN_API_VERSION_(MAJOR|MINOR|PATCH)\s+(\d+)", re.MULTILINE)
+API_HEADER = "include/QNN/QnnCommon.h"
+TIMEOUT_S = 30.0
+
+
+def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False) -> SdkFacts:
+    """The facts of an SDK. ``headers`` are the paths below include/QNN to look for;
+    ``asks_library`` loads libQnnHtp.so in a separate process for its API version.
+    """
+    if not root.is_dir():
+        return SdkFacts(root, is_directory=False)
+    identity, fault = SdkIdentity(), ""
+    try:
+        identity = read_sdk_yaml(root)
+    except UnfitError as error:
+        fault = error.why
+    parts = dict(API_PART.findall(read_text(root / API_HEADER)))
+    names = ("MAJOR", "MINOR", "PATCH")
+    places = ("lib/*", "lib/*/*signed", "bin/*")  # such as lib/hexagon-v75/unsigned
+    found = [path for place in places for path in root.glob(place) if path.is_dir()]
+    return SdkFacts(
+        root,
+        is_directory=True,
+        markers=tuple(name for name in MARKERS if (root / name).is_file()),
+        version=identity.version or None,
+        stamp=identity.stamp or None,
+        fault=fault,
+        directories=tuple(sorted(path.relative_to(root).as_posix() for path in found)),
+        headers=tuple(name for name in headers if (root / "include" / "QNN" / name).is_file()),
+        api_version=".".join(parts[name] for name in names) if set(names) <= parts.keys() else None,
+        **(ask_library(root / HOST_DIRECTORY) if asks_library else {}),
+    )
+
+
+def ask_library(directory: Path) -> dict[str, Any]:
+    """The core API version that libQnnHtp.so says it has, and where it reads socModel; nothing when
+    it cannot be loaded."""
+    variables = {**os.environ, "LD_LIBRARY_PATH": str(directory)}
+    words = [sys.executable, api_probe.__file__, str(directory / "libQnnHtp.so")]
+    try:
+        ended = run_process(words, env=variables, timeout_s=TIMEOUT_S, check=False)
+    except ToolError:
+        return {}
+    api = re.search(r"^api (\d+\.\d+\.\d+)$", ended.output, re.MULTILINE)
+    offset = re.search(r"^socModel ([1-9]\d*)$", ended.output, re.MULTILINE)
+    return {
+        "library_api": api[1] if api else None,
+        "soc_offset": int(offset[1]) if offset else None,
+    }
+
+
+REVISION = re.compile(r"^Pkg\.Revision\s*=\s*([\w.+-]+)", re.MULTILINE)
+TARGET = "aarch64-linux-android"
+
+
+def survey_ndk(root: Path, host_tag: str) -> NdkFacts:
+    """The facts of an NDK; its clang is run once."""
+    if not root.is_dir():
+        return NdkFacts(root, is_directory=False)
+    revision = REVISION.search(read_text(root / "source.properties"))
+    prebuilt = root / "toolchains" / "llvm" / "prebuilt"
+    clang = prebuilt / host_tag / "bin" / "clang++"
+    levels = prebuilt / host_tag / "sysroot" / "usr" / "lib" / TARGET
+    return NdkFacts(
+        root,
+        is_directory=True,
+        revision=revision[1] if revision else None,
+        has_toolchain_file=(root / "build" / "cmake" / "android.toolchain.cmake").is_file(),
+        host_tags=tuple(sorted(path.name for path in prebuilt.glob("*") if path.is_dir())),
+        clang=ask_version("clang++", clang) if clang.exists() else None,
+        api_levels=tuple(sorted(int(p.name) for p in levels.glob("*") if p.name.isdecimal())),
+    )
+
+
+STATES = {"-": "missing", "+": "moved", "U": "moved", " ": "ok"}
+FLATCC_OUTPUTS = ("bin/flatcc", "bin/flatcc_d", "lib/libflatccrt.a", "lib/libflatccrt_d.a")
+ARCHIVE = b"!<arch>\n"
+MAX_BYTES = 64 << 20
+MAX_VERSION = 40
+
+
+def survey_checkout(root: Path) -> CheckoutFacts:
+    """The facts of a checkout; git is asked twice, nothing is written."""
+    if not root.is_dir():
+        return CheckoutFacts(root, is_directory=False)
+    commit, status = None, ""
+    with suppress(ToolError):
+        commit = read_commit(root)
+        status = ask_git(root, "submodule", "status", "--recursive").decode("utf-8", "replace")
+    outputs = [root / "third-party" / "flatcc" / path for path in FLATCC_OUTPUTS]
+    return CheckoutFacts(
+        root,
+        is_directory=True,
+        is_git=commit is not None,
+        commit=commit,
+        submodules=tuple(_look_again(root, row) for row in _parse_status(status)),
+        leftovers=tuple((str(path), _machine_of(path)) for path in outputs if path.is_file()),
+        has_adaptor=bool(find_adaptors(str(root))),
+        version=read_text(root / "version.txt").strip()[:MAX_VERSION],
+    )
+
+
+def _parse_status(output: str) -> Iterator[SubmoduleFacts]:
+    """Lines such as ``-896db5... third-party/flatcc`` or `` 896db5... path (v0.6)``."""
+    for line in output.splitlines():
+        state = STATES.get(line[:1])
+        commit, _, rest = line[1:].partition(" ")
+        if state and len(commit) in (40, 64):
+            path = rest.rsplit(" (", 1)[0] if rest.endswith(")") else rest
+            yield SubmoduleFacts(path, state, commit)
+
+
+def _look_again(root: Path, module: SubmoduleFacts) -> SubmoduleFacts:
+    """For git a submodule without `git submodule init` is missing, even if its files are there, as
+    in a mirror's copy. Its commit is compared if it has one."""
+    place = root / module.path
+    if module.state != "missing" or not has_files(place):
+        return module
+    with suppress(ToolError):
+        if (place / ".git").exists() and (commit := read_commit(place)) != module.commit:
+            return replace(module, state="moved", commit=commit)
+    return replace(module, state="ok")
+
+
+def _machine_of(path: Path) -> str:
+    """The machine of an ELF file, or of the first ELF member of an archive (.a)."""
+    from provisioning.elf.reader import parse_headers
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES)
+        at = data.find(b"\x7fELF") if data.startswith(ARCHIVE) else 0
+        return MACHINE_NAMES.get(parse_headers(data[at:]).machine, "unknown")
+    except (OSError, ValueError):
+        return "unknown"

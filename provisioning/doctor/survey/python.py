@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -61,30 +60,24 @@ def _describe(said: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFa
     fitting = [path for path in adaptors if path.endswith(said["tag"])]
     adaptor = read_file((Path(fitting[0]).name, Path(fitting[0]))) if fitting else None
     built = read_overlay(Path(said["executorch"]).parent) if said["executorch"] else None
+    headers = ""
+    if adaptor and adaptor.elf:
+        with suppress(OSError):
+            headers = find_headers_version(adaptor.path)
+    own: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in said.items()
+        if name != "asked"
+    }
     return PythonFacts(
-        executable=said["executable"] or sys.executable,
-        version=tuple(said["version"]),
-        tag=said["tag"],
-        distributions=said["distributions"],
-        modules=said["modules"],
-        executorch=said["executorch"],
-        installed=said["installed"],
-        pth=tuple(said["pth"]),
-        adaptors=adaptors,
+        **own,
         adaptor=adaptor,
         lacking=tuple(_lacking(adaptor, variables)) if adaptor else (),
-        flatc=said["flatc"],
         unmet=tuple(_unmet(said["asked"], ".".join(map(str, said["version"])))),
-        headers=_read_headers(adaptor) if adaptor and adaptor.elf else "",
+        headers=headers,
         checkout=built.executorch if built else "",
         built_with=built.sdk if built else "",
     )
-
-
-def _read_headers(adaptor: FileFacts) -> str:
-    with suppress(OSError):
-        return find_headers_version(adaptor.path)
-    return ""
 
 
 def _lacking(file: FileFacts, variables: Mapping[str, str]) -> Iterator[str]:

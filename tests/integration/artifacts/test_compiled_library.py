@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.artifacts.environment import Environment, locate_profile, provision_profile
-from provisioning.artifacts.provision_many import provision_artifacts
+from provisioning.artifacts.provision import provision_artifacts
 from provisioning.artifacts.selection import parse_selection
 from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("executorch", reason="the executorch wheel is not installed here")
 
 from ci.builds.deliver import find_package, make_overlay, recall_proof, remember_proof, run_proof
-from ci.builds.place import Place
+from ci.builds.plan import Place
 from ci.builds.targets import find_target
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ci.builds.artifacts import Judged, judge_artifact, publish_artifacts
-from ci.builds.place import Place
+from ci.builds.plan import Place
 from ci.builds.targets import Artifact
 from provisioning.doctor.policies import elf_policy
 

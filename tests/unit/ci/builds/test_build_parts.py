@@ -16,8 +16,7 @@ from ci.builds import checkout
 from ci.builds.artifacts import collect_artifacts
 from ci.builds.builder import CacheCounts, read_counts
 from ci.builds.checkout import check_lpai, list_names, unneeded_submodules, wanted_submodules
-from ci.builds.place import Place
-from ci.builds.plan import BuildPlan, BuildRequest, Kit, make_plan
+from ci.builds.plan import BuildPlan, BuildRequest, Kit, Place, make_plan
 from ci.builds.record import HOST_LIBRARY, find_lowering_sdk
 from ci.builds.steps import Output, _run_step, explain_failure
 from ci.builds.targets import Artifact, CompilerChoice, fill_placeholders, find_target, read_targets

@@ -21,7 +21,7 @@ from ci.builds.deliver import (
     remember_proof,
     run_proof,
 )
-from ci.builds.place import Place
+from ci.builds.plan import Place
 from ci.builds.targets import find_target
 from provisioning.errors import FailedError, UnfitError
 

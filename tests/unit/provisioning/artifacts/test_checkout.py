@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.artifacts.provision_many import describe_fetch
+from provisioning.artifacts.provision import describe_fetch
 from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.artifacts.sources.git import _Checkout
 from provisioning.console.progress import Progress

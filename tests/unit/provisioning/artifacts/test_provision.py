@@ -39,9 +39,9 @@ from provisioning.artifacts.provision import (
     check_adopted,
     check_lock,
     find_differences,
+    provision_artifacts,
     trusted_tree,
 )
-from provisioning.artifacts.provision_many import provision_artifacts
 from provisioning.artifacts.selection import all_requests, stored_requests, unreadable_trees
 from provisioning.artifacts.sources import ArtifactRequest, Options, substitute
 from provisioning.artifacts.sources.local import read_version

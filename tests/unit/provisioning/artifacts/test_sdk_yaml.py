@@ -11,7 +11,7 @@ from ci.__main__ import VERBS
 from ci.signing.inputs import find_sdk_version
 from provisioning.artifacts.sources.local import SdkIdentity, read_sdk_yaml, read_version
 from provisioning.console.command import run_command
-from provisioning.doctor.survey.installations import survey_sdk
+from provisioning.doctor.survey.host import survey_sdk
 from provisioning.errors import ExitCode, UnfitError
 from provisioning.manifest.reader import read_toolchain
 

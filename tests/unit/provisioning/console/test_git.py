@@ -13,7 +13,7 @@ from provisioning.console.git import (
     read_commit,
     run_git,
 )
-from provisioning.doctor.survey.installations import survey_checkout
+from provisioning.doctor.survey.host import survey_checkout
 from provisioning.errors import ToolError
 from tests.stand_ins.environments import git
 

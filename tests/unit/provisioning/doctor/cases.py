@@ -20,10 +20,9 @@ from provisioning.doctor.checks.device import RPC, Device, Staging
 from provisioning.doctor.checks.elf import Placed
 from provisioning.doctor.checks.files import Need
 from provisioning.doctor.checks.host import Tool
-from provisioning.doctor.checks.pairs import Adaptor
 from provisioning.doctor.checks.python import Interpreter
 from provisioning.doctor.checks.registry import Case, Subjects
-from provisioning.doctor.checks.sdk import Sdk
+from provisioning.doctor.checks.sdk import Adaptor, Sdk
 from provisioning.doctor.checks.variables import Runtime, Variables
 from provisioning.doctor.examine import SUBJECTS
 from provisioning.doctor.facts import (

@@ -16,10 +16,9 @@ from provisioning.doctor.checks.device import DEVICES, STAGINGS
 from provisioning.doctor.checks.elf import judge
 from provisioning.doctor.checks.files import Group, Need, find_groups, find_needs, judge_group
 from provisioning.doctor.checks.host import see_missing_library
-from provisioning.doctor.checks.pairs import ADAPTOR, Adaptor, find_executorch
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import Case, Finding, Seen, Severity, Subjects, seen
-from provisioning.doctor.checks.sdk import SDK, Sdk, see_no_root
+from provisioning.doctor.checks.sdk import ADAPTOR, SDK, Adaptor, Sdk, find_executorch, see_no_root
 from provisioning.doctor.checks.variables import (
     RUNTIMES,
     VARIABLES,

@@ -13,8 +13,15 @@ import pytest
 from provisioning.doctor.facts import SubmoduleFacts
 from provisioning.doctor.survey import device_probe, host
 from provisioning.doctor.survey.environment import survey_variables
-from provisioning.doctor.survey.host import ask_version, survey_devices, survey_host, survey_tools
-from provisioning.doctor.survey.installations import survey_checkout, survey_ndk, survey_sdk
+from provisioning.doctor.survey.host import (
+    ask_version,
+    survey_checkout,
+    survey_devices,
+    survey_host,
+    survey_ndk,
+    survey_sdk,
+    survey_tools,
+)
 from provisioning.doctor.survey.python import survey_python, try_device
 from provisioning.doctor.survey.tree import FactsCache, survey_tree
 from provisioning.elf import loader
