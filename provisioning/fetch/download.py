@@ -19,7 +19,7 @@ from provisioning.console.progress import Bar, Progress
 from provisioning.console.user_files import KINDS
 from provisioning.errors import DownloadError, IntegrityError, UnfitError
 from provisioning.fetch.client import Client
-from provisioning.fetch.part_file import PartFile, Watch, ignore_growth
+from provisioning.fetch.part_file import PartFile
 from provisioning.fetch.ranges import MIN_FILE_BYTES, Spread, is_worth_it, split_spans
 from provisioning.fetch.transfer import (
     BusyError,
@@ -68,22 +68,20 @@ def fetch_file(
     progress: Progress,
     *,
     policy: TransferPolicy | None = None,
-    watch: Watch = ignore_growth,
     judge: Judge = accept_any,
 ) -> str:
     """Bring ``target`` from the first of ``urls`` that gives the pinned bytes.
 
     ``target`` appears by one rename, complete and checked. What came before a failure is
-    kept and resumed by the next call. ``file://`` URLs are read from disk. ``watch`` is given
-    of the part file and how many bytes it has; 0 when it begins anew. ``judge`` looks at a whole
-    file before it counts, and raises IntegrityError for one that cannot be what is wanted: that URL
-    is tried again if a small body or one of unknown length came, then the next one.
+    kept and resumed by the next call. ``file://`` URLs are read from disk. ``judge`` looks at a
+    whole file before it counts, and raises IntegrityError for one that cannot be what is wanted:
+    that URL is tried again if a small body or one of unknown length came, then the next one.
 
     Returns the file's SHA-256. Raises IntegrityError when bytes came that are not the pinned
     ones and no other URL had them, DownloadError when none came, OSError when the disk refuses.
     """
     chosen = policy or TransferPolicy.from_environment()
-    options = _FetchOptions(progress, chosen, target.name, watch, judge)
+    options = _FetchOptions(progress, chosen, target.name, judge)
     target.parent.mkdir(parents=True, exist_ok=True)
     failures: list[tuple[str, PermanentError]] = []
     busy: list[str] = []
@@ -118,7 +116,7 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> str
 
     A power cut may have zeroed what an earlier process wrote.
     """
-    part = PartFile(target, url, options.watch)
+    part = PartFile(target, url)
     with closing(part), options.progress.bar(f"{target.name}:", pin.size_bytes) as bar:
         bar.done = part.size
         try:
@@ -185,7 +183,6 @@ class _FetchOptions:
     progress: Progress
     policy: TransferPolicy
     label: str
-    watch: Watch
     judge: Judge
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from provisioning.fetch.transfer import redact_url, usable_validator
@@ -13,11 +12,6 @@ from provisioning.files import hash_stream, open_own
 
 PAGE_SHOWN = 160
 MAX_RECORD_BYTES = 4096
-Watch = Callable[[Path, int], None]
-
-
-def ignore_growth(path: Path, size: int) -> None:
-    """The ``watch`` of those who wait for the whole file."""
 
 
 def open_part(path: Path) -> int:
@@ -32,8 +26,7 @@ def open_part(path: Path) -> int:
 class PartFile:
     """The bytes that came from one URL so far, with their running hash and their validator."""
 
-    def __init__(self, target: Path, url: str, watch: Watch = ignore_growth) -> None:
-        self.watch = watch
+    def __init__(self, target: Path, url: str) -> None:
         suffix = hashlib.sha256(redact_url(url).encode()).hexdigest()[:8]  # signatures change
         self.path = target.with_name(f".{target.name}.{suffix}.part")
         self.record = self.path.with_suffix(".json")
@@ -59,7 +52,6 @@ class PartFile:
             hash_stream(file, self.digest)
             self.size = file.tell()
         self.was_resumed = self.size > 0
-        self.watch(self.path, self.size)
 
     def restart(self, validator: str = "") -> None:
         """Remove the existing bytes; the next ones have this validator."""
@@ -73,7 +65,6 @@ class PartFile:
         with open(open_part(self.record), "wb") as file:
             file.truncate()
             file.write(json.dumps({"validator": validator}).encode())
-        self.watch(self.path, 0)
 
     def append(self, data: bytes) -> None:
         """Write and hash the next bytes. Raises OSError."""
@@ -84,7 +75,6 @@ class PartFile:
             view, at = view[count:], at + count
         self.digest.update(data)
         self.size = at
-        self.watch(self.path, at)
 
     def start_of(self) -> str:
         """The first characters, for a message that shows what was served."""

@@ -6,7 +6,6 @@ What is locked and already in another published tree is not fetched again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +25,8 @@ from provisioning.artifacts.sources import (
     require_version,
     substitute,
 )
-from provisioning.artifacts.sources.pipeline import (
+from provisioning.artifacts.sources.unpacking import (
     judge_archive,
-    read_ahead,
     select_members,
     unpack_file,
     unpack_members,
@@ -36,7 +34,6 @@ from provisioning.artifacts.sources.pipeline import (
 from provisioning.console.progress import Progress
 from provisioning.errors import IntegrityError, UsageError
 from provisioning.fetch.download import accept_any, fetch_file, mirror_urls
-from provisioning.fetch.part_file import Watch, ignore_growth
 from provisioning.fetch.ranges import CostlyError, Span, open_remote
 from provisioning.fetch.transfer import MismatchError, PermanentError, redact_url
 from provisioning.manifest.releases import ArchiveRelease, FileRelease
@@ -55,7 +52,9 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
     if reused:
         paths = {entry.path for entry in job.locked} - {entry.path for entry in reused}
         left = replace(job, only=frozenset(paths))
-    entries = _fetch_parts(left) or fetch_whole(left)
+    entries = _fetch_parts(left)
+    if not entries:
+        entries = unpack_file(obtain_archive(job.request, job.store, job.progress), left)
     return tuple(sorted([*reused, *entries], key=lambda entry: entry.path))
 
 
@@ -108,24 +107,6 @@ def rename_release(old: F, version: str) -> F:
     text = substitute(msgspec.json.encode(old).decode(), {old.version: version})
     new = msgspec.json.decode(text, type=type(old))
     return msgspec.structs.replace(new, sha256="", size_bytes=0)
-
-
-def fetch_whole(job: FillJob) -> tuple[TreeEntry, ...]:
-    """Unpack the whole archive, while it comes where that can be done."""
-    request, store = job.request, job.store
-    release = request.release_as(ArchiveRelease)
-    urls = archive_urls(release)
-    kept = (store.downloads / release.filename).is_file()
-    is_remote = bool(urls) and urls[0].startswith("http") and not request.options.offline
-    pipeline = None
-    if is_remote and job.only is None and not kept and not is_tarball(release.filename):
-        pipeline = read_ahead(urls[0], job)
-    if pipeline is None:
-        return unpack_file(obtain_archive(request, store, job.progress), job)
-    with closing(pipeline):
-        archive = obtain_archive(request, store, job.progress, pipeline.watch)
-        entries = pipeline.finish(archive)
-    return unpack_file(archive, job) if entries is None else entries
 
 
 def reuse_published(job: FillJob) -> list[TreeEntry]:
@@ -203,15 +184,13 @@ def archive_urls(release: ArchiveRelease) -> list[str]:
     return [*mirror_urls(release.filename, release.sha256), *own, *release.mirrors]
 
 
-def obtain_archive(
-    request: ArtifactRequest, store: Store, progress: Progress, watch: Watch = ignore_growth
-) -> Path:
+def obtain_archive(request: ArtifactRequest, store: Store, progress: Progress) -> Path:
     """The verified archive in downloads/. Raises as obtain_file does."""
     release = request.release_as(ArchiveRelease)
     urls, pin = archive_urls(release), pin_of(release)
 
     def fetch(target: Path) -> None:
         judge = accept_any if pin.sha256 else partial(judge_archive, request=request)
-        fetch_file(urls, target, pin, progress, watch=watch, judge=judge)
+        fetch_file(urls, target, pin, progress, judge=judge)
 
     return obtain_file(request, store, progress, fetch)

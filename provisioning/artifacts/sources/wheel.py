@@ -28,7 +28,7 @@ from provisioning.artifacts.sources import (
     obtain_file,
     pin_of,
 )
-from provisioning.artifacts.sources.pipeline import select_members, unpack_file
+from provisioning.artifacts.sources.unpacking import select_members, unpack_file
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build

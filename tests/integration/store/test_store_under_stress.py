@@ -33,7 +33,7 @@ MODULES = (
     "provisioning.__main__",
     "provisioning.verbs.fetch",
     "provisioning.artifacts.sources.archive",
-    "provisioning.artifacts.sources.pipeline",
+    "provisioning.artifacts.sources.unpacking",
     "provisioning.fetch.ranges",
     "provisioning.fetch.ranges",
     "requests",

@@ -9,7 +9,6 @@ import shutil
 import stat
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ import msgspec
 import pytest
 
 from provisioning.archives.layout import Member
-from provisioning.archives.zipfiles import FileSource, read_directory
 from provisioning.artifacts.consent import make_lock
 from provisioning.artifacts.lockfile import project_lock_path
 from provisioning.artifacts.sources import (
@@ -29,7 +27,6 @@ from provisioning.artifacts.sources import (
     wheel,
 )
 from provisioning.artifacts.sources.archive import archive_urls, member_spans
-from provisioning.artifacts.sources.pipeline import Pipeline
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.fetch.download import Pin
@@ -111,9 +108,9 @@ def check_files(root: Path, *names: str) -> None:
         assert (root / name).read_bytes() == FILES[name]
 
 
-def test_a_whole_archive_comes_while_it_is_unpacked(store: Store, server: BadServer) -> None:
+def test_a_whole_archive_is_asked_for_once(store: Store, server: BadServer) -> None:
     check_files(fetch(store), *FILES)
-    assert [asked.range.partition("-")[0] for asked in server.requests] == ["bytes=", ""]
+    assert [asked.range for asked in server.requests] == [""]
 
 
 def test_locked_parts_come_alone_and_never_offline(store: Store, server: BadServer) -> None:
@@ -151,68 +148,6 @@ def test_what_was_left_of_parts_is_not_in_the_tree(
     assert len(server.files["other.zip"]) == len(server.files["good.zip"])
     describe(tmp_path, server, "other.zip", "good.zip")
     check_files(fetch(store, "libraries"), "lib/one", "lib/two", "lib/z")
-
-
-def read_members(path: Path) -> list[Member]:
-    with closing(FileSource(path)) as source:
-        return read_directory(source)
-
-
-def make_job(store: Store, tmp_path: Path) -> FillJob:
-    (tmp_path / "root").mkdir()
-    return FillJob(ask().pinned(store), tmp_path / "root", store, Progress())
-
-
-def test_a_file_that_began_anew_or_is_another_spoils_what_was_unpacked(
-    store: Store, tmp_path: Path
-) -> None:
-    path = tmp_path / "good.zip"
-    members = read_members(path)
-    for watched, is_good in (
-        ([(path, 0), (path, 900), (path, 900), (path, 5000)], True),
-        ([(path, 900), (path, 899)], False),
-        ([(path, 900), (path, 0)], False),
-        ([(path, 900), (tmp_path / "other", 901)], False),
-    ):
-        shutil.rmtree(tmp_path / "root", ignore_errors=True)
-        pipeline = Pipeline(make_job(store, tmp_path), members)
-        pipeline.prepare()
-        for at, size in watched:
-            pipeline.watch(at, size)
-        assert pipeline.spoilt != is_good
-        found = pipeline.finish(path)
-        assert (found is not None) == is_good
-        pipeline.close()
-
-
-def test_what_was_unpacked_belongs_to_the_directory_that_was_read_ahead(
-    store: Store, tmp_path: Path
-) -> None:
-    path = tmp_path / "good.zip"
-    members = read_members(path)
-    pack(tmp_path / "more.zip", FILES | {"more": b"x"})
-    pipeline = Pipeline(make_job(store, tmp_path), members)
-    pipeline.prepare()
-    pipeline.watch(path, path.stat().st_size)
-    assert pipeline.finish(tmp_path / "more.zip") is None
-    pipeline.close()
-
-
-def test_a_member_is_unpacked_when_its_last_byte_is_there(store: Store, tmp_path: Path) -> None:
-    path = tmp_path / "good.zip"
-    members = read_members(path)
-    pipeline = Pipeline(make_job(store, tmp_path), members)
-    pipeline.prepare()
-    ends = [member.offset for member in members[1:]]
-    for end, before, after in zip(ends, (4, 3, 2), (3, 2, 1), strict=True):
-        pipeline.watch(path, end - 1)
-        assert len(pipeline.waiting) == before
-        pipeline.watch(path, end)
-        assert len(pipeline.waiting) == after
-    pipeline.watch(path, path.stat().st_size)
-    assert len(pipeline.waiting) == 1  # the last waits for the whole file
-    assert pipeline.finish(path) is not None
-    pipeline.close()
 
 
 def test_the_users_mirror_is_asked_first(

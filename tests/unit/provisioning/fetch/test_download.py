@@ -272,22 +272,6 @@ def test_a_failure_keeps_what_came_and_nothing_where_nothing_came(
     assert len(names_in(tmp_path)) == 2
 
 
-def test_watchers_are_told_of_each_growth(server: BadServer, tmp_path: Path) -> None:
-    server.files["a"] = DATA
-    sizes: list[int] = []
-    fetch_file(
-        [server.url("a")],
-        tmp_path / "a.zip",
-        PIN,
-        Progress(),
-        policy=QUICK,
-        watch=lambda path, size: sizes.append(size),
-    )
-    assert sizes[0] == 0
-    assert sizes[-1] == len(DATA)
-    assert sizes == sorted(sizes)
-
-
 @pytest.mark.parametrize("make", [Path.as_uri, str, lambda path: path.as_uri().replace("a", "%61")])
 def test_a_file_of_this_machine_is_copied(tmp_path: Path, make: Callable[[Path], str]) -> None:
     source = tmp_path / "from here"

@@ -1,0 +1,111 @@
+"""A downloaded archive judged and unpacked, and its tree completed as the manifest says."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from provisioning.archives.layout import (
+    FileWriter,
+    Member,
+    check_members,
+    find_dangling,
+    make_links,
+    make_parents,
+    place_members,
+    unsafe,
+)
+from provisioning.archives.tarballs import extract_tar, is_tarball, read_members
+from provisioning.archives.zipfiles import (
+    ByteSource,
+    FileSource,
+    extract_members,
+    read_directory,
+)
+from provisioning.artifacts.sources import ArtifactRequest, FillJob
+from provisioning.manifest.releases import FileRelease
+from provisioning.store.tree import TreeEntry
+
+LEAST_SHARE = 10_000  # an archive has at least this part of the bytes that it may have
+
+
+def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
+    """Extract a downloaded archive and complete the tree. Raises IntegrityError, OSError."""
+    request = job.request
+    if is_tarball(path.name):
+        job.progress.step(f"{request.label}: unpacking {path.name}")
+        limits, whole = request.limits(), not request.release.pin
+        entries, links = extract_tar(path, job.root, request.layout(), limits, whole=whole)
+        return complete_tree(job, entries, links, path.name)
+    with closing(FileSource(path)) as source:
+        return unpack_members(source, select_members(source, job), job)
+
+
+def judge_archive(path: Path, request: ArtifactRequest) -> None:
+    """Raise IntegrityError unless a file of which no hash is known can be the archive: it is whole,
+    within its limits, no stub, and holds something that the manifest wants."""
+    name, limits = request.release_as(FileRelease).filename, request.limits()
+    if is_tarball(name):
+        members = read_members(path, name, limits)
+    else:
+        with closing(FileSource(path)) as source:
+            members = read_directory(source)
+    check_members(name, members, limits)
+    total = sum(member.size for member in members)
+    if not any(place_members(members, request.layout())):
+        raise unsafe(name, "it contains nothing that the manifest wants")
+    if total < limits.unpacked_bytes // LEAST_SHARE:
+        raise unsafe(name, f"it unpacks to {total} bytes, a stub of what the manifest expects")
+
+
+def select_members(source: ByteSource, job: FillJob) -> list[tuple[str, Member]]:
+    """The wanted members of a ZIP with their new paths, after all of it was judged."""
+    members = read_directory(source)
+    check_members(source.name, members, job.request.limits())
+    placed = place_members(members, job.request.layout())
+    return [pair for pair in placed if job.wants(pair[0])]
+
+
+def unpack_members(
+    source: ByteSource, placed: list[tuple[str, Member]], job: FillJob
+) -> tuple[TreeEntry, ...]:
+    """Extract these members of a ZIP and complete the tree."""
+    request = job.request
+    total = sum(member.size for _, member in placed)
+    job.store.check_space(total, f"{request.label} unpacked")
+    with job.progress.bar(f"{request.label}: unpacking", total) as bar:
+        entries, links = extract_members(source, job.root, placed, bar.advance)
+    return complete_tree(job, entries, links, source.name)
+
+
+def complete_tree(
+    job: FillJob, entries: list[TreeEntry], links: dict[str, str], archive: str
+) -> tuple[TreeEntry, ...]:
+    """Add the archive's links, and the links and small files that the manifest describes.
+
+    Where only a part is wanted, a link to another part is left out.
+    """
+    layout, release = job.request.layout(), job.request.release
+    if not entries and not links and job.only is None:
+        raise unsafe(archive, "it contains nothing that the manifest wants")
+    for path, text in release.write.items():
+        if layout.wants(path) and job.wants(path):
+            data = text.lstrip("\n").encode()
+            make_parents(job.root, [path])
+            with closing(FileWriter(job.root, path, path, len(data))) as writer:
+                writer.write(data)
+                entries.append(writer.finish(0o444))
+    own = {path: end for path, end in release.links.items() if layout.wants(path)}
+    wanted = {**links, **{path: end for path, end in own.items() if job.wants(path)}}
+    lock = job.request.lock.files if job.request.lock and job.only is not None else ()
+    present = [*(entry.path for entry in entries), *(entry.path for entry in lock)]
+    if not layout.takes_all:
+        left_out = find_dangling(wanted, present)
+        if left_out:
+            job.progress.step(
+                f"{job.request.label}: left out, since they lead to files that are not wanted: "
+                + ", ".join(left_out)
+            )
+        wanted = {path: end for path, end in wanted.items() if path not in left_out}
+    entries += make_links(job.root, wanted, archive, present)
+    return tuple(sorted(entries, key=lambda entry: entry.path))
