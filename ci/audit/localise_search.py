@@ -214,15 +214,9 @@ class Search:
         return list({one.operator: one for one in halves}.values())
 
     def find_first(self, exposed: Iterable[Departure]) -> Operator | None:
-        """Return the first operator that is wrong although all that it reads is right."""
+        """Return the first operator that is wrong: all that it reads is right."""
         wrong = {one.operator for one in exposed if one.wrong}
-        before: set[str] = set()
-        for name, one in self.operators.items():
-            if name in wrong and not before & set(one.inputs):
-                return one
-            if name in wrong or before & set(one.inputs):
-                before.add(name)
-        return None
+        return next((one for name, one in self.operators.items() if name in wrong), None)
 
     def choose_start(self, whole: Cut, trial: Trial, first: Operator | None) -> Cut:
         """Return the part to begin with: a suspect that is wrong, what leads to the first wrong
