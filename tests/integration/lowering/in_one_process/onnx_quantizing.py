@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,43 @@ def test_every_weight_has_the_type_that_its_scheme_names(
     names = {onnx.TensorProto.DataType.Name(one) for one in found.values()}
     assert names == {wanted}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx", "quantized.onnx"]
+
+
+def read_scales(path: Path) -> dict[str, Any]:
+    """The scales by which a quantized model's constants are dequantized, and their types."""
+    graph = onnx.load(path).graph
+    known = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+    return {
+        node.input[0]: (known[node.input[1]], known[node.input[0]].dtype)
+        for node in graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in known
+    }
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_kernel_has_a_scale_per_channel_if_its_scheme_says_so(
+    tmp_path: Path, scheme: Scheme
+) -> None:
+    quantize_file(write_net(tmp_path / "net.onnx"), tmp_path / "quantized.onnx", scheme, INPUTS)
+    scales = [
+        one.size for name, (one, _) in read_scales(tmp_path / "quantized.onnx").items()
+        if name.startswith("kernel")
+    ]  # fmt: skip
+    assert scales == [4 if scheme.recipe.per_channel else 1]
+
+
+@pytest.mark.parametrize("scheme", [one for one in SCHEMES if one.recipe.per_channel])
+def test_the_scale_of_a_layer_norm_is_unsigned_and_has_one_step(
+    tmp_path: Path, scheme: Scheme
+) -> None:
+    weights = [constant("gain", np.arange(1, 7)), constant("bias", np.zeros(6))]
+    node = helper.make_node("LayerNormalization", ["x", "gain", "bias"], ["y"], axis=-1)
+    ends = [tensor("x", (1, 2, 6, 6))], [tensor("y", (1, 2, 6, 6))]
+    path = write_model(tmp_path / "net.onnx", [node], *ends, weights)
+    quantize_file(path, tmp_path / "quantized.onnx", scheme, INPUTS)
+    found = read_scales(tmp_path / "quantized.onnx")
+    ((scale, kind),) = [one for name, one in found.items() if name.startswith("gain")]
+    assert (scale.size, kind) == (1, np.uint8)
 
 
 def test_constants_change_nothing_of_what_is_computed(tmp_path: Path) -> None:

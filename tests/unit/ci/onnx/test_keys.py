@@ -21,7 +21,9 @@ from ci.onnx.target import HTP, SAVER_LIBRARY
 from tests.qnn_provider.models import write_relu
 
 
-def test_whatever_decides_about_a_context_is_in_its_key(tmp_path: Path) -> None:
+def test_whatever_decides_about_a_context_is_in_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = (str(write_relu(tmp_path / f"{name}.onnx")) for name in ("one", "two"))
     (tmp_path / "two.onnx").write_bytes(Path(second).read_bytes() + b"\x1a\x00")
     spec = CaseSpec("one.onnx", Scheme.U8, "SM8650", Source(first))
@@ -38,12 +40,15 @@ def test_whatever_decides_about_a_context_is_in_its_key(tmp_path: Path) -> None:
         (replace(engine, embed=False), spec),
         (replace(engine, saver=True), spec),
         (replace(engine, direct=True), spec),
+        (engine, replace(spec, layers=True)),
     ]
     keys = [one.key(case) for one, case in pairs]
     assert len(set(keys)) == len(keys)
     assert engine.key(spec) == keys[0]
     # Where QNN lies decides nothing; its digest is in the toolchain.
     assert replace(engine, sdk=Path("/elsewhere")).key(spec) == keys[0]
+    monkeypatch.setattr("ci.models.numerics.NUMERICS", "computed otherwise")
+    assert engine.key(spec) not in keys
 
 
 class Compiling:

@@ -95,6 +95,7 @@ WRONG = [
     ({"soc_model": "57,"}, {}, "a whole number from 0 on"),
     ({"device_id": "1"}, {}, "allowed: 0"),
     ({"op_packages": "a:b"}, {}, "MyOp:libMyOps.so:MyOpsInterfaceProvider"),
+    ({"op_packages": "a:b:c,"}, {}, "MyOp:libMyOps.so:MyOpsInterfaceProvider"),
     ({"num_graph_prepare_threads": "0"}, {}, "a whole number from 1 on"),
     ({"backend_path": "QnnHtp"}, {}, "a library, libQnnHtp.so"),
     # one with another

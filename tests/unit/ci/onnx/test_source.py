@@ -235,3 +235,22 @@ def test_a_float_model_has_the_ports_of_the_quantized_one(tmp_path: Path) -> Non
     assert caught.value.fix
     with pytest.raises(UsageError, match="for a model that is quantized already"):
         read_float(tmp_path / "net.onnx", plain)
+
+
+def test_files_next_to_a_model_are_not_read_if_its_policy_gives_all_data(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", count(5))
+    (tmp_path / "net.npz").write_bytes(b"not an archive")
+    given = str(tmp_path / "x.npy")
+    assert len(load(tmp_path, calibration=given, inputs=given).evaluation) == 5
+    with pytest.raises(UsageError):
+        load(tmp_path, inputs=given)
+
+
+def test_weights_in_another_file_are_part_of_what_a_model_is(tmp_path: Path) -> None:
+    load(tmp_path)
+    model, weights = onnx.load(tmp_path / "net.onnx"), tmp_path / "weights.bin"
+    digests = set()
+    for content in (b"one", b"two"):
+        weights.write_bytes(content)
+        digests.add(from_file(tmp_path / "net.onnx", model, [weights]).digest)
+    assert len(digests) == 2
