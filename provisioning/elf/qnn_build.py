@@ -68,9 +68,13 @@ def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild |
     """The first whole version in ``data``; with ``partial`` else a product version or a stamp."""
     if whole := search_whole(data, 0, len(data)):
         return whole
-    if partial and (found := PRODUCT.search(data, 0, min(len(data), MAX_SEARCH_BYTES))):
+    end = min(len(data), MAX_SEARCH_BYTES) if partial else 0
+    if found := PRODUCT.search(data, 0, end):
         return QnnBuild(found[1].decode(), None, found.group().decode())
-    return _only_stamp(data) if partial else None
+    for stamp in STAMP.finditer(data, 0, end):
+        if stamp.start() and data[stamp.start() - 1] == 0:
+            return QnnBuild(None, stamp[1].decode(), stamp.group()[:-1].decode())
+    return None
 
 
 def search_whole(data: View, start: int, end: int) -> QnnBuild | None:
@@ -81,13 +85,6 @@ def search_whole(data: View, start: int, end: int) -> QnnBuild | None:
         return None
     version, stamp = (part.decode() for part in found.groups())
     return QnnBuild(version, stamp, found.group().decode())
-
-
-def _only_stamp(data: bytes | mmap.mmap) -> QnnBuild | None:
-    for found in STAMP.finditer(data, 0, min(len(data), MAX_SEARCH_BYTES)):
-        if found.start() and data[found.start() - 1] == 0:
-            return QnnBuild(None, found[1].decode(), found.group()[:-1].decode())
-    return None
 
 
 def find_headers_version(path: Path) -> str:

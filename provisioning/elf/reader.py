@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from elftools.common.exceptions import ELFError
 from elftools.common.utils import struct_parse
@@ -83,13 +83,13 @@ class HeadersTruncatedError(ValueError):
     """A structure lies outside the file."""
 
 
-def read_elf(path: Path) -> ElfFacts:
-    """Read the facts of ``path``. Raises ElfError, and nothing else, for a file that is not fit."""
+@contextmanager
+def _open_elf(path: Path) -> Iterator[BinaryIO]:
+    """The file, if it begins as ELF does. Raises ElfError for all that its reading raises."""
     try:
         with path.open("rb") as file:
             _refuse_other_formats(path, file.read(HEAD_BYTES))
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                return _Elf(path, mapped).facts()
+            yield file
     except OSError as error:
         raise ElfError(path, Defect.UNREADABLE, error.strerror or str(error)) from error
     except HeadersTruncatedError as error:
@@ -98,23 +98,26 @@ def read_elf(path: Path) -> ElfFacts:
         raise ElfError(path, Defect.CORRUPT, str(error)) from error
 
 
+def read_elf(path: Path) -> ElfFacts:
+    """Read the facts of ``path``. Raises ElfError, and nothing else, for a file that is not fit."""
+    with (
+        _open_elf(path) as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+    ):
+        return _Elf(path, mapped).facts()
+
+
 def read_exports(path: Path) -> frozenset[str]:
     """Return the names that a library defines for others, which its section headers lead to; none
     without these. Raises ElfError."""
-    try:
-        with path.open("rb") as file:
-            _refuse_other_formats(path, file.read(HEAD_BYTES))
-            table = ELFFile(file).get_section_by_name(".dynsym")
-            found = islice(table.iter_symbols() if table else (), MAX_SYMBOLS)
-            return frozenset(
-                one.name
-                for one in found
-                if one["st_shndx"] != "SHN_UNDEF" and one["st_info"]["bind"] != "STB_LOCAL"
-            )
-    except OSError as error:
-        raise ElfError(path, Defect.UNREADABLE, error.strerror or str(error)) from error
-    except (ELFError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise ElfError(path, Defect.CORRUPT, str(error)) from error
+    with _open_elf(path) as file:
+        table = ELFFile(file).get_section_by_name(".dynsym")
+        found = islice(table.iter_symbols() if table else (), MAX_SYMBOLS)
+        return frozenset(
+            one.name
+            for one in found
+            if one["st_shndx"] != "SHN_UNDEF" and one["st_info"]["bind"] != "STB_LOCAL"
+        )
 
 
 def parse_headers(data: bytes) -> ElfHeaders:
@@ -165,15 +168,10 @@ class _Elf:
         if self.size_bytes < 64:
             raise HeadersTruncatedError("a header has 52 or 64 bytes")
         self.bits, self.little_endian = _identify(self.map[:6])
-        basic = _basic_structs(self.bits, self.little_endian)
+        basic = _make_structs(self.bits, self.little_endian)
         self.head = struct_parse(basic.Elf_Ehdr, self.stream, 0)
-        self.structs = _all_structs(
-            self.bits,
-            self.little_endian,
-            self.head["e_type"],
-            self.head["e_machine"],
-            self.head["e_ident"]["EI_OSABI"],
-        )
+        kind = (self.head["e_type"], self.head["e_machine"], self.head["e_ident"]["EI_OSABI"])
+        self.structs = _make_structs(self.bits, self.little_endian, *kind)
         self.heads = tuple(self._program_headers())
         self.loads = [head for head in self.heads if head.type == PT_LOAD]
 
@@ -379,20 +377,15 @@ def _identify(start: bytes) -> tuple[int, bool]:
 
 
 # To make the structures takes longer than to parse a file's headers with them, and they depend on
-# nothing else. The limits bound what files with arbitrary numbers leave in memory.
-@lru_cache(maxsize=4)
-def _basic_structs(bits: int, little_endian: bool) -> Any:
+# nothing else. The limit bounds what files with arbitrary numbers leave in memory.
+@lru_cache(maxsize=36)
+def _make_structs(bits: int, little_endian: bool, *kind: str | int) -> Any:
+    """``kind``: e_type, e_machine and EI_OSABI, by name where they have one; without, the structs
+    of an ELF header alone."""
     structs = ELFStructs(little_endian, bits)
     structs.create_basic_structs()
-    return structs
-
-
-@lru_cache(maxsize=32)
-def _all_structs(bits: int, little_endian: bool, *kind: str | int) -> Any:
-    """``kind``: e_type, e_machine and EI_OSABI, by name where they have one."""
-    structs = ELFStructs(little_endian, bits)
-    structs.create_basic_structs()
-    structs.create_advanced_structs(*kind)
+    if kind:
+        structs.create_advanced_structs(*kind)
     return structs
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from io import FileIO
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -187,38 +186,29 @@ class _FetchOptions:
 
 
 def _read_local(url: str, part: PartFile, pin: Pin, bar: Bar) -> None:
-    parts = urlsplit(url)
-    part.restart()
-    with closing(_open_local(Path(unquote(parts.path) if parts.scheme else url), pin)) as file:
-        while data := file.read(READ_BYTES):
-            part.append(data)
-            bar.advance(len(data))
-
-
-def _open_local(path: Path, pin: Pin) -> FileIO:
-    """Open a file of this machine. Raises PermanentError for a pipe or a device, which may have no
+    """Copy a file of this machine. Raises PermanentError for a pipe or a device, which may have no
     end, MismatchError for one of another size."""
+    parts = urlsplit(url)
+    path = Path(unquote(parts.path) if parts.scheme else url)
+    part.restart()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         raise PermanentError(getattr(error, "strerror", "") or str(error)) from error
-    state = os.fstat(descriptor)
     try:
-        _check_local(state, pin)
-    except PermanentError:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            raise PermanentError(f"it is {KINDS.get(stat.S_IFMT(state.st_mode), 'not a file')}")
+        if pin.size_bytes:
+            check_pin(state.st_size, pin.sha256, pin)
+        elif state.st_size > pin.most_bytes > 0:
+            why = f"it has {state.st_size} bytes, {pin.most_bytes} at most are expected"
+            raise PermanentError(why)
+        while data := os.read(descriptor, READ_BYTES):
+            part.append(data)
+            bar.advance(len(data))
+    finally:
         os.close(descriptor)
-        raise
-    return FileIO(descriptor)
-
-
-def _check_local(state: os.stat_result, pin: Pin) -> None:
-    if not stat.S_ISREG(state.st_mode):
-        raise PermanentError(f"it is {KINDS.get(stat.S_IFMT(state.st_mode), 'not a file')}")
-    if pin.size_bytes:
-        check_pin(state.st_size, pin.sha256, pin)
-    elif state.st_size > pin.most_bytes > 0:
-        why = f"it has {state.st_size} bytes, {pin.most_bytes} at most are expected"
-        raise PermanentError(why)
 
 
 def _judge(part: PartFile, options: _FetchOptions, *, is_sized: bool) -> None:
