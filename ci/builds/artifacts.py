@@ -59,7 +59,9 @@ def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, .
     for row in plan.target.artifacts:
         if (row.extra and row.extra not in request.extras) or request.turns_off(row.option):
             continue
-        paths = [_find_stripped(plan, path) for path in _find_built(plan, row)]
+        built = _find_built(plan, row)
+        stripped = {path.name: path for path in plan.place.stripped.glob("*") if path.is_file()}
+        paths = [stripped.get(path.name, path) for path in built]
         if not paths and not row.optional:
             raise FailedError(
                 f"{plan.target.name}: the build succeeded but left no {row.path}",
@@ -74,11 +76,6 @@ def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, .
 
 def _find_built(plan: BuildPlan, row: Artifact) -> list[Path]:
     return sorted(path for path in plan.place.root.glob(row.path) if path.is_file())
-
-
-def _find_stripped(plan: BuildPlan, path: Path) -> Path:
-    stripped = plan.place.stripped / path.name
-    return stripped if stripped.is_file() else path
 
 
 def split_symbols(plan: BuildPlan) -> None:

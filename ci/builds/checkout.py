@@ -60,7 +60,10 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     compilers = {
         kind: resolve_compilers(kind, roots, environment.variables) for kind in target.toolchains
     }
-    values = {**_fill_values(environment), **soc}
+    names = {item.name.replace("-", "_"): item for item in environment.artifacts}
+    values = {f"{name}_root": str(item.root) for name, item in names.items()}
+    values |= {f"{name}_version": item.version for name, item in names.items()}
+    values |= soc
     values |= {"python": str(request.python), "python_version": f"{tag} {version}"}
     exported = {
         name: environment.variables[name] for name in EXPORTED & environment.variables.keys()
@@ -87,13 +90,6 @@ def check_fitness(environment: Environment, request: BuildRequest, progress: Pro
             soc=request.soc,
             progress=progress,
         ).require()
-
-
-def _fill_values(environment: Environment) -> dict[str, str]:
-    """{qnn_sdk_root}, {qnn_sdk_version} and the like, two for each artifact of the profile."""
-    names = {item.name.replace("-", "_"): item for item in environment.artifacts}
-    roots = {f"{name}_root": str(item.root) for name, item in names.items()}
-    return {**roots, **{f"{name}_version": item.version for name, item in names.items()}}
 
 
 def describe_soc(request: BuildRequest) -> dict[str, str]:

@@ -264,12 +264,6 @@ def name_directories(place: Place, known: Mapping[str, str]) -> dict[str, str]:
     return rows
 
 
-def _map_prefixes(place: Place, known: Mapping[str, str]) -> str:
-    """Compiler flags that keep this machine's directories out of the objects."""
-    rows = name_directories(place, known).items()
-    return shlex.join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows)
-
-
 def _plan_stage(
     stage: Stage, base: Mapping[str, str], request: BuildRequest, known: Mapping[str, str]
 ) -> StagePlan:
@@ -277,7 +271,12 @@ def _plan_stage(
     for extra in sorted(request.extras):
         wanted.update(stage.extra_options.get(extra, {}))
         targets += stage.extra_targets.get(extra, ())
-    filled = {name: _spell(value, known) for name, value in wanted.items()}
+    filled = {
+        name: ("ON" if value else "OFF")
+        if isinstance(value, bool)
+        else fill_placeholders(value, known)
+        for name, value in wanted.items()
+    }
     options = {**base, **filled, **request.defines}
     return StagePlan(
         stage.name,
@@ -290,12 +289,6 @@ def _plan_stage(
     )
 
 
-def _spell(value: str | bool, known: Mapping[str, str]) -> str:
-    if isinstance(value, bool):
-        return "ON" if value else "OFF"
-    return fill_placeholders(value, known)
-
-
 def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[str, str]:
     """What the tools see: none of the caller's CFLAGS or LD_LIBRARY_PATH.
 
@@ -303,7 +296,9 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
     (every_project.cmake adds them where such a file drops them); flags and launcher so reach the
     projects too that a project builds for this machine.
     """
-    tools, flags = kit.tools, _map_prefixes(place, known)
+    rows = name_directories(place, known).items()  # kept out of the objects
+    flags = shlex.join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows)
+    tools = kit.tools
     kept = {
         name: value
         for name, value in os.environ.items()

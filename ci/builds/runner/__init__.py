@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -38,7 +39,9 @@ def prepare_runner(target: Target, request: BuildRequest, _: Progress) -> BuildJ
     """
     sdk = find_wheel_sdk()
     place = find_place(target.name, SOURCES, str(sdk))
-    values = {"wheel_root": str(sdk), "executorch_version": _read_version()}
+    values = {"wheel_root": str(sdk), "executorch_version": "unknown"}
+    with suppress(PackageNotFoundError):
+        values["executorch_version"] = version("executorch")
     kit = Kit(find_tools(), {target.toolchain: resolve_compilers(target.toolchain)}, values)
     plan = make_plan(target, request, SOURCES, place, kit)
     return BuildJob(plan, request, {part: sdk / part for part in SDK_PARTS}, NOT_SOURCES)
@@ -55,10 +58,3 @@ def ensure_wheel_runner(progress: Progress) -> Path:
         faults = [str(fault) for one in result.artifacts for fault in one.errors]
         raise FailedError("the C++ runner was built but violates its policy", why="\n".join(faults))
     return result.place.artifacts / PROGRAM
-
-
-def _read_version() -> str:
-    try:
-        return version("executorch")
-    except PackageNotFoundError:
-        return "unknown"
