@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ci.__main__ import main
 from ci.cases.cache import read_artifact
 from ci.cases.engine import INPUTS, Program, RunError, Sets
 from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
@@ -35,7 +34,6 @@ from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.doctor.survey.programs import read_program
-from provisioning.errors import ExitCode
 from provisioning.files import scratch_directory
 from provisioning.store.store import store_home
 from tests.bench.emulator import make_home
@@ -237,14 +235,7 @@ print(bytes([7] * 32) in left(), flush=True)
         ("hang", "did not end within 4 s"),
         ("die", "was killed by SIGSEGV"),
         ("exit", "exited with 134"),
-        ("short", "output_0_0.raw has"),
-        ("long", "output_0_0.raw has 258 bytes, 256 are wanted"),
         ("missing", "output_1_0.raw was not written"),
-        ("link", "output_0_0.raw is a link"),
-        ("second name", "output_0_0.raw is a second name of another file"),
-        ("pipe", "output_0_0.raw is not a regular file"),
-        ("directory", "output_0_0.raw is not a regular file"),
-        ("extra", "output_0_9.raw was written, which is not an output"),
         ("overwrite", "not faithful: "),
     ],
 )
@@ -298,7 +289,6 @@ def test_a_change_beside_a_users_model_lowers_it_again(
     ("body", "words"),
     [
         ("x * 0.0001", "near zero"),
-        ("torch.ones_like(x) + 0 * x", "constant"),
         ("undefined_name(x)", "NameError"),
         ("torch.special.bessel_j0(x) + x * scale", "special_bessel_j0.default: No node visitor"),
         ("torch.special.bessel_j0(x) + x + scale", "unsupported [my.py:7]"),
@@ -307,8 +297,6 @@ def test_a_change_beside_a_users_model_lowers_it_again(
             "take amax and argmax [my.py:7]",
         ),
         ("torch.nn.functional.max_pool2d(x.view(1, 2, 4, 4), 2)", "F.max_pool2d(x, 2, 2)"),
-        ("torch.sum(x, 1, keepdim=True) * 0 + torch.arange(1.0, 17.0)", "same for every input"),
-        ("torch.log(x * scale)", "the reference proves nothing: output 0 of the float32 model"),
     ],
 )
 def test_a_model_that_proves_nothing_or_stays_on_the_cpu_fails(
@@ -370,15 +358,6 @@ def test_a_wrong_factory_fails_its_case_and_no_other(
     assert case.status is Status.FAILED
     assert words in case.reason
     assert run_case("mlp", Scheme.FP16).case.status is Status.PASSED
-
-
-def test_a_factory_that_a_file_lacks_ends_before_anything_is_lowered(
-    users_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["test-emulator", "--model", f"{users_model}:factry"]) == ExitCode.USAGE
-    told = capsys.readouterr().err
-    assert "write my.py:factory" in told
-    assert "1/4" not in told
 
 
 def test_a_refusal_is_unsupported_only_where_the_policy_knows_it(
@@ -454,20 +433,6 @@ def test_a_pool_never_runs_in_another_ones_environment(
 ) -> None:
     with pytest.raises(RuntimeError, match="another fork server"):
         Pool({**os.environ, "QNN_CI_MANIFESTS": "/elsewhere"}, tmp_path, ())
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--soc", "SM865O"),
-        ("--jobs", "0"),
-        ("--timeout-s", "-1"),
-        ("--model", "nowhere.py:make"),
-    ],
-)
-def test_wrong_arguments_are_usage_errors(tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert main(["test-emulator", "--reports", str(tmp_path), *words]) == ExitCode.USAGE
-    assert not (tmp_path / "test_emulator" / "report.json").exists()
 
 
 def test_an_empty_store_and_no_index_end_with_4(tmp_path: Path) -> None:

@@ -282,6 +282,11 @@ def make_pipe(file: Path) -> None:
     os.mkfifo(file)
 
 
+def make_directory(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -291,6 +296,7 @@ def make_pipe(file: Path) -> None:
         (link_to_a_twin, "output_3_2.raw is a link"),
         (share_with_a_twin, "output_3_2.raw is a second name of another file"),
         (make_pipe, "output_3_2.raw is not a regular file"),
+        (make_directory, "output_3_2.raw is not a regular file"),
         (lambda file: file.with_name("output_0_3.raw").touch(), "output_0_3.raw was written, wh"),
         (lambda file: file.with_name(".hidden").mkdir(), ".hidden was written, which is not an"),
     ],
@@ -577,26 +583,6 @@ def test_references_that_prove_nothing_fail_before_and_after_the_cache(tmp_path:
     assert runner.calls == ["open", "run"]
 
 
-def test_an_override_of_a_model_and_scheme_is_for_them_alone(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[4] / "manifests/policies/emulator.toml").read_text()
-    text += """
-[[override]]
-model = "mlp"
-scheme = "8a8w"
-reason = "a test"
-limits = { min_sqnr_db = 1.0, min_cosine = 0.5 }
-"""
-    (tmp_path / "mine.toml").write_text(text)
-    policy = read_emulator_policy(tmp_path / "mine.toml")
-    own = policy.limits_of("mlp", Scheme.A8W8)
-    assert (own.model, own.min_sqnr_db, own.reason) == ("mlp", 1.0, "a test")
-    assert own.min_sqnr_db_quantized is None
-    for model, scheme in (("mlp", Scheme.FP16), ("resnet", Scheme.A8W8)):
-        other = policy.limits_of(model, scheme)
-        assert (other.model, other.scheme) == ("*", scheme.value)
-        assert other.min_sqnr_db != 1.0
-
-
 def test_every_field_of_limits_reaches_the_gate() -> None:
     policy = read_emulator_policy()
     for scheme, limits in policy.schemes.items():
@@ -817,17 +803,6 @@ def test_a_program_that_cannot_run_here_is_lowered_and_left_near_the_report(
         assert f"qnn/{SPEC.slug}" in case.reason
 
 
-def test_a_row_names_its_case_and_what_was_made(tmp_path: Path) -> None:
-    spec = replace(SPEC, soc="SM8750")
-    case = run_case(tmp_path, make_engine(), echo(RIGHT), spec=spec).case
-    assert (case.model, case.scheme, case.soc) == ("mlp", "8a8w", "SM8750")
-    assert (case.runner, case.inputs, case.made_inputs, case.choices) == ("echo", 4, "", "")
-    assert (case.delegated_nodes, case.fallback_nodes, case.partitions) == (3, 0, 1)
-    assert (case.fallback_ops, case.qnn_ops, case.log_tail) == ((), (), "")
-    assert (case.lower_s is not None, case.run_s is not None) == (True, True)
-    assert case.predicted_sqnr_db is not None
-
-
 def test_everything_that_is_known_is_in_the_row() -> None:
     """Each with its own value, so that none stands for another."""
     digests = {name: name[0] * 64 for name in ("weights", "calibration")}
@@ -971,12 +946,6 @@ def test_a_departure_is_nowhere_where_no_layer_is_known() -> None:
     assert "right up to last, wrong" in describe_departure(
         SimpleNamespace(outputs=[wrong, SimpleNamespace(fails=lambda _: False)]), ("last",)
     )
-
-
-def test_a_run_that_failed_tells_why_and_whether_its_process_was_fresh() -> None:
-    error = RunError("was killed", used=True)
-    assert (str(error), error.used) == ("was killed", True)
-    assert not RunError("was killed").used
 
 
 @dataclass

@@ -9,10 +9,9 @@ import pytest
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
-from ci.models.schemes import ONNX, Scheme
+from ci.models.schemes import Scheme
 from ci.models.source_lines import find_factory, find_places, find_suite_model, is_installed
 from ci.models.suite import SUITE
-from ci.models.user_models import ModelEntry
 from ci.report.schema import Place
 from provisioning.errors import ManifestError, UsageError
 
@@ -120,16 +119,6 @@ def test_a_users_model_is_taken_by_its_path(tmp_path: Path) -> None:
     assert "/" not in case.slug
 
 
-def test_an_onnx_file_is_a_model_of_its_lane_alone(tmp_path: Path) -> None:
-    file = tmp_path / "net.onnx"
-    file.touch()
-    (case, *_) = select_cases({}, SOCS, models=[str(file)], lane=ONNX)
-    assert (case.model, case.reference, case.is_file) == (str(file), str(file), True)
-    for given in ({"models": [str(file)]}, {"entries": {"net": ModelEntry(str(file))}}):
-        with pytest.raises(UsageError, match=r"net(\.onnx)? is an ONNX model"):
-            select_cases({}, SOCS, **given)  # type: ignore[arg-type]
-
-
 def test_a_users_model_may_be_relative_to_where_nox_was_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,16 +203,24 @@ def test_a_scheme_without_limits_is_an_error(tmp_path: Path) -> None:
         policy.limits_of("mlp", Scheme.A8W8)
 
 
-def test_an_override_needs_a_reason_and_wins(tmp_path: Path) -> None:
+def test_an_override_of_a_model_and_scheme_is_for_them_alone_and_needs_a_reason(
+    tmp_path: Path,
+) -> None:
     text = (
         "[reference]\nmin_rms = 0.1\nmin_spread = 0.1\n"
-        '[schemes.fp16]\nmin_sqnr_db = 40\nmin_cosine = 0.9\n[suite]\nmlp = ["fp16"]\n'
+        "[schemes.fp16]\nmin_sqnr_db = 40\nmin_cosine = 0.9\n[schemes.8a8w]\nmin_sqnr_db = 20\n"
         '[[override]]\nmodel = "mlp"\nscheme = "fp16"\n{}'
-        "[override.limits]\nmin_sqnr_db = 30\nmin_cosine = 0.9\n"
+        "[override.limits]\nmin_sqnr_db = 30\n"
     )
     file = tmp_path / "mine.toml"
     file.write_text(text.format('reason = "a short accumulator"\n'))
-    assert read_emulator_policy(file).limits_of("mlp", Scheme.FP16).min_sqnr_db == 30
+    policy = read_emulator_policy(file)
+    own = policy.limits_of("mlp", Scheme.FP16)
+    assert (own.model, own.min_sqnr_db, own.reason) == ("mlp", 30, "a short accumulator")
+    assert own.min_cosine is None
+    for model, scheme, db in (("mlp", Scheme.A8W8, 20), ("resnet", Scheme.FP16, 40)):
+        other = policy.limits_of(model, scheme)
+        assert (other.model, other.scheme, other.min_sqnr_db) == ("*", scheme.value, db)
     file.write_text(text.format(""))
     with pytest.raises(ManifestError, match="reason"):
         read_emulator_policy(file)

@@ -11,6 +11,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import select_cases
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.models.suite import SUITE
+from ci.models.user_models import ModelEntry
 from ci.onnx.target import choose_options
 from ci.report.schema import Case, Report, Status
 from ci.verbs.lanes.comparison import TWINS, compare_lanes
@@ -31,6 +32,7 @@ def test_the_schemes_of_a_pair_have_the_same_bits() -> None:
         name_bits(one): name_bits(one) for one in TWINS
     }
     assert {*TWINS} == {*ONNX.schemes} - {Scheme.ASIS}
+    assert {*TWINS.values()} <= {*EXECUTORCH.schemes}
 
 
 def report_of(*cases: Case) -> Report:
@@ -75,13 +77,6 @@ def test_cases_of_the_same_bits_stand_side_by_side() -> None:
     assert compare_lanes(executorch, report_of()) == "No case is in both reports.\n"
 
 
-def test_every_scheme_of_the_lane_has_a_twin_of_its_activations() -> None:
-    assert {*TWINS, Scheme.ASIS} == {*ONNX.schemes}
-    for scheme, twin in TWINS.items():
-        assert twin in EXECUTORCH.schemes
-        assert scheme.recipe.activation_bits == twin.recipe.activation_bits
-
-
 def test_the_lanes_suite_is_large_enough() -> None:
     policy = read_emulator_policy(lane="onnx")
     cases = select_cases(policy.suite, SOCS, lane=ONNX)
@@ -95,9 +90,12 @@ def test_an_onnx_file_is_a_model_of_this_lane_alone(tmp_path: Path) -> None:
     file.write_bytes(b"")
     cases = select_cases({}, SOCS, models=[str(file)], lane=ONNX)
     assert [one.scheme for one in cases] == [Scheme.FP16, Scheme.U8, Scheme.U16A8W]
-    assert {one.source.reference for one in cases} == {str(file)}
-    with pytest.raises(UsageError, match="is an ONNX model"):
-        select_cases({}, SOCS, models=[str(file)])
+    assert {(one.model, one.reference, one.is_file) for one in cases} == {
+        (str(file), str(file), True)
+    }
+    for given in ({"models": [str(file)]}, {"entries": {"net": ModelEntry(str(file))}}):
+        with pytest.raises(UsageError, match=r"net(\.onnx)? is an ONNX model"):
+            select_cases({}, SOCS, **given)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no model"):
         select_cases({}, SOCS, models=[str(tmp_path / "gone.onnx")], lane=ONNX)
     with pytest.raises(UsageError, match="no scheme '8a8w'"):
