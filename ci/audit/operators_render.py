@@ -8,13 +8,12 @@ from ci.audit.operators import Audit, Audited, OperatorRow, group_refusals
 from ci.faults.match import KnownFault
 from ci.report.annotation import Annotation, Level
 from ci.report.columns import name_models
-from ci.report.github import escape_markdown
+from ci.report.github import render_sheets
 from ci.report.html import Sheet, SheetRow, render_tables
 from ci.report.schema import Status
 from ci.report.text import clean_log_line, count, show_bytes
 
 HEAD = ("model", "scheme", "SoC", "status", "on QNN", "parts", "border", "extra")
-MARKS = {Status.PASSED: "", Status.FAILED: ":x: ", Status.UNSUPPORTED: ":heavy_minus_sign: "}
 UNCOMPILED = "what QNN's compiler refuses after this, only a lowering shows"
 
 
@@ -119,34 +118,18 @@ def summarize(audit: Audit) -> str:
 
 def render_summary(audit: Audit) -> str:
     """Return the same as Markdown."""
-    rows = [
-        "| " + " | ".join(HEAD) + " |",
-        "|" + " --- |" * len(HEAD),
-        *(
-            "| " + " | ".join([escape_markdown(one) for one in row]) + " |"
-            for row in make_rows(audit)
-        ),
-    ]
-    lines = [f"## operator audit: {escape_markdown(summarize(audit))}", "", *rows, ""]
-    groups = group_refusals(audit.cases)
-    if groups:
-        lines += ["| on the CPU | where | why | what to do |", "| --- | --- | --- | --- |"]
-    for (model, op, file, line), found in groups.items():
-        why = "; ".join(f"{where}: {reason}" for reason, where in _group_reasons(found))
-        fixes = "; ".join(dict.fromkeys(one.fix for _, one in found if one.fix))
-        cells = (op, f"{file}:{line}" if file else model, why, fixes)
-        lines.append("| " + " | ".join(escape_markdown(one) for one in cells) + " |")
-    if faults := group_faults(audit):
-        lines += ["", "| known fault | where | what is seen | what to do |"]
-        lines.append("| --- | --- | --- | --- |")
-    for (_, one), where in faults.items():
-        cells = (f"{one.fault}: {one.calls}", f"{one.place}, {where}", one.seen, one.fix)
-        lines.append("| " + " | ".join(escape_markdown(one) for one in cells) + " |")
-    return "".join(f"{line}\n" for line in lines)
+    return render_sheets(f"operator audit: {summarize(audit)}", make_sheets(audit))
 
 
 def render_html(audit: Audit) -> str:
     """Return the same as a page."""
+    tools = ", ".join(f"{one.name} {one.version}" for one in audit.toolchain)
+    notes = [summarize(audit), tools, UNCOMPILED, audit.command]
+    return render_tables("Operator audit", [one for one in notes if one], make_sheets(audit))
+
+
+def make_sheets(audit: Audit) -> list[Sheet]:
+    """Return the tables of cases, of what stays on the CPU, and of known faults."""
     rows = zip(make_rows(audit), audit.cases, strict=True)
     sheets = [
         Sheet(
@@ -182,9 +165,7 @@ def render_html(audit: Audit) -> str:
     if faults:
         heads = ("fault", "line", "where", "operators", "what is seen", "what to do")
         sheets.append(Sheet("Known faults", "Patterns that the graph has", heads, faults))
-    tools = ", ".join(f"{one.name} {one.version}" for one in audit.toolchain)
-    notes = [summarize(audit), tools, UNCOMPILED, audit.command]
-    return render_tables("Operator audit", [one for one in notes if one], sheets)
+    return sheets
 
 
 def make_annotations(audit: Audit) -> list[Annotation]:

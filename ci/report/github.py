@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ci.report.annotation import repeat_command
 from ci.report.columns import columns_of, find_margin
@@ -17,6 +18,9 @@ from ci.report.providers import detect_provider
 from ci.report.schema import Case, CaseName, Change, Report, Status
 from ci.report.text import clean_log_line, name_some, show_bytes, show_counts, show_decibels
 from provisioning.console.terminal import clean
+
+if TYPE_CHECKING:
+    from ci.report.html import Sheet
 
 ROWS = 200
 NAMES = 20
@@ -238,6 +242,17 @@ def _make_table(cases: tuple[Case, ...]) -> str:
     more = len(cases) - ROWS
     table = _render_table(head, rows, numbers=sum(column.number for column in columns))
     return f"{table}\n\n" + (f"and {more} more in report.json\n" if more > 0 else "")
+
+
+def render_sheets(title: str, sheets: Iterable[Sheet]) -> str:
+    """Return tables of what is not a report of cases."""
+    parts = [f"## {title}\n\n"]
+    for one in sheets:
+        rows = [
+            [escape_markdown(cell.replace("\n", "; ")) for cell in row.cells] for row in one.rows
+        ]
+        parts.append(f"### {one.title}\n\n{_render_table(one.head, rows, numbers=0)}\n\n")
+    return "".join(parts)
 
 
 def _name_cells(case: Case) -> list[str]:

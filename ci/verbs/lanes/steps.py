@@ -139,30 +139,18 @@ def take_steps(
     run: Callable[[Environment, ScratchPool], Report],
     phases: Phases,
     *,
-    offline: bool,
-    imports: Sequence[str],
-    choice: QnnChoice = USUAL,
-    backend: Backend = Backend.HTP,
     tolerated: Collection[str] = (),
     refuse: Callable[[Environment, Finding], Report] | None = None,
+    **more: Any,
 ) -> Report:
     """The four steps of a run, each said and timed: ``work`` says what ``run`` does, the third one.
 
-    ``imports`` are what the pool imports; that starts on what seems to be provisioned already,
-    unless ``choice`` names another QNN or adaptor than the usual. ``refuse`` makes the report of a
-    host that lacks the library of ``backend``. Findings of ``tolerated`` ids stop nothing, and mark
-    the report.
+    ``refuse`` makes the report of a host that lacks the library of the backend. Findings of
+    ``tolerated`` ids stop nothing, and mark the report. ``more`` is for enter_environment.
     """
     progress = phases.progress
     with enter_environment(
-        profile,
-        phases,
-        offline=offline,
-        imports=imports,
-        choice=choice,
-        backend=backend,
-        tolerated=tolerated,
-        may_lack=refuse is not None,
+        profile, phases, tolerated=tolerated, may_lack=refuse is not None, **more
     ) as (environment, scratch, verdict):
         if refuse and verdict.lacks:
             progress.step(f"3/4 nothing is lowered: {verdict.lacks.what}")
@@ -188,8 +176,11 @@ def enter_environment(
     may_lack: bool = False,
 ) -> Iterator[tuple[Environment, ScratchPool, Verdict]]:
     """Provision and check, the first two of the four steps, and have a pool in that environment.
-    With ``may_lack`` a host that lacks the library of ``backend`` is let through, and the verdict
-    has it."""
+
+    ``imports`` are what the pool imports; that starts on what seems to be provisioned already,
+    unless ``choice`` names another QNN or adaptor than the usual. With ``may_lack`` a host that
+    lacks the library of ``backend`` is let through, and the verdict has it.
+    """
     from ci.cases.pool import open_scratch_pool
     from ci.executorch.toolchain import find_on_path
     from provisioning.artifacts.environment import provision_profile

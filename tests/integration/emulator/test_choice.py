@@ -142,16 +142,6 @@ def test_no_overlay_names_the_one_command_that_builds_it(
     assert f"ci build aot --sdk {runtime}`" in said["fix"]
 
 
-def test_the_wheel_s_runner_does_not_go_with_an_overlay_and_says_so_first(
-    make_overlay: Make, capfd: pytest.CaptureFixture[str]
-) -> None:
-    words = ["--model", "mlp", "--runner", "cpp", "--adaptor", str(make_overlay())]
-    assert main(["test-emulator", *words]) == ExitCode.USAGE
-    told = capfd.readouterr().err
-    assert "--runner cpp does not go with an overlay" in told
-    assert "1/4" not in told
-
-
 @pytest.mark.nightly
 def test_a_runtime_whose_backend_is_the_wheel_s_is_judged_by_the_wheel_s_headers(
     make_overlay: Make, monkeypatch: pytest.MonkeyPatch
@@ -200,34 +190,6 @@ def test_the_report_tells_sdk_and_adaptor_and_the_keys_of_programs_hold_them(
     assert tools["operator-validation"]["version"] == "none"
     assert not report["cases"][0]["cached"]
     assert f"--adaptor {overlay}" in report["command"]
-
-
-@pytest.mark.nightly
-def test_programs_that_the_runner_just_built_does_not_load_are_told_first_and_last(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """As after ./nox -s build_android, of an older ExecuTorch on an older SDK."""
-    identity = {"executorch_version": "1.4.1", "qnn_sdk_version": "2.37.0.250724"}
-    rows = {"builds": [{"identity": identity, "lowers_with": ""}]}
-    (tmp_path / "build_android").mkdir()
-    (tmp_path / "build_android/artifacts.json").write_text(json.dumps(rows))
-    monkeypatch.setenv("QNN_CI_FINISHED", "build_android")
-    words = ["--model", "mlp", "--scheme", "fp16", "--reports", str(tmp_path), "--strict"]
-    assert main(["test-emulator", *words]) == ExitCode.ENVIRONMENT
-    heard = capfd.readouterr()
-    report = json.loads((tmp_path / "test_emulator/report.json").read_text())
-    first, last = heard.err.splitlines()[0], heard.out.splitlines()[-1]
-    for told in (first, last, *report["remarks"][-1:]):
-        assert all(part in told for part in ("1.4.1", "2.37", "1.5.1", "does not load"))
-    assert report["summary"]["passed"] == 1
-
-
-def test_another_executorch_is_not_lowered_with_here(capfd: pytest.CaptureFixture[str]) -> None:
-    told = refuse(capfd, "--executorch", "1.4.1")
-    assert "1.5.1 is installed" in told["what"]
-    assert "./nox -s" in told["fix"]
 
 
 def link_missing(source: str, target: str) -> str:

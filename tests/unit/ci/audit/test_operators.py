@@ -258,7 +258,7 @@ def test_a_known_fault_is_named_with_its_line_and_changes_no_verdict() -> None:
     assert "| fp16 on SM8650, SM8750" in text
     assert "  fix: expand the constant" in text
     assert "broadcast" in render_html(audit)
-    assert "| known fault |" in render_summary(audit)
+    assert "### Known faults\n\n| fault |" in render_summary(audit)
     (annotation,) = make_annotations(audit)
     assert (annotation.level, annotation.path, annotation.line) == (
         Level.WARNING,
