@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,19 @@ GARBAGE_SHARES = (0.02, 0.05, 0.1, 0.25)
 AUDIBLE = 1.1
 
 Random = np.random.Generator
-Maker = Callable[[Array, Random, Prediction, Threshold], Iterator[Array]]
+
+
+class Asked(NamedTuple):
+    """What a wrong output is made of: the right one, which the program was asked for, dice, the
+    noise that the program may have, and its limits."""
+
+    right: Array
+    random: Random
+    noise: Prediction
+    limits: Threshold
+
+
+Maker = Callable[[Asked], Iterator[Array]]
 
 
 def make_controls(
@@ -31,7 +44,7 @@ def make_controls(
     ``right`` is what the program was asked for, ``prediction`` the noise that it may have.
     """
     random = np.random.default_rng(CONTROL_SEED)
-    for wrong in MAKERS[kind](right.values, random, prediction, limits):
+    for wrong in MAKERS[kind](Asked(right.values, random, prediction, limits)):
         # Elements that are ties prove nothing, and so does an output that is right by chance.
         differs = ((wrong < right.low) | (wrong > right.high)).mean()
         least = 2 * (1 - (limits.min_equal_quantized or limits.min_equal or 1.0))
@@ -57,12 +70,6 @@ def is_rejected(
     return rejected, figures.sqnr_db if figures else None
 
 
-def _zeros(
-    right: Array, _random: Random, _noise: Prediction, _limits: Threshold
-) -> Iterator[Array]:
-    yield np.zeros_like(right)
-
-
 def _draw(right: Array, random: Random) -> Array:
     if not is_floating(right):
         low, high = int(right.min()), int(right.max())
@@ -71,36 +78,27 @@ def _draw(right: Array, random: Random) -> Array:
     return (random.standard_normal(right.shape) * rms).astype(right.dtype)
 
 
-def _noise(right: Array, random: Random, _noise: Prediction, _limits: Threshold) -> Iterator[Array]:
-    yield _draw(right, random)
-
-
-def _permuted(
-    right: Array, random: Random, _noise: Prediction, _limits: Threshold
-) -> Iterator[Array]:
+def _permute(asked: Asked) -> Iterator[Array]:
     """Elements in another order, across all input sets where an output has few."""
-    flat = right.reshape(-1)
+    flat, random = asked.right.reshape(-1), asked.random
     shift = 1 + int(random.integers(flat.size - 1)) if flat.size > 1 else 0
-    yield np.roll(flat[random.permutation(flat.size)], shift).reshape(right.shape)
+    yield np.roll(flat[random.permutation(flat.size)], shift).reshape(asked.right.shape)
 
 
-def _other_input(
-    right: Array, _random: Random, _noise: Prediction, _limits: Threshold
-) -> Iterator[Array]:
+def _give_other_input(asked: Asked) -> Iterator[Array]:
     """Each input set's outputs for another: the next, or one further on."""
-    for shift in range(1, len(right)):
-        yield np.roll(right, -shift, axis=0)
+    for shift in range(1, len(asked.right)):
+        yield np.roll(asked.right, -shift, axis=0)
 
 
-def _weakest_channel(
-    right: Array, _random: Random, noise: Prediction, limits: Threshold
-) -> Iterator[Array]:
+def _silence_channel(asked: Asked) -> Iterator[Array]:
     """The quietest channel that is louder than the error that it may have, zeroed."""
+    right = asked.right
     if not is_floating(right):
         return
     heard = [
         (float(rms), axis, number)
-        for axis, allowed in noise.allow_channels(limits.max_above_noise_db)
+        for axis, allowed in asked.noise.allow_channels(asked.limits.max_above_noise_db)
         for number, (rms, power) in enumerate(zip(channel_rms(right, axis), allowed, strict=True))
         if rms**2 > AUDIBLE * power
     ]
@@ -111,23 +109,20 @@ def _weakest_channel(
         yield wrong
 
 
-def _gain(right: Array, _random: Random, _noise: Prediction, _limits: Threshold) -> Iterator[Array]:
-    for gain in GAINS if is_floating(right) else ():
-        yield (right * gain).astype(right.dtype)
+def _scale(asked: Asked) -> Iterator[Array]:
+    for gain in GAINS if is_floating(asked.right) else ():
+        yield (asked.right * gain).astype(asked.right.dtype)
 
 
-def _plus_one(
-    right: Array, _random: Random, _noise: Prediction, _limits: Threshold
-) -> Iterator[Array]:
-    if not is_floating(right):
-        yield right + np.ones_like(right)
+def _add_one(asked: Asked) -> Iterator[Array]:
+    if not is_floating(asked.right):
+        yield asked.right + np.ones_like(asked.right)
 
 
-def _garbage_tail(
-    right: Array, random: Random, _noise: Prediction, _limits: Threshold
-) -> Iterator[Array]:
+def _spoil_tail(asked: Asked) -> Iterator[Array]:
     """The last part of each input set's output."""
-    garbage = _draw(right, random) if is_floating(right) else right + np.ones_like(right)
+    right = asked.right
+    garbage = _draw(right, asked.random) if is_floating(right) else right + np.ones_like(right)
     for share in GARBAGE_SHARES:
         wrong = right.copy()
         flat = wrong.reshape(len(wrong), -1)
@@ -137,12 +132,12 @@ def _garbage_tail(
 
 
 MAKERS: Mapping[ControlKind, Maker] = {
-    ControlKind.ZEROS: _zeros,
-    ControlKind.NOISE: _noise,
-    ControlKind.PERMUTED: _permuted,
-    ControlKind.OTHER_INPUT: _other_input,
-    ControlKind.WEAKEST_CHANNEL: _weakest_channel,
-    ControlKind.GAIN: _gain,
-    ControlKind.PLUS_ONE: _plus_one,
-    ControlKind.GARBAGE_TAIL: _garbage_tail,
+    ControlKind.ZEROS: lambda asked: iter([np.zeros_like(asked.right)]),
+    ControlKind.NOISE: lambda asked: iter([_draw(asked.right, asked.random)]),
+    ControlKind.PERMUTED: _permute,
+    ControlKind.OTHER_INPUT: _give_other_input,
+    ControlKind.WEAKEST_CHANNEL: _silence_channel,
+    ControlKind.GAIN: _scale,
+    ControlKind.PLUS_ONE: _add_one,
+    ControlKind.GARBAGE_TAIL: _spoil_tail,
 }

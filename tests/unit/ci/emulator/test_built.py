@@ -29,7 +29,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_builds(reports: Path, session: str, **identity: str) -> None:
-    rows = [{"identity": identity, "lowers_with": "/sdk", "target": "any"}]
+    before = {"identity": {**identity, "qnn_sdk_version": "1.1"}, "lowers_with": "/other"}
+    rows = [before, {"identity": identity, "lowers_with": "/sdk", "target": "any"}]
     (reports / session).mkdir(parents=True)
     (reports / session / "artifacts.json").write_text(json.dumps({"builds": rows}))
 
@@ -46,23 +47,25 @@ def test_only_what_this_call_built_counts(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("executorch", "sdk", "named", "expected"),
+    ("executorch", "sdk", "named", "variable", "expected"),
     [
-        ("1.5.1", "/sdk", "", "/sdk"),
-        ("1.5.1", "/sdk", "wheel", "wheel"),
-        ("1.4.1", "/sdk", "", ""),
-        ("1.5.1", "", "", ""),
+        ("1.5.1", "/sdk", "", "", "/sdk"),
+        ("1.5.1", "/sdk", "wheel", "", "wheel"),
+        ("1.5.1", "/sdk", "", "pinned", ""),
+        ("1.4.1", "/sdk", "", "", ""),
+        ("1.5.1", "", "", "", ""),
     ],
 )
 def test_the_sdk_of_the_build_is_taken_if_both_versions_are_its_own(
-    executorch: str, sdk: str, named: str, expected: str
+    monkeypatch: pytest.MonkeyPatch,
+    executorch: str,
+    sdk: str,
+    named: str,
+    variable: str,
+    expected: str,
 ) -> None:
+    monkeypatch.setenv("QNN_CI_SDK", variable)
     assert follow_build(Built("build_android", executorch, "2.37", sdk), named) == expected
-
-
-def test_a_variable_s_choice_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QNN_CI_SDK", "pinned")
-    assert follow_build(Built("build_android", "1.5.1", "2.37", "/sdk"), "") == ""
 
 
 @pytest.mark.parametrize(
@@ -85,19 +88,6 @@ def test_a_runner_loads_programs_of_its_own_executorch_and_of_no_newer_qnn(
     if not loads:
         assert f"QNN SDK {qnn}" in explain_apart(runtime)
         assert (f"--executorch {executorch}" in explain_apart(runtime)) is (executorch != "1.5.1")
-
-
-def test_the_last_build_of_a_session_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(built.FINISHED, "build_android")
-    rows = [
-        {"identity": {"executorch_version": one, "qnn_sdk_version": "2.40"}, "lowers_with": one}
-        for one in ("1.4.1", "1.5.1")
-    ]
-    (tmp_path / "build_android").mkdir()
-    (tmp_path / "build_android/artifacts.json").write_text(json.dumps({"builds": rows}))
-    assert find_built(tmp_path) == Built("build_android", "1.5.1", "2.40", "1.5.1")
 
 
 def test_the_sdk_of_the_build_is_named_if_nothing_else_is_apart() -> None:

@@ -21,23 +21,8 @@ from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
-from tests.stand_ins.reports import make_report
 
 TOOLS = (Tool(name="qnn-runtime", version="2.49.40"),)
-
-
-def test_a_library_replaced_in_an_adopted_installation_changes_the_keys(tmp_path: Path) -> None:
-    library = tmp_path / "lib/x86_64-linux-clang/libQnnHtp.so"
-    library.parent.mkdir(parents=True)
-    library.write_bytes(b"one")
-    sdk = Provisioned("qnn-runtime", "2.49.40", tmp_path, adopted=True)
-    environment = Environment("emulator", (sdk,), {})
-    before = name_toolchain(TOOLS, environment)
-    assert name_toolchain(TOOLS, environment) == before
-    library.write_bytes(b"another")
-    assert name_toolchain(TOOLS, environment) != before
-    (library.parent / "libQnnSystem.so").write_bytes(b"")
-    assert len(name_toolchain(TOOLS, environment)) == len(before) + 1
 
 
 def test_another_adaptor_on_pythonpath_changes_the_keys(
@@ -115,17 +100,9 @@ def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:
     passed = CaseResult(Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED))
     cut = session.make_report([passed], Phases(Progress(io.StringIO())))
     assert (cut.unjudged, cut.ok, cut.exit_code) == (2, False, ExitCode.INTERRUPTED)
+    assert "2 cases" in cut.verdict
     whole = session.make_report([passed] * 3, Phases(Progress(io.StringIO())))
-    assert (whole.unjudged, whole.ok) == (0, True)
-
-
-def test_a_report_that_was_cut_short_is_no_pass() -> None:
-    cases = [Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED)]
-    report = make_report(cases, toolchain=TOOLS)
-    assert (report.ok, report.exit_code) == (True, ExitCode.OK)
-    cut = msgspec.structs.replace(report, unjudged=3)
-    assert (cut.ok, cut.exit_code) == (False, ExitCode.INTERRUPTED)
-    assert "3 cases" in cut.verdict
+    assert (whole.unjudged, whole.ok, whole.exit_code) == (0, True, ExitCode.OK)
 
 
 def test_size_and_date_of_an_adopted_library_and_every_field_of_a_tool_are_in_the_keys(
@@ -138,7 +115,11 @@ def test_size_and_date_of_an_adopted_library_and_every_field_of_a_tool_are_in_th
     for content, date in ((b"one", 1), (b"two", 2), (b"three", 2)):
         library.write_bytes(content)
         os.utime(library, ns=(date, date))
-        keys.add(name_toolchain(TOOLS, environment))
+        before = name_toolchain(TOOLS, environment)
+        assert name_toolchain(TOOLS, environment) == before
+        keys.add(before)
+    (library.parent / "libQnnSystem.so").write_bytes(b"")
+    assert len(name_toolchain(TOOLS, environment)) == len(before) + 1
     (tool,) = TOOLS
     for fields in ({"name": "qnn"}, {"version": "2.50.0"}, {"sha256": "0" * 64}):
         keys.add(name_toolchain((msgspec.structs.replace(tool, **fields),), environment))
