@@ -122,8 +122,12 @@ class Graphs:
         right = record(self.float32, self.sets, nodes)
         reached: dict[str, float] = {}
         rows = []
-        inputs = [node for node in self.module.graph.nodes if node.op == "placeholder"]
-        for one in (*map(_describe_input, inputs), *self.describe()):
+        inputs = [
+            Operator(name=node.name, kind=f"input {node.name}", computes=False)
+            for node in self.module.graph.nodes
+            if node.op == "placeholder"
+        ]
+        for one in (*inputs, *self.describe()):
             name = one.name
             before = min((reached[x] for x in one.inputs if x in reached), default=EQUAL_DB)
             for node in filter(None, [name, read.get(name)]) if name in nodes else ():
@@ -204,7 +208,8 @@ def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -
     plain: Any = program.module(check_guards=False)
     live = _find_live(plain)
     for node in plain.graph.nodes:
-        written = node.all_input_nodes[:1] if _writes(node) else []
+        mutates = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+        written = node.all_input_nodes[:1] if mutates else []
         if all(one in live for one in written):
             continue
         raise UsageError(
@@ -224,11 +229,6 @@ def find_source(node: Node) -> Node:
 
 def _rounds(node: Node) -> bool:
     return name_operator(node) in ROUNDS
-
-
-def _writes(node: Node) -> bool:
-    """Return whether an operator writes into its first input."""
-    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
 
 def _find_live(module: GraphModule) -> set[Node]:
@@ -266,10 +266,6 @@ def _name_module(node: Node) -> str:
 def _added(row: Row) -> float:
     """The noise that is added, as a share of the signal's power."""
     return float(10 ** (-row.behind_db / 10) - 10 ** (-row.before_db / 10))
-
-
-def _describe_input(node: Node) -> Operator:
-    return Operator(name=node.name, kind=f"input {node.name}", computes=False)
 
 
 def record(

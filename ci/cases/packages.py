@@ -43,7 +43,8 @@ def _describe(package: str, parts: Iterable[str]) -> Iterator[str]:
             path, state = entry.path[len(str(parent)) + 1 :], entry.stat()
             digest, size = recorded.get(path, ("", ""))
             if size != str(state.st_size) or state.st_mtime_ns > written_ns:
-                digest = _hash_as_recorded(Path(entry.path))
+                raw = base64.urlsafe_b64encode(bytes.fromhex(hash_file(Path(entry.path))))
+                digest = f"sha256={raw.decode().rstrip('=')}"  # as RECORD has it
             yield f"{path}\0{digest}\n"
 
 
@@ -56,11 +57,6 @@ def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]]
     rows = (line.rsplit(",", 2) for line in found[-1].read_text(encoding="utf-8").splitlines())
     recorded = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3 and row[1]}
     return recorded, found[-1].stat().st_mtime_ns
-
-
-def _hash_as_recorded(path: Path) -> str:
-    raw = base64.urlsafe_b64encode(bytes.fromhex(hash_file(path)))
-    return f"sha256={raw.decode().rstrip('=')}"
 
 
 def _walk(top: Path) -> Iterator[os.DirEntry[str]]:

@@ -236,7 +236,11 @@ def annotated(
     )
     if choices.discard_nodes:
         quantizer.add_discard_nodes(choices.discard_nodes)
-        own.append(lambda module: names.extend(_name_calls(module)))
+        own.append(
+            lambda module: names.extend(
+                node.name for node in module.graph.nodes if node.op == "call_function"
+            )
+        )
     if choices.annotation:
         own.append(partial(call_function, choices.annotation, ANNOTATION))
     quantizer.add_custom_quant_annotations(own)
@@ -255,10 +259,6 @@ def annotated(
             raise UsageError(
                 f"discard_nodes: there is no {name}", fix=f"one of: {', '.join(names)}"
             )
-
-
-def _name_calls(module: GraphModule) -> Iterator[str]:
-    return (node.name for node in module.graph.nodes if node.op == "call_function")
 
 
 def _belongs(node: Node, part: Part, found: set[Part]) -> bool:

@@ -37,8 +37,14 @@ def describe_refusal(error: Exception, log: Path) -> str:
     """``QNN: ...``: the stage, the provider's own error lines and the exception that was made of
     them, whole. The traceback and all these lines go to a log next to ``log``."""
     cause = error.__cause__ if isinstance(error, StageError) else error
-    raised = str(cause) if isinstance(cause, QnnCiError) else _describe_cause(cause)
-    said = find_said(log.with_name(PROVIDER_LOG)) if str(error) == QNN else []
+    raised = str(cause)
+    if not isinstance(cause, QnnCiError):
+        raised = " ".join(f"{type(cause).__name__}: {cause}".split()).rstrip(":")
+    said: list[str] = []
+    provider = log.with_name(PROVIDER_LOG)
+    if str(error) == QNN and provider.is_file():
+        text = provider.read_text(encoding="utf-8", errors="replace")
+        said = list(dict.fromkeys(line.strip() for line in SAID.findall(text)))
     lines = [*traceback.format_exception(cause), *(f"{line}\n" for line in said)]
     log.with_name(TRACEBACK_LOG).write_text("".join(lines), encoding="utf-8")
     sys.stderr.write(f"refused by {error}: the traceback is in {TRACEBACK_LOG}\n")
@@ -46,13 +52,3 @@ def describe_refusal(error: Exception, log: Path) -> str:
     told = "; ".join([*(line for line in said[:MOST_SAID] if line not in raised), *more])
     described = f"{told} ({raised})" if told else raised
     return f"{error}: {described}" if isinstance(error, StageError) else described
-
-
-def _describe_cause(cause: BaseException | None) -> str:
-    return " ".join(f"{type(cause).__name__}: {cause}".split()).rstrip(":")
-
-
-def find_said(log: Path) -> list[str]:
-    """The error lines of a log, each once."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    return list(dict.fromkeys(line.strip() for line in SAID.findall(text)))

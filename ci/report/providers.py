@@ -98,17 +98,17 @@ def _render(values: Mapping[str, str]) -> str:
 def _command(annotation: Annotation) -> str:
     place = {"file": annotation.path, "line": str(max(annotation.line, 1))}
     properties = {**(place if annotation.path else {}), "title": annotation.title}
-    words = ",".join(f"{key}={_escape_property(text)}" for key, text in properties.items() if text)
+    escaped = {
+        key: _escape_data(text).replace(":", "%3A").replace(",", "%2C")
+        for key, text in properties.items()
+    }
+    words = ",".join(f"{key}={text}" for key, text in escaped.items() if text)
     head = f"{annotation.level.value} {words}".rstrip()
     return f"::{head}::{_escape_data(annotation.message)}\n"
 
 
 def _escape_data(text: str) -> str:
     return safe_line(text).replace("%", "%25")
-
-
-def _escape_property(text: str) -> str:
-    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def detect_provider(environ: Mapping[str, str] = os.environ) -> Provider:
