@@ -43,7 +43,6 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/cases",
         f"{LOWERING}/models_and_keys.py",
         f"{LOWERING}/ties.py",
-        "tests/integration/lowering/test_users_data.py",
     ),
     "ci/onnx": (
         "tests/unit/ci/onnx",

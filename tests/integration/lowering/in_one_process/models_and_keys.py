@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -35,7 +34,7 @@ from ci.models.model import (  # noqa: E402  # noqa: E402
 from ci.models.numerics import THREADS, VARIABLES, fix_numerics  # noqa: E402
 from ci.models.schemes import Recipe, Scheme  # noqa: E402
 from ci.models.tensors import digest_sets  # noqa: E402
-from ci.models.user_code import find_line, import_file, unpack, working_directory  # noqa: E402
+from ci.models.user_code import import_file, working_directory  # noqa: E402
 from ci.models.user_models import Source  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
 from provisioning.manifest.targets import Backend  # noqa: E402
@@ -438,21 +437,3 @@ def test_a_file_is_imported_as_a_script_is(tmp_path: Path, monkeypatch: pytest.M
     with working_directory(tmp_path):
         assert Path.cwd() == tmp_path
     assert Path.cwd() == here
-
-
-def test_inputs_are_made_row_major() -> None:
-    image = draw().reshape(1, 2, 2, 2).to(memory_format=torch.channels_last)
-    _, (given,), _ = unpack("net.py:factory", (Net(lambda net, x: x), (image,)))
-    assert not image.is_contiguous()
-    assert given.is_contiguous()
-    assert torch.equal(given, image)
-
-
-def test_the_line_of_a_node_is_the_innermost_of_the_user_s_own() -> None:
-    installed = torch.__file__
-    frames = [("/my/train.py", 3), ("/my/net.py", 12), (installed, 99)]
-    trace = "".join(f'  File "{file}", line {line}, in forward\n' for file, line in frames)
-    assert find_line(SimpleNamespace(meta={"stack_trace": trace})) == " [net.py:12]"
-    alone = f'  File "{installed}", line 99, in forward\n'
-    assert find_line(SimpleNamespace(meta={"stack_trace": alone})) == " [__init__.py:99]"
-    assert find_line(SimpleNamespace(meta={"stack_trace": None})) == ""

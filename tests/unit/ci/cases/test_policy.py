@@ -8,25 +8,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from ci.cases import policy as policies
-from ci.cases.baselines import Baseline, find_changes, name_figures, users_folder
+from ci.cases.baselines import name_figures, users_folder
 from ci.cases.kept import check_tensor
 from ci.cases.policy import (
     Advice,
     EmulatorPolicy,
     Override,
     Unsupported,
-    drop_limits,
-    extend_default,
     merge,
     read_emulator_policy,
 )
 from ci.cases.spec import CaseSpec, find_models
-from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Limits, Metric, ModelEntry
-from ci.report.schema import DROPPED, Tool
+from ci.report.schema import Tool
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
 
@@ -143,34 +139,6 @@ def test_tables_are_merged_and_own_rows_come_first() -> None:
     assert merge(None, 5) == 5
 
 
-def test_limits_that_nothing_is_judged_by_are_named_and_left_out() -> None:
-    name = min(DROPPED)
-    table: dict[str, Any] = {name: 1, "kept": {name: 2, "x": [{name: 3, "y": 4}, 5]}}
-    assert [*drop_limits(table)] == [name] * 3
-    assert table == {"kept": {"x": [{"y": 4}, 5]}}
-    whole = {"reference": {}, "schemes": {"fp16": {name: 1}}}
-    assert extend_default(whole) == {"reference": {}, "schemes": {"fp16": {}}, "dropped": [name]}
-
-
-def test_a_users_models_replace_the_suite_and_add_to_their_schemes_limits() -> None:
-    own = {"extends": "default", "models": {"m": {"factory": "f", "limits": {"fp16": {"a": 1}}}}}
-    merged = extend_default(own)
-    default = policies.read_policy("emulator", dict[str, Any])
-    assert merged["suite"] == {}
-    assert merged["models"]["m"]["limits"]["fp16"] == {**default["schemes"]["fp16"], "a": 1}
-    assert merged["reference"] == default["reference"]
-    assert "dropped" not in merged
-    assert extend_default({"extends": "default"})["suite"] == default["suite"]
-    assert extend_default({"extends": "default", "suite": {"mlp": ["fp16"]}})["suite"] == {
-        "mlp": ["fp16"]
-    }
-    for part in ({}, {"reference": {}}, {"schemes": {}}):
-        with pytest.raises(UsageError) as caught:
-            extend_default(dict(part))
-        assert "does not say what it extends" in caught.value.what
-        assert caught.value.fix == 'write extends = "default" into its first line'
-
-
 def test_a_policy_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ManifestError) as caught:
         read_emulator_policy(tmp_path / "gone.toml")
@@ -186,25 +154,6 @@ def test_a_policy_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 # -- recorded figures, tensors, words --------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("now", "recorded", "words"),
-    [
-        (30.0, 33.0, ()),
-        (33.0, 30.0, ()),
-        (30.0, 33.1, ("30.0 dB against the float32 model, 3.1 dB below the 33.1 dB recorded",)),
-        (33.1, 30.0, ("33.1 dB against the float32 model, 3.1 dB above the 30.0 dB recorded",)),
-    ],
-)
-def test_a_change_of_a_figure_is_told_with_its_direction(
-    now: float, recorded: float, words: tuple[str, ...]
-) -> None:
-    found = list(find_changes(CaseFigures(sqnr_db=now), Baseline(recorded)))
-    assert len(found) == len(words)
-    assert all(
-        f"SQNR {one} for this toolchain" == text for one, text in zip(words, found, strict=True)
-    )
 
 
 def test_figures_are_of_a_toolchain_and_a_folder() -> None:

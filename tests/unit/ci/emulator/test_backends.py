@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.cases.baselines import name_figures, read_baselines, record_baselines
-from ci.cases.policy import Override, Unsupported, read_emulator_policy
+from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import (
     CaseSpec,
     choose_lane,
@@ -21,7 +21,7 @@ from ci.cases.spec import (
 )
 from ci.models.lowering_options import Choices
 from ci.models.schemes import EXECUTORCH, Scheme
-from ci.models.user_models import Limits, Source
+from ci.models.user_models import Source
 from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
@@ -60,40 +60,6 @@ def test_every_backend_is_described_and_judged() -> None:
         assert own.schemes == policy.backends[backend]
         assert own.limits_of("mlp", next(iter(own.schemes))).min_sqnr_db_all
     assert read_socs()[default_soc(Backend.LPAI_ARM)].lpai == 6
-
-
-@pytest.mark.parametrize("backend", OTHERS)
-def test_what_is_known_of_htp_says_nothing_of_others(backend: Backend, tmp_path: Path) -> None:
-    file = tmp_path / "policy.toml"
-    file.write_text(
-        'extends = "default"\n[models.net]\npath = "net.py:make"\nschemes = ["8a8w", "fp16"]\n'
-        "[models.net.limits.8a8w]\nmin_sqnr_db = 1.0\n[models.net.limits.fp16]\nmin_sqnr_db = 1.0\n"
-    )
-    (tmp_path / "net.py").write_text("def make(): ...\n")
-    policy = read_emulator_policy(file)
-    known = Unsupported(pattern="of GPU", reason="known", backends=(Backend.GPU,))
-    loose = Override(
-        model="mlp",
-        scheme=Scheme.A8W8,
-        limits=Limits(min_sqnr_db=1.0, min_cosine=0.1),
-        reason="seen with HTP",
-    )
-    policy = replace(policy, unsupported=(*policy.unsupported, known), override=(loose,))
-    refusal = "The SocModel doesn't support FP16"
-    assert policy.for_backend(Backend.HTP).expects_refusal("m", Scheme.FP16, "SW6100", refusal)
-    assert policy.for_backend(Backend.HTP).limits_of("net", Scheme.A8W8).min_sqnr_db == 1.0
-    own = policy.for_backend(backend)
-    assert own.expects_refusal("m", Scheme.FP16, "SW6100", refusal) == ""
-    said = own.expects_refusal("m", Scheme.FP16, "SW6100", "of GPU")
-    assert said == ("known" if backend is Backend.GPU else "")
-    scheme = next(iter(own.schemes))
-    assert own.limits_of("mlp", scheme).min_sqnr_db == own.schemes[scheme].min_sqnr_db
-    assert own.limits_of("net", scheme).min_sqnr_db == own.schemes[scheme].min_sqnr_db
-
-
-def test_a_policy_without_limits_for_a_backend_is_refused() -> None:
-    with pytest.raises(UsageError, match="no limits for backend gpu"):
-        replace(read_emulator_policy(), backends={}).for_backend(Backend.GPU)
 
 
 def test_a_lane_has_the_schemes_that_the_backend_is_judged_in() -> None:

@@ -190,19 +190,6 @@ def test_the_default_suite_is_large_enough() -> None:
     assert len({case.scheme for case in cases}) >= 5
 
 
-def test_a_scheme_without_limits_is_an_error(tmp_path: Path) -> None:
-    text = (
-        "[reference]\nmin_rms = 0.1\nmin_spread = 0.1\n"
-        '[schemes.fp16]\nmin_sqnr_db = 40\nmin_cosine = 0.9\n[suite]\nmlp = ["fp16"]\n'
-    )
-    file = tmp_path / "mine.toml"
-    file.write_text(text)
-    policy = read_emulator_policy(file)
-    assert policy.limits_of("mlp", Scheme.FP16).min_sqnr_db == 40
-    with pytest.raises(ManifestError, match="no limits for scheme 8a8w"):
-        policy.limits_of("mlp", Scheme.A8W8)
-
-
 def test_an_override_of_a_model_and_scheme_is_for_them_alone_and_needs_a_reason(
     tmp_path: Path,
 ) -> None:

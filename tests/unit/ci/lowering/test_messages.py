@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -41,6 +42,7 @@ def vector(outputs, labels): return outputs[0]
 def text(outputs, labels): return "good"
 def nothing(outputs, labels): return float("nan")
 def lonely(outputs): return 1
+def writes(outputs, labels): return outputs[0].zero_().sum() + labels.add_(1).sum()
 """
 
 
@@ -196,6 +198,11 @@ def test_a_metric_is_measured_of_all_models_and_of_exchanged_inputs(place: Path)
     measured = user_data.run_metric(make_job(f"{own}:score", f"{own}:labels"))
     assert (measured.value, measured.float32, measured.quantized) == (0.75, 1.0, 0.5)
     assert [*vars_of(measured)] == [0.75, 1.0, 0.0, 0.5]
+    job = make_job(f"{own}:writes", f"{own}:labels")
+    assert {*vars_of(user_data.run_metric(job))} == {14.0}  # each has its own copy
+    assert all(one[0].any() for one in (job.outputs, job.float32, job.quantized))
+    job = msgspec.structs.replace(job, quantized=None)
+    assert user_data.run_metric(job).quantized is None
     (place / "in_c.py").write_text("best = max  # which has no signature")
     for function in (f"{own}:score", f"{place}/in_c.py:best"):
         user_data.check_metric(Metric(function, f"{own}:labels", max_drop=0.1), 4)

@@ -182,9 +182,3 @@ def test_the_content_of_packages_is_in_the_keys_next_to_their_versions(
     edited.write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     assert name_toolchain(parts) != before
-
-
-def test_a_missing_policy_is_named_with_how_to_write_one(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"no policy .*none\.toml") as caught:
-        read_emulator_policy(tmp_path / "none.toml")
-    assert "--policy" in caught.value.fix
