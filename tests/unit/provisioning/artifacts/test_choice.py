@@ -199,6 +199,7 @@ def test_profiles_that_push_qnn_tell_its_version(tmp_path: Path) -> None:
     assert list(list_device_runtimes(["qnn-android"])) == [("qnn-android", maven.default)]
     found = dict(list_device_runtimes([*read_profiles()]))
     assert {"android", "linux"} <= {*found}
+    assert not {"emulator-sdk", "onnx-sdk"} & {*found}  # they have the SDK, for a host
     assert found["android"] == sdk.release().version
     with pytest.raises(UsageError, match="no profile 'gone'") as caught:
         list(list_device_runtimes(["android", "gone"]))

@@ -59,3 +59,10 @@ def test_a_change_is_shown_as_what_it_does(
     assert bool(diff) == bool(shown)
     assert ("rename" in shown) == diff.startswith("rename")
     assert ("/old" in shown) == bool(old)
+
+
+def test_a_change_shows_no_password(baselines: Path) -> None:
+    url = "https://user:secret@example.com/sdk.zip"
+    shown = Change(baselines / "new", "", f'url = "{url}"\n').diff()
+    assert "example.com" in shown
+    assert "secret" not in shown
