@@ -52,7 +52,7 @@ def _find_fault(node: Node, value: torch.Tensor, given: list[torch.Tensor]) -> s
     if kind == "norm" and given[0].shape[-1] < MIN_NORM and node.operator != "batch_norm":
         return "a norm of few values"
     if node.operator == "lp_norm":
-        axis = node.integer("axis")
+        axis = node.attributes["axis"]
         if float(given[0].square().sum(axis).min()) < LEAST_DIVISOR:
             return "a norm of values near zero"
     largest = float(value.abs().max())
@@ -123,7 +123,7 @@ class Maker:
         kind = self.dice.choice(KINDS)
         operator = self.dice.choice([one for one, own in self.operators.items() if own == kind])
         before = dict(self.tensors), dict(self.values)
-        made = MAKERS.get(operator, MAKERS.get(kind, make_plain))(self, operator, x)
+        made = MAKERS.get(operator, MAKERS.get(kind, make_other))(self, operator, x)
         if made is None or not self.add(f"n{len(self.nodes)}", made):
             self.tensors, self.values = before
 
@@ -133,7 +133,7 @@ class Maker:
         try:
             value = apply(made, given)
             fault = _find_fault(made, value, given)
-        except (RuntimeError, ValueError, IndexError, KeyError):
+        except (RuntimeError, ValueError, IndexError, TypeError):
             return False  # shapes that do not fit
         if fault or value.numel() > MOST_SIZE or value.dim() > MOST_RANK:
             return False
@@ -152,13 +152,7 @@ class Maker:
 
 def node(operator: str, *reads: Name, **attributes: Value) -> Node:
     """Return a node."""
-    return Node(operator, reads, tuple(attributes.items()))
-
-
-def make_plain(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return an operator with one operand."""
-    del maker
-    return node(operator, x)
+    return Node(operator, reads, attributes)
 
 
 def make_binary(maker: Maker, operator: str, x: Name) -> Node | None:
@@ -176,12 +170,6 @@ def make_binary(maker: Maker, operator: str, x: Name) -> Node | None:
         other = maker.declare(tuple(sizes), is_input=dice.random() < 0.2, like=like)
     reads = (x, other) if operator == "div" or dice.random() < 0.7 else (other, x)
     return node(operator, *reads)
-
-
-def make_axis(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a softmax or its like, mostly over the last axis."""
-    rank = len(maker.shape(x))
-    return node(operator, x, axis=maker.dice.choice((-1, -1, -1, 1 - rank)) if rank > 1 else -1)
 
 
 def make_norm(maker: Maker, operator: str, x: Name) -> Node | None:
@@ -206,15 +194,6 @@ def make_batch_norm(maker: Maker, operator: str, x: Name) -> Node | None:
 def make_instance_norm(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return an instance norm of a picture."""
     return node(operator, x) if len(maker.shape(x)) == 4 else None
-
-
-def make_reduce(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a reduction over one or two axes."""
-    rank = len(maker.shape(x))
-    if rank < 3:
-        return None
-    axes = maker.dice.choice(((-1,), (-1,), (1,), (-2, -1)))
-    return node(operator, x, axes=axes, keep=maker.dice.choice((0, 1)))
 
 
 def make_linear(maker: Maker, operator: str, x: Name) -> Node | None:
@@ -267,50 +246,58 @@ def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
     return node(operator, x, **sizes)
 
 
-def make_reshape(maker: Maker, operator: str, x: Name) -> Node | None:
+def make_other(  # noqa: C901, PLR0911 - a table
+    maker: Maker, operator: str, x: Name
+) -> Node | None:
+    """Return an operator with axes, sizes or limits; one that works along a single axis takes the
+    last one, mostly."""
+    dice, shape = maker.dice, maker.shape(x)
+    rank = len(shape)
+    match operator, OPERATORS[operator].kind:
+        case _, "axis":
+            return node(operator, x, axis=dice.choice((-1, -1, -1, 1 - rank)) if rank > 1 else -1)
+        case _, "reduce" if rank > 2:
+            axes = dice.choice(((-1,), (-1,), (1,), (-2, -1)))
+            return node(operator, x, axes=axes, keep=dice.choice((0, 1)))
+        case "reshape", _:
+            return make_reshape(maker, x)
+        case "transpose", _:
+            order = dice.sample(range(rank), rank)
+            return node(operator, x, order=tuple(order)) if order != sorted(order) else None
+        case "slice", _:
+            axis = dice.randrange(rank)
+            start, stop = sorted(dice.sample(range(shape[axis] + 1), 2))
+            return node(operator, x, axis=axis, start=start, stop=stop)
+        case "pad", _:
+            axis, before = dice.randrange(rank), dice.choice((0, 1))
+            return node(operator, x, axis=axis, before=before, after=1)
+        case "expand", _ if 1 in shape:
+            sizes = list(shape)
+            sizes[shape.index(1)] = dice.choice((2, 3))
+            return node(operator, x, shape=tuple(sizes))
+        case "upsample", _ if rank == 4:
+            return node(operator, x, scale=2)
+        case "prelu", _ if rank > 2:
+            slopes = maker.declare((shape[1], *[1] * (rank - 2)), like="positive")
+            return node(operator, x, slopes)
+        case "clip", _:
+            return node(operator, x, low=-1.0, high=1.5)
+        case "leaky_relu", _:
+            return node(operator, x, slope=0.1)
+        case _, "unary" | "positive":
+            return node(operator, x)
+    return None
+
+
+def make_reshape(maker: Maker, x: Name) -> Node | None:
     """Return a view with two axes joined, or one split."""
-    dice, shape = maker.dice, list(maker.shape(x))
+    dice, shape = maker.dice, maker.shape(x)
     axis = dice.randrange(len(shape))
-    if dice.random() < 0.5 and axis + 1 < len(shape):
-        return node(
-            operator, x, shape=(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
-        )
-    part = next((one for one in (8, 4, 2) if shape[axis] % one == 0), 0)
-    if not part or len(shape) > 4:
-        return None
-    return node(operator, x, shape=(*shape[:axis], shape[axis] // part, part, *shape[axis + 1 :]))
-
-
-def make_transpose(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a transposition."""
-    order = list(range(len(maker.shape(x))))
-    maker.dice.shuffle(order)
-    return node(operator, x, order=tuple(order)) if order != sorted(order) else None
-
-
-def make_slice(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a part along an axis."""
-    axis = maker.dice.randrange(len(maker.shape(x)))
-    size = maker.shape(x)[axis]
-    if size < 2:
-        return None
-    start = maker.dice.randrange(size - 1)
-    return node(operator, x, axis=axis, start=start, stop=maker.dice.randrange(start + 1, size + 1))
-
-
-def make_pad(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return zeros around a value along an axis."""
-    axis = maker.dice.randrange(len(maker.shape(x)))
-    return node(operator, x, axis=axis, before=maker.dice.choice((0, 1)), after=1)
-
-
-def make_expand(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a value broadcast along an axis of one element."""
-    shape = maker.shape(x)
-    if 1 not in shape:
-        return None
-    axis = shape.index(1)
-    return node(operator, x, shape=(*shape[:axis], maker.dice.choice((2, 3)), *shape[axis + 1 :]))
+    lead, size, behind = shape[:axis], shape[axis], shape[axis + 1 :]
+    if dice.random() < 0.5 and behind:
+        return node("reshape", x, shape=(*lead, size * behind[0], *behind[1:]))
+    part = next((one for one in (8, 4, 2) if size % one == 0), 0)
+    return node("reshape", x, shape=(*lead, size // part, part, *behind)) if part else None
 
 
 def make_concat(maker: Maker, operator: str, x: Name) -> Node | None:
@@ -325,39 +312,15 @@ def make_concat(maker: Maker, operator: str, x: Name) -> Node | None:
     return node(operator, x, other, axis=dice.randrange(len(shape)))
 
 
-def make_upsample(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a picture of twice the size."""
-    return node(operator, x, scale=2) if len(maker.shape(x)) == 4 else None
-
-
-def make_prelu(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a leaky ReLU with a slope per channel."""
-    shape = maker.shape(x)
-    if len(shape) < 3:
-        return None
-    return node(operator, x, maker.declare((shape[1], *[1] * (len(shape) - 2)), like="positive"))
-
-
 MAKERS: Mapping[str, Callable[[Maker, str, Name], Node | None]] = {
     "binary": make_binary,
-    "axis": make_axis,
     "norm": make_norm,
     "batch_norm": make_batch_norm,
     "instance_norm": make_instance_norm,
-    "reduce": make_reduce,
     "linear": make_linear,
     "matmul": make_matmul,
     "conv": make_conv,
     "conv_transpose": make_conv,
     "pool": make_pool,
-    "reshape": make_reshape,
-    "transpose": make_transpose,
-    "slice": make_slice,
-    "pad": make_pad,
-    "expand": make_expand,
     "concat": make_concat,
-    "upsample": make_upsample,
-    "prelu": make_prelu,
-    "clip": lambda _, operator, x: node(operator, x, low=-1.0, high=1.5),
-    "leaky_relu": lambda _, operator, x: node(operator, x, slope=0.1),
 }

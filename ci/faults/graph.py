@@ -6,8 +6,8 @@
     return layer_norm(s)
 
 Each line names a tensor. ``input`` and ``constant`` take the shape, and how elements are drawn:
-``like="normal"`` (the default), ``"positive"`` (0.5 to 1.5), ``"ones"``, ``"large"`` (normal, 16
-times as large); ``value=0.5`` makes all elements equal. An operator of ci.faults.operators takes
+``like="normal"`` (the default), ``"positive"`` (0.5 to 1.5), ``"large"`` (normal, 16 times as
+large); ``value=0.5`` makes all elements equal. An operator of ci.faults.operators takes
 tensors, numbers and lists of integers by name, such as ``axis=-1``. The last line returns tensors.
 """
 
@@ -16,13 +16,13 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, cast, get_args
 
 from ci.faults.operators import OPERATORS
 from provisioning.errors import UsageError
 
-Like = Literal["normal", "positive", "ones", "large"]
+Like = Literal["normal", "positive", "large"]
 Value = int | float | tuple[int, ...]
 Shape = tuple[int, ...]
 
@@ -57,30 +57,11 @@ class Node:
 
     operator: str
     reads: tuple[str, ...]
-    attributes: tuple[tuple[str, Value], ...] = ()
-
-    def get(self, name: str, default: Value | None = None) -> Value:
-        """Return an attribute. Raises KeyError if it has neither a value nor a default."""
-        value = dict(self.attributes).get(name, default)
-        if value is None:
-            raise KeyError(name)
-        return value
-
-    def number(self, name: str, default: float | None = None) -> float:
-        """Return an attribute that is a number."""
-        return float(cast(float, self.get(name, default)))
-
-    def integer(self, name: str, default: int | None = None) -> int:
-        """Return an attribute that is an integer."""
-        return int(cast(int, self.get(name, default)))
-
-    def integers(self, name: str) -> tuple[int, ...]:
-        """Return an attribute that is a list of integers."""
-        return cast("tuple[int, ...]", self.get(name))
+    attributes: Mapping[str, Value] = field(default_factory=dict)
 
     def __str__(self) -> str:
         words = list(self.reads)
-        for name, value in self.attributes:
+        for name, value in self.attributes.items():
             shown = f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else f"{value:g}"
             words.append(f"{name}={shown}")
         return f"{self.operator}({', '.join(words)})"
@@ -173,7 +154,7 @@ def _add_line(line: ast.stmt, tensors: dict[str, Tensor], nodes: dict[str, Node]
     attributes = {key: value for key, value in options.items() if not isinstance(value, str)}
     if unknown := options.keys() - attributes.keys():
         raise ValueError(f"{min(unknown)} is not a number or a list of integers")
-    nodes[name] = Node(operator, reads, tuple(attributes.items()))
+    nodes[name] = Node(operator, reads, attributes)
 
 
 def _read_name(expression: ast.expr, known: Collection[str], what: str) -> str:

@@ -253,7 +253,7 @@ def describe(graph: Graph) -> list[Step]:
             operands.append(Operand(shapes[read], graph.is_constant(read), largest))
         sources = [read if read in graph.nodes else "" for read in node.reads]
         if len(node.reads) == 1 and node.operator == "pow":
-            operands.insert(0, Operand((), True, abs(node.number("base"))))
+            operands.insert(0, Operand((), True, abs(cast(float, node.attributes["base"]))))
             sources.insert(0, "")
         shapes[name] = _broadcast(node.operator, [one.shape for one in operands])
         numbers = measure_step(operands, _name_numbers(node, len(shapes[name])))
@@ -265,18 +265,25 @@ def describe(graph: Graph) -> list[Step]:
 
 def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
     """Return the arguments that patterns ask for, with torch's names."""
+    given = {"value": 0.0, **cast("Mapping[str, float]", node.attributes)}
     if node.operator == "pad":
-        behind = rank - 1 - node.integer("axis") % rank
-        widths = (float(node.integer("before")), float(node.integer("after")))
-        return {"pad": (0.0, 0.0) * behind + widths, "value": (node.number("value", 0.0),)}
-    if node.operator == "conv":
-        names = {"stride": ("stride", 1), "pad": ("padding", 0), "groups": ("groups", 1)}
-    elif node.operator == "avg_pool":
-        names = {"kernel": ("kernel_size", 1), "stride": ("stride", 1)}
-        names |= {"pad": ("padding", 0), "counts_pad": ("count_include_pad", 1)}
-    else:
-        return {}
-    return {name: (node.number(own, usual),) for own, (name, usual) in names.items()}
+        behind = rank - 1 - int(given["axis"]) % rank
+        widths = (float(given["before"]), float(given["after"]))
+        return {"pad": (0.0, 0.0) * behind + widths, "value": (float(given["value"]),)}
+    usual = USUAL_NUMBERS.get(node.operator, {})
+    return {name: (float(given.get(own, one)),) for own, (name, one) in usual.items()}
+
+
+# Our names of attributes, with torch's and the usual value.
+USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
+    "conv": {"stride": ("stride", 1), "pad": ("padding", 0), "groups": ("groups", 1)},
+    "avg_pool": {
+        "kernel": ("kernel_size", 1),
+        "stride": ("stride", 1),
+        "pad": ("padding", 0),
+        "counts_pad": ("count_include_pad", 1),
+    },
+}
 
 
 def _broadcast(operator: str, given: Sequence[Shape]) -> Shape:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ci.faults.graph import Graph, Node, Shape
+from ci.faults.graph import Graph, Shape
 from ci.faults.operators import OPERATORS
-from ci.faults.torch_graphs import CONV, EPSILON, compute, draw
+from ci.faults.torch_graphs import EPSILON, compute, draw
 from provisioning.errors import FailedError
 
 OPSET, IR = 21, 10
@@ -48,11 +47,12 @@ class Builder:
         self.shapes = {name: tuple(one.shape) for name, one in compute(graph, seed)[0].items()}
         for name in graph.tensors:
             if graph.is_constant(name):
-                self.constant(name, draw(graph, name, seed))
+                self.constant(draw(graph, name, seed), name)
             else:
                 self.inputs.append(self.describe(name))
         for name, node in graph.nodes.items():
-            WRITERS.get(node.operator, write_plain)(self, name, node)
+            write: Callable[..., None] = WRITERS.get(node.operator, Builder.add)
+            write(self, OPERATORS[node.operator].onnx, name, node.reads, **node.attributes)
         self.outputs += [self.describe(name) for name in graph.outputs]
 
     def describe(self, name: str) -> Any:
@@ -60,9 +60,12 @@ class Builder:
         shape = self.shapes[name]
         return helper.make_tensor_value_info(self.prefix + name, TensorProto.FLOAT, shape)
 
-    def constant(self, name: str, value: Any) -> str:
-        """Add a constant, and return its name."""
-        self.constants.append(numpy_helper.from_array(np.asarray(value), self.prefix + name))
+    def constant(self, value: Any, name: str = "") -> str:
+        """Add a constant, float32 or int64, and return its name."""
+        name = name or f"value.{len(self.constants)}"
+        array = np.asarray(value)
+        array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
+        self.constants.append(numpy_helper.from_array(array, self.prefix + name))
         return name
 
     def add(self, kind: str, name: str, reads: Sequence[str], **attributes: Any) -> None:
@@ -71,168 +74,97 @@ class Builder:
         given = [self.prefix + one if one else "" for one in reads]
         self.nodes.append(helper.make_node(kind, given, [whole], name=whole, **attributes))
 
-
-Writer = Callable[[Builder, str, Node], None]
-
-
-def write_plain(builder: Builder, name: str, node: Node) -> None:
-    """Write an operator that has one name and at most an axis in ONNX."""
-    kind = OPERATORS[node.operator].onnx
-    given = {"axis": node.integer("axis")} if dict(node.attributes).keys() & {"axis"} else {}
-    builder.add(kind, name, node.reads, **given)
+    def add_with(
+        self, kind: str, name: str, reads: Sequence[str], *values: Any, **more: Any
+    ) -> None:
+        """Add a node that reads constants behind its operands."""
+        self.add(kind, name, [*reads, *map(self.constant, values)], **more)
 
 
-def _clip(builder: Builder, name: str, node: Node) -> None:
-    limits = [
-        builder.constant(f"{name}_{one}", np.float32(node.number(one))) for one in ("low", "high")
-    ]
-    builder.add("Clip", name, [*node.reads, *limits])
+Reads = Sequence[str]
 
 
-def _norm(builder: Builder, name: str, node: Node) -> None:
-    size = builder.shapes[node.reads[0]][-1]
-    reads = list(node.reads)
-    if len(reads) == 1:
-        reads.append(builder.constant(f"{name}_scale", np.ones(size, np.float32)))
-    kind = OPERATORS[node.operator].onnx
-    builder.add(kind, name, reads, axis=-1, epsilon=EPSILON)
+def _norm(b: Builder, kind: str, name: str, reads: Reads) -> None:
+    scale = [] if len(reads) > 1 else [np.ones(b.shapes[reads[0]][-1])]
+    b.add_with(kind, name, reads, *scale, axis=-1, epsilon=EPSILON)
 
 
-def _instance_norm(builder: Builder, name: str, node: Node) -> None:
-    size = builder.shapes[node.reads[0]][1]
-    scale = builder.constant(f"{name}_scale", np.ones(size, np.float32))
-    offset = builder.constant(f"{name}_offset", np.zeros(size, np.float32))
-    builder.add("InstanceNormalization", name, [*node.reads, scale, offset], epsilon=EPSILON)
+def _instance_norm(b: Builder, kind: str, name: str, reads: Reads) -> None:
+    size = b.shapes[reads[0]][1]
+    b.add_with(kind, name, reads, np.ones(size), np.zeros(size), epsilon=EPSILON)
 
 
-def _reduce(builder: Builder, name: str, node: Node) -> None:
-    axes = builder.constant(f"{name}_axes", np.asarray(node.integers("axes"), np.int64))
-    kind = OPERATORS[node.operator].onnx
-    builder.add(kind, name, [*node.reads, axes], keepdims=node.integer("keep"))
-
-
-def _linear(builder: Builder, name: str, node: Node) -> None:
-    x, weight, *bias = node.reads
-    if len(builder.shapes[x]) == 2:
-        builder.add("Gemm", name, node.reads, transB=1)
+def _linear(b: Builder, kind: str, name: str, reads: Reads) -> None:
+    x, weight, *bias = reads
+    if len(b.shapes[x]) == 2:
+        b.add(kind, name, reads, transB=1)
         return
-    whole = builder.prefix + weight
-    (array,) = (numpy_helper.to_array(one) for one in builder.constants if one.name == whole)
-    turned = builder.constant(f"{name}_weight", np.ascontiguousarray(array.T))
-    builder.add("MatMul", f"{name}_product" if bias else name, [x, turned])
+    whole = b.prefix + weight
+    (array,) = (numpy_helper.to_array(one) for one in b.constants if one.name == whole)
+    b.add_with("MatMul", f"{name}_product" if bias else name, [x], np.ascontiguousarray(array.T))
     if bias:
-        builder.add("Add", name, [f"{name}_product", *bias])
+        b.add("Add", name, [f"{name}_product", *bias])
 
 
-def _conv(builder: Builder, name: str, node: Node) -> None:
-    dims = len(builder.shapes[node.reads[0]]) - 2
-    stride, pad, groups = (node.integer(*one) for one in CONV)
-    kernel = builder.shapes[node.reads[1]][2:]
-    builder.add(
-        OPERATORS[node.operator].onnx,
-        name,
-        node.reads,
-        kernel_shape=kernel,
-        strides=[stride] * dims,
-        pads=[pad] * dims * 2,
-        group=groups,
-    )
+def _conv(b: Builder, kind: str, name: str, reads: Reads, **given: int) -> None:
+    kernel = b.shapes[reads[1]][2:]
+    pads = [given.get("pad", 0)] * len(kernel) * 2
+    sizes = {"strides": [given.get("stride", 1)] * len(kernel), "pads": pads}
+    b.add(kind, name, reads, kernel_shape=kernel, group=given.get("groups", 1), **sizes)
 
 
-def _pool(builder: Builder, name: str, node: Node) -> None:
-    dims = len(builder.shapes[node.reads[0]]) - 2
-    sizes = {"kernel_shape": node.integer("kernel"), "strides": node.integer("stride")}
-    more: dict[str, Any] = {key: [value] * dims for key, value in sizes.items()}
-    if pad := node.integer("pad", 0):
-        more |= {"pads": [pad] * dims * 2, "count_include_pad": node.integer("counts_pad", 1)}
-    builder.add(OPERATORS[node.operator].onnx, name, node.reads, **more)
+def _pool(b: Builder, kind: str, name: str, reads: Reads, **given: int) -> None:
+    dims = len(b.shapes[reads[0]]) - 2
+    sizes = {"kernel_shape": [given["kernel"]] * dims, "strides": [given["stride"]] * dims}
+    pads = [given.get("pad", 0)] * dims * 2
+    more = {"pads": pads, "count_include_pad": given.get("counts_pad", 1)} if any(pads) else {}
+    b.add(kind, name, reads, **sizes, **more)
 
 
-def _shape(builder: Builder, name: str, node: Node) -> None:
-    shape = builder.constant(f"{name}_shape", np.asarray(node.integers("shape"), np.int64))
-    builder.add(OPERATORS[node.operator].onnx, name, [*node.reads, shape])
-
-
-def _slice(builder: Builder, name: str, node: Node) -> None:
-    words = ("start", "stop", "axis")
-    limits = [
-        builder.constant(f"{name}_{one}", np.asarray([node.integer(one)], np.int64))
-        for one in words
-    ]
-    builder.add("Slice", name, [*node.reads, *limits])
-
-
-def _pad(builder: Builder, name: str, node: Node) -> None:
-    rank = len(builder.shapes[node.reads[0]])
+def _pad(b: Builder, kind: str, name: str, reads: Reads, **given: float) -> None:
+    rank = len(b.shapes[reads[0]])
     widths = np.zeros((2, rank), np.int64)
-    widths[:, node.integer("axis") % rank] = node.integer("before"), node.integer("after")
-    pads = builder.constant(f"{name}_pads", widths.reshape(-1))
-    value = node.number("value", 0.0)
-    more = [builder.constant(f"{name}_value", np.float32(value))] if value else []
-    builder.add("Pad", name, [*node.reads, pads, *more])
+    widths[:, int(given["axis"]) % rank] = given["before"], given["after"]
+    values = [float(given["value"])] if given.get("value") else []
+    b.add_with(kind, name, reads, widths.reshape(-1), *values)
 
 
-def _pow(builder: Builder, name: str, node: Node) -> None:
-    base = []
-    if len(node.reads) == 1:
-        base = [builder.constant(f"{name}_base", np.float32(node.number("base")))]
-    builder.add("Pow", name, [*base, *node.reads])
-
-
-def _cumsum(builder: Builder, name: str, node: Node) -> None:
-    axis = builder.constant(f"{name}_axis", np.asarray(node.integer("axis"), np.int64))
-    builder.add("CumSum", name, [*node.reads, axis])
-
-
-def _upsample(builder: Builder, name: str, node: Node) -> None:
-    scale = float(node.integer("scale"))
-    rank = len(builder.shapes[node.reads[0]])
-    factors = np.asarray([1, 1] + [scale] * (rank - 2), np.float32)
-    scales = builder.constant(f"{name}_scales", factors)
+def _upsample(b: Builder, kind: str, name: str, reads: Reads, *, scale: int) -> None:
+    scales = b.constant([1.0, 1.0] + [float(scale)] * (len(b.shapes[reads[0]]) - 2))
     words = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
-    builder.add("Resize", name, [*node.reads, "", scales], nearest_mode="floor", **words)
+    b.add(kind, name, [*reads, "", scales], nearest_mode="floor", **words)
 
 
-WRITERS: Mapping[str, Writer] = {
-    "leaky_relu": lambda builder, name, node: builder.add(
-        "LeakyRelu", name, node.reads, alpha=node.number("slope", 0.1)
-    ),
-    "hardsigmoid": lambda builder, name, node: builder.add(
-        "HardSigmoid", name, node.reads, alpha=1 / 6, beta=0.5
-    ),
-    "clip": _clip,
+# Builder, ONNX's name, the name of the result, what is read; then the attributes.
+WRITERS: Mapping[str, Callable[..., None]] = {
+    "leaky_relu": lambda *call, slope=0.1: Builder.add(*call, alpha=float(slope)),
+    "hardsigmoid": lambda *call: Builder.add(*call, alpha=1 / 6, beta=0.5),
+    "clip": lambda *call, low, high: Builder.add_with(*call, float(low), float(high)),
     "layer_norm": _norm,
-    "batch_norm": lambda builder, name, node: builder.add(
-        "BatchNormalization", name, node.reads, epsilon=EPSILON
-    ),
+    "batch_norm": lambda *call: Builder.add(*call, epsilon=EPSILON),
     "instance_norm": _instance_norm,
-    **dict.fromkeys(("mean", "sum", "amax", "amin"), _reduce),
-    "linear": _linear,
-    "conv": _conv,
-    "conv_transpose": _conv,
-    "max_pool": _pool,
-    "avg_pool": _pool,
-    "reshape": _shape,
-    "expand": _shape,
-    "transpose": lambda builder, name, node: builder.add(
-        "Transpose", name, node.reads, perm=node.integers("order")
+    **dict.fromkeys(
+        ("mean", "sum", "amax", "amin"),
+        lambda *call, axes, keep: Builder.add_with(*call, axes, keepdims=keep),
     ),
-    "slice": _slice,
+    "linear": _linear,
+    **dict.fromkeys(("conv", "conv_transpose"), _conv),
+    **dict.fromkeys(("max_pool", "avg_pool"), _pool),
+    **dict.fromkeys(("reshape", "expand"), lambda *call, shape: Builder.add_with(*call, shape)),
+    "transpose": lambda *call, order: Builder.add(*call, perm=order),
+    "slice": lambda *call, axis, start, stop: Builder.add_with(*call, [start], [stop], [axis]),
     "pad": _pad,
     "upsample": _upsample,
-    "pow": _pow,
-    "cumsum": _cumsum,
+    "pow": lambda b, kind, name, reads, base=None: b.add(
+        kind, name, [*([b.constant(float(base))] if len(reads) == 1 else []), *reads]
+    ),
+    "cumsum": lambda *call, axis: Builder.add_with(*call, axis),
 }
 
 
 def number_of(name: str) -> int:
     """Return the number of the graph that a node or a tensor of a model belongs to."""
     return int(name.partition("_")[0].removeprefix("g"))
-
-
-def save(model: Any, path: Any) -> None:
-    """Write a model."""
-    onnx.save(model, path)
 
 
 def list_calls(graph: Graph) -> tuple[list[str], dict[str, str]]:

@@ -117,7 +117,7 @@ net = convert_pt2e(prepared)""")
 
 
 def render_found(found: Sequence[Searched]) -> str:
-    """Return a table of what was found."""
+    """Return what was found as text, a line per finding."""
     lines = []
     for one in found:
         ends = ", ".join(f"{count} {end}" for end, count in sorted(one.ends.items()))
@@ -130,26 +130,16 @@ def render_found(found: Sequence[Searched]) -> str:
             lines.append(f"  {one.unconfirmed} suspects were right alone or with other seeds")
         if one.unexamined:
             lines.append(f"  {one.unexamined} suspects were not examined: give it more --minutes")
-        rows: list[tuple[str, ...]] = [
-            ("", "fault", "dB", "predicted", "repeats", "suspects", "right")
-        ]
-        rows += [_row(finding) for finding in one.findings]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows if one.findings else ():
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            lines.append(("  " + "  ".join(cells)).rstrip())
+        lines += [f"  {_describe(finding)}" for finding in one.findings]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _row(one: Finding) -> tuple[str, ...]:
+def _describe(one: Finding) -> str:
+    reached = "" if one.sqnr_db is None else f", {one.sqnr_db:.1f} dB of {one.predicted_db:.1f}"
+    right = f"; right {one.right[0]}" if one.right else ""
     return (
-        one.known or one.end,
-        name_fault(one),
-        "" if one.sqnr_db is None else f"{one.sqnr_db:.1f}",
-        "" if one.predicted_db is None else f"{one.predicted_db:.1f}",
-        f"{one.failed}/{one.repeats}",
-        str(one.suspects),
-        "; ".join(one.right[:2]),
+        f"{one.known or one.end}: {name_fault(one)}{reached}, {one.failed}/{one.repeats} seeds,"
+        f" {one.suspects} suspects{right}"
     )
 
 
@@ -234,6 +224,6 @@ def write_executorch_script(graph: Graph, one: Finding, version: str) -> str:
 
 def _draw(like: str, value: float | None, shape: Sequence[int]) -> str:
     sizes = ", ".join(map(str, shape))
-    if value is not None or like == "ones":
-        return f"whole({1.0 if value is None else value}, {sizes})"
+    if value is not None:
+        return f"whole({value}, {sizes})"
     return f"{like}({sizes})"

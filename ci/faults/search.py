@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Protocol
+
+from msgspec import structs
 
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, WRONG, Frontend, describe, find_pattern, read_faults
 from ci.faults.results import LATE, UNJUDGED, Finding, Item, Result, Searched
 from ci.faults.shrink import SEEDS, fit_variations, has_chain, list_relations, shrink
+from ci.faults.trial import Trial
 from provisioning.console.progress import Progress
 
 BATCH = 48
@@ -25,19 +27,12 @@ ORDER = (WRONG, CRASHED, LATE, REFUSED)
 MOST_SHRUNK = 6  # suspects of a round that are shrunk; the others wait for the next one
 
 
-class Tries(Protocol):
-    """What tries graphs: ci.faults.trial.Trial."""
-
-    def run(self, items: Sequence[Item], bundle: int = 0) -> Iterator[Result]:
-        """Yield how each graph ends."""
-
-
 @dataclass
 class Search:
     """A search through one front end in one scheme; ``jobs`` trials run at a time. With
     ``uses_known``, suspects that have a known fault are counted and not shrunk."""
 
-    trial: Tries
+    trial: Trial
     frontend: Frontend
     scheme: str
     soc: str
@@ -78,7 +73,8 @@ class Search:
             items = ahead
         left = self.examine(waiting, deadline, all_of_them=True)
         counted = [
-            _with_suspects(one, 1 + self.covered[index]) for index, one in enumerate(self.findings)
+            structs.replace(one, suspects=1 + self.covered[index])
+            for index, one in enumerate(self.findings)
         ]
         return Searched(
             frontend=self.frontend,
@@ -220,12 +216,6 @@ class Search:
             if fault.applies(self.scheme, self.qnn) and find_pattern(fault.pattern, steps):
                 return fault.name
         return ""
-
-
-def _with_suspects(one: Finding, suspects: int) -> Finding:
-    from msgspec.structs import replace
-
-    return replace(one, suspects=suspects)
 
 
 def _rank(one: Finding) -> tuple[bool, bool, float]:

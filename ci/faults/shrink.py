@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 from ci.faults.generate import find_unfit
 from ci.faults.graph import Graph, Node, Shape, Tensor, Value, trim
 from ci.faults.known import Frontend, Pattern, describe, find_pattern, relate
 from ci.faults.operators import OPERATORS
 from ci.faults.torch_graphs import compute
-from ci.models.graph_steps import Step
 
 SMALLER = (1, 2, 3, 4, 8, 16, 32)
 MOST_ROUNDS, CHUNK = 24, 16
 SEEDS = (11, 12)
 BINARY = frozenset({"add", "sub", "mul", "div", "maximum", "minimum"})
 # What is tried behind the first operators of a fault besides its own last one.
-FOLLOWERS: Mapping[str, tuple[tuple[str, Value], ...]] = {
-    **dict.fromkeys(("relu", "sigmoid", "tanh", "gelu", "layer_norm", "rms_norm"), ()),
-    "softmax": (("axis", -1),),
-}
+FOLLOWERS = ("relu", "sigmoid", "tanh", "gelu", "softmax", "layer_norm", "rms_norm")
 WIDE = 16
 
 # Whether each graph fails: the only thing that shrinking asks.
@@ -33,29 +31,22 @@ def shrink(graph: Graph, fails: Fails) -> Graph:
         smaller = sorted(
             (one for one in list_simpler(graph) if measure(one) < measure(graph)), key=measure
         )
-        for start in range(0, len(smaller), CHUNK):
-            part = smaller[start : start + CHUNK]
-            failing = [one for one, failed in zip(part, fails(part), strict=True) if failed]
-            if failing:
-                graph = failing[0]
-                break
-        else:
-            return graph
+        parts = (smaller[start : start + CHUNK] for start in range(0, len(smaller), CHUNK))
+        tried = (pair for part in parts for pair in zip(part, fails(part), strict=True))
+        failing = next((one for one, failed in tried if failed), None)
+        if failing is None:
+            break
+        graph = failing
     return graph
 
 
 def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
-    """Return how large a graph is: operators, tensors and outputs first, then elements, then how
-    plain its constants are."""
-    elements, fancy = 0, 0
-    for one in graph.tensors.values():
-        product = 1
-        for size in one.shape:
-            product *= size
-        elements += product
-        fancy += (one.value is None) + (one.like not in {"normal", "ones"})
-    words = len(graph.tensors) + len(graph.outputs)
-    elements += sum(len(one.shape) for one in graph.tensors.values())
+    """Return how large a graph is: operators, tensors and outputs first, then elements and axes,
+    then how plain its constants are."""
+    tensors = graph.tensors.values()
+    words = len(tensors) + len(graph.outputs)
+    elements = sum(math.prod(one.shape) + len(one.shape) for one in tensors)
+    fancy = sum((one.value is None) + (one.like != "normal") for one in tensors)
     attributes = sum(len(one.attributes) for one in graph.nodes.values())
     return len(graph.nodes), words, elements, fancy, attributes, str(graph)
 
@@ -71,17 +62,17 @@ def list_simpler(graph: Graph) -> Iterator[Graph]:
 
 
 def _simplify(graph: Graph) -> Iterator[Graph]:
-    shapes = {name: tuple(one.shape) for name, one in compute(graph, SEEDS[0])[0].items()}
+    shapes = find_shapes(graph)
     for name in graph.nodes:
         yield replace(graph, outputs=(name,))
     for name, node in graph.nodes.items():
-        given = {**graph.tensors, name: Tensor(shapes[name], is_input=True)}
-        rest = {one: own for one, own in graph.nodes.items() if one != name}
         if name not in graph.outputs:
+            given = {**graph.tensors, name: Tensor(shapes[name], is_input=True)}
+            rest = {one: own for one, own in graph.nodes.items() if one != name}
             yield replace(graph, tensors=given, nodes=rest)
         for read in node.reads:
             if shapes[read] == shapes[name]:
-                yield rename(replace(graph, nodes=rest), name, read)
+                yield bypass(graph, name, read)
         if len(node.reads) > 1 and node.operator not in BINARY:
             yield replace(graph, nodes={**graph.nodes, name: replace(node, reads=node.reads[:-1])})
     for size in sorted({size for shape in shapes.values() for size in shape if size > 1}):
@@ -94,24 +85,31 @@ def _simplify_tensors(graph: Graph) -> Iterator[Graph]:
     for name, one in graph.tensors.items():
         for axis, size in enumerate(one.shape):
             if size > 1:
-                shape = (*one.shape[:axis], 1, *one.shape[axis + 1 :])
-                yield replace(graph, tensors={**graph.tensors, name: replace(one, shape=shape)})
+                yield change(graph, name, shape=(*one.shape[:axis], 1, *one.shape[axis + 1 :]))
         if one.shape[:1] == (1,) and len(one.shape) > 1:
-            less = replace(one, shape=one.shape[1:])
-            yield replace(graph, tensors={**graph.tensors, name: less})
+            yield change(graph, name, shape=one.shape[1:])
         if not one.is_input and one.value is None:
-            plain = replace(one, value=1.0)
-            yield replace(graph, tensors={**graph.tensors, name: plain})
+            yield change(graph, name, value=1.0)
         if one.like != "normal":
-            normal = replace(one, like="normal")
-            yield replace(graph, tensors={**graph.tensors, name: normal})
+            yield change(graph, name, like="normal")
 
 
-def rename(graph: Graph, old: str, new: str) -> Graph:
-    """Return the graph with a value taken for another."""
+def find_shapes(graph: Graph) -> dict[str, Shape]:
+    """Return the shape of each tensor and node."""
+    return {name: tuple(one.shape) for name, one in compute(graph, SEEDS[0])[0].items()}
+
+
+def change(graph: Graph, name: str, **changes: Any) -> Graph:
+    """Return the graph with an input or a constant changed."""
+    return replace(graph, tensors={**graph.tensors, name: replace(graph.tensors[name], **changes)})
+
+
+def bypass(graph: Graph, old: str, new: str) -> Graph:
+    """Return the graph without the node ``old``, with a value that it reads taken for it."""
     nodes = {
         name: replace(node, reads=tuple(new if one == old else one for one in node.reads))
         for name, node in graph.nodes.items()
+        if name != old
     }
     outputs = tuple(dict.fromkeys(new if one == old else one for one in graph.outputs))
     return replace(graph, nodes=nodes, outputs=tuple(one for one in outputs if one in nodes))
@@ -121,59 +119,53 @@ def resize(graph: Graph, old: int, new: int) -> Graph:
     """Return the graph with each size ``old`` of a tensor, and of a shape that an operator is
     given, made ``new``."""
 
-    def change(shape: Shape) -> Shape:
-        return tuple(new if size == old else size for size in shape)
+    def change(sizes: Value) -> Value:
+        if not isinstance(sizes, tuple):
+            return sizes
+        return tuple(new if size == old else size for size in sizes)
 
-    def change_node(node: Node) -> Node:
-        return replace(
+    nodes = {
+        name: replace(
             node,
-            attributes=tuple(
-                (name, change(value) if name == "shape" and isinstance(value, tuple) else value)
-                for name, value in node.attributes
-            ),
+            attributes={
+                key: change(value) if key == "shape" else value
+                for key, value in node.attributes.items()
+            },
         )
+        for name, node in graph.nodes.items()
+    }
+    tensors = {
+        name: replace(one, shape=cast(Shape, change(one.shape)))
+        for name, one in graph.tensors.items()
+    }
+    return Graph(tensors, nodes, graph.outputs)
 
-    return Graph(
-        {name: replace(one, shape=change(one.shape)) for name, one in graph.tensors.items()},
-        {name: change_node(node) for name, node in graph.nodes.items()},
-        graph.outputs,
-    )
 
-
-def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - likewise
+def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
     """Yield the graphs next to one, each with what is other about it: which of them are right says
     on what a fault depends."""
-    shapes = {name: tuple(one.shape) for name, one in compute(graph, SEEDS[0])[0].items()}
+    shapes = find_shapes(graph)
     batch = next((one.shape[0] for one in graph.tensors.values() if one.is_input and one.shape), 1)
     if batch > 1:
-        tensors = {
-            name: replace(one, shape=(1, *one.shape[1:]))
-            if one.shape[:1] == (batch,) and (one.is_input or len(one.shape) > 1)
-            else one
-            for name, one in graph.tensors.items()
-        }
-        yield "with a first axis of 1", replace(graph, tensors=tensors)
+        single = graph
+        for name, one in graph.tensors.items():
+            if one.shape[:1] == (batch,) and (one.is_input or len(one.shape) > 1):
+                single = change(single, name, shape=(1, *one.shape[1:]))
+        yield "with a first axis of 1", single
     for name, node in graph.nodes.items():
         for read in node.reads if node.operator in BINARY else ():
             if graph.is_constant(read) and shapes[read] != shapes[name]:
-                whole = replace(graph.tensors[read], shape=shapes[name])
-                tensors = {**graph.tensors, read: whole}
-                sizes = list(shapes[name])
-                yield f"with {read} expanded to {sizes}", replace(graph, tensors=tensors)
+                whole = shapes[name]
+                yield f"with {read} expanded to {list(whole)}", change(graph, read, shape=whole)
             if graph.is_constant(read):
-                given = {**graph.tensors, read: replace(graph.tensors[read], is_input=True)}
-                yield f"with {read} as an input", replace(graph, tensors=given)
-    for name, node in graph.nodes.items():
-        rest = {one: own for one, own in graph.nodes.items() if one != name}
+                yield f"with {read} as an input", change(graph, read, is_input=True)
         same = [one for one in node.reads if shapes[one] == shapes[name]]
-        if same and rest:
-            yield f"without {node.operator}", rename(replace(graph, nodes=rest), name, same[0])
-    if len(graph.outputs) > 1:
-        for name in graph.outputs:
-            yield f"returning {name} alone", replace(graph, outputs=(name,))
-    for name in graph.nodes:
+        if same and len(graph.nodes) > 1:
+            yield f"without {node.operator}", bypass(graph, name, same[0])
         if name not in graph.outputs:
             yield f"returning {name}, too", replace(graph, outputs=(*graph.outputs, name))
+        elif len(graph.outputs) > 1:
+            yield f"returning {name} alone", replace(graph, outputs=(name,))
 
 
 def vary_last(graph: Graph, frontend: Frontend) -> Iterator[tuple[str, Graph]]:
@@ -184,19 +176,18 @@ def vary_last(graph: Graph, frontend: Frontend) -> Iterator[tuple[str, Graph]]:
     if len(graph.nodes) < 2 or OPERATORS[last.operator].kind not in {"unary", "axis", "norm"}:
         return
     size = next(iter(graph.tensors.values())).shape[-1:]
-    for operator, attributes in FOLLOWERS.items():
+    for operator in FOLLOWERS:
         if operator == last.operator or not (OPERATORS[operator].onnx or frontend != "onnx"):
             continue
-        node = Node(operator, last.reads[:1], attributes)
+        node = Node(operator, last.reads[:1], {"axis": -1} if operator == "softmax" else {})
         other = trim(replace(graph, nodes={**graph.nodes, name: node}))
+        text = f"with {operator} instead"
         if OPERATORS[operator].kind == "norm":
-            tensors = {
-                one: replace(own, shape=(*own.shape[:-1], WIDE)) if own.shape[-1:] == size else own
-                for one, own in other.tensors.items()
-            }
-            yield f"with {operator} over {WIDE} instead", replace(other, tensors=tensors)
-        else:
-            yield f"with {operator} instead", other
+            text += f", last axis {WIDE}"
+            for one, own in other.tensors.items():
+                if own.shape[-1:] == size:
+                    other = change(other, one, shape=(*own.shape[:-1], WIDE))
+        yield text, other
 
 
 def fit_variations(graph: Graph, frontend: Frontend) -> list[tuple[str, Graph]]:
@@ -216,14 +207,12 @@ def is_fit(graph: Graph) -> bool:
 
 def list_relations(graph: Graph) -> tuple[str, ...]:
     """Return how shapes relate: ``add: over_batch``, and ``add: batch`` if there is one."""
-    return tuple(f"{one.operator}: {word}" for one in describe(graph) for word in _relate(one))
-
-
-def _relate(step: Step) -> list[str]:
-    found = sorted(relate(step) - {"any"})
-    if step.shape and step.shape[0] > 1 and found:
-        found.append("batch")
-    return found
+    found = []
+    for step in describe(graph):
+        words = sorted(relate(step) - {"any"})
+        words += ["batch"] * bool(words and step.shape[0] > 1)
+        found += [f"{step.operator}: {one}" for one in words]
+    return tuple(found)
 
 
 def has_chain(graph: Graph, operators: Sequence[str]) -> bool:

@@ -25,8 +25,6 @@ def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
     declared = graph.tensors[name]
     if declared.value is not None:
         return np.full(declared.shape, declared.value, np.float32)
-    if declared.like == "ones":
-        return np.ones(declared.shape, np.float32)
     random = np.random.default_rng([seed, number, zlib.crc32(name.encode())])
     if declared.like == "positive":
         return np.asarray(random.uniform(0.5, 1.5, declared.shape), np.float32)
@@ -113,7 +111,7 @@ def write_forward(graph: Graph) -> str:
 
 def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
     """Return the value of each tensor and node per input set. Raises what torch raises for shapes
-    that do not fit, and KeyError for a missing attribute."""
+    that do not fit, and TypeError for a missing attribute."""
     constants = {
         name: torch.from_numpy(draw(graph, name, seed))
         for name in graph.tensors
@@ -135,112 +133,78 @@ def evaluate(
 
 
 def apply(node: Node, given: Sequence[Tensor]) -> Tensor:
-    """Return what an operator makes of its operands."""
-    result: Tensor = CALLS[node.operator](node, *given)
+    """Return what an operator makes of its operands. Raises TypeError for an attribute that it
+    lacks or does not have."""
+    result: Tensor = CALLS[node.operator](*given, **node.attributes)
     return result
 
 
 def _reduce(call: Call) -> Call:
-    return lambda node, x: call(
-        x, dim=list(node.integers("axes")), keepdim=bool(node.integer("keep"))
-    )
+    return lambda x, axes, keep: call(x, dim=list(axes), keepdim=bool(keep))
 
 
-def _norm(node: Node, x: Tensor, w: Tensor | None = None, b: Tensor | None = None) -> Tensor:
-    del node
-    return functional.layer_norm(x, x.shape[-1:], w, b, EPSILON)
-
-
-def _conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    stride, pad, groups = (node.integer(*one) for one in CONV)
+def _conv(
+    x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int = 1, pad: int = 0, groups: int = 1
+) -> Tensor:
     call = functional.conv1d if x.dim() == 3 else functional.conv2d
     made: Tensor = call(x, w, b, stride=stride, padding=pad, groups=groups)
     return made
 
 
-CONV = (("stride", 1), ("pad", 0), ("groups", 1))
+def _avg_pool(x: Tensor, kernel: int, stride: int, pad: int = 0, counts_pad: int = 1) -> Tensor:
+    call = functional.avg_pool3d if x.dim() == 5 else functional.avg_pool2d
+    made: Tensor = call(x, kernel, stride, pad, count_include_pad=bool(counts_pad))
+    return made
 
 
-def _pad(node: Node, x: Tensor) -> Tensor:
-    axis = node.integer("axis") % x.dim()
-    widths = [0, 0] * (x.dim() - 1 - axis) + [node.integer("before"), node.integer("after")]
-    return functional.pad(x, widths, value=node.number("value", 0.0))
+def _pad(x: Tensor, axis: int, before: int, after: int, value: float = 0.0) -> Tensor:
+    widths = [0, 0] * (x.dim() - 1 - axis % x.dim()) + [before, after]
+    return functional.pad(x, widths, value=value)
 
 
-def _slice(node: Node, x: Tensor) -> Tensor:
-    axis, start, stop = (node.integer(name) for name in ("axis", "start", "stop"))
+def _slice(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     if not 0 <= start < stop <= x.shape[axis]:
         raise ValueError("nothing is sliced")
-    return x[(slice(None),) * (axis % x.dim()) + (slice(start, stop),)]
-
-
-def _plain(call: Call) -> Call:
-    return lambda _, *given: call(*given)
+    return x.narrow(axis, start, stop - start)
 
 
 CALLS: Mapping[str, Call] = {
-    "relu": _plain(functional.relu),
-    "sigmoid": _plain(torch.sigmoid),
-    "tanh": _plain(torch.tanh),
-    "gelu": _plain(functional.gelu),
-    "hardswish": _plain(functional.hardswish),
-    "hardsigmoid": _plain(functional.hardsigmoid),
-    "elu": _plain(functional.elu),
-    "leaky_relu": lambda node, x: functional.leaky_relu(x, node.number("slope", 0.1)),
-    "abs": _plain(torch.abs),
-    "neg": _plain(torch.neg),
-    "sin": _plain(torch.sin),
-    "cos": _plain(torch.cos),
-    "exp": _plain(torch.exp),
-    "clip": lambda node, x: torch.clamp(x, node.number("low"), node.number("high")),
-    "log": _plain(torch.log),
-    "sqrt": _plain(torch.sqrt),
-    "reciprocal": _plain(torch.reciprocal),
-    "add": _plain(torch.add),
-    "sub": _plain(torch.sub),
-    "mul": _plain(torch.mul),
-    "div": _plain(torch.div),
-    "maximum": _plain(torch.maximum),
-    "minimum": _plain(torch.minimum),
-    "softmax": lambda node, x: torch.softmax(x, node.integer("axis")),
-    "log_softmax": lambda node, x: torch.log_softmax(x, node.integer("axis")),
-    "lp_norm": lambda node, x: functional.normalize(x, dim=node.integer("axis")),
-    "layer_norm": _norm,
-    "rms_norm": lambda _, x, *w: functional.rms_norm(x, x.shape[-1:], *w, eps=EPSILON),
-    "batch_norm": lambda _, x, g, b, m, v: functional.batch_norm(x, m, v, g, b, eps=EPSILON),
-    "instance_norm": lambda _, x: functional.instance_norm(x, eps=EPSILON),
+    **{name: getattr(torch, name) for name in ("relu", "sigmoid", "tanh", "abs", "neg", "sin")},
+    **{name: getattr(torch, name) for name in ("cos", "exp", "log", "sqrt", "reciprocal")},
+    **{name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "maximum", "minimum")},
+    "gelu": functional.gelu,
+    "hardswish": functional.hardswish,
+    "hardsigmoid": functional.hardsigmoid,
+    "elu": functional.elu,
+    "leaky_relu": lambda x, slope=0.1: functional.leaky_relu(x, slope),
+    "clip": lambda x, low, high: torch.clamp(x, min=low, max=high),
+    "softmax": lambda x, axis: torch.softmax(x, dim=axis),
+    "log_softmax": lambda x, axis: torch.log_softmax(x, dim=axis),
+    "lp_norm": lambda x, axis: functional.normalize(x, dim=axis),
+    "cumsum": lambda x, axis: torch.cumsum(x, dim=axis),
+    "layer_norm": lambda x, *wb: functional.layer_norm(x, x.shape[-1:], *wb, eps=EPSILON),
+    "rms_norm": lambda x, *w: functional.rms_norm(x, x.shape[-1:], *w, eps=EPSILON),
+    "batch_norm": lambda x, g, b, m, v: functional.batch_norm(x, m, v, g, b, eps=EPSILON),
+    "instance_norm": lambda x: functional.instance_norm(x, eps=EPSILON),
     "mean": _reduce(torch.mean),
     "sum": _reduce(torch.sum),
     "amax": _reduce(torch.amax),
     "amin": _reduce(torch.amin),
-    "linear": _plain(functional.linear),
-    "matmul": _plain(torch.matmul),
+    "linear": functional.linear,
+    "matmul": torch.matmul,
     "conv": _conv,
-    "conv_transpose": lambda node, x, w: functional.conv_transpose2d(
-        x, w, stride=node.integer("stride", 1)
+    "conv_transpose": lambda x, w, stride=1: functional.conv_transpose2d(x, w, stride=stride),
+    "max_pool": lambda x, kernel, stride: functional.max_pool2d(
+        x, kernel_size=kernel, stride=stride
     ),
-    "max_pool": lambda node, x: functional.max_pool2d(
-        x, node.integer("kernel"), node.integer("stride")
-    ),
-    "avg_pool": lambda node, x: (functional.avg_pool3d if x.dim() == 5 else functional.avg_pool2d)(
-        x,
-        node.integer("kernel"),
-        node.integer("stride"),
-        node.integer("pad", 0),
-        count_include_pad=bool(node.integer("counts_pad", 1)),
-    ),
-    "reshape": lambda node, x: x.reshape(node.integers("shape")),
-    "transpose": lambda node, x: x.permute(node.integers("order")),
+    "avg_pool": _avg_pool,
+    "reshape": lambda x, shape: x.reshape(shape),
+    "transpose": lambda x, order: x.permute(order),
     "slice": _slice,
     "pad": _pad,
-    "expand": lambda node, x: x.expand(node.integers("shape")),
-    "concat": lambda node, *given: torch.cat(given, node.integer("axis")),
-    "upsample": lambda node, x: functional.interpolate(
-        x, scale_factor=float(node.integer("scale")), mode="nearest"
-    ),
-    "pow": lambda node, *given: torch.pow(
-        *([node.number("base")] if len(given) == 1 else []), *given
-    ),
-    "cumsum": lambda node, x: torch.cumsum(x, node.integer("axis")),
-    "prelu": lambda _, x, slope: torch.where(x < 0, x * slope, x),
+    "expand": lambda x, shape: x.expand(shape),
+    "concat": lambda *given, axis: torch.cat(given, axis),
+    "upsample": lambda x, scale: functional.interpolate(x, scale_factor=float(scale)),
+    "prelu": lambda x, slope: torch.where(x < 0, x * slope, x),
+    "pow": lambda *given, base=None: torch.pow(*([base] if len(given) == 1 else []), *given),
 }

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -19,15 +18,6 @@ from ci.models.schemes import Scheme
 MOST_TEXT = 300
 BUNDLE = {"onnx": 8, "executorch": 16}  # graphs that are compiled at a time
 FIRST_S, EACH_S = 60.0, 20.0  # how long the first and each other graph of a batch may take
-
-
-class Workers(Protocol):
-    """What does jobs in processes: ci.cases.pool.Pool."""
-
-    def run(
-        self, job: Callable[[], list[Result]], log: Path, timeout_s: float, *, fresh: bool = False
-    ) -> pool.Ended:
-        """Do a job."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +73,7 @@ class TrialJob:
 class Trial:
     """Tries graphs through a front end in a scheme. ``scratch`` is an empty directory."""
 
-    workers: Workers
+    workers: pool.Pool
     frontend: Frontend
     scheme: Scheme
     soc: str

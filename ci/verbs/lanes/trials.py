@@ -20,6 +20,7 @@ from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import UsageError
 
 if TYPE_CHECKING:
+    from ci.cases.pool import Pool
     from ci.faults.trial import Trial
 
 IMPORTS = {
@@ -33,7 +34,7 @@ USUAL = {"onnx": ("fp16", "u8", "u16a8w"), "executorch": ("fp16", "8a8w", "16a8w
 class Bench:
     """Makes trials in an environment; ``qnn`` is the version of its QNN."""
 
-    def __init__(self, frontend: Frontend, scratch: Path, workers: object, root: Path) -> None:
+    def __init__(self, frontend: Frontend, scratch: Path, workers: Pool, root: Path) -> None:
         self.frontend, self.scratch, self.workers, self.root = frontend, scratch, workers, root
         self.qnn = ""
 
@@ -47,7 +48,7 @@ class Bench:
             options = {"backend_path": str(find_library(self.root, {})), **options}
         directory = self.scratch / f"{scheme.value}-{soc}"
         directory.mkdir(exist_ok=True)
-        return Trial(self.workers, self.frontend, scheme, soc, options, directory)  # type: ignore[arg-type]
+        return Trial(self.workers, self.frontend, scheme, soc, options, directory)
 
     def rerun(self, faults: Sequence[Fault], soc: str, progress: Progress) -> list[Rerun]:
         """Try known faults again, and show how each graph ends."""

@@ -195,7 +195,7 @@ def test_what_else_has_to_follow_is_tried_with_an_axis_that_a_norm_needs() -> No
         "x = input(2, 16, 1)\np = constant(16, 1)\ns = add(x, p)\ny = sigmoid(s)\nreturn y"
     )
     varied = dict(fit_variations(graph, "onnx"))
-    norm = varied["with layer_norm over 16 instead"]
+    norm = varied["with layer_norm instead, last axis 16"]
     assert norm.operators == ("add", "layer_norm")
     assert has_planted(norm)
     assert varied["with relu instead"].operators == ("add", "relu")
