@@ -46,7 +46,9 @@ def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFau
     """Return the known faults that a graph has and that apply to a scheme and a version of QNN. Of
     one line each is named once. Raises ManifestError."""
     names = name_operators()
-    renamed = [structs.replace(one, operator=names.get(one.operator, "")) for one in steps]
+    renamed = [
+        structs.replace(one, operator=names.get(one.operator, one.operator)) for one in steps
+    ]
     by_name = {one.name: one.operator for one in steps}
     found = {
         (one.fault, one.place): one

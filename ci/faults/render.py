@@ -123,7 +123,8 @@ def render_found(found: Sequence[Searched]) -> str:
         ends = ", ".join(f"{count} {end}" for end, count in sorted(one.ends.items()))
         lines.append(
             f"{one.frontend} {one.scheme} {one.soc}, seed {one.seed}: {one.graphs} graphs in"
-            f" {one.seconds:.0f} s ({one.per_minute:.0f} a minute): {ends or 'none'}"
+            f" {one.seconds:.0f} s ({one.per_minute:.0f} a minute, {one.cpu_s:.3f} s of CPU each):"
+            f" {ends or 'none'}"
         )
         lines += [f"  known: {name}, {count} suspects" for name, count in one.known.items()]
         if one.unconfirmed:

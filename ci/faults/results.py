@@ -36,7 +36,8 @@ class Item(Struct, frozen=True):
 class Result(Struct, frozen=True):
     """How a graph ended through a front end: the SQNR of the worst row of the worst output in dB,
     what is predicted for that row, how far its error is beyond what is allowed, and where. ``why``
-    is what was said of a graph that was refused, crashed or cannot be judged."""
+    is what was said of a graph that was refused, crashed or cannot be judged. ``cpu_s`` is its
+    share of the CPU time that its bundle took."""
 
     text: str
     seed: int
@@ -46,6 +47,7 @@ class Result(Struct, frozen=True):
     over_db: float = -math.inf
     place: str = ""
     why: str = ""
+    cpu_s: float = 0.0
 
     @property
     def is_suspect(self) -> bool:
@@ -175,7 +177,8 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 class Searched(Struct, frozen=True, kw_only=True):
     """What a search did in a scheme: graphs by how they ended, suspects by the known fault that
-    they have, and further faults, the worst first."""
+    they have, and further faults, the worst first. ``seconds`` and ``per_minute`` are of the graphs
+    that were made, without shrinking; ``cpu_s`` is the CPU time that one of them took."""
 
     frontend: str
     scheme: str
@@ -184,6 +187,7 @@ class Searched(Struct, frozen=True, kw_only=True):
     graphs: int
     seconds: float
     per_minute: float
+    cpu_s: float
     ends: dict[str, int]
     unjudged: dict[str, int]
     unconfirmed: int

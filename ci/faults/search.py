@@ -14,10 +14,12 @@ from msgspec import structs
 
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
-from ci.faults.known import CRASHED, REFUSED, WRONG, Frontend, describe, find_pattern, read_faults
+from ci.faults.known import CRASHED, REFUSED, WRONG, Frontend, describe
+from ci.faults.match import match_faults
 from ci.faults.results import LATE, UNJUDGED, Finding, Item, Result, Searched
 from ci.faults.shrink import SEEDS, fit_variations, has_chain, list_relations, shrink
 from ci.faults.trial import Trial
+from ci.models.numerics import fix_numerics
 from provisioning.console.progress import Progress
 
 BATCH = 48
@@ -48,9 +50,11 @@ class Search:
     known: Counter[str] = field(default_factory=Counter)
     unconfirmed: int = 0
     trying_s: float = 0.0
+    cpu_s: float = 0.0
     started: float = 0.0
 
     def __post_init__(self) -> None:
+        fix_numerics()  # torch's own threads take 20 ms to wake for a graph that takes 0.1
         self.threads = ThreadPoolExecutor(self.jobs)  # a worker belongs to a thread: these stay
 
     def run(self, deadline: float, most_graphs: int = 0) -> Searched:
@@ -65,6 +69,7 @@ class Search:
             ahead = self.make_items(number + len(items), most_graphs)
             results = list(trying)
             self.trying_s += time.monotonic() - start
+            self.cpu_s += sum(one.cpu_s for one in results)
             self.ends.update(one.end for one in results)
             self.reasons.update(one.why[:MOST_WHY] for one in results if one.end == UNJUDGED)
             waiting += [(n, one) for n, one in enumerate(results, number) if one.is_suspect]
@@ -84,6 +89,7 @@ class Search:
             graphs=number,
             seconds=round(self.trying_s, 1),
             per_minute=round(60 * number / self.trying_s) if self.trying_s else 0,
+            cpu_s=round(self.cpu_s / max(number, 1), 4),
             ends=dict(self.ends),
             unjudged=dict(self.reasons.most_common(12)),
             known=dict(self.known),
@@ -211,11 +217,8 @@ class Search:
 
     def find_known(self, graph: Graph) -> str:
         """Return the name of the known fault that a graph has; empty if it has none."""
-        steps = describe(graph)
-        for fault in read_faults():
-            if fault.applies(self.scheme, self.qnn) and find_pattern(fault.pattern, steps):
-                return fault.name
-        return ""
+        known = match_faults(describe(graph), self.scheme, self.qnn)
+        return known[0].fault if known else ""
 
 
 def _rank(one: Finding) -> tuple[bool, bool, float]:

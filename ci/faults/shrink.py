@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, cast
 
 from ci.faults.generate import find_unfit
@@ -28,10 +29,9 @@ Fails = Callable[[Sequence[Graph]], Sequence[bool]]
 def shrink(graph: Graph, fails: Fails) -> Graph:
     """Return the smallest graph that fails, of those that simpler steps reach from ``graph``."""
     for _ in range(MOST_ROUNDS):
-        smaller = sorted(
-            (one for one in list_simpler(graph) if measure(one) < measure(graph)), key=measure
-        )
-        parts = (smaller[start : start + CHUNK] for start in range(0, len(smaller), CHUNK))
+        smaller = (one for one in list_simpler(graph) if measure(one) < measure(graph))
+        fit = filter(is_fit, sorted(smaller, key=measure))
+        parts = iter(lambda: list(islice(fit, CHUNK)), [])  # noqa: B023 - used up in its round
         tried = (pair for part in parts for pair in zip(part, fails(part), strict=True))
         failing = next((one for one, failed in tried if failed), None)
         if failing is None:
@@ -51,14 +51,9 @@ def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
     return len(graph.nodes), words, elements, fancy, attributes, str(graph)
 
 
-def list_simpler(graph: Graph) -> Iterator[Graph]:
-    """Yield graphs one step simpler that may be judged."""
-    seen = {str(graph)}
-    for one in _simplify(graph):
-        small = trim(one)
-        if str(small) not in seen and is_fit(small):
-            yield small
-        seen.add(str(small))
+def list_simpler(graph: Graph) -> list[Graph]:
+    """Return the graphs one step simpler."""
+    return [*{str(one): one for one in map(trim, _simplify(graph))}.values()]
 
 
 def _simplify(graph: Graph) -> Iterator[Graph]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -39,9 +40,12 @@ class TrialJob:
         found = []
         with self.journal.open("ab", buffering=0) as journal:
             for start in range(0, len(self.items), self.bundle):
-                for one in self.run_bundle(self.items[start : start + self.bundle]):
-                    journal.write(msgspec.msgpack.encode(one).hex().encode() + b"\n")
-                    found.append(one)
+                before = time.process_time()
+                results = self.run_bundle(self.items[start : start + self.bundle])
+                share = (time.process_time() - before) / len(results)
+                for one in results:
+                    found.append(msgspec.structs.replace(one, cpu_s=share))
+                    journal.write(msgspec.msgpack.encode(found[-1]).hex().encode() + b"\n")
         return found
 
     def run_bundle(self, items: Sequence[Item]) -> list[Result]:
