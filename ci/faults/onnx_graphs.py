@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ci.faults.graph import Graph, Shape
@@ -16,8 +18,8 @@ from provisioning.errors import FailedError
 OPSET, IR = 21, 10
 
 
-def build_model(graphs: Sequence[Graph], seeds: Sequence[int]) -> Any:
-    """Return the model; ``seeds`` are those of the graphs' constants. Raises what torch raises for
+def write_model(graphs: Sequence[Graph], seeds: Sequence[int], path: Path) -> None:
+    """Write the model; ``seeds`` are those of the graphs' constants. Raises what torch raises for
     a graph whose shapes do not fit, FailedError for an operator that ONNX has not."""
     for name in (name for graph in graphs for name in graph.operators):
         if not OPERATORS[name].onnx:
@@ -27,7 +29,8 @@ def build_model(graphs: Sequence[Graph], seeds: Sequence[int]) -> Any:
         builder.add_graph(graph, f"g{number}_", seed)
     parts = builder.nodes, "graphs", builder.inputs, builder.outputs, builder.constants
     imports = [helper.make_opsetid("", OPSET)]
-    return helper.make_model(helper.make_graph(*parts), opset_imports=imports, ir_version=IR)
+    graph = helper.make_graph(*parts)
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=IR), path)
 
 
 class Builder:

@@ -7,10 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import onnx
-
 from ci.faults.graph import parse_graph
-from ci.faults.onnx_graphs import build_model, number_of
+from ci.faults.onnx_graphs import number_of, write_model
 from ci.faults.results import Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import draw_sets
 from ci.models.schemes import Scheme
@@ -33,7 +31,7 @@ def run_items(
     sets = [tuple(array for part in one for array in part) for one in zip(*drawn, strict=True)]
     with TemporaryDirectory(prefix="graphs") as directory:
         path, other = (Path(directory, name) for name in ("graphs.onnx", "other.onnx"))
-        onnx.save(build_model(graphs, [one.seed for one in items]), path)
+        write_model(graphs, [one.seed for one in items], path)
         names = [f"g{number}_{name}" for number, one in enumerate(graphs) for name in one.inputs]
         if scheme.quantized:
             quantized = Path(directory, "quantized.onnx")

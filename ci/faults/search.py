@@ -16,6 +16,7 @@ from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, WRONG, Frontend, describe
 from ci.faults.match import match_faults
+from ci.faults.render import describe_finding
 from ci.faults.results import LATE, UNJUDGED, Finding, Item, Result, Searched
 from ci.faults.shrink import SEEDS, fit_variations, has_chain, list_relations, shrink
 from ci.faults.trial import Trial
@@ -169,7 +170,6 @@ class Search:
         if len(failing) < (len(repeats) + 1) // 2:
             self.unconfirmed += 1
             return
-        operators = small.operators
         has_db = worst.end == WRONG
         finding = Finding(
             graph=str(small),
@@ -181,7 +181,7 @@ class Search:
             predicted_db=round(worst.predicted_db, 1) if has_db else None,
             place=worst.place,
             why=worst.why,
-            operators=operators,
+            operators=small.operators,
             relations=list_relations(small),
             right=tuple(text for (text, _), bad in zip(varied, wrong, strict=True) if not bad),
             also_wrong=tuple(text for (text, _), bad in zip(varied, wrong, strict=True) if bad),
@@ -193,11 +193,7 @@ class Search:
             seconds=round(time.monotonic() - self.started),
         )
         self.findings.append(finding)
-        self.progress.step(
-            f"{self.scheme}, {finding.seconds:.0f} s: {end} {' -> '.join(operators)}"
-            + (f", {worst.sqnr_db:.1f} dB of {worst.predicted_db:.1f}" if has_db else "")
-            + (f", known: {finding.known}" if finding.known else "")
-        )
+        self.progress.step(f"{self.scheme}, {finding.seconds:.0f} s: {describe_finding(finding)}")
 
     def fails(
         self,

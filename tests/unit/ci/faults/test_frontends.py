@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
 
 from ci.faults.generate import generate
 from ci.faults.graph import parse_graph
 from ci.faults.known import read_faults
-from ci.faults.onnx_graphs import build_model, number_of
+from ci.faults.onnx_graphs import number_of, write_model
 from ci.faults.operators import OPERATORS
 from ci.faults.torch_graphs import (
     CALLS,
@@ -32,7 +31,7 @@ def test_generated_and_known_graphs_are_the_same_in_onnx_and_torch(tmp_path: Pat
     texts = [text for one in read_faults() for text in (one.graph, one.mended) if text]
     graphs = [generate(1, number) for number in range(GRAPHS)] + list(map(parse_graph, texts))
     seeds = list(range(len(graphs)))
-    onnx.save(build_model(graphs, seeds), tmp_path / "graphs.onnx")
+    write_model(graphs, seeds, tmp_path / "graphs.onnx")
     session = open_reference(tmp_path / "graphs.onnx")
     feed = {
         f"g{number}_{name}": array
