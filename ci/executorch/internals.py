@@ -13,6 +13,7 @@ from typing import Any
 
 # Of several places the first that is there: a later one is that of an older ExecuTorch.
 PLACES: dict[str, tuple[str, ...]] = {
+    "BuildQuantIo": ("backends.qualcomm._passes.build_quant_io:BuildQuantIo",),
     "ExecutorchBackendConfig": ("exir:ExecutorchBackendConfig",),
     "InitializedMutableBufferPass": ("exir.passes.init_mutable_pass:InitializedMutableBufferPass",),
     "Inspector": ("devtools:Inspector",),
@@ -22,6 +23,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "QnnQuantizer": ("backends.qualcomm.quantizer.quantizer:QnnQuantizer",),
     "QuantDtype": ("backends.qualcomm.quantizer.quantizer:QuantDtype",),
     "QuantRecipe": ("backends.qualcomm.quantizer.quant_recipe:QuantRecipe",),
+    "TagQuantIO": ("backends.qualcomm._passes:TagQuantIO",),
     "TimeScale": ("devtools.inspector:TimeScale",),
     "annotate_kv_8bit": ("backends.qualcomm.quantizer.custom_annotation:annotate_kv_8bit",),
     "flatbuffer_to_option": (
@@ -35,6 +37,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "pybindings": ("extension.pybindings._C", "extension.pybindings._portable_lib"),
     "qc_schema": ("backends.qualcomm.serialization.qc_schema",),
     "qnn_partitioner": ("backends.qualcomm.partition.qnn_partitioner",),
+    "qnn_passes": ("backends.qualcomm._passes.qnn_pass_manager",),
     "quantized_kernels": ("kernels.quantized",),  # registers them
     "to_edge_transform_and_lower": ("exir:to_edge_transform_and_lower",),
     "utils": ("backends.qualcomm.utils.utils",),

@@ -38,11 +38,14 @@ from ci.executorch.delegation import (
     record_refusals,
 )
 from ci.executorch.internals import (
+    BuildQuantIo,
     ExecutorchBackendConfig,
     InitializedMutableBufferPass,
+    TagQuantIO,
     flatbuffer_to_option,
     option_to_flatbuffer,
     qc_schema,
+    qnn_passes,
     utils,
 )
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
@@ -121,13 +124,15 @@ def _options(scheme: Scheme, choices: Choices, backend: Backend) -> Mapping[str,
 @dataclass(frozen=True)
 class Lowering:
     """A model on its way to a program in ``staging``. ``constants`` become methods of the program
-    that return them."""
+    that return them. With ``quantized_io`` its inputs and outputs have the integers that the
+    quantized model makes of them, as upstream's language models do."""
 
     model: Model
     spec: CaseSpec
     staging: Staging
     backend: Backend = Backend.HTP
     constants: Mapping[str, Any] | None = None
+    quantized_io: bool = False
 
     def write(self) -> Compiled:
         """Quantize if the scheme asks for it, lower, and write all files."""
@@ -212,7 +217,10 @@ class Lowering:
             graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
             delegation = audit_delegation(graphs, refusals, self.backend)
             operators = tuple(count_operators(graphs))
-            program = sign_by_content(edge.to_executorch(keep_initial_state(edge)).buffer)
+            config = keep_initial_state(edge)
+            if self.quantized_io:
+                config.passes.append(BuildQuantIo())
+            program = sign_by_content(edge.to_executorch(config).buffer)
         flush_stdio()
         parsed = parse_program(memoryview(program), PROGRAM)
         footprint = make_footprint(
@@ -242,6 +250,7 @@ class Lowering:
                 split_inputs(module, self.model.evaluation[0]),
                 spec,
                 constant_methods=dict(self.constants) if self.constants else None,
+                passes_job=tag_quantized() if self.quantized_io else None,
                 skip_node_id_set=set(choices.skip_nodes),
                 skip_node_op_set=set(choices.skip_ops),
                 convert_linear_to_conv2d=self.spec.scheme.recipe.linear_as_convolution,
@@ -276,6 +285,28 @@ class Lowering:
                 f"QNN shared no weights: {shared_bytes} bytes, {len(program)} without"
             )
         return program
+
+
+def tag_quantized() -> Any:
+    """Return ExecuTorch's passes with the one that leaves integers at a program's border."""
+    passes = qnn_passes.get_qnn_pass_manager_cls().get_capture_program_passes()
+    passes[TagQuantIO]["activate"] = True
+    passes[TagQuantIO]["args_kwargs_defaults"]["get_quant_io_dtype_fn"] = find_io_dtype
+    return passes
+
+
+def find_io_dtype(node: Any) -> torch.dtype | None:
+    """Return the dtype that an input or output of a graph has at its border; None for other nodes
+    and for what is not quantized, or quantized with a sign."""
+    attributes = node.meta.get("quant_attrs")
+    given = node.op == "placeholder" and not node.name.startswith(("p_", "b_", "c_"))
+    if (
+        not attributes
+        or attributes["quant_min"]
+        or not (given or any(user.op == "output" for user in node.users))
+    ):
+        return None
+    return torch.uint8 if attributes["quant_max"] < 2**8 else torch.uint16
 
 
 def describe_refusal(error: Exception, log: Path) -> str:

@@ -22,14 +22,14 @@ from ci.judging.budget import advise_on_budget
 from ci.judging.figures import Array
 from ci.judging.gate import References
 from ci.judging.verdict import CaseFigures, ControlResult, name_reasons
-from ci.llm.controls import MAKERS, Repeated, judge_control
+from ci.llm.controls import INPUT_FAULTS, MAKERS, Repeated, judge_control
 from ci.llm.generation import Generated, Loop, Step, run_decode, run_forced, run_free
 from ci.llm.interface import Interface
 from ci.llm.lowering import ReferenceRuns, Subject, read_runs
 from ci.llm.runtime import program_step
 from ci.llm.verdict import NONE_DB, Verdict, compare_float, judge_forced, judge_free
 from ci.models.user_models import MetricResult
-from ci.report.schema import Question, Status
+from ci.report.schema import ControlKind, Question, Status
 
 AGREEMENT = "top-1 agreement with float32"
 LEAST_DECIDED = 0.9
@@ -75,7 +75,7 @@ class LlmRun(CaseRun):
         began = time.monotonic()
         try:
             with self.setup.runner.open(program, self.options.timeout_s) as opened:
-                reasons = self.judge_generation(program_step(opened), runs)
+                reasons = self.judge_generation(program_step(opened, runs.borders), runs)
                 notes = opened.finish()
         except RunError as error:
             wall_s = time.monotonic() - began
@@ -201,25 +201,31 @@ class LlmRun(CaseRun):
     def judge_controls(
         self, interface: Interface, step: Step, forced: Generated, runs: ReferenceRuns
     ) -> list[str]:
-        """Return which wrong runs the verdict accepts."""
-        subject = Repeated(interface, step, runs.prompt, forced, self.subject.eos)
-        results = []
+        """Return that the verdict proves nothing, if it accepts what it may not: a wrong choice of
+        tokens, or all that is wrong in what the methods take. One of these alone may be as quiet as
+        the scheme, which is a warning."""
+        subject = Repeated(interface, step, runs.prompt, forced, runs.model, self.subject.eos)
+        results, quiet = [], []
         for kind, make in MAKERS.items():
-            wrong = make(subject)
-            if wrong is None:
-                self.evidence.warnings += (
-                    "no control endless: the right text does not end either",
-                )
-                continue
-            rejected, verdict = judge_control(wrong, runs.model)
-            finite = verdict.sqnr_db if abs(verdict.sqnr_db) < NONE_DB else None
-            results.append(ControlResult(kind, rejected, finite))
+            rejected, verdict = judge_control(make(subject), runs.model)
+            if verdict is None and kind is ControlKind.ENDLESS:
+                told = "no control endless: the right text does not end either"
+                self.evidence.warnings += (told,)
+            elif rejected or kind not in INPUT_FAULTS:
+                finite = verdict.sqnr_db if verdict and abs(verdict.sqnr_db) < NONE_DB else None
+                results.append(ControlResult(kind, rejected, finite))
+            else:
+                quiet.append(kind)
         self.evidence.controls = tuple(results)
-        accepted = [one.kind.value for one in results if not one.rejected]
-        if not accepted:
-            return []
-        self.advice.append(f"  fix: {LOUDER}")
-        return [f"the verdict accepts {', '.join(accepted)}: this case proves nothing"]
+        accepted = [one.kind for one in results if not one.rejected]
+        if accepted or INPUT_FAULTS.keys() <= set(quiet):
+            self.advice.append(f"  fix: {LOUDER}")
+            names = ", ".join(kind.value for kind in (*accepted, *quiet))
+            return [f"the verdict accepts {names}: this case proves nothing"]
+        for kind in quiet:
+            told = f"no control {kind.value}: the noise of the scheme is louder than this fault"
+            self.evidence.warnings += (f"{told}; {LOUDER}",)
+        return []
 
 
 def measure_db(made: Array, right: Array) -> float:

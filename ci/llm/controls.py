@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,70 +10,76 @@ import numpy as np
 from ci.judging.figures import Array
 from ci.llm.generation import Generated, Loop, Step
 from ci.llm.interface import Interface
-from ci.llm.verdict import Reference, Verdict, judge_forced
+from ci.llm.verdict import Reference, Verdict, judge_part
 from ci.report.schema import ControlKind
 
-STEPS = 8  # of a control that runs the program again
+TRIES = 8  # steps at which a fault may show
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A program that passed: its ``run`` after ``prompt``, what runs it, and the ``caches`` that it
-    has after another prompt of the same length."""
+    """A program that passed: its ``run`` after ``prompt``, which is judged by ``reference``, and
+    what runs it."""
 
     interface: Interface
     step: Step
     prompt: Sequence[int]
     run: Generated
+    reference: Reference
     eos: int
 
     def repeat(
         self,
         spoil: Callable[[Sequence[Array], int], Sequence[Array]] | None = None,
         caches: Callable[[Loop], list[Array]] | None = None,
-    ) -> Generated:
-        """Run the prompt and STEPS tokens again. ``spoil`` changes what the method takes, once the
-        prompt is in the caches; ``caches`` gives other caches then."""
-        spoiling = False
+    ) -> Iterator[Generated]:
+        """Yield runs with a fault that are wrong at one step, for those that are most decided.
+
+        ``spoil`` changes what each call takes: prefill takes the text before the step, with or
+        without its last token, which decode takes then; ``caches`` gives those that decode takes.
+        """
 
         def step(arrays: Sequence[Array]) -> Sequence[Array]:
-            return self.step(spoil(arrays, self.interface.layers) if spoil and spoiling else arrays)
+            return self.step(spoil(arrays, self.interface.layers) if spoil else arrays)
 
-        loop = Loop(self.interface, step)
-        first = loop.feed(self.prompt)[-1]
-        spoiling = True
-        if caches:
-            loop.caches = caches(loop)
-        given = self.run.fed[len(self.prompt) :][:STEPS]
-        rows = [first, *(loop.feed([token])[0] for token in given)]
-        fed = (*self.prompt, *given)
-        return Generated(fed, tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
+        margins = self.reference.margins()[1 : len(self.run.tokens)]
+        order = np.argsort(-margins)[: min(TRIES, int((margins > 1).sum()))]
+        for last in order + 1:
+            fed = self.run.fed[: len(self.prompt) + last]
+            for parts in ([fed[:-1], fed[-1:]], [fed])[: 2 if spoil else 1]:
+                loop = Loop(self.interface, step)
+                for part in parts[:-1]:
+                    loop.feed(part)
+                if caches:
+                    loop.caches = caches(loop)
+                row = loop.feed(parts[-1])[-1]
+                logits = np.concatenate([self.run.logits[:last], row[None]])
+                yield Generated(fed, (*self.run.tokens[:last], int(row.argmax())), logits)
 
 
-def _token_zero(one: Repeated) -> Generated:
+def _token_zero(one: Repeated) -> Iterator[Generated]:
     """https://github.com/pytorch/executorch/issues/20168"""
-    return replace(one.run, tokens=(0,) * len(one.run.tokens))
+    yield replace(one.run, tokens=(0,) * len(one.run.tokens))
 
 
-def _top_two(one: Repeated) -> Generated:
-    return replace(one.run, tokens=tuple(int(row.argsort()[-2]) for row in one.run.logits))
+def _top_two(one: Repeated) -> Iterator[Generated]:
+    yield replace(one.run, tokens=tuple(int(row.argsort()[-2]) for row in one.run.logits))
 
 
-def _previous_logits(one: Repeated) -> Generated:
+def _previous_logits(one: Repeated) -> Iterator[Generated]:
     logits = np.concatenate([one.run.logits[:1], one.run.logits[:-1]])
-    return Generated(one.run.fed, tuple(int(row.argmax()) for row in logits), logits)
+    yield Generated(one.run.fed, tuple(int(row.argmax()) for row in logits), logits)
 
 
-def _endless(one: Repeated) -> Generated | None:
-    """A text that never ends: None if the right one does not either."""
-    if one.eos not in one.run.tokens:
-        return None
-    pairs = zip(one.run.tokens, one.run.logits, strict=True)
-    tokens = (int(row.argsort()[-2]) if token == one.eos else token for token, row in pairs)
-    return replace(one.run, tokens=tuple(tokens))
+def _endless(one: Repeated) -> Iterator[Generated]:
+    """A text that never ends: none if the right one does not either."""
+    if one.eos in one.run.tokens:
+        pairs = zip(one.run.tokens, one.run.logits, strict=True)
+        tokens = (int(row.argsort()[-2]) if token == one.eos else token for token, row in pairs)
+        yield replace(one.run, tokens=tuple(tokens))
 
 
-def _caches_shifted(one: Repeated) -> Generated:
+def _caches_shifted(one: Repeated) -> Iterator[Generated]:
     def spoil(arrays: Sequence[Array], layers: int) -> list[Array]:
         caches = [np.roll(held, 1, 3 if n < layers else 2) for n, held in enumerate(arrays[3:])]
         return [*arrays[:3], *caches]
@@ -81,7 +87,7 @@ def _caches_shifted(one: Repeated) -> Generated:
     return one.repeat(spoil)
 
 
-def _mask_inverted(one: Repeated) -> Generated:
+def _mask_inverted(one: Repeated) -> Iterator[Generated]:
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
         mask = arrays[1]
         return [arrays[0], (mask.max() + mask.min() - mask).astype(mask.dtype), *arrays[2:]]
@@ -89,7 +95,7 @@ def _mask_inverted(one: Repeated) -> Generated:
     return one.repeat(spoil)
 
 
-def _mask_infinite(one: Repeated) -> Generated:
+def _mask_infinite(one: Repeated) -> Iterator[Generated]:
     """Nothing is attended; https://github.com/pytorch/executorch/issues/18812"""
 
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
@@ -99,31 +105,38 @@ def _mask_infinite(one: Repeated) -> Generated:
     return one.repeat(spoil)
 
 
-def _position_off(one: Repeated) -> Generated:
+def _position_off(one: Repeated) -> Iterator[Generated]:
+    """Positions that start again in each call. All of them off by the same would change next to
+    nothing: RoPE is relative."""
+
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
-        return [*arrays[:2], arrays[2] + np.int32(1), *arrays[3:]]
+        return [*arrays[:2], arrays[2] - arrays[2].min(), *arrays[3:]]
 
     return one.repeat(spoil)
 
 
-def _other_prompt(one: Repeated) -> Generated:
+def _other_prompt(one: Repeated) -> Iterator[Generated]:
     def caches(loop: Loop) -> list[Array]:
-        other = Loop(loop.interface, one.step)
-        other.feed([*one.prompt[:1], *reversed(one.prompt[1:])])
+        text, other = one.run.fed[: loop.position], Loop(loop.interface, one.step)
+        other.feed([*text[:1], *reversed(text[1:])])
         return other.caches
 
     return one.repeat(caches=caches)
 
 
-def _prefill_ignored(one: Repeated) -> Generated:
+def _prefill_ignored(one: Repeated) -> Iterator[Generated]:
     return one.repeat(caches=lambda loop: loop.interface.empty_caches())
 
 
-MAKERS: Mapping[ControlKind, Callable[[Repeated], Generated | None]] = {
+Makers = Mapping[ControlKind, Callable[[Repeated], Iterator[Generated]]]
+
+TOKEN_FAULTS: Makers = {
     ControlKind.TOKEN_ZERO: _token_zero,
     ControlKind.TOP_TWO: _top_two,
     ControlKind.PREVIOUS_LOGITS: _previous_logits,
     ControlKind.ENDLESS: _endless,
+}
+INPUT_FAULTS: Makers = {
     ControlKind.CACHES_SHIFTED: _caches_shifted,
     ControlKind.MASK_INVERTED: _mask_inverted,
     ControlKind.MASK_INFINITE: _mask_infinite,
@@ -131,17 +144,15 @@ MAKERS: Mapping[ControlKind, Callable[[Repeated], Generated | None]] = {
     ControlKind.OTHER_PROMPT: _other_prompt,
     ControlKind.PREFILL_IGNORED: _prefill_ignored,
 }
+MAKERS: Makers = {**TOKEN_FAULTS, **INPUT_FAULTS}
 
 
-def judge_control(run: Generated, reference: Reference) -> tuple[bool, Verdict]:
-    """Return whether a wrong run is rejected at a step whose margin is above the noise."""
-    steps = len(run.tokens)
-    wanted = replace(
-        reference.run,
-        fed=run.fed,
-        tokens=reference.run.tokens[:steps],
-        logits=reference.run.logits[:steps],
-    )
-    verdict = judge_forced(run, Reference(wanted, reference.noise[:, :steps]))
-    decided = set(np.flatnonzero(reference.decided()[:steps]))
-    return bool(verdict.rejected & decided), verdict
+def judge_control(runs: Iterable[Generated], reference: Reference) -> tuple[bool, Verdict | None]:
+    """Return whether one of the wrong runs is rejected at a step whose margin is above the noise,
+    and the last verdict; None if there are none."""
+    decided, verdict = set(np.flatnonzero(reference.decided())), None
+    for run in runs:
+        verdict = judge_part(run, reference)
+        if verdict.rejected & decided:
+            return True, verdict
+    return False, verdict

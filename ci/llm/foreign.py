@@ -15,7 +15,7 @@ import numpy as np
 
 from ci.judging.figures import Array
 from ci.llm.generation import Loop, Step, eager_step, run_decode, run_forced, run_free
-from ci.llm.interface import DECODE, PREFILL, Interface
+from ci.llm.interface import DECODE, PREFILL, Coding, Interface
 from ci.llm.runtime import StaticProgram
 from ci.llm.tokenizers import Tokenizer
 from ci.llm.verdict import Likeness, compare_float
@@ -71,8 +71,13 @@ def read_interface(name: str, declared: Declared) -> Interface:
         prefill=size,
         mask=decode[1].dtype,
         cache=decode[3].dtype,
-        scale=float(told.get("get_logits_scale", 0.0)),
-        zero_point=int(told.get("get_logits_zero_point", 0)),
+        logits=Coding(
+            float(told["get_logits_scale"]),
+            int(told.get("get_logits_zero_point", 0)),
+            declared.outputs[DECODE][0].dtype,
+        )
+        if told.get("get_logits_scale")
+        else None,
     )
     if (count, left) != (1, context - 1) or size < 2:
         raise _refuse(name, f"decode takes {count} tokens and caches of {left} of {context}")
@@ -93,7 +98,7 @@ def read_interface(name: str, declared: Declared) -> Interface:
                 why=f"{constant} is {told[constant]}, its methods have {number}",
                 fix="export it again: its metadata belongs to another model",
             )
-    if declared.outputs[DECODE][0].dtype != "float32" and not interface.scale:
+    if declared.outputs[DECODE][0].dtype != "float32" and not interface.logits:
         raise _refuse(name, "its logits are integers, and there is no get_logits_scale")
     return interface
 
@@ -231,9 +236,7 @@ class ForeignJob:
         """Return the interface of the float32 decoder with the program's sizes."""
         import msgspec
 
-        return msgspec.structs.replace(
-            interface, mask="float32", cache="float32", scale=0.0, zero_point=0
-        )
+        return msgspec.structs.replace(interface, mask="float32", cache="float32", logits=None)
 
     def load(self, interface: Interface) -> dict[int, Any]:
         """Return the float32 decoder for both methods. Raises UsageError if the weights have other

@@ -17,11 +17,46 @@ MASKED = -255.0  # PADDING_MASK_VALUE of upstream's masking_utils.py
 ATTENDS = 65535  # in a mask of 16 bits
 
 
+class Coding(Struct, frozen=True):
+    """How a tensor is at a program's border: integers of ``dtype``, numpy's name of it."""
+
+    scale: float
+    zero_point: int
+    dtype: str
+
+    @property
+    def bits(self) -> int:
+        return int(np.iinfo(self.dtype).bits)
+
+    def encode(self, values: Array) -> Array:
+        """Return the nearest integers; values beyond their range become its ends."""
+        steps = np.rint(values / np.float32(self.scale)) + self.zero_point
+        return np.clip(steps, 0, np.iinfo(self.dtype).max).astype(self.dtype)
+
+    def decode(self, made: Array) -> Array:
+        """Return what integers mean, as float32."""
+        return (made.astype(np.float32) - self.zero_point) * np.float32(self.scale)
+
+    def is_like(self, other: Coding) -> bool:
+        """Whether both mean the same by each integer, to a tenth of a step."""
+        same = self.dtype == other.dtype and self.zero_point == other.zero_point
+        return same and abs(self.scale / other.scale - 1) * 2**self.bits < 0.1
+
+
+Codings = tuple[Coding | None, ...]  # of all inputs or outputs; None for floats and ids
+
+
+class Border(Struct, frozen=True):
+    """How a method takes and gives its tensors."""
+
+    inputs: Codings
+    outputs: Codings
+
+
 class Interface(Struct, frozen=True, kw_only=True):
     """Shapes: ``prefill`` tokens for the one method, 1 for the other, ``context`` columns of the
-    mask. ``mask`` and ``cache`` are numpy's names of dtypes; quantized logits have ``scale`` and
-    ``zero_point``, float ones 0 and 0. ``masked`` is what a float mask has where nothing is
-    attended."""
+    mask. ``mask`` and ``cache`` are numpy's names of dtypes, ``logits`` the coding of quantized
+    ones. ``masked`` is what a float mask has where nothing is attended."""
 
     layers: int
     kv_heads: int
@@ -32,8 +67,7 @@ class Interface(Struct, frozen=True, kw_only=True):
     mask: str = "float32"
     cache: str = "float32"
     masked: float = MASKED
-    scale: float = 0.0
-    zero_point: int = 0
+    logits: Coding | None = None
 
     @classmethod
     def of(
@@ -74,12 +108,20 @@ class Interface(Struct, frozen=True, kw_only=True):
 
     def read_logits(self, made: Array) -> Array:
         """Return logits as float32."""
-        values = made.astype(np.float32)
-        return (values - self.zero_point) * np.float32(self.scale) if self.scale else values
+        return self.logits.decode(made) if self.logits else made.astype(np.float32)
 
 
-def describe_methods(config: DecoderConfig, context: int, bos: int, eos: int) -> Mapping[str, Any]:
-    """Return upstream's constant methods (get_metadata of static_llama.py) for float caches."""
+def describe_methods(
+    config: DecoderConfig, context: int, bos: int, eos: int, border: Border | None
+) -> Mapping[str, Any]:
+    """Return upstream's constant methods (get_metadata of static_llama.py), for the ``border`` of
+    decode, if it is quantized."""
+    logits, cache = border.outputs[:2] if border else (None, None)
+    quantized = (
+        {"get_logits_scale": logits.scale, "get_logits_zero_point": logits.zero_point}
+        if logits
+        else {}
+    )
     return {
         "get_ar_len": 1,
         "get_bos_id": bos,
@@ -95,5 +137,6 @@ def describe_methods(config: DecoderConfig, context: int, bos: int, eos: int) ->
         "get_n_layers": config.layers,
         "get_vocab_size": config.vocabulary,
         "get_use_kv_cache": True,
-        "get_kv_io_bit_width": 32,
+        "get_kv_io_bit_width": cache.bits if cache else 32,
+        **quantized,
     }

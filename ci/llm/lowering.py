@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from ci.llm.generation import (
     run_free,
     run_windows,
 )
-from ci.llm.interface import DECODE, PREFILL, Interface, describe_methods
+from ci.llm.interface import DECODE, PREFILL, Border, Coding, Interface, describe_methods
 from ci.llm.recipes import RECIPES
 from ci.llm.verdict import Reference, measure_perplexity
 from provisioning.errors import FailedError
@@ -33,7 +33,12 @@ from provisioning.files import hash_file
 from provisioning.manifest.targets import Backend
 
 ROOMS = ("models", "cases", "executorch", "llm")
-REFERENCE, INTERFACE = "reference.npz", "interface.json"
+REFERENCE, INTERFACE, BORDERS = "reference.npz", "interface.json", "borders.json"
+# Made at import: threads that are the first to decode into a Struct crash msgspec 0.22.
+READ_INTERFACE, READ_BORDERS = (
+    msgspec.json.Decoder(Interface),
+    msgspec.json.Decoder(dict[int, Border]),
+)
 DISTURBED_RUNS = 3  # of a prediction: each is a generation
 ALONE = 2  # tokens after the prompt that are decoded without prefill, too
 
@@ -158,7 +163,11 @@ class DecoderLowering:
         decoder = make_decoder(config, weights, one.context)
         sets = self.collect_inputs(decoder, interface)
         modules = self.quantize(as_convolutions(decoder), sets)
+        quantized = self.spec.scheme.quantized
+        borders = {size: find_border(one) for size, one in modules.items() if quantized}
+        require_caches(borders, config.layers)
         self.write_runs(decoder, modules, interface, sets)
+        (self.staging.directory / BORDERS).write_bytes(msgspec.json.encode(borders))
         counts = {name: len(sets[size][0]) for name, size in self.methods.items()}
         joined = Methods({name: modules[size] for name, size in self.methods.items()}, counts)
         example = tuple(tensor for size in self.methods.values() for tensor in sets[size][0])
@@ -167,7 +176,8 @@ class DecoderLowering:
             self.spec,
             self.staging,
             Backend.HTP,
-            describe_methods(config, one.context, one.bos, one.eos),
+            describe_methods(config, one.context, one.bos, one.eos, borders.get(1)),
+            quantized_io=quantized,
         )
         program, delegation, footprint = lowering.compile(joined, NO_CHOICES)
         if misplaced := find_misplaced(program):
@@ -299,6 +309,42 @@ class DecoderLowering:
         }
 
 
+def find_border(module: Any) -> Border:
+    """Return how a program of a quantized module takes and gives its tensors."""
+    from torch.utils._pytree import tree_leaves
+
+    inputs: list[Coding | None] = []
+    outputs: list[Coding | None] = []
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            inputs.append(next(filter(None, map(read_coding, node.users)), None))
+        elif node.op == "output":
+            outputs += map(read_coding, tree_leaves(node.args))
+    return Border(tuple(inputs), tuple(outputs))
+
+
+def read_coding(node: Any) -> Coding | None:
+    """Return the coding of a node that quantizes, or dequantizes, to integers without sign."""
+    from ci.models.noise import name_operator
+
+    if not name_operator(node).endswith("quantize_per_tensor"):
+        return None
+    _, scale, zero, low, high, *_ = node.args
+    return None if low else Coding(float(scale), int(zero), "uint8" if high < 2**8 else "uint16")
+
+
+def require_caches(borders: Mapping[int, Border], layers: int) -> None:
+    """Raises FailedError unless every method takes each cache as every method gives it."""
+    for one in borders.values():
+        wanted = borders[1].inputs[3:]
+        for given in (one.inputs[3:], one.outputs[1:]):
+            for number, (coding, other) in enumerate(zip(given, wanted, strict=True)):
+                if coding != other and not (coding and other and coding.is_like(other)):
+                    kind = "values" if number >= layers else "keys"
+                    told = f"{kind} of layer {number % layers} are not quantized alike"
+                    raise FailedError(told, why=f"{coding} and {other}")
+
+
 def as_convolutions(decoder: Any) -> Any:
     """Return a copy whose linear layers are 1x1 convolutions, as upstream lowers them."""
     import copy
@@ -313,7 +359,8 @@ class ReferenceRuns:
     """What a program is judged by. ``model`` is the run of the model that was lowered, prompt by
     prefill and greedy tokens, ``alone`` the same text by the decode method alone; ``float32`` are
     the float32 model's logits for the same tokens, ``text`` those that it chooses itself.
-    ``perplexity`` of the subject's text is that of the model and of the float32 one."""
+    ``perplexity`` of the subject's text is that of the model and of the float32 one. ``borders``
+    are those of a quantized program's methods, by the number of tokens."""
 
     interface: Interface
     prompt: tuple[int, ...]
@@ -322,6 +369,7 @@ class ReferenceRuns:
     float32: Array
     text: tuple[int, ...]
     perplexity: tuple[float, ...] = ()
+    borders: Mapping[int, Border] = field(default_factory=dict)
 
 
 def read_runs(directory: Path) -> ReferenceRuns:
@@ -333,7 +381,7 @@ def read_runs(directory: Path) -> ReferenceRuns:
     }
     alone = arrays["alone"]
     return ReferenceRuns(
-        msgspec.json.decode((directory / INTERFACE).read_bytes(), type=Interface),
+        READ_INTERFACE.decode((directory / INTERFACE).read_bytes()),
         numbers["prompt"],
         Reference(Generated(numbers["fed"], numbers["tokens"], arrays["logits"]), arrays["noise"]),
         Reference(
@@ -343,4 +391,5 @@ def read_runs(directory: Path) -> ReferenceRuns:
         arrays["float_logits"],
         numbers["float_tokens"],
         tuple(arrays["perplexity"].tolist()),
+        READ_BORDERS.decode((directory / BORDERS).read_bytes()),
     )

@@ -40,8 +40,8 @@ class Projected(Struct, frozen=True, kw_only=True):
     ``graph_bytes`` are the constants of a method; a phone's program shares them between prefill and
     decode, the emulator's has them twice. ``shards`` is into how many programs the layers have to
     be cut so that the largest, ``shard_bytes``, fits 2 GiB; None if a layer alone does not.
-    ``cache_bytes`` are those of all keys and values in float32, as the programs of this lane take
-    them, ``cache8_bytes`` in 8 bits. ``host_bytes`` is the memory that lowering takes.
+    ``cache_bytes`` are those of all keys and values, float32 in fp16 and else of 8 bits.
+    ``host_bytes`` is the memory that lowering takes.
     """
 
     scheme: str
@@ -49,7 +49,6 @@ class Projected(Struct, frozen=True, kw_only=True):
     shards: int | None
     shard_bytes: int
     cache_bytes: int
-    cache8_bytes: int
     host_bytes: int
 
 
@@ -98,8 +97,7 @@ def _project(config: DecoderConfig, scheme: Scheme, context: int, parameters: in
         graph_bytes=table + config.layers * layer + last,
         shards=shards,
         shard_bytes=largest,
-        cache_bytes=4 * cache,
-        cache8_bytes=cache,
+        cache_bytes=cache * (1 if scheme.quantized else 4),
         host_bytes=int(HOST_BYTES + HOST_COPIES * 4 * parameters),
     )
 
@@ -129,7 +127,6 @@ HEADINGS: Mapping[str, str] = {
     "shards": "shards",
     "shard_bytes": "largest",
     "cache_bytes": "caches",
-    "cache8_bytes": "in 8 bits",
     "host_bytes": "host memory",
 }
 

@@ -30,7 +30,7 @@ class LlmRecipe(Struct, frozen=True):
 
 RECIPES: Mapping[Scheme, LlmRecipe] = {
     Scheme.FP16: LlmRecipe(),
-    Scheme.A8W8: LlmRecipe(cache_bits=8, masked=-20.0),
+    Scheme.A8W8: LlmRecipe(cache_bits=8, head=Scheme.A16W8, masked=-20.0),
     Scheme.A16W8: LlmRecipe(cache_bits=8),
     Scheme.A16W4: LlmRecipe(cache_bits=8, head=Scheme.A16W8),
     Scheme.A16W4_BLOCK: LlmRecipe(cache_bits=8, head=Scheme.A16W8),

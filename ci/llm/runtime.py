@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from ci.cases.pool import Job, Pool
 from ci.cases.runners import PooledProgram, PooledRunner
 from ci.judging.figures import Array
 from ci.llm.generation import Step
-from ci.llm.interface import DECODE, PREFILL
+from ci.llm.interface import DECODE, PREFILL, Border
 
 NAME = "python"
 
@@ -81,6 +81,17 @@ def make_runner(pool: Pool) -> PooledRunner:
     return PooledRunner(NAME, pool, opening, note)
 
 
-def program_step(opened: OpenProgram) -> Step:
-    """Return the step of a program that a runner opened."""
-    return lambda arrays: opened.run([arrays])[0]
+def program_step(opened: OpenProgram, borders: Mapping[int, Border]) -> Step:
+    """Return the step of a program that a runner opened, in floats on both sides; ``borders`` are
+    those of a quantized program's methods, by the number of tokens."""
+
+    def step(arrays: Sequence[Array]) -> list[Array]:
+        border = borders.get(arrays[0].shape[1])
+        if not border:
+            return list(opened.run([arrays])[0])
+        given = zip(arrays, border.inputs, strict=True)
+        made = opened.run([[coding.encode(one) if coding else one for one, coding in given]])[0]
+        pairs = zip(made, border.outputs, strict=True)
+        return [coding.decode(one) if coding else one for one, coding in pairs]
+
+    return step

@@ -39,10 +39,14 @@ class Reference:
         logits, each off by what is allowed."""
         return 2 * np.sqrt(self.allowed())
 
-    def decided(self) -> Array:
-        """Return which steps have a margin between the two best tokens that is above the noise."""
+    def margins(self) -> Array:
+        """Return the margin between the two best tokens of each step, relative to the noise."""
         best = np.sort(self.run.logits, axis=1)[:, -2:]
-        return best[:, 1] - best[:, 0] > self.ties()
+        return (best[:, 1] - best[:, 0]) / self.ties()
+
+    def decided(self) -> Array:
+        """Return which steps have a margin above the noise."""
+        return self.margins() > 1
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def judge_forced(run: Generated, reference: Reference) -> Verdict:
     was fed with others."""
     if run.fed != reference.run.fed:
         raise ValueError("the run was fed with other tokens than the reference")
-    return _judge(run, reference, len(reference.run.tokens))
+    return judge_part(run, reference)
 
 
 def judge_free(run: Generated, reference: Reference) -> Verdict:
@@ -74,7 +78,7 @@ def judge_free(run: Generated, reference: Reference) -> Verdict:
     a tie came before."""
     pairs = list(zip(run.tokens, reference.run.tokens, strict=False))
     same = next((step for step, (one, other) in enumerate(pairs) if one != other), len(pairs))
-    verdict = _judge(run, reference, min(same + 1, len(pairs)))
+    verdict = judge_part(run, reference, min(same + 1, len(pairs)))
     if same == len(pairs) and len(run.tokens) != len(reference.run.tokens):
         told = f"it has {len(run.tokens)} tokens, the model {len(reference.run.tokens)}"
         return Verdict((*verdict.faults, told), *_figures(verdict))
@@ -85,7 +89,9 @@ def _figures(one: Verdict) -> tuple[int, int, int, float, float, frozenset[int]]
     return one.steps, one.equal, one.tied, one.sqnr_db, one.predicted_db, one.rejected
 
 
-def _judge(run: Generated, reference: Reference, steps: int) -> Verdict:
+def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
+    """Compare the first ``steps``, by default all that the run has."""
+    steps = steps or len(run.tokens)
     wanted, allowed, ties = reference.run, reference.allowed(), reference.ties()
     made = run.logits[:steps].astype(np.float64)
     right = wanted.logits[:steps].astype(np.float64)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ci.models import suite
 from ci.report.schema import Place
+from provisioning.console.caller import shown_path
 
 # As find_line and blame_model write them into reasons: [nets/net.py:12], net.py, line 12, in f
 _PLACE = re.compile(r"\[([^\[\]\n]+\.py):(\d+)\]|(?m:^  why: (.+\.py), line (\d+), in )")
@@ -23,6 +24,11 @@ def name_file(path: Path) -> str:
     """``nets/net.py``: a file's path in its repository; its name where there is none."""
     root = find_repository(path)
     return path.relative_to(root).as_posix() if root else path.name
+
+
+def name_argument(path: Path) -> str:
+    """A file as a command takes it: from its repository's root, or where it is without one."""
+    return name_file(path) if find_repository(path) else shown_path(path)
 
 
 @functools.cache

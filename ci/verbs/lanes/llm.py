@@ -11,7 +11,7 @@ import msgspec
 
 from ci.cases.spec import CaseSpec, match_all
 from ci.models.schemes import Scheme
-from ci.models.source_lines import name_file
+from ci.models.source_lines import name_argument
 from ci.report import publishing
 from ci.report.schema import Report
 from ci.report.text import count
@@ -108,7 +108,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         command = repeat_command(
             args,
             prompt=args.prompt,
-            text=name_file(args.text.absolute()) if args.text else "",
+            text=name_argument(args.text.absolute()) if args.text else "",
             **{"max-perplexity": f"{args.max_perplexity:g}" if args.max_perplexity else ""},
             **{name: str(getattr(args, name)) for name in ("tokens", "context", "prefill")},
             **chosen.options,

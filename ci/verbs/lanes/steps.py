@@ -20,7 +20,7 @@ from ci.cases.policy import EMULATOR, EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import DEFAULT_SOC, CaseSpec, select_cases
 from ci.models.lowering_options import LOG_LEVELS
 from ci.models.schemes import Lane
-from ci.models.source_lines import name_file
+from ci.models.source_lines import name_argument
 from ci.models.suite import SUITE
 from ci.report import evidence, publishing
 from ci.report.schema import Report
@@ -262,7 +262,7 @@ def read_options(
 def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence[str]) -> str:
     """How this was called, without the choice of cases, as it is typed at a repository's root. An
     option of ``more`` with several values is repeated."""
-    words = ["--policy", name_file(args.policy.absolute())] if args.policy else []
+    words = ["--policy", name_argument(args.policy.absolute())] if args.policy else []
     words += [f"--{flag}" for flag in flags if getattr(args, flag.replace("-", "_"))]
     for name, given in more.items():
         values = [given] if isinstance(given, str) else given

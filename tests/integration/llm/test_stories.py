@@ -1,38 +1,100 @@
-"""Upstream's static Llama, compiled by QNN 2.37, in our loop: QNN_CI_STORIES260K names a directory
-with stories260K.bin, tok512.bin and stories260k_hybrid_llama_qnn.pte."""
+"""A real Llama in our loop and in upstream's runner: QNN_CI_STORIES260K names a directory with
+stories260K.bin, tok512.bin and stories260k_hybrid_llama_qnn.pte, upstream's own program of it
+that QNN 2.37 compiled; QNN_CI_LLAMA_RUNNER names a qnn_llama_runner that starts by itself."""
 
 from __future__ import annotations
 
 import json
 import os
+import struct
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci.__main__ import main
+from ci.llm.tokenizers import read_tokenizer
 from provisioning.errors import ExitCode
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 GIVEN = os.environ.get("QNN_CI_STORIES260K", "")
-pytestmark = pytest.mark.skipif(not GIVEN, reason="QNN_CI_STORIES260K names no directory")
+RUNNER = os.environ.get("QNN_CI_LLAMA_RUNNER", "")
+pytestmark = [
+    pytest.mark.skipif(not GIVEN, reason="QNN_CI_STORIES260K names no directory"),
+    pytest.mark.emulator,
+]
 PLACE = Path(GIVEN)
-STORY = (
-    "Once upon a time, there was a little girl named Lily. She loved to play outside in the park."
-    " One day, she saw a big bird with a big bird."
-)
+UPSTREAMS = PLACE / "stories260k_hybrid_llama_qnn.pte"
+TOKENIZER, WEIGHTS = PLACE / "tok512.bin", PLACE / "stories260K.bin"
+LILY = "Once upon a time, there was a little girl named Lily."
+STORY = f"{LILY} She loved to play outside in the park. One day, she saw a big bird with a big bird."
+Test = Callable[..., dict[str, Any]]
 
 
-@pytest.mark.emulator
-def test_upstreams_program_tells_its_story(
+@pytest.fixture
+def tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+) -> Test:
+    """Returns the report of test-llm."""
     monkeypatch.chdir(tmp_path)
-    program = str(PLACE / "stories260k_hybrid_llama_qnn.pte")
-    words = ["--program", program, "--tokenizer", str(PLACE / "tok512.bin")]
-    weights = ["--weights", str(PLACE / "stories260K.bin"), "--tokens", "64"]
-    assert main(["test-llm", *words, *weights, "--json"]) == ExitCode.OK
-    report = json.loads(capsys.readouterr().out)
+
+    def run(*words: str) -> dict[str, Any]:
+        assert main(["test-llm", *words, "--json"]) == ExitCode.OK
+        report: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return report
+
+    return run
+
+
+def tell_foreign(tell: Test, program: Path, *words: str) -> tuple[str, dict[str, Any]]:
+    report = tell("--program", str(program), "--tokenizer", str(TOKENIZER), *words)
     (told,) = [one for one in report["remarks"] if "asis" in one]
+    return told, report["cases"][0]
+
+
+def test_upstreams_program_tells_its_story(tell: Test) -> None:
+    told, case = tell_foreign(tell, UPSTREAMS, "--weights", str(WEIGHTS), "--tokens", "64")
     assert STORY in told
     assert "the first 38 as float32" in told
-    assert report["cases"][0]["equal"] == pytest.approx(0.906, abs=0.05)
+    assert case["equal"] == pytest.approx(0.906, abs=0.05)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("scheme", ["fp16", "8a8w", "16a8w", "16a4w"])
+def test_each_scheme_tells_of_lily_and_rejects_every_control(
+    tell: Test, tmp_path: Path, scheme: str
+) -> None:
+    words = ["--model", "stories260k", "--scheme", scheme, "--tokens", "64", "--context", "96"]
+    report = tell(*words, "--keep-artifacts", str(tmp_path / "kept"))
+    (told,) = [one for one in report["remarks"] if scheme in one]
+    assert LILY in told
+    assert len(report["controls"]) == 9
+    assert all(one["rejected"] for one in report["controls"])
+    if scheme == "fp16":
+        assert report["cases"][0]["equal"] == 1
+        assert "as float32, then" not in told
+    (program,) = (tmp_path / "kept").rglob("program.pte")
+    told, _ = tell_foreign(tell, program, "--prompt", "Once upon a time", "--tokens", "48")
+    assert LILY in told
+    if RUNNER:
+        assert tell_in_runner(program, "Once upon a time", tmp_path) in told
+
+
+def tell_in_runner(program: Path, prompt: str, place: Path) -> str:
+    """The text of upstream's runner; its tokenizer has a longer header."""
+    data, own = TOKENIZER.read_bytes(), read_tokenizer(TOKENIZER)
+    header = struct.pack("<3i", own.vocabulary, own.bos, own.eos)
+    (place / "tokenizer.bin").write_bytes(header + data)
+    words = {"model_path": program, "tokenizer_path": place / "tokenizer.bin", "prompt": prompt}
+    given = [part for name, value in words.items() for part in (f"--{name}", str(value))]
+    seq_len = ["--seq_len", "64", "--output_path", str(place / "story.txt")]
+    subprocess.run([RUNNER, *given, *seq_len], check=True, capture_output=True, timeout=300)
+    return (place / "story.txt").read_text().replace("\n", "\\n")
+
+
+@pytest.mark.skipif(not RUNNER, reason="QNN_CI_LLAMA_RUNNER names no runner")
+def test_upstreams_program_tells_the_same_in_upstreams_runner(tell: Test, tmp_path: Path) -> None:
+    told, _ = tell_foreign(tell, UPSTREAMS, "--prompt", "Once", "--tokens", "60")
+    assert tell_in_runner(UPSTREAMS, "Once", tmp_path) in told

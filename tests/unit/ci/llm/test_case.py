@@ -21,6 +21,7 @@ from ci.judging.figures import Array
 from ci.judging.gate import References
 from ci.llm import case as llm_case
 from ci.llm.case import LlmRun
+from ci.llm.controls import INPUT_FAULTS
 from ci.llm.decoder import make_decoder
 from ci.llm.generation import Step
 from ci.llm.lowering import ReferenceRuns, Subject
@@ -50,7 +51,7 @@ def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         footprint: Footprint | None = None,
         **text: Any,
     ) -> CaseResult:
-        monkeypatch.setattr(llm_case, "program_step", lambda _: step)
+        monkeypatch.setattr(llm_case, "program_step", lambda *_: step)
         if runs:
             monkeypatch.setattr(llm_case, "read_runs", lambda _: runs)
         options = SessionOptions(policy=POLICY, timeout_s=9.0)
@@ -193,24 +194,45 @@ def test_a_program_over_its_budget_fails(judge: Judge, right: Step) -> None:
     assert "more shards" in above.case.reason
 
 
-def test_a_verdict_that_accepts_a_control_proves_nothing(
+def let_pass(monkeypatch: pytest.MonkeyPatch, *kinds: ControlKind) -> None:
+    for kind in kinds:
+        monkeypatch.setitem(llm_case.MAKERS, kind, lambda one: iter([one.run]))
+
+
+@pytest.mark.parametrize("kinds", [[ControlKind.TOP_TWO], sorted(INPUT_FAULTS)])
+def test_a_verdict_that_accepts_wrong_tokens_or_any_context_proves_nothing(
+    judge: Judge, right: Step, monkeypatch: pytest.MonkeyPatch, kinds: list[ControlKind]
+) -> None:
+    let_pass(monkeypatch, *kinds)
+    result = judge(right)
+    assert result.case.status is Status.FAILED
+    first, *others = result.case.reason.splitlines()
+    assert "this case proves nothing" in first
+    assert all(kind.value in first for kind in kinds)
+    assert "give a --prompt" in others[0]
+    assert result.case.question is None
+
+
+def test_one_fault_that_is_too_quiet_is_a_warning(
     judge: Judge, right: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = ControlKind.POSITION_OFF
-    monkeypatch.setitem(llm_case.MAKERS, kind, lambda one: one.run)
+    let_pass(monkeypatch, kind)
     result = judge(right)
-    assert result.case.status is Status.FAILED
-    assert f"the verdict accepts {kind.value}: this case proves nothing" in result.case.reason
-    assert "give a --prompt" in result.case.reason.splitlines()[1]
-    assert result.case.question is None
-    assert [one.kind for one in result.controls if not one.rejected] == [kind]
+    assert result.case.status is Status.PASSED
+    (warning,) = result.case.warnings
+    assert kind.value in warning
+    assert all(one.rejected for one in result.controls)
+    assert kind not in {one.kind for one in result.controls}
 
 
-def test_steps_without_a_margin_are_a_warning(judge: Judge, right: Step, own: Tiny) -> None:
+def test_a_run_without_a_margin_at_any_step_proves_nothing(
+    judge: Judge, right: Step, own: Tiny
+) -> None:
     loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
     result = judge(right, replace(own.runs, model=loud))
-    (warning,) = result.case.warnings
-    assert "0% of the steps have a margin" in warning
+    assert "0% of the steps have a margin" in result.case.warnings[0]
+    assert (result.case.status, result.case.question) == (Status.FAILED, None)
 
 
 def test_references_that_are_not_there_fail_the_case(judge: Judge, right: Step) -> None:

@@ -116,7 +116,8 @@ def test_a_tie_is_two_logits_off_by_what_is_allowed(gap: float, tied: int) -> No
 
 @pytest.mark.parametrize(("step", "rejected"), [(1, True), (2, False)])
 def test_a_control_has_to_be_wrong_at_a_step_that_is_decided(step: int, rejected: bool) -> None:
-    told, verdict = judge_control(change(step, 3, 9.0), REFERENCE)
+    told, verdict = judge_control([change(step, 3, 9.0)], REFERENCE)
+    assert verdict is not None
     assert verdict.rejected == {step}
     assert told is rejected
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from ci.llm import decoder as decoders
-from ci.llm.controls import MAKERS, Repeated, judge_control
+from ci.llm.controls import MAKERS, TRIES, Repeated, judge_control
 from ci.llm.decoder import Decoder, make_decoder
 from ci.llm.generation import Loop, run_decode
 from ci.llm.verdict import judge_forced, judge_free
@@ -82,25 +83,31 @@ def test_nine_in_ten_steps_have_a_margin_above_the_noise(own: Tiny) -> None:
     assert float(np.mean(own.runs.model.decided())) >= 0.9
 
 
+def repeated(own: Tiny, eos: int = 2) -> Repeated:
+    step = own.step(make(own))
+    return Repeated(own.interface, step, own.runs.prompt, own.force(step), own.runs.model, eos)
+
+
 @pytest.mark.parametrize("kind", MAKERS)
 def test_each_control_is_rejected(kind: ControlKind, own: Tiny) -> None:
-    step = own.step(make(own))
-    right = own.force(step)
-    wrong = MAKERS[kind](Repeated(own.interface, step, own.runs.prompt, right, 2))
-    assert wrong is not None
-    assert judge_control(wrong, own.runs.model)[0]
+    assert judge_control(MAKERS[kind](repeated(own)), own.runs.model)[0]
 
 
-def test_a_control_that_is_right_is_accepted(own: Tiny) -> None:
-    step = own.step(make(own))
-    right = Repeated(own.interface, step, own.runs.prompt, own.force(step), 2)
-    assert not judge_control(right.repeat(), own.runs.model)[0]
+def test_a_control_that_is_right_is_accepted_wherever_it_is_tried(own: Tiny) -> None:
+    runs = list(repeated(own).repeat(spoil=lambda arrays, _: arrays))
+    assert len(runs) == 2 * TRIES
+    assert not judge_control(runs, own.runs.model)[0]
+
+
+def test_a_fault_is_tried_at_steps_with_a_margin_alone(own: Tiny) -> None:
+    one = repeated(own)
+    loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
+    assert not list(replace(one, reference=loud).repeat(spoil=lambda arrays, _: arrays))
 
 
 def test_a_text_without_an_end_has_no_control_for_it(own: Tiny) -> None:
-    step = own.step(make(own))
-    one = Repeated(own.interface, step, own.runs.prompt, own.force(step), eos=56)
-    assert MAKERS[ControlKind.ENDLESS](one) is None
+    made = MAKERS[ControlKind.ENDLESS](repeated(own, eos=56))
+    assert judge_control(made, own.runs.model) == (False, None)
 
 
 def test_prefill_and_decode_give_what_decode_alone_gives(own: Tiny) -> None:

@@ -1,0 +1,127 @@
+"""What a quantized program takes and gives at its border: integers, as in upstream's runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.ao.quantization.fx._decomposed import quantized_decomposed_lib  # noqa: F401 - operators
+
+from ci.judging.figures import Array
+from ci.llm.config import DecoderConfig
+from ci.llm.interface import Border, Coding, describe_methods
+from ci.llm.lowering import find_border, require_caches
+from ci.llm.runtime import program_step
+from provisioning.errors import FailedError
+
+CACHE = Coding(0.5, 100, "uint8")
+LOGITS = Coding(0.001, 30_000, "uint16")
+BORDER = Border((None, CACHE), (LOGITS, CACHE))
+CONFIG = DecoderConfig(
+    dim=8, hidden=16, layers=1, heads=2, kv_heads=1, vocabulary=9, most_context=16, head_dim=4
+)
+
+
+@dataclass
+class Opened:
+    """A program that gives back its caches, and logits of 40,000."""
+
+    given: list[Any] = field(default_factory=list)
+
+    def run(self, sets: Sequence[Sequence[Array]]) -> list[list[Array]]:
+        self.given = list(sets[0])
+        return [[np.full((1, 2), 40_000, np.uint16), self.given[1]]]
+
+    def finish(self) -> Any:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("value", "coded", "back"),
+    [(0.0, 100, 0.0), (-3.3, 93, -3.5), (-np.inf, 0, -50), (1e9, 255, 77.5)],
+)
+def test_a_value_becomes_the_nearest_integer_within_the_range(
+    value: float, coded: int, back: float
+) -> None:
+    made = CACHE.encode(np.array([value], np.float32))
+    assert (made.dtype, made.tolist()) == (np.uint8, [coded])
+    assert CACHE.decode(made).tolist() == [back]
+
+
+def test_a_step_converts_on_both_sides() -> None:
+    opened = Opened()
+    tokens, caches = np.array([[7]], np.int32), np.array([[1.0, -2.0]], np.float32)
+    logits, made = program_step(opened, {1: BORDER})([tokens, caches])
+    assert opened.given[0] is tokens
+    assert opened.given[1].tolist() == [[102, 96]]
+    assert logits.tolist() == pytest.approx(np.full((1, 2), 10.0))
+    assert made.tolist() == caches.tolist()
+
+
+def test_floats_are_left_as_they_are() -> None:
+    opened = Opened()
+    caches = np.array([[1.25]], np.float32)
+    assert program_step(opened, {})([np.array([[7]]), caches])[1] is caches
+
+
+@pytest.mark.parametrize(
+    ("border", "constants"),
+    [
+        (None, {"get_kv_io_bit_width": 32}),
+        (
+            Border((), (LOGITS, CACHE)),
+            {
+                "get_kv_io_bit_width": 8,
+                "get_logits_scale": 0.001,
+                "get_logits_zero_point": 30_000,
+            },
+        ),
+    ],
+)
+def test_constants_name_the_border(border: Border | None, constants: Mapping[str, Any]) -> None:
+    made = describe_methods(CONFIG, 16, 1, 2, border)
+    assert {name: one for name, one in made.items() if "logits" in name or "width" in name} == (
+        constants
+    )
+
+
+@pytest.mark.parametrize("wrong", [None, Coding(0.5, 99, "uint8"), Coding(0.51, 100, "uint8")])
+def test_caches_are_quantized_alike_wherever_they_pass(wrong: Coding | None) -> None:
+    def make(taken: Coding | None, given: Coding | None) -> Border:
+        return Border((None, None, None, CACHE, taken), (LOGITS, CACHE, given))
+
+    near = Coding(0.5 + 1e-7, 100, "uint8")
+    require_caches({8: make(near, CACHE), 1: make(CACHE, near)}, 1)
+    for borders in (
+        {8: make(wrong, CACHE), 1: make(CACHE, CACHE)},
+        {8: make(CACHE, CACHE), 1: make(CACHE, wrong)},
+    ):
+        with pytest.raises(FailedError, match="values of layer 0 are not quantized alike"):
+            require_caches(borders, 1)
+
+
+class Net(torch.nn.Module):
+    """Adds two inputs in integers: the first of 8 bits, the second of 16; the sum has 8."""
+
+    def forward(self, ids: Any, one: Any, two: Any) -> Any:
+        quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
+        restore = torch.ops.quantized_decomposed.dequantize_per_tensor.default
+        first = restore(quantize(one, 0.5, 100, 0, 255, torch.uint8), 0.5, 100, 0, 255, torch.uint8)
+        wide = (0.25, 7, 0, 65535, torch.int32)
+        total = first + restore(quantize(two, *wide), *wide)
+        signed = (0.5, 0, -128, 127, torch.int8)
+        narrow = restore(quantize(total, *signed), *signed)
+        return restore(quantize(total, *wide), *wide), narrow, ids + 1
+
+
+def test_the_border_is_read_from_the_quantized_graph() -> None:
+    inputs = (torch.ones(2, dtype=torch.int32), torch.ones(2), torch.ones(2))
+    module = torch.export.export(Net(), inputs).module(check_guards=False)
+    assert find_border(module) == Border(
+        (None, Coding(0.5, 100, "uint8"), Coding(0.25, 7, "uint16")),
+        (Coding(0.25, 7, "uint16"), None, None),
+    )
