@@ -17,6 +17,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "ExecutorchBackendConfig": ("exir:ExecutorchBackendConfig",),
     "InitializedMutableBufferPass": ("exir.passes.init_mutable_pass:InitializedMutableBufferPass",),
     "Inspector": ("devtools:Inspector",),
+    "MemoryPlanningPass": ("exir.passes:MemoryPlanningPass",),
     "ModuleQConfig": ("backends.qualcomm.quantizer.quantizer:ModuleQConfig",),
     "PreprocessResult": ("exir.backend.backend_details:PreprocessResult",),
     "QnnBackend": ("backends.qualcomm.qnn_preprocess:QnnBackend",),

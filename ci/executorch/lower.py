@@ -41,6 +41,7 @@ from ci.executorch.internals import (
     BuildQuantIo,
     ExecutorchBackendConfig,
     InitializedMutableBufferPass,
+    MemoryPlanningPass,
     TagQuantIO,
     flatbuffer_to_option,
     option_to_flatbuffer,
@@ -124,15 +125,15 @@ def _options(scheme: Scheme, choices: Choices, backend: Backend) -> Mapping[str,
 @dataclass(frozen=True)
 class Lowering:
     """A model on its way to a program in ``staging``. ``constants`` become methods of the program
-    that return them. With ``quantized_io`` its inputs and outputs have the integers that the
-    quantized model makes of them, as upstream's language models do."""
+    that return them. With ``runner_io`` inputs and outputs are as upstream's runner of language
+    models has them: integers if the model quantizes them, in memory of the caller's."""
 
     model: Model
     spec: CaseSpec
     staging: Staging
     backend: Backend = Backend.HTP
     constants: Mapping[str, Any] | None = None
-    quantized_io: bool = False
+    runner_io: bool = False
 
     def write(self) -> Compiled:
         """Quantize if the scheme asks for it, lower, and write all files."""
@@ -218,8 +219,11 @@ class Lowering:
             delegation = audit_delegation(graphs, refusals, self.backend)
             operators = tuple(count_operators(graphs))
             config = keep_initial_state(edge)
-            if self.quantized_io:
+            if self.runner_io:
                 config.passes.append(BuildQuantIo())
+                config.memory_planning_pass = MemoryPlanningPass(
+                    alloc_graph_input=False, alloc_graph_output=False
+                )
             program = sign_by_content(edge.to_executorch(config).buffer)
         flush_stdio()
         parsed = parse_program(memoryview(program), PROGRAM)
@@ -250,7 +254,7 @@ class Lowering:
                 split_inputs(module, self.model.evaluation[0]),
                 spec,
                 constant_methods=dict(self.constants) if self.constants else None,
-                passes_job=tag_quantized() if self.quantized_io else None,
+                passes_job=tag_quantized() if self.runner_io else None,
                 skip_node_id_set=set(choices.skip_nodes),
                 skip_node_op_set=set(choices.skip_ops),
                 convert_linear_to_conv2d=self.spec.scheme.recipe.linear_as_convolution,

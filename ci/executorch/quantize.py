@@ -87,7 +87,8 @@ def quantize_method(
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
         block = choices.block_size or recipe.block
-        quantizer.set_block_size_map(block_sizes(exported, block))
+        others = [part for part in choices.parts if not part.scheme.recipe.block]
+        quantizer.set_block_size_map(block_sizes(exported, block, others))
         if choices.block_size and not quantizer.block_size_map:
             raise UsageError(
                 f"block_size: blocks of {block} fit no layer of {Path(model.name).name}",
@@ -169,13 +170,20 @@ def _is_moved_input(node: Any) -> bool:
     return isinstance(node, Node) and node.op == "placeholder"
 
 
-def block_sizes(graph_module: GraphModule, block: int) -> dict[str, tuple[int, ...]]:
-    """Block shape (output, input, kernel...) by node, for the layers that blocks fit.
+def block_sizes(
+    graph_module: GraphModule, block: int, others: Sequence[Part] = ()
+) -> dict[str, tuple[int, ...]]:
+    """Block shape (output, input, kernel...) by node, for the layers that blocks fit and that
+    belong to no part of ``others``, which have schemes without blocks.
 
     One size for all: ExecuTorch 1.5.1 keeps one configuration for every node of a model.
     """
     targets = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
-    layers = (node for node in graph_module.graph.nodes if node.target in targets)
+    layers = (
+        node
+        for node in graph_module.graph.nodes
+        if node.target in targets and not any(_belongs(node, one, set()) for one in others)
+    )
     shapes = {node.name: node.args[1].meta["val"].shape for node in layers}
     # Measured with QNN 2.49.40: with a wider kernel the emulator computes something else than
     # the quantized model (SQNR near 0 dB, another result each time).

@@ -9,14 +9,13 @@ pairs, grouped heads by expand, new keys and values returned one by one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ci.llm.config import DecoderConfig
-from ci.llm.interface import MASKED
 
 
 class Attention(nn.Module):
@@ -136,21 +135,3 @@ def make_decoder(config: DecoderConfig, weights: Mapping[str, Tensor], context: 
     decoder = Decoder(config, context)
     decoder.load_state_dict(dict(weights), strict=True)
     return decoder.eval()
-
-
-def make_mask(count: int) -> Tensor:
-    """Return the mask of ``count`` tokens without a cache, [1, 1, count, count]."""
-    return torch.full((count, count), MASKED).triu(1)[None, None]
-
-
-def example_inputs(config: DecoderConfig, context: int, count: int) -> tuple[Tensor, ...]:
-    """Return inputs of the shapes that a method for ``count`` tokens takes."""
-    left = context - count
-    key, value = (config.head_dim, left), (left, config.head_dim)
-    shapes: Sequence[tuple[int, int]] = [key] * config.layers + [value] * config.layers
-    return (
-        torch.zeros((1, count), dtype=torch.int32),
-        torch.zeros((1, 1, count, context)),
-        torch.arange(count, dtype=torch.int32)[None],
-        *(torch.zeros((1, config.kv_heads, *shape)) for shape in shapes),
-    )

@@ -56,7 +56,8 @@ class Border(Struct, frozen=True):
 class Interface(Struct, frozen=True, kw_only=True):
     """Shapes: ``prefill`` tokens for the one method, 1 for the other, ``context`` columns of the
     mask. ``mask`` and ``cache`` are numpy's names of dtypes, ``logits`` the coding of quantized
-    ones. ``masked`` is what a float mask has where nothing is attended."""
+    ones. ``masked`` is what a float mask has where nothing is attended; ``empty`` what each cache
+    has there, by default 0."""
 
     layers: int
     kv_heads: int
@@ -67,6 +68,7 @@ class Interface(Struct, frozen=True, kw_only=True):
     mask: str = "float32"
     cache: str = "float32"
     masked: float = MASKED
+    empty: tuple[float, ...] = ()
     logits: Coding | None = None
 
     @classmethod
@@ -89,10 +91,11 @@ class Interface(Struct, frozen=True, kw_only=True):
         return 3 if index < self.layers else 2
 
     def empty_caches(self) -> list[Array]:
-        """Return zeros for a whole context: keys of all layers, then values."""
+        """Return caches of a whole context: keys of all layers, then values."""
         key, value = (self.head_dim, self.context), (self.context, self.head_dim)
         shapes = [key] * self.layers + [value] * self.layers
-        return [np.zeros((1, self.kv_heads, *shape), self.cache) for shape in shapes]
+        pairs = zip(shapes, self.empty or [0.0] * len(shapes), strict=True)
+        return [np.full((1, self.kv_heads, *shape), fill, self.cache) for shape, fill in pairs]
 
     def cut_cache(self, index: int, held: Array, size: int) -> Array:
         """Return the part of a cache that the method for ``size`` tokens takes."""

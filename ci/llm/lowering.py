@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Staging
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array
 from ci.llm.generation import (
-    Generated,
     Loop,
     Step,
     eager_step,
@@ -33,12 +33,7 @@ from provisioning.files import hash_file
 from provisioning.manifest.targets import Backend
 
 ROOMS = ("models", "cases", "executorch", "llm")
-REFERENCE, INTERFACE, BORDERS = "reference.npz", "interface.json", "borders.json"
-# Made at import: threads that are the first to decode into a Struct crash msgspec 0.22.
-READ_INTERFACE, READ_BORDERS = (
-    msgspec.json.Decoder(Interface),
-    msgspec.json.Decoder(dict[int, Border]),
-)
+RUNS = "runs.msgpack"
 DISTURBED_RUNS = 3  # of a prediction: each is a generation
 ALONE = 2  # tokens after the prompt that are decoded without prefill, too
 
@@ -166,8 +161,8 @@ class DecoderLowering:
         quantized = self.spec.scheme.quantized
         borders = {size: find_border(one) for size, one in modules.items() if quantized}
         require_caches(borders, config.layers)
-        self.write_runs(decoder, modules, interface, sets)
-        (self.staging.directory / BORDERS).write_bytes(msgspec.json.encode(borders))
+        runs = self.run_references(decoder, modules, interface, sets, borders)
+        write_runs(runs, self.staging.directory)
         counts = {name: len(sets[size][0]) for name, size in self.methods.items()}
         joined = Methods({name: modules[size] for name, size in self.methods.items()}, counts)
         example = tuple(tensor for size in self.methods.values() for tensor in sets[size][0])
@@ -177,7 +172,7 @@ class DecoderLowering:
             self.staging,
             Backend.HTP,
             describe_methods(config, one.context, one.bos, one.eos, borders.get(1)),
-            quantized_io=quantized,
+            runner_io=True,
         )
         program, delegation, footprint = lowering.compile(joined, NO_CHOICES)
         if misplaced := find_misplaced(program):
@@ -254,37 +249,31 @@ class DecoderLowering:
             for size, given in sets.items()
         }
 
-    def write_runs(
-        self,
-        decoder: Any,
-        modules: dict[int, Any],
-        interface: Interface,
-        sets: dict[int, list[Any]],
-    ) -> None:
-        """Write what read_runs reads: the runs of the float32 ``decoder`` and of ``modules``."""
-        references = self.run_references(decoder, modules, interface, sets)
-        np.savez(self.staging.directory / REFERENCE, allow_pickle=False, **references)
-        (self.staging.directory / INTERFACE).write_bytes(msgspec.json.encode(interface))
-
     def run_references(
         self,
         decoder: Any,
         modules: dict[int, Any],
         interface: Interface,
         sets: dict[int, list[Any]],
-    ) -> dict[str, Array]:
-        """Return the arrays of REFERENCE: see ReferenceRuns."""
+        borders: Mapping[int, Border],
+    ) -> ReferenceRuns:
+        """Return the runs of the float32 ``decoder`` and of ``modules``, whose caches start with
+        bytes of 0, as upstream's runner has them."""
         from ci.models.noise import Dice, Disturbed, trace_methods
 
         one, float16 = self.subject, not self.spec.scheme.quantized
-        prompt, eager = one.prompts[0], eager_step(modules)
+        prompt, eager, float32 = one.prompts[0], eager_step(modules), interface
+        if borders:
+            caches = borders[1].inputs[3:]
+            empty = tuple(float(each.decode(np.zeros(1))[0]) if each else 0.0 for each in caches)
+            interface = structs.replace(interface, empty=empty)
         free = run_free(Loop(interface, eager), prompt, one.tokens, (one.eos,))
         given = free.fed[len(prompt) :]
         alone = run_decode(Loop(interface, eager), free.fed[: len(prompt) + ALONE])
         plain = eager_step(dict.fromkeys(modules, decoder))
-        float32 = run_forced(Loop(interface, plain), prompt, given)
-        text = run_free(Loop(interface, plain), prompt, one.tokens, (one.eos,))
-        perplexity = [one.perplexity(interface, step) for step in (eager, plain) if one.text]
+        forced = run_forced(Loop(float32, plain), prompt, given)
+        text = run_free(Loop(float32, plain), prompt, one.tokens, (one.eos,))
+        perplexity = (one.perplexity(interface, eager), one.perplexity(float32, plain))
         if float16:
             modules = {size: trace_methods(decoder, sets[size][0])["forward"] for size in modules}
         noise, noise_alone = [], []
@@ -295,18 +284,16 @@ class DecoderLowering:
             noise.append(np.mean((made.logits - free.logits) ** 2, axis=1))
             made = run_decode(Loop(interface, step), alone.fed)
             noise_alone.append(np.mean((made.logits - alone.logits) ** 2, axis=1))
-        return {
-            "prompt": np.array(prompt),
-            "fed": np.array(free.fed),
-            "tokens": np.array(free.tokens),
-            "logits": free.logits,
-            "noise": np.stack(noise),
-            "alone": alone.logits,
-            "noise_alone": np.stack(noise_alone),
-            "float_logits": float32.logits,
-            "float_tokens": np.array(text.tokens),
-            "perplexity": np.array(perplexity),
-        }
+        return ReferenceRuns(
+            interface,
+            prompt,
+            Reference(free, np.stack(noise)),
+            Reference(alone, np.stack(noise_alone)),
+            forced.logits,
+            text.tokens,
+            tuple(number for number in perplexity if number is not None),
+            borders,
+        )
 
 
 def find_border(module: Any) -> Border:
@@ -372,24 +359,24 @@ class ReferenceRuns:
     borders: Mapping[int, Border] = field(default_factory=dict)
 
 
+def write_runs(runs: ReferenceRuns, directory: Path) -> None:
+    """Write what a program is judged by."""
+    (directory / RUNS).write_bytes(msgspec.msgpack.encode(runs, enc_hook=_write_array))
+
+
+def _write_array(array: Array) -> tuple[str, tuple[int, ...], bytes]:
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def _read_array(_: Any, held: tuple[str, tuple[int, ...], bytes]) -> Array:
+    dtype, shape, data = held
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+# Made at import: threads that are the first to decode into a Struct crash msgspec 0.22.
+READER = msgspec.msgpack.Decoder(ReferenceRuns, dec_hook=_read_array)
+
+
 def read_runs(directory: Path) -> ReferenceRuns:
-    """Read what ``run_references`` made. Raises OSError or ValueError if it is damaged."""
-    with np.load(directory / REFERENCE, allow_pickle=False) as held:
-        arrays = {name: held[name] for name in held.files}
-    numbers = {
-        name: tuple(arrays[name].tolist()) for name in ("prompt", "fed", "tokens", "float_tokens")
-    }
-    alone = arrays["alone"]
-    return ReferenceRuns(
-        READ_INTERFACE.decode((directory / INTERFACE).read_bytes()),
-        numbers["prompt"],
-        Reference(Generated(numbers["fed"], numbers["tokens"], arrays["logits"]), arrays["noise"]),
-        Reference(
-            Generated(numbers["fed"][: len(alone)], tuple(alone.argmax(axis=1).tolist()), alone),
-            arrays["noise_alone"],
-        ),
-        arrays["float_logits"],
-        numbers["float_tokens"],
-        tuple(arrays["perplexity"].tolist()),
-        READ_BORDERS.decode((directory / BORDERS).read_bytes()),
-    )
+    """Read what a lowering wrote. Raises OSError or ValueError if it is damaged."""
+    return READER.decode((directory / RUNS).read_bytes())

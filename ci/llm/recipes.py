@@ -16,7 +16,8 @@ class LlmRecipe(Struct, frozen=True):
     """``cache_bits`` are those of keys and values in the caches: with 8 next to 16-bit activations
     upstream's annotate_kv_8bit is used. ``head`` is the scheme of the output layer, if it has its
     own. ``masked`` is what a mask has where nothing is attended: upstream's -255 next to scores of
-    about 10 would leave 8 bits a step of 1."""
+    about 10 would leave 8 bits a step of 1, and -20 would not hide what upstream's runner has in
+    empty caches, bytes of 0, which are their least values."""
 
     cache_bits: int = 16
     head: Scheme | None = None
@@ -30,7 +31,7 @@ class LlmRecipe(Struct, frozen=True):
 
 RECIPES: Mapping[Scheme, LlmRecipe] = {
     Scheme.FP16: LlmRecipe(),
-    Scheme.A8W8: LlmRecipe(cache_bits=8, head=Scheme.A16W8, masked=-20.0),
+    Scheme.A8W8: LlmRecipe(cache_bits=8, head=Scheme.A16W8, masked=-40.0),
     Scheme.A16W8: LlmRecipe(cache_bits=8),
     Scheme.A16W4: LlmRecipe(cache_bits=8, head=Scheme.A16W8),
     Scheme.A16W4_BLOCK: LlmRecipe(cache_bits=8, head=Scheme.A16W8),

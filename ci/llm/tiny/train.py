@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ci.llm.config import DecoderConfig
-from ci.llm.decoder import Decoder, make_mask
+from ci.llm.decoder import Decoder
+from ci.llm.interface import MASKED
 from ci.llm.weights import HEADER, OF_LAYER
 from ci.models.numerics import fix_numerics
 
@@ -73,7 +74,8 @@ def measure_loss(decoder: Decoder, row: Tensor) -> Tensor:
     count = len(row) - 1
     empty = [torch.zeros((1, CONFIG.kv_heads, *shape)) for shape in ((8, 0), (0, 8)) for _ in "12"]
     positions = torch.arange(count, dtype=torch.int32)[None]
-    made = decoder(row[None, :-1].int(), make_mask(count), positions, *empty)[0][0]
+    mask = torch.full((count, count), MASKED).triu(1)[None, None]
+    made = decoder(row[None, :-1].int(), mask, positions, *empty)[0][0]
     return functional.cross_entropy(made + NOISE * torch.randn_like(made), row[1:])
 
 

@@ -29,7 +29,9 @@ PLACE = Path(GIVEN)
 UPSTREAMS = PLACE / "stories260k_hybrid_llama_qnn.pte"
 TOKENIZER, WEIGHTS = PLACE / "tok512.bin", PLACE / "stories260K.bin"
 LILY = "Once upon a time, there was a little girl named Lily."
-STORY = f"{LILY} She loved to play outside in the park. One day, she saw a big bird with a big bird."
+STORY = (
+    f"{LILY} She loved to play outside in the park. One day, she saw a big bird with a big bird."
+)
 Test = Callable[..., dict[str, Any]]
 
 

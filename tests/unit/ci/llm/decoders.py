@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ci.llm import tiny
 from ci.llm.config import DecoderConfig
 from ci.llm.generation import Generated, Loop, Step, eager_step, run_forced, run_free
@@ -37,3 +40,16 @@ class Tiny:
     def force(self, step: Step) -> Generated:
         given = self.runs.model.run.fed[len(self.runs.prompt) :]
         return run_forced(Loop(self.interface, step), self.runs.prompt, given)
+
+
+def example_inputs(config: DecoderConfig, context: int, count: int) -> tuple[Tensor, ...]:
+    """Return inputs of the shapes that a method for ``count`` tokens takes."""
+    left = context - count
+    key, value = (config.head_dim, left), (left, config.head_dim)
+    shapes = [key] * config.layers + [value] * config.layers
+    return (
+        torch.zeros((1, count), dtype=torch.int32),
+        torch.zeros((1, 1, count, context)),
+        torch.arange(count, dtype=torch.int32)[None],
+        *(torch.zeros((1, config.kv_heads, *shape)) for shape in shapes),
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from torch.ao.quantization.fx._decomposed import quantized_decomposed_lib  # noq
 from ci.judging.figures import Array
 from ci.llm.config import DecoderConfig
 from ci.llm.interface import Border, Coding, describe_methods
-from ci.llm.lowering import find_border, require_caches
+from ci.llm.lowering import RUNS, find_border, read_runs, require_caches, write_runs
 from ci.llm.runtime import program_step
 from provisioning.errors import FailedError
+from tests.unit.ci.llm.decoders import Tiny
 
 CACHE = Coding(0.5, 100, "uint8")
 LOGITS = Coding(0.001, 30_000, "uint16")
@@ -125,3 +127,21 @@ def test_the_border_is_read_from_the_quantized_graph() -> None:
         (None, Coding(0.5, 100, "uint8"), Coding(0.25, 7, "uint16")),
         (Coding(0.25, 7, "uint16"), None, None),
     )
+
+
+def test_the_runs_that_are_written_are_those_that_are_read(own: Tiny, tmp_path: Path) -> None:
+    runs = replace(own.runs, borders={1: BORDER})
+    write_runs(runs, tmp_path)
+    made = read_runs(tmp_path)
+    assert made.borders == runs.borders
+    assert (made.interface, made.prompt, made.text) == (runs.interface, runs.prompt, runs.text)
+    np.testing.assert_array_equal(made.model.run.logits, runs.model.run.logits)
+    np.testing.assert_array_equal(made.alone.noise, runs.alone.noise)
+
+
+@pytest.mark.parametrize("size", [0, 9, 5000])
+def test_runs_that_are_cut_short_cannot_be_read(own: Tiny, tmp_path: Path, size: int) -> None:
+    write_runs(own.runs, tmp_path)
+    (tmp_path / RUNS).write_bytes((tmp_path / RUNS).read_bytes()[:size])
+    with pytest.raises(ValueError, match="truncated"):
+        read_runs(tmp_path)

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from ci.llm.config import RopeScaling
-from ci.llm.decoder import example_inputs, make_decoder
+from ci.llm.decoder import make_decoder
 from ci.llm.weights import OF_LAYER, read_weights
 from provisioning.errors import UsageError
-from tests.unit.ci.llm.decoders import PLACE, Tiny
+from tests.unit.ci.llm.decoders import PLACE, Tiny, example_inputs
 
 
 def write_safetensors(path: Path, tensors: dict[str, torch.Tensor], kind: str = "F32") -> None:
