@@ -204,7 +204,9 @@ def extract_members(
     CRC-32 and declared sizes are checked, SHA-256 is computed as the bytes pass.
     ``on_bytes`` gets every count of unpacked bytes. Raises IntegrityError, OSError.
     """
-    check_placed(source.name, [path for path, _ in placed])
+    path, count = Counter(path for path, _ in placed).most_common(1)[0] if placed else ("", 0)
+    if count > 1:
+        raise unsafe(source.name, f"the manifest's layout sends two members to {path!r}")
     make_parents(root, (path for path, _ in placed))
     files = [pair for pair in placed if pair[1].kind == "file"]
     files.sort(key=lambda pair: -pair[1].compressed)
@@ -233,25 +235,9 @@ def extract_members(
                 failed.result()
         finally:
             stop.set()
-    empty, links = finish_members(source, root, placed)
+    empty = make_directories(root, [path for path, one in placed if one.kind == "dir"])
+    links = {path: read_link(source, one) for path, one in placed if one.kind == "symlink"}
     return [*(entries[path] for path, _ in files), *empty], links
-
-
-def finish_members(
-    source: ByteSource, root: Path, placed: Sequence[tuple[str, Member]]
-) -> tuple[list[TreeEntry], dict[str, str]]:
-    """What extract_members gives beside regular files."""
-    empty = [path for path, member in placed if member.kind == "dir"]
-    links = [pair for pair in placed if pair[1].kind == "symlink"]
-    ends = {path: read_link(source, member) for path, member in links}
-    return make_directories(root, empty), ends
-
-
-def check_placed(archive: str, paths: Sequence[str]) -> None:
-    """Two members that a layout sends to one path are a mistake of the manifest."""
-    if len(set(paths)) != len(paths):
-        twice = Counter(paths).most_common(1)[0][0]
-        raise unsafe(archive, f"the manifest's layout sends two members to {twice!r}")
 
 
 def read_link(source: ByteSource, member: Member) -> str:

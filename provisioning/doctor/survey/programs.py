@@ -64,7 +64,7 @@ DTYPES = {
 }
 # KernelTypes and InstructionArguments, by their place in the unions.
 INT, BOOL, DOUBLE, TENSOR, STRING, INTS, DOUBLES, BOOLS = 2, 3, 4, 5, 6, 7, 8, 9
-KERNEL_CALL, DELEGATE_CALL = 1, 2
+KERNEL_CALL = 1
 INLINE = 0
 Constant = int | float | bool | str | tuple[int | float | bool, ...] | None
 
