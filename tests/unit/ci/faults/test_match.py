@@ -101,6 +101,18 @@ def test_positions_before_a_norm_are_named_with_line_shapes_and_remedy() -> None
     assert found.place in str(found)
 
 
+class TwoBlocks(Net):
+    def forward(self, *inputs: Tensor) -> Tensor:
+        x = self.parts[0](inputs[0] + self.positions[:6])
+        return self.parts[0](x + self.positions[6:12])
+
+
+def test_a_fault_is_named_at_each_of_its_places() -> None:
+    net = TwoBlocks(add_positions, nn.LayerNorm(16)).eval()
+    first, second = match_faults(describe_steps(net, (X,)), "fp16", "2.49.40")
+    assert second.line == first.line + 1
+
+
 @pytest.mark.parametrize("call", [add_expanded, add_and_project])
 def test_what_the_fault_does_not_touch_is_not_named(call: Callable[..., Tensor]) -> None:
     assert find(call, X) == ()

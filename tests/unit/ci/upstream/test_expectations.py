@@ -62,6 +62,7 @@ def test_a_test_that_ends_as_expected_is_no_fault() -> None:
     [
         (end("C::test_acos", Ending.PASSED), "it passed, and is expected to end otherwise"),
         (end("C::test_acos", Ending.FAILED, "died"), "expected passed by theirs, failed by ours"),
+        (end("C::test_acos", Ending.FAILED, "not faithful"), "expected passed by theirs, failed"),
         (end("C::test_acos", Ending.ONE_SIDED, "not quantized well"), "expected passed by theirs"),
         (end("C::test_abs", Ending.ONE_SIDED, "not faithful"), "passed by theirs, failed by ours"),
         (end("C::test_abs", Ending.UNSUPPORTED, "needs the package x"), "unsupported: needs"),
@@ -172,6 +173,8 @@ def test_a_row_about_no_test_fails_a_whole_run() -> None:
     row = Row(suite="upstream", tests=("*_gone",), outcome="failed", pattern="x")
     _, faults = check_all([end("C::test_abs", Ending.PASSED)], make(row), TESTS, whole=True)
     assert faults == ["a row is about no test: acos: *_gone"]
+    other = structs.replace(row, suite="upstream-rework")
+    assert make(other).find_stale(TESTS) == []
 
 
 def test_failures_without_a_cause_are_counted() -> None:

@@ -63,6 +63,9 @@ def judge(*comparisons: Any, entry: Entry = PASSED, wrong: str = "outputs") -> J
 def test_right_outputs_pass_both_verdicts() -> None:
     judged = judge(make(GRID))
     assert (judged.outcome, judged.reason) == (Ending.PASSED, "")
+    (ours,) = judged.ours
+    assert ours.figures.sqnr_db == pytest.approx(40, abs=3)  # the rounding of the grid
+    assert ours.figures.sqnr_db_quantized == float("inf")
 
 
 @pytest.mark.parametrize("wrong", ["zeros", "noise"])
