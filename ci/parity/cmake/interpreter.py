@@ -219,19 +219,9 @@ class Interpreter:
         return Flow.NORMAL
 
     def _run_scope(self, block: Block) -> Flow:
-        words = [item.text for item in self.items(block.head.arguments)]
-        at = words.index("PROPAGATE") if "PROPAGATE" in words else len(words)
-        if "SCOPE_FOR" in words[:at] and "VARIABLES" not in words[:at]:
-            return self.run(block.body)
-        outer = self.scope
-        self.scope = outer.new_child()
-        try:
-            flow = self.run(block.body)
-            inner = self.scope.maps[0]
-        finally:
-            self.scope = outer
-        outer.maps[0].update({name: inner[name] for name in words[at + 1 :] if name in inner})
-        return flow
+        """block(): CMake has it since 3.25, and no list of ExecuTorch uses it."""
+        self.note_unread(block.head.line, "block() is run without a scope of its own")
+        return self.run(block.body)
 
     def _run_command(self, command: Command) -> Flow:
         call = Call(command, self.items(command.arguments))

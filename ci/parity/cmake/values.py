@@ -17,7 +17,6 @@ Value: TypeAlias = tuple[str, ...]
 UNKNOWN = "\x01"
 MOST_ALTERNATIVES = 12
 REFERENCE = re.compile(r"\$(ENV|CACHE)?\{([^${}]*)\}")
-GENEX = re.compile(r"\$<[^<>]*>")
 BORDER = re.compile(r"\$<|>")
 ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 ESCAPED = {"n": "\n", "t": "\t", "r": "\r", ";": "\\;", "\n": ""}
@@ -80,12 +79,6 @@ def unescape(text: str) -> str:
     if "\\" in text:
         text = ESCAPE.sub(lambda match: ESCAPED.get(match.group(1), match.group(1)), text)
     return text.replace("\x02", "$")
-
-
-def strip_genex(text: str) -> str:
-    """``text`` without its generator expressions."""
-    shorter = GENEX.sub("", text)
-    return shorter if shorter == text else strip_genex(shorter)
 
 
 def merge_value(before: Value | None, left: Value | None, right: Value | None) -> Value | None:

@@ -10,7 +10,6 @@ from itertools import pairwise
 
 import starlark
 
-from ci.parity.cmake.blocks import CMakeSyntaxError, Command, nest_commands, parse_commands
 from ci.parity.cmake.commands.variables import Handler, declare
 from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
 from ci.parity.cmake.state import Call, Flow
@@ -113,20 +112,9 @@ def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | st
     return {k: [str(item) for item in v] for k, v in values.items() if isinstance(v, list)}
 
 
-def use_language(run: Interpreter, call: Call) -> Flow | None:
-    """cmake_language(): CALL and EVAL CODE are run, the rest is named."""
-    words, command = call.words, call.command
-    if words[:1] == ["CALL"] and len(words) > 1:
-        return run.run([Command(words[1].lower(), command.arguments[2:], command.line)])
-    if words[:2] == ["EVAL", "CODE"]:
-        code = "\n".join(words[2:])
-        try:
-            return run.run(nest_commands(parse_commands(code)))
-        except CMakeSyntaxError as error:
-            run.note_unread(command.line, f"cmake_language(EVAL): {error.reason}")
-    elif words[:1] == ["DEFER"]:
-        run.note_unread(command.line, "cmake_language(DEFER) runs later")
-    return None
+def use_language(run: Interpreter, call: Call) -> None:
+    """cmake_language(): no list of ExecuTorch uses it."""
+    run.note_unread(call.command.line, f"cmake_language({call.words[0]}) is not evaluated")
 
 
 FLOW_COMMANDS: dict[str, Handler] = {

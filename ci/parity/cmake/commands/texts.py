@@ -1,18 +1,16 @@
-"""list(), on each alternative of a list; string() and math(): what builds names is computed, the
+"""list(), on each alternative of a list, and string(): what ExecuTorch's lists use is computed, the
 rest leaves an unknown value.
 """
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 from collections.abc import Callable
 
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.regex import UnknownMatchError, find_all, replace, search
 from ci.parity.cmake.state import Call
-from ci.parity.cmake.values import is_unknown, split_list, strip_genex, unknown
+from ci.parity.cmake.values import is_unknown, split_list, unknown
 
 NUMBER = re.compile(r"-?\d+")
 
@@ -28,15 +26,14 @@ def edit_list(run: Interpreter, call: Call) -> None:
         if rest:
             answers = (READS[action](split_list(value), rest[:-1]) for value in values)
             run.set(rest[-1], tuple(dict.fromkeys(answers)))
-    elif action in {"POP_BACK", "POP_FRONT"}:
-        _pop(run, action, name, rest)
     elif action == "TRANSFORM":
         _transform(run, name, rest)
     elif action in LIST_EDITS:
         edited = (";".join(LIST_EDITS[action](split_list(value), rest)) for value in values)
         run.set(name, tuple(dict.fromkeys(edited)))
     else:
-        run.set(name, unknown(f"list({action})"))
+        for changed in (name, *rest):
+            run.set(changed, unknown(f"list({action})"))
 
 
 def _get(items: list[str], words: list[str]) -> str:
@@ -45,13 +42,6 @@ def _get(items: list[str], words: list[str]) -> str:
     if not numbers or len(numbers) < len(words) or not inside:
         return unknown("list(GET)")[0]
     return ";".join(items[number] for number in numbers)
-
-
-def _sublist(items: list[str], words: list[str]) -> str:
-    if len(words) != 2 or not all(NUMBER.fullmatch(word) for word in words):
-        return unknown("list(SUBLIST)")[0]
-    begin, size = int(words[0]), int(words[1])
-    return ";".join(items[begin:] if size < 0 else items[begin : begin + size])
 
 
 def _find(items: list[str], words: list[str]) -> str:
@@ -68,19 +58,8 @@ READS: dict[str, Callable[[list[str], list[str]], str]] = {
     "LENGTH": _length,
     "GET": _get,
     "JOIN": lambda items, words: (words[0] if words else "").join(items),
-    "SUBLIST": _sublist,
     "FIND": _find,
 }
-
-
-def _pop(run: Interpreter, action: str, name: str, targets: list[str]) -> None:
-    items = split_list((run.scope.get(name) or ("",))[0])
-    at = -1 if action == "POP_BACK" else 0
-    for target in targets or [""]:
-        value = items.pop(at) if items else None
-        if target:
-            run.set(target, None if value is None else (value,))
-    run.set(name, (";".join(items),))
 
 
 def _filter(items: list[str], rest: list[str]) -> list[str]:
@@ -104,55 +83,32 @@ def _insert(items: list[str], rest: list[str]) -> list[str]:
     return items[:at] + rest[1:] + items[at:]
 
 
-def _remove_at(items: list[str], rest: list[str]) -> list[str]:
-    numbers = [int(word) for word in rest if NUMBER.fullmatch(word)]
-    gone = {number % len(items) for number in numbers} if items else set()
-    return [item for index, item in enumerate(items) if index not in gone]
-
-
 def _sort(items: list[str], rest: list[str]) -> list[str]:
-    if {"COMPARE", "CASE"}.intersection(rest):
-        return list(unknown("list(SORT)"))
-    return sorted(items, reverse="DESCENDING" in rest)
+    return list(unknown("list(SORT)")) if rest else sorted(items)
 
 
 LIST_EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
     "APPEND": lambda items, rest: items + rest,
     "PREPEND": lambda items, rest: rest + items,
     "REMOVE_ITEM": lambda items, rest: [item for item in items if item not in rest],
-    "REMOVE_AT": _remove_at,
     "REMOVE_DUPLICATES": lambda items, _: list(dict.fromkeys(items)),
     "SORT": _sort,
-    "REVERSE": lambda items, _: items[::-1],
     "INSERT": _insert,
     "FILTER": _filter,
-}
-TRANSFORMS: dict[str, tuple[int, Callable[[str, list[str]], str]]] = {
-    "APPEND": (1, lambda item, words: item + words[0]),
-    "PREPEND": (1, lambda item, words: words[0] + item),
-    "REPLACE": (2, lambda item, words: replace(words[0], words[1], item)),
-    "TOUPPER": (0, lambda item, _: item.upper()),
-    "TOLOWER": (0, lambda item, _: item.lower()),
-    "STRIP": (0, lambda item, _: item.strip()),
-    "GENEX_STRIP": (0, lambda item, _: strip_genex(item)),
 }
 
 
 def _transform(run: Interpreter, name: str, rest: list[str]) -> None:
-    count, change = TRANSFORMS.get(rest[0], (0, None)) if rest else (0, None)
-    words, more = rest[1 : count + 1], rest[count + 1 :]
+    """list(TRANSFORM) with PREPEND or APPEND; a selector, such as AT, is more words."""
     target = name
-    if len(more) > 1 and more[-2] == "OUTPUT_VARIABLE":
-        target, more = more[-1], more[:-2]
-    # With a selector, such as AT or REGEX, there are more words.
-    if change is None or len(words) < count or more:
+    if len(rest) > 2 and rest[-2] == "OUTPUT_VARIABLE":
+        target, rest = rest[-1], rest[:-2]
+    if len(rest) != 2 or rest[0] not in {"PREPEND", "APPEND"}:
         run.set(target, unknown("list(TRANSFORM)"))
         return
+    before, after = (rest[1], "") if rest[0] == "PREPEND" else ("", rest[1])
     lists = [split_list(value) for value in run.scope.get(name) or ("",)]
-    try:
-        results = tuple(";".join(change(item, words) for item in items) for items in lists)
-    except UnknownMatchError:
-        results = unknown("list(TRANSFORM)")
+    results = (";".join(before + item + after for item in items) for items in lists)
     run.set(target, tuple(dict.fromkeys(results)))
 
 
@@ -161,10 +117,6 @@ STRING_EDITS: dict[str, Callable[[str], str]] = {
     "TOUPPER": str.upper,
     "STRIP": str.strip,
     "LENGTH": lambda text: str(len(text.encode())),
-    "GENEX_STRIP": strip_genex,
-    "MAKE_C_IDENTIFIER": lambda text: re.sub(
-        r"^(?=\d)", "_", re.sub(r"\W", "_", text, flags=re.ASCII)
-    ),
 }
 # Where the output variable stands when a sub-command is not computed; the last word else.
 OUTPUTS = {"JSON": 1, "CONFIGURE": 2, "TIMESTAMP": 1, "UUID": 1, "RANDOM": -1, "FIND": 3}
@@ -199,9 +151,6 @@ def compute(action: str, rest: list[str]) -> tuple[str, str] | None:
     known = not any(map(is_unknown, rest))
     if action in STRING_EDITS and len(rest) == 2 and known:
         return rest[1], STRING_EDITS[action](rest[0])
-    if action == "SUBSTRING" and len(rest) == 4 and known:
-        begin, size = int(rest[1]), int(rest[2])
-        return rest[3], rest[0][begin:] if size < 0 else rest[0][begin : begin + size]
     if action == "FIND" and len(rest) > 2 and known:
         at = rest[0].rfind(rest[1]) if rest[3:] == ["REVERSE"] else rest[0].find(rest[1])
         return rest[2], str(at)
@@ -223,41 +172,3 @@ def use_regex(run: Interpreter, action: str, rest: list[str]) -> None:
     except UnknownMatchError:
         run.note_unknown_match()
         run.set(target, unknown("string(REGEX)"))
-
-
-OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: lambda left, right: abs(left) // abs(right) * (1 if left * right >= 0 else -1),
-    ast.Mod: lambda left, right: abs(left) % abs(right) * (1 if left >= 0 else -1),
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-}
-FORMULA = re.compile(r"[\s0-9a-fA-FxX()+*/%|&^-]{1,200}")
-
-
-def do_math(run: Interpreter, call: Call) -> None:
-    words = call.words
-    if len(words) < 3:
-        return
-    value = unknown("math")
-    if FORMULA.fullmatch(words[2]):
-        try:
-            number = evaluate(ast.parse(words[2].strip(), mode="eval").body)
-            value = (hex(number) if "HEXADECIMAL" in words else str(number),)
-        except (SyntaxError, ValueError, ArithmeticError, RecursionError):
-            pass  # it stays unknown
-    run.set(words[1], value)
-
-
-def evaluate(node: ast.expr) -> int:
-    """A formula of whole numbers. Raises ValueError, ArithmeticError."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -evaluate(node.operand)
-    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        return OPERATORS[type(node.op)](evaluate(node.left), evaluate(node.right))
-    raise ValueError("no formula of whole numbers")

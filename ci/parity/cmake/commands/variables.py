@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Callable
 
 from ci.parity.buck.globs import compile_pattern
-from ci.parity.cmake.commands.texts import do_math, edit_list, edit_string
+from ci.parity.cmake.commands.texts import edit_list, edit_string
 from ci.parity.cmake.interpreter import Interpreter
 from ci.parity.cmake.state import ROOT, Call, Flow
 from ci.parity.cmake.values import is_unknown, split_list, unknown
@@ -195,14 +195,14 @@ def separate(run: Interpreter, call: Call) -> None:
 
 
 def edit_path(run: Interpreter, call: Call) -> None:
-    """cmake_path(): what it changes or fills is unknown."""
+    """cmake_path() and math(): what they change or fill is unknown."""
     words = call.words
     if len(words) < 2:
         return
     name = words[-1] if words[0] in {"GET", "COMPARE", "NATIVE_PATH"} else words[1]
     if "OUTPUT_VARIABLE" in words[:-1]:
         name = words[words.index("OUTPUT_VARIABLE") + 1]
-    run.set(name, unknown(f"cmake_path({words[0]})"))
+    run.set(name, unknown(f"{call.command.name}({words[0]})"))
 
 
 def begin_project(run: Interpreter, call: Call) -> None:
@@ -236,6 +236,6 @@ VARIABLE_COMMANDS: dict[str, Handler] = {
     "get_property": find_something,
     "get_directory_property": find_something,
     "get_source_file_property": find_something,
-    "math": do_math,
+    "math": edit_path,
     "project": begin_project,
 }

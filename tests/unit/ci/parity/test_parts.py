@@ -26,6 +26,7 @@ from ci.parity.cmake.values import (
     split_values,
     unknown,
 )
+from ci.parity.compare.findings import ParityReport
 from ci.parity.facts import Configuration, is_inside
 from ci.parity.policy import Layout
 from ci.parity.run import match_sources
@@ -328,24 +329,39 @@ def test_a_generator_expression_comes_to_words(
     assert list(resolve_genex(text, Configuration.ANDROID)) == android
 
 
-def test_variables_of_a_block_stay_in_it(pairs: Pairs) -> None:
-    def files(words: str) -> Mapping[str, str]:
-        cmake = (
-            f"set(S p/a.cpp)\nblock({words})\n  set(S p/b.cpp)\nendblock()\nadd_library(p ${{S}})\n"
-        )
-        srcs = '["a.cpp", "b.cpp"]'
-        return {
-            "p/BUCK": LOAD + f'runtime.cxx_library(name = "p", srcs = {srcs})\n',
-            "p/a.cpp": "",
-            "p/b.cpp": "",
-            "CMakeLists.txt": cmake,
-        }
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("block()\nendblock()", "block()"),
+        ("cmake_language(EVAL CODE x)", "cmake_language(EVAL)"),
+    ],
+)
+def test_a_command_that_is_not_evaluated_is_named(
+    command: str, told: str, report: Callable[[Mapping[str, str]], ParityReport]
+) -> None:
+    files = {"p/BUCK": "", "CMakeLists.txt": f"\n{command}\n"}
+    (row,) = report(files).not_evaluated
 
-    inner, outer = {("buck-only-source", "p/b.cpp")}, {("buck-only-source", "p/a.cpp")}
-    for words in ("", "SCOPE_FOR VARIABLES", "SCOPE_FOR POLICIES VARIABLES"):
-        assert pairs(files(words)) == inner
-    for words in ("SCOPE_FOR POLICIES", "PROPAGATE S", "SCOPE_FOR VARIABLES PROPAGATE S"):
-        assert pairs(files(words)) == outer
+    assert (str(row.place), row.reason.startswith(told)) == ("CMakeLists.txt:2", True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "list(SUBLIST L 0 1 S)", "list(POP_FRONT L S)", "list(TRANSFORM L TOLOWER)",
+        'math(EXPR S "1 + 1")', "string(SUBSTRING ab 0 1 S)", "list(REMOVE_AT L 0)",
+    ],
+)  # fmt: skip
+def test_sources_of_a_command_that_is_not_computed_are_unknown(
+    command: str, report: Callable[[Mapping[str, str]], ParityReport]
+) -> None:
+    cmake = f"set(L p/a.cpp)\n{command}\nadd_library(p ${{L}} ${{S}})\n"
+
+    assert "the sources of p depend on" in reasons(report({"p/BUCK": "", "CMakeLists.txt": cmake}))
+
+
+def reasons(found: ParityReport) -> str:
+    return "".join(row.reason for row in found.not_evaluated)
 
 
 # What files use, and what moves
