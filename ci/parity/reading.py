@@ -52,7 +52,7 @@ class Order(msgspec.Struct, frozen=True):
     layout: Layout
 
 
-def read_tree_here(tree: SourceTree, _cache: Path | None = None) -> ParityFacts:
+def read_tree_here(tree: SourceTree) -> ParityFacts:
     """Read both sides in this process, without limits of memory and without the cache."""
     return join_sides(tree, read_buck(tree), read_cmake_side(tree))
 

@@ -8,7 +8,7 @@ import difflib
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timezone
 from pathlib import Path
@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 
 from ci.parity.compare.comparison import (
-    Sorted,
     apply_allowances,
     compare_tree,
     in_scope,
@@ -29,9 +28,7 @@ from ci.parity.reading import digest_side, keep, load, read_tree
 from ci.parity.trees import SourceTree, find_git_dir, open_tree
 from provisioning.errors import UsageError
 
-Reader = Callable[[SourceTree, "Path | None"], ParityFacts]
 BUCK = ("BUCK", "TARGETS", "targets.bzl")
-POLICY_SOURCE = "manifests/policies/parity.toml"
 
 
 @dataclass(frozen=True)
@@ -46,9 +43,7 @@ class ParityRequest:
     cache: Path | None = None
 
 
-def compare_source(
-    request: ParityRequest, policy: ParityPolicy, read: Reader = read_tree
-) -> ParityReport:
+def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport:
     """Read, compare and sort.
 
     Raises UsageError for a source, revision or scope that does not exist, or a tree that is too
@@ -61,7 +56,7 @@ def compare_source(
         if git_dir is None:
             raise UsageError(f"{request.source} has no revisions", fix="leave --base out")
         base = open_tree(git_dir, request.base, policy.layout)
-    return compare_trees(tree, base, request, policy, read)
+    return compare_trees(tree, base, request, policy)
 
 
 def compare_folders(
@@ -81,38 +76,34 @@ def compare_folders(
 
 
 def compare_trees(
-    tree: SourceTree,
-    base: SourceTree | None,
-    request: ParityRequest,
-    policy: ParityPolicy,
-    read: Reader = read_tree,
+    tree: SourceTree, base: SourceTree | None, request: ParityRequest, policy: ParityPolicy
 ) -> ParityReport:
     """Compare two trees that are open already, as ``compare_source`` does."""
     check_tree(tree, request.scope)
-    compared, result = compare_one(tree, request, policy, read)
-    found, changed, old_findings = result.findings, None, 0
+    compared, every, allowed = compare_one(tree, request, policy)
+    found, changed, old_findings = every, None, 0
     if base is not None:
-        old, before = compare_one(base, request, policy, read)
+        old, before, _ = compare_one(base, request, policy)
         renames = find_renames(base, tree, old, compared)
-        known = {key for f in before.findings for key in (f.key, renames.translate(f))}
+        known = {key for f in before for key in (f.key, renames.translate(f))}
         # At the level that each has when a change introduces it.
-        found = tuple(
+        found = [
             msgspec.structs.replace(f, level=f.when_new or f.level)
-            for f in result.findings
+            for f in every
             if f.key not in known
-        )
-        old_findings = len(result.findings) - len(found)
+        ]
+        old_findings = len(every) - len(found)
         is_broken = any(row.is_broken for row in compared.not_evaluated if row.side == "cmake")
         orphans = [] if is_broken else sorted((compared.roots - old.roots) & base.files)
-        found += tuple(orphan(path) for path in orphans if in_scope(path, request.scope))
+        found += [orphan(path) for path in orphans if in_scope(path, request.scope)]
         changed = find_changes(found, tree, base)
     return ParityReport(
         tree=tree.name,
         scope=request.scope,
         base=request.base or "",
-        findings=tuple(order_findings(list(found))),
+        findings=tuple(order_findings(found)),
         old=old_findings,
-        allowed=result.allowed,
+        allowed=allowed,
         not_evaluated=tuple(
             row
             for row in compared.not_evaluated
@@ -168,9 +159,7 @@ class Compared(msgspec.Struct, frozen=True):
     roots: set[str]
 
 
-def compare_whole(
-    tree: SourceTree, policy: ParityPolicy, cache: Path | None, read: Reader
-) -> Compared:
+def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) -> Compared:
     """Compare a tree, or take from ``cache`` what was found in the same one."""
     kept = None
     if cache is not None:
@@ -178,7 +167,7 @@ def compare_whole(
         kept = cache / f"found-{digest_side(tree, 'found')}-{rules}.json"
         if (known := load(kept, Compared)) is not None:
             return known
-    facts = read(tree, cache)
+    facts = read_tree(tree, cache)
     compared = Compared(
         findings=tuple(compare_tree(facts, policy)),
         not_evaluated=facts.not_evaluated,
@@ -193,9 +182,9 @@ def compare_whole(
 
 
 def compare_one(
-    tree: SourceTree, request: ParityRequest, policy: ParityPolicy, read: Reader
-) -> tuple[Compared, Sorted]:
-    """What was found in one tree, and the findings of the scope, sorted by the allow-list.
+    tree: SourceTree, request: ParityRequest, policy: ParityPolicy
+) -> tuple[Compared, list[Finding], int]:
+    """What was found in one tree, the findings of the scope that count, and how many are allowed.
 
     Raises UsageError for a tree that is too old.
     """
@@ -206,16 +195,16 @@ def compare_one(
             why=f"trees before {policy.oldest} are not compared",
             fix="name a newer revision",
         )
-    compared = compare_whole(tree, policy, request.cache, read)
-    return compared, apply_allowances(
+    compared = compare_whole(tree, policy, request.cache)
+    found, allowed = apply_allowances(
         [finding for finding in compared.findings if is_about(finding, request.scope)],
         policy,
         tree.files,
         request.today,
         whole=not request.scope and not any(row.is_broken for row in compared.not_evaluated),
         is_current=policy.is_for(version),
-        source=POLICY_SOURCE,
     )
+    return compared, found, allowed
 
 
 def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:

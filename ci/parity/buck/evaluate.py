@@ -72,21 +72,13 @@ class Recorded:
 
 
 @dataclass
-class Globbed:
-    """One glob() call."""
-
-    patterns: tuple[str, ...]
-    matched: Matched
-
-
-@dataclass
 class Package:
     """The result of one build file of one world, and the files that were read for it."""
 
     path: str
     package: str
     rules: list[Recorded] = field(default_factory=list)
-    globs: list[Globbed] = field(default_factory=list)
+    globs: list[Matched] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
 
@@ -164,7 +156,7 @@ class Evaluator:
 
     def _glob(self, include: list[str], exclude: list[str]) -> list[str]:
         matched = self.owned.match(self.current.package, include, exclude)
-        self.current.globs.append(Globbed(tuple(include), matched))
+        self.current.globs.append(matched)
         return list(matched.files)
 
     def _exists(self, name: str) -> bool:

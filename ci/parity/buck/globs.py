@@ -12,8 +12,9 @@ BUILD_NAMES = ("BUCK", "TARGETS", "BUCK.v2", "TARGETS.v2")
 
 @dataclass(frozen=True)
 class Matched:
-    """The result of a glob() call: files relative to the package, patterns without a file."""
+    """A glob() call: its patterns, files relative to the package, patterns without a file."""
 
+    patterns: tuple[str, ...]
     files: tuple[str, ...]
     empty: tuple[str, ...]
 
@@ -66,7 +67,7 @@ class PackageFiles:
             kept.update(dict.fromkeys(found))
         leave = [compile_pattern(pattern) for pattern in exclude]
         chosen = [path for path in kept if not any(test.fullmatch(path) for test in leave)]
-        return Matched(tuple(sorted(chosen)), tuple(empty))
+        return Matched(tuple(include), tuple(sorted(chosen)), tuple(empty))
 
 
 PIECE = re.compile(

@@ -152,9 +152,9 @@ class Merger:
                 self.open_words[key] = {word.text for word in words}
         for call in package.globs:
             if (glob := (package.package, call.patterns)) not in self.globs:
-                names = [*call.matched.empty, *call.patterns]
+                names = [*call.empty, *call.patterns]
                 place = self.literals.find(names, package.files, Place(package.path))
-                self.globs[glob] = Glob(*glob, call.matched.empty, place, len(call.matched.files))
+                self.globs[glob] = Glob(*glob, call.empty, place, len(call.files))
 
     def find_unloaded(self, paths: Iterable[str]) -> list[str]:
         """Each targets.bzl that no build file loads and whose targets are nowhere else."""
@@ -293,7 +293,7 @@ class Context:
 
     def patterns(self, text: str) -> list[str]:
         """The glob patterns of the package that gave ``text``."""
-        calls = [call for call in self.package.globs if text in call.matched.found]
+        calls = [call for call in self.package.globs if text in call.found]
         tests = [(p, compile_pattern(p)) for call in calls for p in call.patterns]
         return [pattern for pattern, test in tests if test.fullmatch(text)]
 

@@ -6,7 +6,6 @@ Then the allow-list: findings that are right for now, and entries that are right
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date
 
 from ci.parity.compare.defines import find_define_drift
@@ -43,6 +42,7 @@ BUCK_LACKS = {Kind.CMAKE_ONLY, Kind.HEADER, Kind.INCLUDE, Kind.UNLISTED, Kind.VA
 CMAKE_LACKS = {Kind.BUCK_ONLY, Kind.UNLISTED}
 BROKEN = "fix it: until then, nothing that depends on it is checked"
 RELATIONS = {Kind.DEPENDENCY, Kind.DEFINE}
+POLICY_SOURCE = "manifests/policies/parity.toml"
 
 
 def find_unread(index: Index) -> Iterator[Finding]:
@@ -156,15 +156,6 @@ def in_scope(path: str, scope: Sequence[str]) -> bool:
     return not scope or is_inside(path, scope)
 
 
-@dataclass(frozen=True)
-class Sorted:
-    """The findings that count, those about entries without effect included, and how many others
-    an entry allows."""
-
-    findings: tuple[Finding, ...]
-    allowed: int
-
-
 def apply_allowances(
     findings: Sequence[Finding],
     policy: ParityPolicy,
@@ -173,13 +164,13 @@ def apply_allowances(
     *,
     whole: bool,
     is_current: bool,
-    source: str,
-) -> Sorted:
-    """Sort findings by the allow-list; ``whole`` says that the whole tree was read and compared.
+) -> tuple[list[Finding], int]:
+    """The findings that count, and how many others the allow-list allows; ``whole`` says that the
+    whole tree was read and compared.
 
     An entry that is expired, whose condition does not hold, or that allows nothing in a whole
-    comparison, is a finding about the policy file ``source``; not so for a tree that is not
-    ``is_current``, older than the list or another project's.
+    comparison, is a finding about the policy; not so for a tree that is not ``is_current``, older
+    than the list or another project's.
     """
     effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
     live = [entry for entry in policy.allow if not effect[id(entry)]]
@@ -196,8 +187,8 @@ def apply_allowances(
         unused = [entry for entry in live if id(entry) not in used] if whole else []
         stale = [(entry, why) for entry in policy.allow if (why := effect[id(entry)])]
         stale += [(entry, "it no longer allows anything") for entry in unused]
-        kept += [_stale(entry, why, source) for entry, why in stale]
-    return Sorted(tuple(kept), allowed)
+        kept += [_stale(entry, why) for entry, why in stale]
+    return kept, allowed
 
 
 def why_without_effect(entry: Allowance, files: Container[str], today: date) -> str:
@@ -219,14 +210,14 @@ def covers(entry: Allowance, finding: Finding) -> bool:
     )
 
 
-def _stale(entry: Allowance, why: str, source: str) -> Finding:
+def _stale(entry: Allowance, why: str) -> Finding:
     about = ", ".join(entry.files)
     return Finding(
         kind=Kind.STALE,
-        path=source,
+        path=POLICY_SOURCE,
         level=Level.WARNING,
         message=f"the entry for {', '.join(entry.kinds)} in {about} has no effect: {why}",
         detail=about,
-        buck_place=Place(source),
+        buck_place=Place(POLICY_SOURCE),
         fix="remove the entry, or renew it with a reason",
     )

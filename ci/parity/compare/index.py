@@ -266,20 +266,14 @@ class Index:
             folder = directory_of(folder)
         return folder
 
-    def folder_without_buck(self, path: str) -> str:
-        """The topmost folder above a file below which no Buck target compiles C++."""
-        return topmost_of(path, self._folders_with_buck)
-
-    def folder_without_package(self, path: str) -> str:
-        """The topmost folder above a file below which there is no BUCK file."""
-        return topmost_of(path, self._folders_with_package)
-
     @cached_property
-    def _folders_with_buck(self) -> set[str]:
+    def folders_with_buck(self) -> set[str]:
+        """Folders below which some Buck target compiles C++."""
         return {each for package in self.native_packages for each in folders_above(f"{package}/")}
 
     @cached_property
-    def _folders_with_package(self) -> set[str]:
+    def folders_with_package(self) -> set[str]:
+        """Folders below which there is a BUCK file."""
         return {each for package in self.packages for each in folders_above(f"{package}/")}
 
     def files_of(self, target: BuckTarget) -> set[str]:

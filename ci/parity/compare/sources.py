@@ -18,6 +18,7 @@ from ci.parity.compare.index import (
     area_of,
     is_compiling,
     is_native,
+    topmost_of,
 )
 from ci.parity.facts import (
     BuckTarget,
@@ -82,7 +83,7 @@ def _cmake_only(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
 
 
 def _without_buck(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
-    folder = index.folder_without_buck(path)
+    folder = topmost_of(path, index.folders_with_buck)
     return Finding(
         kind=Kind.CMAKE_ONLY,
         path=folder,
@@ -183,7 +184,7 @@ def _unlisted(index: Index, path: str, message: str) -> Finding:
 
 
 def _without_package(index: Index, path: str) -> Finding:
-    folder = index.folder_without_package(path)
+    folder = topmost_of(path, index.folders_with_package)
     return Finding(
         kind=Kind.UNLISTED,
         path=folder,

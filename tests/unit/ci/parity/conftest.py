@@ -10,7 +10,6 @@ import pytest
 
 from ci.parity.compare.findings import Finding, ParityReport
 from ci.parity.policy import ParityPolicy
-from ci.parity.reading import read_tree_here
 from ci.parity.run import ParityRequest, compare_trees
 from provisioning.manifest.reader import read_policy
 from tests.stand_ins.text_tree import TextTree
@@ -52,7 +51,7 @@ def report() -> Callable[..., ParityReport]:
     def compare(files: Files, policy: ParityPolicy = POLICY, **options: object) -> ParityReport:
         today = date(2026, 1, 1)
         request = ParityRequest(source=Path(), today=today, **options)  # type: ignore[arg-type]
-        return compare_trees(TextTree(files, LAYOUT), None, request, policy, read_tree_here)
+        return compare_trees(TextTree(files, LAYOUT), None, request, policy)
 
     return compare
 

@@ -10,9 +10,10 @@ import pytest
 
 from ci.parity.compare.findings import Finding, ParityReport
 from ci.parity.policy import Allowance, ParityPolicy
-from ci.parity.reading import SIDES, digest_side, read_tree_here
+from ci.parity.reading import SIDES, digest_side
 from ci.parity.run import compare_whole
 from ci.parity.trees import DirectoryTree
+from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.conftest import LAYOUT, LOAD, MIGRATION
 
 Pairs = Callable[..., set[tuple[str, str]]]
@@ -336,14 +337,14 @@ def test_a_side_is_read_anew_when_what_it_reads_changes(
 
 
 def test_what_was_found_is_kept_by_the_policy_too(
-    plant: Callable[[Mapping[str, str]], Path], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    source = plant(tree(DEP, **{"p/test/BUCK": LOAD + library("t", '["t.cpp"]')}))
+    files = tree(DEP, **{"p/test/BUCK": LOAD + library("t", '["t.cpp"]')})
     policy, cache = ParityPolicy(layout=LAYOUT), tmp_path / "cache"
 
     def found(policy: ParityPolicy, text: str) -> list[str]:
-        (source / "p/test/t.cpp").write_text(text, encoding="utf-8")
-        whole = compare_whole(DirectoryTree(source, LAYOUT), policy, cache, read_tree_here)
+        source = TextTree({**files, "p/test/t.cpp": text}, LAYOUT)
+        whole = compare_whole(source, policy, cache)
         return [finding.level.value for finding in whole.findings]
 
     assert found(policy, "") == found(policy, "") == ["error", "warning"]

@@ -10,7 +10,6 @@ import pytest
 
 from ci.parity.compare.findings import Finding, ParityReport
 from ci.parity.policy import ParityPolicy
-from ci.parity.reading import read_tree_here
 from ci.parity.run import ParityRequest, compare_trees
 from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.conftest import LAYOUT, LOAD
@@ -195,7 +194,7 @@ def change(edits: Edits) -> dict[str, str]:
 def compare(files: Mapping[str, str], policy: ParityPolicy = TESTS) -> ParityReport:
     request = ParityRequest(Path(), base="base", today=date(2026, 1, 1))
     base = TextTree(TREE, LAYOUT)
-    return compare_trees(TextTree(files, LAYOUT), base, request, policy, read_tree_here)
+    return compare_trees(TextTree(files, LAYOUT), base, request, policy)
 
 
 def find_one(files: Mapping[str, str]) -> Finding:
@@ -205,7 +204,7 @@ def find_one(files: Mapping[str, str]) -> Finding:
 
 def test_the_tree_has_no_drift() -> None:
     request = ParityRequest(Path(), today=date(2026, 1, 1))
-    report = compare_trees(TextTree(TREE, LAYOUT), None, request, TESTS, read_tree_here)
+    report = compare_trees(TextTree(TREE, LAYOUT), None, request, TESTS)
     assert report.failing == ()
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from ci.parity.compare.findings import ParityReport
 from ci.parity.policy import Allowance, ParityPolicy
-from ci.parity.reading import read_tree_here
 from ci.parity.run import ParityRequest, compare_trees
 from provisioning.manifest.reader import read_policy
 from tests.stand_ins.text_tree import TextTree
@@ -43,7 +42,7 @@ def change(
     """The report of a change from BASE to other files."""
     request = ParityRequest(source=Path(), base="BASE", today=date(2026, 1, 1))
     trees = TextTree(files, LAYOUT), TextTree(base, LAYOUT)
-    return compare_trees(*trees, request, policy, read_tree_here)
+    return compare_trees(*trees, request, policy)
 
 
 def moved(old: str, new: str) -> dict[str, str]:
@@ -103,7 +102,7 @@ def test_the_allow_list_is_judged_in_trees_as_new_as_it() -> None:
         ("1.4.9\n", False), ("1.5.0\n", True), ("1.6.0a0", True), ("", False), ("what", False),
     ):  # fmt: skip
         tree = TextTree({**BASE, "version.txt": version}, LAYOUT)
-        report = compare_trees(tree, None, ParityRequest(Path()), policy, read_tree_here)
+        report = compare_trees(tree, None, ParityRequest(Path()), policy)
         assert ("stale-allowance" in report.by_kind()) is stale, version
 
 

@@ -9,7 +9,7 @@ import pytest
 from ci.parity.compare.comparison import compare_tree
 from ci.parity.compare.findings import Finding, Kind, Level, at, order_findings
 from ci.parity.compare.groups import Groups
-from ci.parity.compare.index import Index, area_of, forwarded, is_native
+from ci.parity.compare.index import Index, area_of, forwarded, is_native, topmost_of
 from ci.parity.compare.sources import python_folders
 from ci.parity.facts import (
     BuckFacts,
@@ -150,7 +150,7 @@ def test_the_topmost_folder_without_buck() -> None:
     index = Index(facts([buck("a/b:x", "a/b/x.cpp"), buck("c:py", kind="python_library")]), POLICY)
 
     assert [
-        index.folder_without_buck(path)
+        topmost_of(path, index.folders_with_buck)
         for path in ("a/n/m/x.cpp", "c/d/x.cpp", "a/b/x.cpp", "a/x.cpp")
     ] == [
         "a/n",
