@@ -32,7 +32,6 @@ from ci.images.definition import (
     read_images,
     recall_base,
 )
-from ci.images.digest import compare_builds
 from ci.images.prune import Stale, find_stale, remove_stale
 from ci.images.shell import ShellRequest, run_shell
 from ci.images.wheels import fetch_wheels
@@ -46,7 +45,6 @@ from provisioning.errors import (
     StoreError,
     ToolError,
     UnfitError,
-    UsageError,
 )
 from tests.stand_ins.docker_engine import FakeEngine, FakeImage, pack
 
@@ -174,14 +172,6 @@ def test_an_image_that_is_there_is_found_unless_it_is_to_be_fresh(engine: Any) -
 
 
 @pytest.mark.usefixtures("wheels")
-def test_two_clean_builds_are_equal_though_their_times_differ(engine: Any) -> None:
-    compared = compare_builds(engine, "emulator", Progress())
-    assert compared.equal
-    assert compared.layers == 2
-    assert len(engine.called("build")) == 2
-
-
-@pytest.mark.usefixtures("wheels")
 @pytest.mark.parametrize("base", ["", OWN])
 def test_an_image_says_what_it_was_made_from(engine: Any, base: str) -> None:
     built = build_image(engine, "emulator", Progress(), base=base)
@@ -259,16 +249,6 @@ def test_wheels_are_fetched_by_hash_for_the_bases_python_and_torch_from_its_cpu_
     assert all("--hash=sha256:" in one for one in lines)
     assert torch[torch.index("--index-url") + 1] == fetching.CPU_INDEX
     assert any(word.startswith("torch==") for word in torch)
-
-
-def test_a_base_of_another_distribution_and_one_that_is_not_there_are_refused(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(definition.PYTHONS, "debian-12")
-    with pytest.raises(UsageError, match="debian-12"):
-        plan_image(engine, "emulator", OWN)
-    with pytest.raises(UsageError, match="no base 'gone:1'"):
-        plan_image(engine, "emulator", "gone:1")
 
 
 # -- toolchains ------------------------------------------------------------------------------------

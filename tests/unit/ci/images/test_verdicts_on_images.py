@@ -45,7 +45,7 @@ from ci.images.digest import (
     find_differences,
     write_locks,
 )
-from ci.images.normalize import normalize_image, open_layers
+from ci.images.normalize import normalize_image, open_layers, saved_layers
 from ci.images.prune import Stale, find_bases, find_stale, remove_stale
 from ci.images.push import find_forbidden, push_image
 from provisioning.console.progress import Progress
@@ -94,7 +94,7 @@ def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write_layer(*members: Mapping[str, Any]) -> bytes:
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for fields in members:
             body = fields.get("body", b"")
             info = tarfile.TarInfo(fields["name"])
@@ -156,6 +156,9 @@ def test_a_comparison_is_told_with_ids_and_the_first_paths() -> None:
         "  layer 2: 25 paths with differences",
         *(f"    {path}" for path in paths[:20]),
     ]
+    assert not unequal.equal
+    assert not Comparison("tiny", ("a", "b"), 3, {}).equal
+    assert not Comparison("tiny", ("a", "a"), 3, {1: ()}).equal
     equal = describe_comparison(Comparison("tiny", ("a", "a"), 1, {}))
     assert equal == ["tiny: two clean builds are equal, 1 layers", "  id a", "  id a"]
 
@@ -390,8 +393,9 @@ def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(
         {**LINK, "name": "link"},
         {"name": "folder", "type": tarfile.DIRTYPE, "mode": 0o750},
     )
-    own = {"Cmd": [], "Env": ["A=1"], "User": "u", "WorkingDir": "/w", "Entrypoint": ["e"]}
-    config = {"architecture": "arm64", "os": "linux", "config": {**own, "Hostname": "h"}, "x": 1}
+    own = {"Env": ["A=1"], "User": "u", "WorkingDir": "/w", "Entrypoint": ["e"]}
+    given = {**own, "Cmd": [], "Hostname": "h", "Labels": {"one": "1"}}
+    config = {"architecture": "arm64", "os": "linux", "config": given, "x": 1}
     target = tmp_path / "image.tar"
     saved = save(tmp_path, [LOW, top], config)
     with monkeypatch.context() as patch:
@@ -411,13 +415,7 @@ def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(
         "architecture": "arm64",
         "os": "linux",
         "created": when,
-        "config": {
-            "Env": ["A=1"],
-            "User": "u",
-            "WorkingDir": "/w",
-            "Entrypoint": ["e"],
-            "Labels": {"l": "1"},
-        },
+        "config": {**own, "Labels": {"one": "1", "l": "1"}},
         "history": [{"created": when, "created_by": "docker/Dockerfile"}] * 2,
         "rootfs": {"type": "layers", "diff_ids": [*digests]},
     }
@@ -430,6 +428,32 @@ def test_a_normal_image_is_its_configuration_and_layers_to_the_byte(
     assert {one.mtime for one in members.values()} == {3600}
     assert (members["f"].mode, members["f"].uid, members["f"].uname) == (0o644, 1, "")
     assert (members["link"].linkname, members["folder"].mode) == ("a", 0o750)
+
+
+def test_layers_of_equal_contents_become_equal_bytes(tmp_path: Path) -> None:
+    xattr = {"SCHILY.xattr.user.a": "b"}
+    made = ({"mtime": 1, "uname": "me", "pax_headers": {**xattr, "x": "1"}}, {"pax_headers": xattr})
+    base = write_layer({**PLAIN, "mtime": 5, "uname": "them"})
+    targets = []
+    for name, fields in zip(("one", "two"), made, strict=True):
+        layers = [base, write_layer({**PLAIN, **fields})]
+        own = {"architecture": "amd64", "os": "linux", "config": {"Hostname": name}}
+        words: dict[str, Any] = {"keep_layers": 1, "time_s": 86400, "labels": {}}
+        normalize_image(save(tmp_path, layers, own), tmp_path / "image.tar", **words)
+        targets.append((tmp_path / "image.tar").read_bytes())
+    assert targets[0] == targets[1]
+    (kept,), (member,) = (list(layer) for layer in saved_layers(tmp_path / "image.tar"))
+    assert (kept.mtime, kept.uname) == (5, "them")
+    assert (member.mtime, member.uname, member.pax_headers) == (86400, "", xattr)
+
+
+def test_a_layer_that_is_a_link_is_read_where_it_leads(tmp_path: Path) -> None:
+    rows = json.dumps([{"Config": "c", "Layers": ["0/layer.tar", "1/layer.tar"]}]).encode()
+    link = {"name": "1/layer.tar", "type": tarfile.SYMTYPE, "linkname": "../0/layer.tar"}
+    files = ({"name": "manifest.json", "body": rows}, {"name": "0/layer.tar", "body": LOW}, link)
+    (tmp_path / "saved.tar").write_bytes(write_layer(*files))
+    layers = saved_layers(tmp_path / "saved.tar")
+    assert [[member.name for member in layer] for layer in layers] == [["low"]] * 2
 
 
 def test_a_saved_image_whose_member_is_no_file_is_an_error_of_the_engine(
@@ -501,6 +525,30 @@ def test_an_image_is_pushed_under_the_name_that_was_given(
         registry.publish(reference)
     assert caught.value.what == f"{repository}:{tag} was not pushed"
     assert caught.value.why == "denied"
+
+
+TOOLCHAIN, CREDENTIAL = "a vendor's toolchain", "a setting that can hold a credential"
+
+
+@pytest.mark.parametrize(
+    ("paths", "what"),
+    [
+        (("opt/sdk/lib/libQnnHtp.so", "opt/android-ndk-r26c/README"), TOOLCHAIN),
+        (("./qairt/x", "a/libGenie.a", "bin/hexagon-clang++"), TOOLCHAIN),
+        (("etc/pip.conf", "root/.config/pip/pip.conf", "run/secrets/a"), CREDENTIAL),
+        (("root/.docker/config.json", "root/.ssh/id_ed25519", "x/.netrc"), CREDENTIAL),
+        (("etc/apt/auth.conf.d/x", "./run/secrets/a"), CREDENTIAL),
+        (("libqnn.so", "PyQnnManagerAdaptor.so", "pip.conf.md", "ssh"), ""),
+        (("auth.confetti", "libQnnHtp.sol", "etc/.wh.pip.conf"), ""),
+    ],
+)
+def test_what_any_layer_holds_is_not_pushed(paths: tuple[str, ...], what: str) -> None:
+    """A file that a later layer deletes is still in the layer below."""
+    for path in paths:
+        deletion = pack({f"{Path(path).parent}/.wh.{Path(path).name}": b""})
+        registry = Registry(LOW, pack({path: b""}), deletion)
+        told = [f"layer 1: {path} is {what}"] if what else []
+        assert find_forbidden(registry, TINY.image_id) == told  # type: ignore[arg-type]
 
 
 def test_what_is_not_pushed_says_why_and_what_to_do() -> None:
