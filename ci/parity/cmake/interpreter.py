@@ -220,7 +220,7 @@ class Interpreter:
 
     def _run_scope(self, block: Block) -> Flow:
         """block(): CMake has it since 3.25, and no list of ExecuTorch uses it."""
-        self.note_unread(block.head.line, "block() is run without a scope of its own")
+        self.note_unread(block.head.line, "block() is run in the scope around it")
         return self.run(block.body)
 
     def _run_command(self, command: Command) -> Flow:
