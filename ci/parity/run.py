@@ -22,7 +22,7 @@ from ci.parity.compare.comparison import (
     is_about,
 )
 from ci.parity.compare.findings import Finding, Kind, ParityReport, order_findings
-from ci.parity.facts import Configuration, NotEvaluated, ParityFacts, Place, directory_of
+from ci.parity.facts import Configuration, NotEvaluated, Place, directory_of
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import digest_side, keep, load, read_tree
 from ci.parity.trees import SourceTree, find_git_dir, open_tree
@@ -168,12 +168,17 @@ def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) ->
         if (known := load(kept, Compared)) is not None:
             return known
     facts = read_tree(tree, cache)
+    everything = [side for side in facts.cmake if side.configuration is Configuration.ANY]
     compared = Compared(
         findings=tuple(compare_tree(facts, policy)),
         not_evaluated=facts.not_evaluated,
-        counts=count_facts(facts),
-        buck=sources_of_buck(facts),
-        cmake=sources_of_cmake(facts),
+        counts={
+            "buck_targets": len(facts.buck.targets),
+            "cmake_targets": len(everything[0].targets) if everything else 0,
+            "files": len(facts.files),
+        },
+        buck={target.label: target.sources for target in facts.buck.targets},
+        cmake={target.name: target.sources for side in everything for target in side.targets},
         roots={path for side in facts.cmake for path in side.roots},
     )
     if kept is not None and not any(row.is_whole for row in compared.not_evaluated):
@@ -218,15 +223,6 @@ def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:
         raise UsageError(f"{tree.name} has no BUCK or TARGETS file", fix="name an ExecuTorch tree")
     if "CMakeLists.txt" not in names:
         raise UsageError(f"{tree.name} has no CMakeLists.txt", fix="name an ExecuTorch tree")
-
-
-def count_facts(facts: ParityFacts) -> dict[str, int]:
-    everything = [f for f in facts.cmake if f.configuration is Configuration.ANY] or facts.cmake
-    return {
-        "buck_targets": len(facts.buck.targets),
-        "cmake_targets": sum(len(f.targets) for f in everything[:1]),
-        "files": len(facts.files),
-    }
 
 
 PARTS = re.compile(r"( -> |: )")
@@ -295,15 +291,6 @@ def group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     for key, value in pairs:
         found[key].append(value)
     return found
-
-
-def sources_of_buck(facts: ParityFacts) -> dict[str, set[str]]:
-    return {t.label: t.sources for t in facts.buck.targets}
-
-
-def sources_of_cmake(facts: ParityFacts) -> dict[str, set[str]]:
-    sides = [side for side in facts.cmake if side.configuration is Configuration.ANY]
-    return {t.name: t.sources for side in sides for t in side.targets}
 
 
 def match_sources(

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Container
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import starlark as sl
@@ -82,12 +83,8 @@ class Package:
     files: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Parsed:
-    """A file ready to run: what it loads, and its syntax tree with the stubs that it needs."""
-
-    loads: tuple[sl.AstLoad, ...]
-    ast: sl.AstModule
+# A file ready to run: what it loads, and its syntax tree with the stubs that it needs.
+Parsed: TypeAlias = "tuple[tuple[sl.AstLoad, ...], sl.AstModule]"
 
 
 class Evaluator:
@@ -163,47 +160,41 @@ class Evaluator:
         return any(rule.arguments.get("name") == name for rule in self.current.rules)
 
     def _run(
-        self, path: str, folder: str, text: str | None = None
+        self,
+        path: str,
+        folder: str,
+        text: str | None = None,
+        unknown: frozenset[str] = frozenset(),
     ) -> tuple[sl.Module, tuple[str, ...]]:
         """Evaluate a file, adding a stub for each free name that nothing defines."""
         text = self.tree.read(path) if text is None else text
         if text is None:
             raise NotEvaluatedError(path, "cannot be read")
-        unknown: set[str] = set()
-        while len(unknown) < RETRIES:
-            result = self._attempt(path, folder, text, unknown)
-            if not isinstance(result, str):
-                return result
-            unknown.add(result)
-        raise NotEvaluatedError(path, "uses too many names that nothing defines")
-
-    def _attempt(
-        self, path: str, folder: str, text: str, unknown: set[str]
-    ) -> tuple[sl.Module, tuple[str, ...]] | str:
-        """Evaluate a file, or name the first free name of it that needs a stub."""
+        if len(unknown) >= RETRIES:
+            raise NotEvaluatedError(path, "uses too many names that nothing defines")
         try:
             return self._run_once(path, folder, text, unknown)
         except sl.StarlarkError as error:
             missing = UNKNOWN_NAME.search(str(error))
-            if missing and missing[1] not in unknown:
-                return missing[1]
-            raise NotEvaluatedError(path, *explain(error, path)) from error
+            if not missing or missing[1] in unknown:
+                raise NotEvaluatedError(path, *explain(error, path)) from error
+        return self._run(path, folder, text, unknown | {missing[1]})
 
     def _run_once(
-        self, path: str, folder: str, text: str, unknown: set[str]
+        self, path: str, folder: str, text: str, unknown: frozenset[str]
     ) -> tuple[sl.Module, tuple[str, ...]]:
-        key = (path, frozenset(unknown))
+        key = (path, unknown)
         if key not in self.parsed:
             if is_too_deep(text):
                 raise NotEvaluatedError(path, "is nested too deeply")
             loads = tuple(self._parse(path, text).loads())
             taken = {name for load in loads for name in load.symbols}
             whole = self._header(text, taken, unknown) + text
-            self.parsed[key] = Parsed(loads, self._parse(path, whole))
-        parsed = self.parsed[key]
+            self.parsed[key] = (loads, self._parse(path, whole))
+        loads, ast = self.parsed[key]
         frozen = {"@prelude": self.prelude}
         files: list[str] = []
-        for load in parsed.loads:
+        for load in loads:
             frozen[load.module_id], read = self._load(load, path, folder, text)
             files.extend(read)
         if unknown:
@@ -215,7 +206,7 @@ class Evaluator:
                 max_callstack_size=DEPTH_LIMIT,
             ),
             module,
-            parsed.ast,
+            ast,
             self.globals,
             sl.FileLoader(frozen.__getitem__),
         )
@@ -224,7 +215,7 @@ class Evaluator:
     def _parse(self, path: str, text: str) -> sl.AstModule:
         return sl.parse(path, text, self.dialect)
 
-    def _header(self, text: str, taken: set[str], unknown: set[str]) -> str:
+    def _header(self, text: str, taken: set[str], unknown: frozenset[str]) -> str:
         """One line that loads the stubs which this file needs and does not define itself."""
         defined = {function or name for function, name in DEFINED.findall(text)}
         words = set(re.findall(r"[A-Za-z_]\w*", text))
@@ -264,7 +255,9 @@ class Evaluator:
             raise NotEvaluatedError(path, f"loads {found.module}, which is not in the tree")
         return self._stub_module(symbols, text, "[]" if found.vendored else "'{}'")
 
-    def _stub_module(self, symbols: set[str], text: str, constant: str = "'{}'") -> sl.FrozenModule:
+    def _stub_module(
+        self, symbols: AbstractSet[str], text: str, constant: str = "'{}'"
+    ) -> sl.FrozenModule:
         """A module whose symbols record, or are what the prelude knows under that name."""
         module = sl.Module()
         wanted = sorted((symbols & self.prelude_names) | {"rule", "namespace"})

@@ -336,7 +336,8 @@ class Interpreter:
             else:
                 operands.append(Operand(parts or ("",), argument.quoted))
         scope = Scope(
-            variable=self._condition_variable,
+            # A macro's parameters are text, and no variables.
+            variable=Variables(self.hidden, *self.scope.maps).get,
             is_open=lambda name: name in self.state.open_names and self._is_open(name),
             has_target=self.has_target,
             has_path=lambda path: self.relative(path) in self.state.sources.files,
@@ -345,10 +346,6 @@ class Interpreter:
             note_unknown_match=self.note_unknown_match,
         )
         return decide(operands, scope)
-
-    def _condition_variable(self, name: str) -> Value | None:
-        """A variable as if() sees it: a macro's parameters are text, and no variables."""
-        return self.hidden[name] if name in self.hidden else self.scope.get(name)
 
     def _is_open(self, name: str) -> bool:
         """An option may be either; a platform's variable only in the configuration of all."""

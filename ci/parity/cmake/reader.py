@@ -74,7 +74,7 @@ class StaticReader:
         return CMakeFacts(
             configuration=configuration,
             roots=tuple(posixpath.join(run.root, LIST_FILE) for run in runs),
-            targets=tuple(self._target(builder) for builder in builders),
+            targets=tuple(map(self._target, builders)),
             repeated=tuple(b.build() for run in runs for b in run.targets.repeated),
             mentioned=tuple(sorted({m for run in runs for m in run.targets.mentioned})),
             include_directories=tuple(

@@ -54,20 +54,13 @@ ANDROID = {
 }
 
 
-def platform_variables(configuration: Configuration) -> dict[str, Value]:
-    """The platform's variables; in ANY each of them is not known, so both branches count."""
-    if configuration is Configuration.ANY:
-        return {name: unknown(name) for name in PLATFORM_NAMES}
-    known = HOST if configuration is Configuration.HOST else ANDROID
-    return {name: (known.get(name, ""),) for name in PLATFORM_NAMES}
-
-
 def root_variables(
     configuration: Configuration, directory: str, root_variable: str
 ) -> dict[str, Value]:
     """What a top-level CMakeLists.txt in ``directory`` (from the tree's root) begins with.
 
-    ``root_variable`` is the one that the project calls the tree's root.
+    ``root_variable`` is the one that the project calls the tree's root. In ANY no variable of the
+    platform is known, so that both branches count.
     """
     source = f"{ROOT}/{directory}".rstrip("/")
     build = f"{BUILD}/{directory}".rstrip("/")
@@ -85,9 +78,12 @@ def root_variables(
         "CMAKE_INSTALL_INCLUDEDIR": "include",
         "CMAKE_INSTALL_BINDIR": "bin",
     }
-    variables = platform_variables(configuration)
-    variables.update({name: (value,) for name, value in fixed.items()})
-    return variables
+    known = HOST if configuration is Configuration.HOST else ANDROID
+    is_any = configuration is Configuration.ANY
+    return {
+        **{n: unknown(n) if is_any else (known.get(n, ""),) for n in PLATFORM_NAMES},
+        **{name: (value,) for name, value in fixed.items()},
+    }
 
 
 class Flow(Enum):

@@ -216,14 +216,6 @@ def test_the_base_is_where_the_branches_parted(checkout: Checkout) -> None:
     assert running(plan(checkout)) == {"lint"}
 
 
-def test_the_origin_s_main_comes_before_ours(checkout: Checkout) -> None:
-    first = checkout.git("rev-parse", "HEAD")
-    checkout.commit({"docs/emulator.md": "mine\n"})
-    assert running(plan(checkout)) == set()
-    checkout.git("update-ref", "refs/remotes/origin/main", first)
-    assert running(plan(checkout)) == {"lint"}
-
-
 def test_a_shallow_clone_is_refused_with_the_fix(checkout: Checkout, tmp_path: Path) -> None:
     checkout.commit({"README.md": "more\n"})
     checkout.git("clone", "-q", "--depth=1", f"file://{checkout.root}", str(tmp_path / "shallow"))
