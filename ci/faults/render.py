@@ -172,7 +172,7 @@ def render_markdown(one: Finding, version: str, toolchain: str) -> str:
 def write_script(graph: Graph, one: Finding, version: str) -> str:
     """Return a Python file that builds, runs and compares a graph with onnx and onnxruntime."""
     from ci.faults.onnx_graphs import list_calls
-    from ci.onnx.target import choose_options
+    from ci.onnx.options import choose_options
 
     scheme = Scheme(one.scheme)
     calls, fixed = list_calls(graph)

@@ -128,14 +128,14 @@ def split_model(model: Model) -> dict[str, Model]:
     }
 
 
-def derive_inputs(example: Inputs, seed: int = 0) -> tuple[Inputs, ...]:
+def derive_inputs(example: Inputs) -> tuple[Inputs, ...]:
     """``example`` and DERIVED_SETS seeded variations of it.
 
     Elements are shuffled, which keeps their range; a constant floating tensor gets normal noise.
     """
     sets = [example]
     for number in range(DERIVED_SETS):
-        generator = torch.Generator().manual_seed(seed + number)
+        generator = torch.Generator().manual_seed(number)
         sets.append(tuple(_vary(tensor, generator) for tensor in example))
     return tuple(sets)
 

@@ -12,7 +12,7 @@ import msgspec
 from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Staging
 from ci.cases.spec import CaseSpec
-from ci.onnx.target import SAVER_LIBRARY, choose_options, find_library
+from ci.onnx.options import SAVER_LIBRARY, choose_options, find_library
 from ci.report.annotation import choose_case
 
 ROOMS = ("models", "cases", "onnx")

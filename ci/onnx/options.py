@@ -1,4 +1,4 @@
-"""Options of the QNN execution provider (EP), judged before a session is made.
+"""Options of the QNN execution provider (EP): a case's own, and judged before a session is made.
 
 The EP ignores a key it does not know, and most values: a session then runs with other settings
 than those asked for, and says nothing. manifests/policies/onnx-options.toml is the table.
@@ -16,9 +16,10 @@ from pathlib import Path, PurePath
 
 from msgspec import Struct
 
-from provisioning.errors import UsageError
+from ci.models.schemes import Scheme
+from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import read_policy
-from provisioning.manifest.targets import Soc, read_socs
+from provisioning.manifest.targets import Soc, find_soc, read_socs
 from provisioning.versions import is_older
 
 PACKAGE = "onnxruntime-qnn"
@@ -26,6 +27,9 @@ PREFIX = "ep.qnnexecutionprovider."  # what the EP's options become as session e
 OFF = ("", "0", "off")
 BF16_SOC = 88  # the EP's own limit
 UDMA_HEXAGON = 81  # error 6007 with V75 and V79, none with V81
+LIBRARIES = "lib/x86_64-linux-clang"
+HTP = f"{LIBRARIES}/libQnnHtp.so"
+SAVER_LIBRARY = f"{LIBRARIES}/libQnnSaver.so"
 
 
 class Kind(str, Enum):
@@ -300,3 +304,42 @@ def _find_contradictions(
         yield f"htp_bf16_enable=1 needs a soc_model of {BF16_SOC} or more, {soc.id} is {name}"
     if _is_on(options, "extended_udma") and soc.hexagon < UDMA_HEXAGON:
         yield f"extended_udma=1 needs V{UDMA_HEXAGON}, {name} ({soc.id}) has V{soc.hexagon}"
+
+
+def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options except the backend's path, with those that a user has ``given`` over ours.
+
+    Without a SoC the emulator computes float models in float32, which no HTP does. The provider's
+    own default leaves the quantization of inputs and outputs to the CPU. Neither is wanted here.
+    Other backends have only those given.
+    """
+    if find_backend(given) != "htp":
+        return dict(given)
+    return {
+        "soc_model": str(find_soc(soc).id),
+        "enable_htp_fp16_precision": str(int(not scheme.quantized)),
+        "offload_graph_io_quantization": "0",
+        **given,
+    }
+
+
+def find_library(sdk: Path, given: Mapping[str, str]) -> Path:
+    """Return the backend's library: HTP's, or what ``given`` names by backend_path or backend_type.
+    Raises UnfitError if the SDK at ``sdk`` has no such library."""
+    kind = given.get("backend_type", "")
+    name = given.get("backend_path") or (f"libQnn{kind.capitalize()}.so" if kind else "")
+    if not name or len(Path(name).parts) > 1:
+        return Path(name) if name else sdk / HTP
+    path = sdk / LIBRARIES / (name if kind in {"", "cpu", "gpu", "saver", "ir"} else Path(HTP).name)
+    if not path.is_file():
+        raise UnfitError(
+            f"{sdk} has no {path.name}",
+            why="the wheels have none for the CPU, a QNN SDK of Qualcomm's has one",
+            fix="give it with --sdk, or leave the backend out",
+        )
+    return path
+
+
+def profile_options(level: str, path: Path) -> dict[str, str]:
+    """Return what has QNN write its profile of a ``level`` to ``path``; nothing without one."""
+    return {"profiling_level": level, "profiling_file_path": str(path)} if level else {}

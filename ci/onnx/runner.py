@@ -13,7 +13,7 @@ from ci.cases.qnn_files import PROFILE_CSV, read_accelerator
 from ci.cases.runners import PooledProgram, PooledRunner
 from ci.onnx.engine import OnnxEngine
 from ci.onnx.fallback import QNN, read_profile
-from ci.onnx.target import profile_options
+from ci.onnx.options import profile_options
 from provisioning.errors import FailedError
 
 NAME, PROFILE = "onnxruntime", "profile"

@@ -20,8 +20,15 @@ from ci.cases.policy import EmulatorPolicy
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import ONNX, Scheme
-from ci.onnx.options import check_options, find_backend, parse_options
-from ci.onnx.target import SAVER_LIBRARY, choose_options, find_library, profile_options
+from ci.onnx.options import (
+    SAVER_LIBRARY,
+    check_options,
+    choose_options,
+    find_backend,
+    find_library,
+    parse_options,
+    profile_options,
+)
 from ci.report.annotation import choose_case
 from ci.report.schema import Report, Tool
 from ci.report.text import count

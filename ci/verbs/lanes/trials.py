@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ci.faults.expected import Rerun, rerun
 from ci.faults.known import Fault, Frontend
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
-from ci.onnx.target import HTP, choose_options, find_library
+from ci.onnx.options import HTP, choose_options, find_library
 from ci.verbs.lanes.onnx import PACKAGES, PROFILE, RUNTIMES, SDK_PROFILE
 from ci.verbs.lanes.steps import enter_environment, require_packages
 from provisioning.artifacts.choice import WHEEL, QnnChoice

@@ -17,7 +17,7 @@ from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.onnx.engine import OnnxEngine
-from ci.onnx.target import HTP, SAVER_LIBRARY
+from ci.onnx.options import HTP, SAVER_LIBRARY
 from tests.qnn_provider.models import write_relu
 
 

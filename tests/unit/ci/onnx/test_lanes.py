@@ -12,7 +12,7 @@ from ci.cases.spec import select_cases
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.models.suite import SUITE
 from ci.models.user_models import ModelEntry
-from ci.onnx.target import choose_options
+from ci.onnx.options import choose_options
 from ci.report.schema import Case, Report, Status
 from ci.verbs.lanes.comparison import TWINS, compare_lanes
 from ci.verbs.lanes.onnx import require_python

@@ -12,8 +12,7 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 
 from ci.onnx.contexts import check_context, read_context
 from ci.onnx.models import external_files, read_model
-from ci.onnx.options import check_options, parse_options
-from ci.onnx.target import choose_options
+from ci.onnx.options import check_options, choose_options, parse_options
 from provisioning.errors import QnnCiError
 from tests.qnn_provider.contexts import BINARY, make_blob, write_context, write_embedded
 from tests.stand_ins.snapshots import check_snapshot

@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 from ci.models.schemes import Scheme
-from ci.onnx.options import Kind, Option, check_options, parse_options, read_options
-from ci.onnx.target import choose_options, find_library, profile_options
+from ci.onnx.options import (
+    Kind,
+    Option,
+    check_options,
+    choose_options,
+    find_library,
+    parse_options,
+    profile_options,
+    read_options,
+)
 from ci.verbs.lanes.onnx import check_sessions
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.targets import read_socs
