@@ -421,7 +421,8 @@ def run_tasks(
             pending = set(futures)
             while pending:
                 done, pending = wait(pending, WAKE_S, FIRST_COMPLETED)
-                for future in done:
+                # What ended well counts, even if another task failed at the same moment.
+                for future in sorted(done, key=lambda one: one.exception() is not None):
                     results[futures[future]] = future.result()
                     if on_done:
                         on_done(future.result())

@@ -162,7 +162,7 @@ def test_an_interrupted_run_keeps_what_ended_and_its_workers_end(tmp_path: Path)
     assert pool.closed
     assert {("C::test_cdist", 0)} <= entries.keys() < {(test, 0) for test in TESTS}
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "other", interrupted="C::test_cdist")
+        run(tmp_path / "other", tests=TESTS[:1], interrupted=TESTS[0])
 
 
 def test_a_test_that_ended_is_one_line_with_its_last_words() -> None:

@@ -62,3 +62,21 @@ def test_what_one_task_raises_ends_the_others_and_aborts() -> None:
     with pytest.raises(OSError, match="no room"):
         run_tasks([lambda: run_process(SLEEP, check=False), fail], 2, abort=aborted.set)
     assert aborted.is_set()
+
+
+def test_what_ended_well_counts_if_another_task_fails_at_the_same_moment() -> None:
+    failing, seen = threading.Event(), []
+
+    def fail() -> int:
+        failing.set()
+        raise OSError("no room")
+
+    def take(number: int) -> None:
+        seen.append(number)
+        failing.wait(10)
+        time.sleep(0.1)  # until the future of fail is done, too
+
+    tasks = [*(partial(int, one) for one in range(8)), fail]
+    with pytest.raises(OSError, match="no room"):
+        run_tasks(tasks, 1, on_done=take)
+    assert sorted(seen) == [*range(8)]
