@@ -138,3 +138,18 @@ def test_a_module_is_run_whatever_the_working_directory_holds(tmp_path: Path, na
 def test_a_program_that_a_signal_ends_has_failed(run: Run, number: signal.Signals) -> None:
     with pytest.raises(ToolError):
         run(["sh", "-c", f"kill -{number.value} $$"])
+
+
+def test_a_process_does_not_read_what_is_typed_into_ours() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"typed")
+    os.close(writing)
+    own = os.dup(0)
+    os.dup2(reading, 0)
+    try:
+        ended = run_process([sys.executable, "-c", "import sys; print(repr(sys.stdin.read()))"])
+    finally:
+        os.dup2(own, 0)
+        os.close(own)
+        os.close(reading)
+    assert ended.output == "''\n"
