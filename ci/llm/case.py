@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,15 @@ from ci.judging.figures import Array
 from ci.judging.gate import References
 from ci.judging.verdict import CaseFigures, ControlResult, name_reasons
 from ci.llm.controls import INPUT_FAULTS, MAKERS, Repeated, judge_control
-from ci.llm.generation import Generated, Loop, Step, run_decode, run_forced, run_free
+from ci.llm.generation import (
+    Generated,
+    Loop,
+    Step,
+    count_same,
+    run_decode,
+    run_forced,
+    run_free,
+)
 from ci.llm.interface import Interface
 from ci.llm.lowering import ReferenceRuns, Subject, read_runs
 from ci.llm.runtime import program_step
@@ -70,7 +77,7 @@ class LlmRun(CaseRun):
         del references, sets
         try:
             runs = read_runs(self.references_at)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError) as error:
             return self.end(Status.FAILED, f"the references cannot be read: {error}")
         began = time.monotonic()
         try:
@@ -186,10 +193,9 @@ class LlmRun(CaseRun):
     def describe(self, free: Generated, runs: ReferenceRuns) -> None:
         """Note the text, and how far it is the float32 model's."""
         self.text = self.show((*runs.prompt, *free.tokens))
-        pairs = zip(free.tokens, runs.text, strict=False)
-        differing = (n for n, (one, other) in enumerate(pairs) if one != other)
-        with suppress(StopIteration):
-            self.remarks.append(f"{next(differing)} tokens as float32, then another text")
+        same = count_same(free.tokens, runs.text)
+        if same < min(len(free.tokens), len(runs.text)):
+            self.remarks.append(f"{same} tokens as float32, then another text")
         decided = float(np.mean(runs.model.decided()))
         if decided < LEAST_DECIDED:
             told = (

@@ -14,14 +14,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ci.judging.figures import Array
-from ci.llm.generation import Loop, Step, eager_step, run_decode, run_forced, run_free
-from ci.llm.interface import DECODE, PREFILL, Coding, Interface
-from ci.llm.runtime import StaticProgram
+from ci.llm.generation import (
+    Loop,
+    Step,
+    count_same,
+    eager_step,
+    run_decode,
+    run_forced,
+    run_free,
+)
+from ci.llm.interface import DECODE, MASKED, PREFILL, Border, Coding, Interface
+from ci.llm.runtime import StaticProgram, code_step
 from ci.llm.tokenizers import Tokenizer
 from ci.llm.verdict import Likeness, compare_float
 from provisioning.errors import UsageError
 
 WIDTHS = {"uint8": 8, "uint16": 16, "float32": 32}
+INTEGERS = ("uint8", "uint16")
 # Scalar types of ExecuTorch, by numpy's names.
 DTYPES = {0: "uint8", 3: "int32", 4: "int64", 6: "float32", 27: "uint16"}
 
@@ -69,15 +78,6 @@ def read_interface(name: str, declared: Declared) -> Interface:
         vocabulary=vocabulary,
         context=context,
         prefill=size,
-        mask=decode[1].dtype,
-        cache=decode[3].dtype,
-        logits=Coding(
-            float(told["get_logits_scale"]),
-            int(told.get("get_logits_zero_point", 0)),
-            declared.outputs[DECODE][0].dtype,
-        )
-        if told.get("get_logits_scale")
-        else None,
     )
     if (count, left) != (1, context - 1) or size < 2:
         raise _refuse(name, f"decode takes {count} tokens and caches of {left} of {context}")
@@ -89,7 +89,7 @@ def read_interface(name: str, declared: Declared) -> Interface:
         "get_head_dim": head_dim,
         "get_vocab_size": vocabulary,
         "get_max_context_len": context,
-        "get_kv_io_bit_width": WIDTHS.get(interface.cache),
+        "get_kv_io_bit_width": WIDTHS.get(decode[3].dtype),
     }
     for constant, number in own.items():
         if constant in told and told[constant] != number:
@@ -98,9 +98,28 @@ def read_interface(name: str, declared: Declared) -> Interface:
                 why=f"{constant} is {told[constant]}, its methods have {number}",
                 fix="export it again: its metadata belongs to another model",
             )
-    if declared.outputs[DECODE][0].dtype != "float32" and not interface.logits:
+    if declared.outputs[DECODE][0].dtype != "float32" and not told.get("get_logits_scale"):
         raise _refuse(name, "its logits are integers, and there is no get_logits_scale")
     return interface
+
+
+def read_border(declared: Declared, method: str) -> Border:
+    """Return how a method takes and gives its tensors. What the integers of caches mean is not
+    known; they are handed on."""
+    told = declared.constants
+    mask, logits = declared.inputs[method][1], declared.outputs[method][0]
+    most = np.iinfo(mask.dtype).max if mask.dtype in INTEGERS else 1
+
+    def code(shape: Shape, scale: float = 1.0, zero_point: int = 0) -> Coding | None:
+        return Coding(scale, zero_point, shape.dtype) if shape.dtype in INTEGERS else None
+
+    _, _, _, *taken = map(code, declared.inputs[method])
+    _, *given = map(code, declared.outputs[method])
+    scale, zero_point = (told.get(f"get_logits_{one}", 0) for one in ("scale", "zero_point"))
+    return Border(
+        (None, code(mask, -MASKED / most, most), None, *taken),
+        (code(logits, float(scale), int(zero_point)), *given),
+    )
 
 
 def _require_caches(name: str, one: Interface, caches: tuple[Shape, ...], taken: int) -> None:
@@ -198,7 +217,9 @@ class ForeignJob:
             eos=told.get("get_eos_id"),
         )
         program = StaticProgram(self.path)
-        made = self.generate(interface, tokenizer, program.call)
+        sizes = {1: DECODE, interface.prefill: PREFILL}
+        borders = {size: read_border(declared, method) for size, method in sizes.items()}
+        made = self.generate(interface, tokenizer, code_step(program.call, borders))
         step_s = program.finish()
         prompt = tokenizer.prompt(self.prompt)
         return (
@@ -225,18 +246,11 @@ class ForeignJob:
         if not self.weights:
             return Foreign(free.tokens, after, 0.0, faults=tuple(faults))
         plain = eager_step(self.load(interface))
-        float32 = run_forced(Loop(self.plain(interface), plain), prompt, free.fed[len(prompt) :])
-        text = run_free(Loop(self.plain(interface), plain), prompt, count, (tokenizer.eos,)).tokens
-        pairs = list(zip(free.tokens, text, strict=False))
-        same = next((n for n, (one, other) in enumerate(pairs) if one != other), len(pairs))
+        float32 = run_forced(Loop(interface, plain), prompt, free.fed[len(prompt) :])
+        text = run_free(Loop(interface, plain), prompt, count, (tokenizer.eos,)).tokens
+        same = count_same(free.tokens, text)
         likeness = compare_float(free.logits, float32.logits)
         return Foreign(free.tokens, after, 0.0, same, likeness, tuple(faults))
-
-    def plain(self, interface: Interface) -> Interface:
-        """Return the interface of the float32 decoder with the program's sizes."""
-        import msgspec
-
-        return msgspec.structs.replace(interface, mask="float32", cache="float32", logits=None)
 
     def load(self, interface: Interface) -> dict[int, Any]:
         """Return the float32 decoder for both methods. Raises UsageError if the weights have other

@@ -59,7 +59,7 @@ class Loop:
             taken[axis] = slice(0, count)
             held[tuple(span)] = np.asarray(made)[tuple(taken)]
         self.position += count
-        return one.read_logits(np.asarray(logits))[0, :count]
+        return np.asarray(logits, np.float32)[0, :count]
 
     def inputs(self, tokens: Sequence[int], size: int) -> list[Array]:
         """Return what the method takes: tokens, mask, positions, caches."""
@@ -72,7 +72,7 @@ class Loop:
         positions = np.minimum(self.position + np.arange(size), one.context - 1)
         return [
             row,
-            one.write_mask(attends),
+            np.where(attends, 0.0, one.masked).astype(np.float32),
             positions[None].astype(np.int32),
             *(one.cut_cache(index, held, size) for index, held in enumerate(self.caches)),
         ]
@@ -115,6 +115,13 @@ def run_windows(loop: Callable[[], Loop], windows: Sequence[Sequence[int]]) -> A
     """Feed each window of a text by prefill into a new loop: the logits from which each token but
     the first of a window follows, [token, vocabulary]."""
     return np.concatenate([loop().feed(window)[:-1] for window in windows])
+
+
+def count_same(tokens: Sequence[int], others: Sequence[int]) -> int:
+    """Return after how many tokens two texts differ, or one of them ends."""
+    pairs = enumerate(zip(tokens, others, strict=False))
+    differing = (number for number, (one, other) in pairs if one != other)
+    return next(differing, min(len(tokens), len(others)))
 
 
 def eager_step(modules: dict[int, Any]) -> Step:

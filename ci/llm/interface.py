@@ -14,7 +14,6 @@ from ci.llm.config import DecoderConfig
 
 PREFILL, DECODE = "prefill_forward", "kv_forward"
 MASKED = -255.0  # PADDING_MASK_VALUE of upstream's masking_utils.py
-ATTENDS = 65535  # in a mask of 16 bits
 
 
 class Coding(Struct, frozen=True):
@@ -55,9 +54,8 @@ class Border(Struct, frozen=True):
 
 class Interface(Struct, frozen=True, kw_only=True):
     """Shapes: ``prefill`` tokens for the one method, 1 for the other, ``context`` columns of the
-    mask. ``mask`` and ``cache`` are numpy's names of dtypes, ``logits`` the coding of quantized
-    ones. ``masked`` is what a float mask has where nothing is attended; ``empty`` what each cache
-    has there, by default 0."""
+    mask. ``masked`` is what the mask has where nothing is attended, ``empty`` what each cache has
+    there, by default 0. All of it is float32 here; a Border says what a program has."""
 
     layers: int
     kv_heads: int
@@ -65,17 +63,14 @@ class Interface(Struct, frozen=True, kw_only=True):
     vocabulary: int
     context: int
     prefill: int
-    mask: str = "float32"
-    cache: str = "float32"
     masked: float = MASKED
     empty: tuple[float, ...] = ()
-    logits: Coding | None = None
 
     @classmethod
     def of(
         cls, config: DecoderConfig, context: int, prefill: int, masked: float = MASKED
     ) -> Interface:
-        """Return the interface of one of our decoders, which takes and gives float32."""
+        """Return the interface of one of our decoders."""
         return cls(
             layers=config.layers,
             kv_heads=config.kv_heads,
@@ -95,23 +90,13 @@ class Interface(Struct, frozen=True, kw_only=True):
         key, value = (self.head_dim, self.context), (self.context, self.head_dim)
         shapes = [key] * self.layers + [value] * self.layers
         pairs = zip(shapes, self.empty or [0.0] * len(shapes), strict=True)
-        return [np.full((1, self.kv_heads, *shape), fill, self.cache) for shape, fill in pairs]
+        return [np.full((1, self.kv_heads, *shape), fill, np.float32) for shape, fill in pairs]
 
     def cut_cache(self, index: int, held: Array, size: int) -> Array:
         """Return the part of a cache that the method for ``size`` tokens takes."""
         span = [slice(None)] * 4
         span[self.time_axis(index)] = slice(0, self.context - size)
         return np.ascontiguousarray(held[tuple(span)])
-
-    def write_mask(self, attends: Array) -> Array:
-        """Return the mask that a method takes, from booleans."""
-        if self.mask == "float32":
-            return np.where(attends, 0.0, self.masked).astype(np.float32)
-        return np.where(attends, ATTENDS, 0).astype(self.mask)
-
-    def read_logits(self, made: Array) -> Array:
-        """Return logits as float32."""
-        return self.logits.decode(made) if self.logits else made.astype(np.float32)
 
 
 def describe_methods(

@@ -82,15 +82,20 @@ def make_runner(pool: Pool) -> PooledRunner:
 
 
 def program_step(opened: OpenProgram, borders: Mapping[int, Border]) -> Step:
-    """Return the step of a program that a runner opened, in floats on both sides; ``borders`` are
-    those of a quantized program's methods, by the number of tokens."""
+    """Return the step of a program that a runner opened, in floats on both sides."""
+    return code_step(lambda arrays: opened.run([arrays])[0], borders)
 
-    def step(arrays: Sequence[Array]) -> list[Array]:
+
+def code_step(run: Step, borders: Mapping[int, Border]) -> Step:
+    """Return what runs a program with floats on both sides; ``borders`` are those of a quantized
+    program's methods, by the number of tokens."""
+
+    def step(arrays: Sequence[Array]) -> Sequence[Array]:
         border = borders.get(arrays[0].shape[1])
         if not border:
-            return list(opened.run([arrays])[0])
+            return run(arrays)
         given = zip(arrays, border.inputs, strict=True)
-        made = opened.run([[coding.encode(one) if coding else one for one, coding in given]])[0]
+        made = run([coding.encode(one) if coding else one for one, coding in given])
         pairs = zip(made, border.outputs, strict=True)
         return [coding.decode(one) if coding else one for one, coding in pairs]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ci.judging.figures import Array
-from ci.llm.generation import Generated
+from ci.llm.generation import Generated, count_same
 
 MARGIN_DB = 10.0  # that an error may be above its prediction, as max_above_noise_db is by default
 NONE_DB = 200.0  # the SQNR of equal logits
@@ -76,17 +76,13 @@ def judge_free(run: Generated, reference: Reference) -> Verdict:
     """Compare a run that was fed with its own tokens, up to the first that differs: behind it the
     texts are different ones. A run that ends earlier or later than the reference is at fault unless
     a tie came before."""
-    pairs = list(zip(run.tokens, reference.run.tokens, strict=False))
-    same = next((step for step, (one, other) in enumerate(pairs) if one != other), len(pairs))
-    verdict = judge_part(run, reference, min(same + 1, len(pairs)))
-    if same == len(pairs) and len(run.tokens) != len(reference.run.tokens):
-        told = f"it has {len(run.tokens)} tokens, the model {len(reference.run.tokens)}"
-        return Verdict((*verdict.faults, told), *_figures(verdict))
+    made, wanted = len(run.tokens), len(reference.run.tokens)
+    same = count_same(run.tokens, reference.run.tokens)
+    verdict = judge_part(run, reference, min(same + 1, made, wanted))
+    if same == min(made, wanted) and made != wanted:
+        told = f"it has {made} tokens, the model {wanted}"
+        return replace(verdict, faults=(*verdict.faults, told))
     return verdict
-
-
-def _figures(one: Verdict) -> tuple[int, int, int, float, float, frozenset[int]]:
-    return one.steps, one.equal, one.tied, one.sqnr_db, one.predicted_db, one.rejected
 
 
 def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from ci.cases.spec import CaseSpec
-from ci.llm.foreign import Declared, Foreign, Shape, find_faults, read_interface
+from ci.llm.foreign import Declared, Foreign, Shape, find_faults, read_border, read_interface
 from ci.llm.generation import Loop
-from ci.llm.interface import DECODE, PREFILL
+from ci.llm.interface import DECODE, PREFILL, Border
+from ci.llm.runtime import code_step
 from ci.llm.session import judge_program
 from ci.llm.verdict import Likeness
 from ci.models.schemes import Scheme
@@ -44,7 +45,14 @@ def list_inputs(count: int) -> tuple[Shape, ...]:
 DECLARED = Declared(
     CONSTANTS,
     {PREFILL: list_inputs(32), DECODE: list_inputs(1)},
-    {name: (Shape("uint16", (1, n, 512)),) for name, n in ((PREFILL, 32), (DECODE, 1))},
+    {
+        name: (
+            Shape("uint16", (1, n, 512)),
+            Shape("uint8", (1, 4, 8, n)),
+            Shape("uint8", (1, 4, n, 8)),
+        )
+        for name, n in ((PREFILL, 32), (DECODE, 1))
+    },
 )
 
 
@@ -52,15 +60,34 @@ def test_upstreams_interface_is_read_from_shapes_and_constants() -> None:
     one = read_interface("m.pte", DECLARED)
     sizes = (one.layers, one.kv_heads, one.head_dim, one.vocabulary, one.context, one.prefill)
     assert sizes == (1, 4, 8, 512, 128, 32)
-    assert one.read_logits(np.array([102], np.uint16)) == pytest.approx(1.0)
 
 
-def test_its_masks_and_caches_are_integers() -> None:
-    loop = Loop(read_interface("m.pte", DECLARED), lambda arrays: [])
-    tokens, mask, positions, keys, values = loop.inputs([7], 1)
+def test_its_masks_caches_and_logits_are_integers() -> None:
+    taken: list[Any] = []
+
+    def run(arrays: Any) -> Any:
+        taken[:] = arrays
+        keys, values = np.full((1, 4, 8, 1), 7, np.uint8), np.full((1, 4, 1, 8), 250, np.uint8)
+        return [np.full((1, 1, 512), 102, np.uint16), keys, values]
+
+    loop = Loop(
+        read_interface("m.pte", DECLARED), code_step(run, {1: read_border(DECLARED, DECODE)})
+    )
+    assert loop.feed([7]).tolist() == [[1.0] * 512]
+    loop.feed([8])
+    tokens, mask, positions, keys, values = taken
     assert [one.dtype.name for one in (tokens, mask, positions)] == ["int32", "uint16", "int32"]
-    assert mask[0, 0, 0].tolist() == [0] * 127 + [65535]
+    assert mask[0, 0, 0].tolist() == [65535] + [0] * 126 + [65535]
     assert (keys.dtype, keys.shape, values.shape) == (np.uint8, (1, 4, 8, 127), (1, 4, 127, 8))
+    assert (keys[0, 0, 0, :2].tolist(), values[0, 0, :2, 0].tolist()) == ([7, 0], [250, 0])
+
+
+def test_a_program_in_floats_has_nothing_to_code() -> None:
+    shapes = [replace(one, dtype="float32") for one in list_inputs(1)]
+    inputs = {**DECLARED.inputs, DECODE: tuple(shapes)}
+    outputs = {**DECLARED.outputs, DECODE: (Shape("float32", (1, 1, 512)),)}
+    floats = replace(DECLARED, constants={}, inputs=inputs, outputs=outputs)
+    assert read_border(floats, DECODE) == Border((None,) * 5, (None,))
 
 
 @pytest.mark.parametrize(
