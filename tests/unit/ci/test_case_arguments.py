@@ -18,6 +18,7 @@ from ci.__main__ import main
 from ci.cases import pool
 from ci.cases.baselines import name_figures
 from ci.cases.session import Phases
+from ci.models.source_lines import name_argument
 from ci.report.evidence import BASELINES, POLICY
 from ci.report.schema import Case, Status, Tool
 from ci.report.write import read_report, report_data, write_report
@@ -146,6 +147,12 @@ def test_a_command_to_repeat_is_one_that_a_shell_takes(tmp_path: Path) -> None:
     told = repeat_command(args, "plain", "no-cache", runner="sh 'x'", soc="")
     words = ["./nox", "-s", "test_emulator", "--", "--policy", "a b.toml", "--plain"]
     assert shlex.split(told) == [*words, "--runner", "sh 'x'"]
+
+
+def test_a_file_of_no_repository_is_repeated_by_its_whole_path(tmp_path: Path) -> None:
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    inside, outside = tmp_path / "repository" / "own" / "a.txt", Path("/elsewhere/a.txt")
+    assert [name_argument(path) for path in (inside, outside)] == ["own/a.txt", str(outside)]
 
 
 def test_evidence_is_of_one_run(tmp_path: Path) -> None:
