@@ -13,6 +13,7 @@ import pytest
 
 from provisioning.console import clock, command, git, process, user_files
 from provisioning.console.caller import Caller
+from provisioning.console.clock import read_clock
 from provisioning.console.command import Verb
 from provisioning.console.interrupts import CLEANUP_S, Interrupt
 from provisioning.console.terminal import count_columns, write_output
@@ -234,3 +235,15 @@ def test_a_line_keeps_its_spaces_and_a_path_its_line_breaks(tmp_path: Path) -> N
 def test_the_clock_is_that_of_utc() -> None:
     moment, _ = clock.read_clock({})
     assert str(moment.tzinfo) == "UTC"
+
+
+@pytest.mark.parametrize("environ", [{}, {"SOURCE_DATE_EPOCH": ""}])
+def test_the_clock_tells_the_time(environ: dict[str, str]) -> None:
+    moment, source = read_clock(environ)
+    assert (source, moment.microsecond) == ("clock", 0)
+    assert moment.year > 2024
+
+
+def test_source_date_epoch_stands_in_for_the_clock() -> None:
+    moment, source = read_clock({"SOURCE_DATE_EPOCH": "0"})
+    assert (moment.isoformat(), source) == ("1970-01-01T00:00:00+00:00", "SOURCE_DATE_EPOCH")

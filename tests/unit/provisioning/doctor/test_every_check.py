@@ -1,4 +1,4 @@
-"""Every check of the registry, with the things of ``cases``.
+"""Every check of the registry, with the things of ``cases``; and needs, which no single thing has.
 
 What each tells is in seen.txt: its severity and the checks that it waits for, then the subject, the
 place, and what fills its texts.
@@ -7,12 +7,21 @@ place, and what fills its texts.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from provisioning.doctor.checks.files import NEEDS, find_needs, group_tree, judge_group
 from provisioning.doctor.checks.registry import Finding
 from provisioning.doctor.examine import list_checks
+from provisioning.doctor.facts import (
+    FileFacts,
+)
+from provisioning.doctor.policies import read_elf_policies
+from provisioning.elf.facts import EM_X86_64, ElfFacts
 from tests.unit.provisioning.doctor.cases import PAIRS, describe, read_snapshot, subjects_of
 
 
@@ -42,3 +51,59 @@ def test_what_each_check_tells() -> None:
         for line in describe(code, seen)
     ]
     assert told == read_snapshot("seen.txt")
+
+
+def ids(findings: Iterable[Finding]) -> list[str]:
+    return [finding.id for finding in findings]
+
+
+def judge_needs(
+    files: Iterable[FileFacts], provided: set[str], brings: dict[str, str | None]
+) -> Iterator[Finding]:
+    for need in find_needs(files, provided, brings):
+        yield from NEEDS.judge(need)
+
+
+def judge_tree(*files: FileFacts) -> Iterator[Finding]:
+    for group in group_tree(files, read_elf_policies(), {}):
+        yield from judge_group(group)
+
+
+def library(name: str, *needed: str) -> FileFacts:
+    path = Path("/sdk") / name
+    facts = ElfFacts(path, 1, 64, True, EM_X86_64, 3, 0, soname=name, needed=needed)
+    return FileFacts(name, path, 1, facts)
+
+
+def test_needs_in_a_circle_end() -> None:
+    files = [library("libA.so", "libB.so", "libX.so"), library("libB.so", "libA.so")]
+    assert ids(judge_needs(files, {"libA.so", "libB.so"}, {})) == ["QNN216"]
+    files = [
+        library("libC.so", "libX.so"),
+        library("libB.so", "libA.so", "libC.so"),
+        library("libA.so", "libB.so"),
+    ]
+    (finding,) = judge_needs(files, {"libA.so", "libB.so", "libC.so"}, {})
+    assert "libC.so, which libB.so needs, which libA.so needs, needs it" in finding.what
+
+
+def test_a_runpath_of_the_tree_is_followed() -> None:
+    file = library("libA.so", "libB.so")
+    assert file.elf is not None
+    elf = replace(file.elf, runpath=("${ORIGIN}/../x86_64-linux-clang",))
+    tool = replace(file, relative="bin/x86_64-linux-clang/libA.so", elf=elf)
+    beside = replace(library("libB.so"), relative="lib/x86_64-linux-clang/libB.so")
+    assert ids(judge_tree(tool, beside)) == ["QNN216"]
+    elf = replace(elf, runpath=("$ORIGIN/../../lib/x86_64-linux-clang",))
+    tool = replace(tool, elf=elf)
+    assert ids(judge_tree(tool, beside)) == []
+
+
+def test_files_around_a_subdirectory_are_all_judged() -> None:
+    place = "lib/x86_64-linux-clang"
+    files = [
+        replace(library(name, "libX.so"), relative=f"{place}/{relative}")
+        for name, relative in (("a.so", "a.so"), ("m.so", "sub/m.so"), ("z.so", "z.so"))
+    ]
+    (finding,) = judge_tree(*files)
+    assert finding.what == "libX.so is nowhere; a.so needs it and 1 more"

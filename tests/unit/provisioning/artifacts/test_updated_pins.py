@@ -1,4 +1,6 @@
-"""Recorded figures when a pin moves: taken over by the new version, or removed."""
+"""When a pin moves: recorded figures are taken over by the new version or removed, and its user
+gets the lines that an update leaves.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.artifacts.pins import Change, plan_baselines
+from provisioning.artifacts.pins import Change, list_by_hand, plan_baselines
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
 
 OF_BOTH = "executorch-1.5.1-qnn-runtime-2.49.40.toml"
@@ -66,3 +68,22 @@ def test_a_change_shows_no_password(baselines: Path) -> None:
     shown = Change(baselines / "new", "", f'url = "{url}"\n').diff()
     assert "example.com" in shown
     assert "secret" not in shown
+
+
+def test_lines_of_the_old_version_are_listed_without_other_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "manifests").mkdir()
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path / "manifests"))
+    lines = [
+        '"executorch==1.5.1",',
+        '"asn1crypto>=1.5.1",',
+        '"executorch-tools==1.5.1",',
+        '"executorch==1.5.10",',
+        '"asn1crypto==1.5.1", # of executorch 1.5.1',
+    ]
+    (tmp_path / "pyproject.toml").write_text("\n".join(lines))
+    assert list_by_hand([], "executorch", "1.5.1") == [
+        f"pyproject.toml:1: {lines[0]}",
+        f"pyproject.toml:5: {lines[4]}",
+    ]

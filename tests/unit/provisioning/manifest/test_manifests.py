@@ -1,0 +1,118 @@
+"""Profiles that are like another one; the SoCs; and threads that decode at once: msgspec dies of
+two that are the first to do so into a Struct.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from provisioning.console.process import run_process
+from provisioning.errors import UsageError
+from provisioning.manifest.reader import Profile, ProfileArtifact, read_profile, read_profiles
+from provisioning.manifest.targets import find_soc, read_socs
+
+
+def test_what_a_profile_says_comes_before_what_the_one_says_that_it_is_like() -> None:
+    base = Profile(
+        "base",
+        (ProfileArtifact("sdk", version="1"), ProfileArtifact("ndk", version="1")),
+        {"A": "base", "B": "base"},
+        ("HOME",),
+    )
+    own = Profile("own", (ProfileArtifact("sdk", version="2"),), {"B": "own"}, ("TERM",), "base")
+    both = own.over(base)
+    assert [(one.name, one.version) for one in both.artifacts] == [("sdk", "2"), ("ndk", "1")]
+    assert both.variables == {"A": "base", "B": "own"}
+    assert (both.summary, both.from_caller, both.like) == ("own", ("HOME", "TERM"), "base")
+
+
+def test_a_word_changes_the_version_of_the_artifacts_that_it_names_and_nothing_else() -> None:
+    plain = read_profile("android")
+    assert plain == read_profiles()["android"]
+    changed = read_profile("android+android-ndk@r99+qnn-sdk@9.9")
+    before = {one.name: one.version for one in plain.artifacts}
+    after = {one.name: one.version for one in changed.artifacts}
+    assert after == {**before, "android-ndk": "r99", "qnn-sdk": "9.9"}
+    assert (changed.variables, changed.like) == (plain.variables, "android")
+    for wrong in ("android+torch@2", "android+qnn-sdk", "android+qnn-sdk@"):
+        with pytest.raises(UsageError, match="ARTIFACT@VERSION"):
+            read_profile(wrong)
+    with pytest.raises(UsageError, match="no profile"):
+        read_profile("none+qnn-sdk@1")
+
+
+SCRIPT = """
+import sys, threading
+import msgspec
+from provisioning.manifest.reader import convert_toml
+
+sys.setswitchinterval(1e-6)
+decode = {decode}
+for number in range(100):
+    row = msgspec.defstruct(f"Row{{number}}", [(f"a{{one}}", dict[str, int]) for one in range(5)])
+    kind = msgspec.defstruct(f"Kind{{number}}", [(f"f{{one}}", row) for one in range(8)])
+    value = {{f"f{{one}}": {{f"a{{each}}": {{}} for each in range(5)}} for one in range(8)}}
+    start = threading.Barrier(4)
+    threads = [
+        threading.Thread(target=lambda: (start.wait(), decode(value, kind))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def run(decode: str) -> int:
+    argv = [sys.executable, "-c", SCRIPT.format(decode=decode)]
+    return subprocess.run(argv, check=False).returncode
+
+
+def test_threads_may_be_the_first_to_decode_into_a_struct() -> None:
+    assert run("lambda value, kind: convert_toml(value, kind, '')") == 0
+    assert run("msgspec.convert") < 0  # once it survives this, the lock can go
+
+
+PRINT_TABLE = """
+import json
+from executorch.backends.qualcomm.serialization.qc_schema import _soc_info_table as table
+rows = {
+    chip.name: [
+        chip.value,
+        info.htp_info.htp_arch.value,
+        info.htp_info.vtcm_size_in_mb,
+        info.lpai_info and info.lpai_info.lpai_hardware_version.value,
+    ]
+    for chip, info in table.items()
+}
+print("table", json.dumps(rows))
+"""
+
+
+def test_a_soc_is_found_in_any_case() -> None:
+    soc = find_soc("sm8850")
+    assert (soc.id, soc.hexagon, soc.vtcm_mb, soc.lpai) == (87, 81, 8, 6)
+
+
+def test_an_unknown_name_gives_the_nearest_and_the_list() -> None:
+    with pytest.raises(UsageError) as caught:
+        find_soc("SM8655")
+    assert "did you mean SM8650" in caught.value.fix
+    assert "SXR2330P" in caught.value.fix
+
+
+def test_ids_are_unique() -> None:
+    assert len({soc.id for soc in read_socs().values()}) == len(read_socs())
+
+
+@pytest.mark.skipif(find_spec("executorch") is None, reason="executorch is not installed")
+def test_the_table_is_that_of_the_installed_executorch() -> None:
+    ended = run_process([sys.executable, "-c", PRINT_TABLE], timeout_s=300)
+    line = next(line for line in ended.output.splitlines() if line.startswith("table "))
+    ours = {name: [s.id, s.hexagon, s.vtcm_mb, s.lpai] for name, s in read_socs().items()}
+    assert json.loads(line.removeprefix("table ")) == ours
