@@ -13,7 +13,6 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
 from ci.judging.gate import References, judge
-from ci.judging.sightings import find_sighting
 from ci.judging.verdict import (
     APART,
     BATCH,
@@ -82,40 +81,16 @@ def test_a_row_of_the_batch_leads_to_batch_1() -> None:
     assert BATCH not in advise(rows + 0.5 * RANDOM.standard_normal(rows.shape), rows)
 
 
-def put(place: Any, value: Any, of: Any = EAGER) -> Any:
-    wrong = of.copy()
-    wrong[place] = value
-    return wrong
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
         (np.zeros_like(EAGER), "all zero; likely the runner"),
-        (EAGER * 1e-9, "as good as zero"),
-        (np.full_like(EAGER, 0.5), "a constant, 0.5; likely the runner"),
-        (put((1, 0, 0), np.nan), "8.3% of the elements are NaN or infinite"),
-        (np.repeat(EAGER[:1], 4, axis=0), "the same for every input"),
-        (np.roll(EAGER, 1, axis=0), "the outputs of another input; likely the runner"),
-        (EAGER / 16, "0.0625 (1/16) of the right values; likely a wrong scale"),
-        (-EAGER, "the negative of the right values"),
-        (EAGER * 1.2, "seen: 1.2 of the right values"),
-        (EAGER * 2, "seen: 2 of the right values"),
-        (EAGER + 0.7, "off by a constant 0.7; likely a zero point"),
-        (EAGER.transpose(0, 1, 3, 4, 2).reshape(EAGER.shape), "with axis 1 moved to 3; likely a m"),
-        (np.roll(EAGER, 1, axis=4), "shifted by one along axis 3"),
-        (EAGER[..., ::-1], "in reverse along axis 3"),
-        (RANDOM.permutation(EAGER.reshape(-1)).reshape(EAGER.shape), "a permutation of the right"),
-        (put((slice(None), 0, 1), 0.0), "zero in channel 1 (1 of 3) along axis 1; likely QNN"),
-        (
-            put((slice(None), 0, 2, 5), NOISE[:, 0, 2, 5]),
-            "wrong only from element 102 to 107 of 108",
-        ),
-        (put(2, NOISE[2]), "wrong for input set 2 alone"),
         (RANDOM.standard_normal(EAGER.shape), ""),
     ],
 )
-def test_what_wrong_outputs_look_like_is_told(wrong: Any, words: str) -> None:
+def test_what_wrong_outputs_look_like_is_told_instead_of_another_form(
+    wrong: Any, words: str
+) -> None:
     told = advise(wrong)
     assert words in told
     assert ("  seen: " in told) == bool(words)
@@ -123,22 +98,6 @@ def test_what_wrong_outputs_look_like_is_told(wrong: Any, words: str) -> None:
 
 
 IDS = np.arange(48).reshape(4, 12) % 11
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        (IDS + 1, "off by +1 nearly everywhere"),
-        (IDS + (IDS << 32), "likely another integer type: int32 read as int64"),
-        (np.zeros_like(IDS), "all zero"),
-        (10 - IDS, ""),
-    ],
-)
-def test_what_wrong_ids_look_like_is_told(wrong: Any, words: str) -> None:
-    limits = Threshold(scheme="8a8w", min_equal=0.995)
-    told = advise(wrong, IDS, limits=limits)
-    assert words in told
-    assert ("  seen: " in told) == bool(words)
 
 
 def test_only_an_output_that_is_rejected_is_looked_at() -> None:
@@ -151,11 +110,6 @@ def test_only_an_output_that_is_rejected_is_looked_at() -> None:
     judgement = judge(references, outputs, infos, limits)
     told, *_ = advise_on_figures(judgement, references, outputs, boundary)
     assert told.startswith("  seen: output 1: off by +1")
-
-
-def test_outputs_out_of_order_are_told() -> None:
-    other = RANDOM.standard_normal((4, 2, 54))
-    assert "those of output 1" in find_sighting([EAGER, other], other.reshape(EAGER.shape), 0)
 
 
 @pytest.mark.parametrize(

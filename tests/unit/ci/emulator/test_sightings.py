@@ -15,6 +15,7 @@ NOISE = RANDOM.standard_normal(EAGER.shape)
 RUNNER = "the runner or its files, not QNN"
 LAYOUT = "a memory layout: a permute that QNN or the runner left out"
 SCALE = "the right values; likely a wrong scale in QNN"
+INTEGERS = "values of 0 to 42949672970 where"
 # Eight elements an input set, far from zero, and what is wrong in each by more than its size.
 FAR = -(10.0 + RANDOM.random((4, 8)))
 OFF = 20.0 + 10 * RANDOM.random((4, 8))
@@ -37,6 +38,7 @@ def between(first: int, last: int) -> Any:
     ("right", "wrong", "words"),
     [
         (EAGER, put((1, 0), np.nan, EAGER), "8.3% of the elements are NaN or infinite"),
+        (EAGER, np.zeros_like(EAGER), f"all zero; likely {RUNNER}"),
         (
             EAGER,
             EAGER * 1e-9,
@@ -44,6 +46,7 @@ def between(first: int, last: int) -> Any:
         ),
         (EAGER * 1e9, EAGER * 1e9 * 1e-5, f"1e-05 of {SCALE}"),
         (EAGER * 1e4, EAGER * 1e-3, "as good as zero everywhere; likely memory that the"),
+        (EAGER, np.full_like(EAGER, 0.5), f"a constant, 0.5; likely {RUNNER}"),
         (np.ones((1, 1)), np.full((1, 1), 2.0), f"a constant, 2; likely {RUNNER}"),
         (
             EAGER[:2],
@@ -51,6 +54,11 @@ def between(first: int, last: int) -> Any:
             f"the same for every input; likely {RUNNER}: only one input set was run",
         ),
         (np.repeat(EAGER[:1], 4, axis=0), np.repeat(NOISE[:1], 4, axis=0), ""),
+        (EAGER, np.roll(EAGER, 1, 0), f"the outputs of another input; likely {RUNNER}"),
+        (EAGER, EAGER / 16, f"0.0625 (1/16) of {SCALE}"),
+        (EAGER, EAGER * 1.2, f"1.2 of {SCALE}"),
+        (EAGER, EAGER * 2, f"2 of {SCALE}"),
+        (EAGER, EAGER + 0.7, "off by a constant 0.7; likely a zero point"),
         (EAGER, EAGER * 0.012, f"0.012 of {SCALE}"),
         (EAGER, EAGER / 65, f"0.01538 of {SCALE}"),
         (EAGER, EAGER * 0.995, f"0.995 of {SCALE}"),
@@ -58,6 +66,12 @@ def between(first: int, last: int) -> Any:
         (EAGER, -EAGER, f"the negative of {SCALE}"),
         (EAGER, np.roll(EAGER, -1, 3), "the right values, shifted by one along axis 2; lik"),
         (EAGER, np.roll(EAGER, 1, 1), "the right values, shifted by one along axis 0; lik"),
+        (
+            EAGER,
+            EAGER.transpose(0, 2, 3, 1).reshape(EAGER.shape),
+            f"the right values with axis 0 moved to 2; likely {LAYOUT}",
+        ),
+        (EAGER, EAGER[..., ::-1], "the right values in reverse along axis 2; lik"),
         (EAGER, EAGER[::-1], f"a permutation of the right values; likely {LAYOUT}"),
         (EAGER, EAGER + 0.01 * NOISE, ""),  # nearly right in place, and nearer when sorted
         (EAGER, NOISE, ""),
@@ -99,6 +113,8 @@ def test_dead_channels_are_named_from_the_first_to_the_last() -> None:
     assert find_sighting([right], wrong, 0).startswith(told)
     wrong = put((slice(None), 0, slice(1, 3)), 0.0, right)
     assert find_sighting([right], wrong, 0).startswith("zero in channels 1 to 2 (2 of 5)")
+    wrong = put((slice(None), 0, 1), 0.0, right)
+    assert find_sighting([right], wrong, 0).startswith("zero in channel 1 (1 of 5) along axis 1; ")
     other = put((slice(None), 0, slice(1, 5)), RANDOM.standard_normal((4, 4, 9)), right)
     assert find_sighting([right], other, 0) == ""
 
@@ -117,6 +133,8 @@ def test_an_output_is_not_told_to_be_itself_or_one_of_another_size() -> None:
         (range(10), [1, 2, 3, 4, 5, 6, 7, 8, 9, 9], ""),
         (range(10), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "off by +1 nearly everywhere; likely a num"),
         ([0, 1, 5, 4], [1, 0, 10, 5], ""),
+        ([0, 1, 5, 4], [0, 0, 0, 0], f"all zero; likely {RUNNER}"),
+        (range(11), np.arange(11) * (1 + (1 << 32)), INTEGERS),
         ([0, 1, 5, 4], [1, 0, 11, 5], "values of 0 to 11 where 0 to 5 are right; likely another"),
         ([0, 1, 0, 1], [1, 0, 3, 0], "values of 0 to 3 where 0 to 1 are right; likely another"),
         ([1, 2, 3, 4], [2, 0, 4, 3], "values of 0 to 4 where 1 to 4 are right; likely another"),

@@ -76,6 +76,10 @@ def test_a_trace_of_the_same_outputs_gives_its_figures_and_files(tmp_path: Path)
     assert (run.debug_bytes, len(run.sets)) == (0, 4)
     assert not (tmp_path / "trace" / DEBUG).exists()
     assert trace(tmp_path, pool).files == files  # once more, in a fresh process
+    trace(tmp_path, pool, dumped=True)  # every tensor, of the first input set
+    assert (pool.jobs[-1].debug_bytes, len(pool.jobs[-1].sets)) == (DEBUG_BYTES, 1)
+    pool.outputs = [[one + 1 for one in tensors] for tensors in JUDGED]
+    assert len(trace(tmp_path, pool).faults) == 4
 
 
 def test_the_mean_time_of_a_run_is_noted_where_the_entry_asks_for_it(tmp_path: Path) -> None:
@@ -85,18 +89,6 @@ def test_the_mean_time_of_a_run_is_noted_where_the_entry_asks_for_it(tmp_path: P
         runner = make_runner(None, 9.0)  # type: ignore[arg-type]
         opened = PooledProgram(runner, program, None)  # type: ignore[arg-type]
         assert runner.note(opened, 0.0025).run_ms == told
-
-
-def test_of_every_tensor_only_the_first_input_sets_are_kept(tmp_path: Path) -> None:
-    pool = TracingPool(JUDGED)
-    trace(tmp_path, pool, dumped=True)
-    (run,) = pool.jobs
-    assert (run.debug_bytes, len(run.sets)) == (DEBUG_BYTES, 1)
-
-
-def test_a_trace_of_other_outputs_fails_the_case(tmp_path: Path) -> None:
-    others = [[one + 1 for one in tensors] for tensors in JUDGED]
-    assert len(trace(tmp_path, TracingPool(others)).faults) == 4
 
 
 def test_a_run_or_reading_that_ends_is_a_fault(tmp_path: Path) -> None:
