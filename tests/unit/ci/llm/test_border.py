@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,22 @@ from torch.ao.quantization.fx._decomposed import quantized_decomposed_lib  # noq
 
 from ci.judging.figures import Array
 from ci.llm.config import DecoderConfig
+from ci.llm.decoder import make_decoder
 from ci.llm.interface import Border, Coding, describe_methods
-from ci.llm.lowering import RUNS, find_border, read_runs, require_caches, write_runs
+from ci.llm.lowering import (
+    RUNS,
+    DecoderLowering,
+    Subject,
+    find_border,
+    read_runs,
+    require_caches,
+    write_runs,
+)
 from ci.llm.runtime import program_step
+from ci.models import noise
+from ci.models.schemes import Scheme
 from provisioning.errors import FailedError
-from tests.unit.ci.llm.decoders import Tiny
+from tests.unit.ci.llm.decoders import CONTEXT, PLACE, PREFILL, Tiny
 
 CACHE = Coding(0.5, 100, "uint8")
 LOGITS = Coding(0.001, 30_000, "uint16")
@@ -127,6 +139,27 @@ def test_the_border_is_read_from_the_quantized_graph() -> None:
         (None, Coding(0.5, 100, "uint8"), Coding(0.25, 7, "uint16")),
         (Coding(0.25, 7, "uint16"), None, None),
     )
+
+
+def test_empty_caches_are_bytes_of_zero_as_in_upstreams_runner(
+    own: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise, "trace_methods", lambda module, _: {"forward": module})
+    monkeypatch.setattr(noise, "Disturbed", lambda module, _: module)
+    decoder = make_decoder(own.config, own.weights, CONTEXT)
+    seen: list[float] = []
+    decoder.register_forward_pre_hook(lambda _, given: seen.append(float(given[3][..., -1].max())))
+    spec: Any = SimpleNamespace(scheme=Scheme.FP16)
+    staging: Any = None
+    subject = Subject(PLACE / "weights.bin", (own.runs.prompt,), 2, CONTEXT, PREFILL, 1, 2)
+    border = Border((None, None, None, *[CACHE] * 4), (LOGITS, *[CACHE] * 4))
+    modules, borders = (dict.fromkeys((1, PREFILL), each) for each in (decoder, border))
+    sets: dict[int, list[Any]] = {1: [()], PREFILL: [()]}
+    lowering = DecoderLowering(subject, spec, staging)
+    made = lowering.run_references(decoder, modules, own.interface, sets, borders)
+    assert made.interface.empty == (-50.0,) * 4
+    assert set(seen) == {-50.0, 0.0}  # of the program's model, and of the float32 one
+    assert (made.borders[1], made.prompt) == (border, own.runs.prompt)
 
 
 def test_the_runs_that_are_written_are_those_that_are_read(own: Tiny, tmp_path: Path) -> None:
