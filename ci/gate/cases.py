@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ci.cases.spec import DEFAULT_SOC
-from ci.gate.changes import Difference, TreeFacts
+from ci.gate.changes import Difference
 from ci.gate.rules import CaseRule
 from ci.gate.schema import PlannedCase
 from ci.parity.policy import matches
@@ -13,11 +13,6 @@ from ci.parity.policy import matches
 MODELS = "ci/models/suite/{}.py"
 POLICY, SOCS = "manifests/policies/emulator.toml", "manifests/socs.toml"
 BASELINES = "manifests/baselines/*.toml"
-
-
-def list_suite(tree: TreeFacts) -> tuple[PlannedCase, ...]:
-    """Return the default cases of a tree, in the suite's order."""
-    return list_cases(tree.suite)
 
 
 def list_cases(suite: Mapping[str, Iterable[str]]) -> tuple[PlannedCase, ...]:
@@ -36,7 +31,7 @@ def choose_cases(
 
     None for a file that no case depends on; no case for a file of a model that is gone.
     """
-    suite = list_suite(difference.head)
+    suite = list_cases(difference.head.suite)
     keys = difference.keys.get(path)
     for pattern, choose in CHOOSERS.items():
         if keys is not None and matches(path, (pattern,)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ci.gate.cases import CHOOSERS, choose_cases, list_cases, list_suite
+from ci.gate.cases import CHOOSERS, choose_cases, list_cases
 from ci.gate.changes import Difference
 from ci.gate.jobs import list_jobs
 from ci.gate.rules import ALL, GateRules, Rule
@@ -102,7 +102,7 @@ class Needs:
                 continue
             self.note(name, path, reason)
             if name == self.rules.planned:
-                self.cases.update(list_suite(self.difference.head))
+                self.cases.update(list_cases(self.difference.head.suite))
         return fitting
 
     def _note_key(self, path: str, key: str) -> bool:
@@ -160,13 +160,13 @@ class Needs:
         """Return the cases to run: the suite's in its order, then those of other SoCs."""
         if self.rules.planned not in self.difference.head.sessions:
             return ()
-        suite = list_suite(self.difference.head)
+        suite = list_cases(self.difference.head.suite)
         chosen = {*self.cases, *(suite if self.everything else ())}
         return (*(case for case in suite if case in chosen), *sorted(chosen - set(suite)))
 
 
 def describe_cases(cases: tuple[PlannedCase, ...], difference: Difference) -> str:
-    if set(cases) >= set(list_suite(difference.head)):
+    if set(cases) >= set(list_cases(difference.head.suite)):
         return "every case depends on it"
     models = ", ".join(dict.fromkeys(case.model for case in cases))
     return f"{len(cases)} cases of {models} depend on it"

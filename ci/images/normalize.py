@@ -85,12 +85,9 @@ def _clean_config(
         "os": config["os"],
         "created": created,
         "config": kept,
-        "history": [{"created": created, "created_by": LAYER_BY} for _ in digests],
+        "history": [{"created": created, "created_by": "docker/Dockerfile"} for _ in digests],
         "rootfs": {"type": "layers", "diff_ids": digests},
     }
-
-
-LAYER_BY = "docker/Dockerfile"
 
 
 def _rewrite_layer(

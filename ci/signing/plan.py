@@ -198,14 +198,7 @@ def resolve_signer(plan: SignPlan) -> Signer:
     request = plan.request
     if request.signer_command:
         return parse_signer(request.signer_command, request.timeout_s)
-    script = find_script(plan)
-    python = find_interpreter(request.signer_python)
-    return Signer((str(python.path), str(script)), request.timeout_s, python)
-
-
-def find_script(plan: SignPlan) -> Path:
-    """The SDK's elfsigner.py. Raises UnfitError."""
-    root = plan.request.roots.hexagon_sdk
+    root = request.roots.hexagon_sdk
     script = root / plan.policy.signer if root else None
     if script is None or not script.is_file():
         raise UnfitError(
@@ -213,4 +206,5 @@ def find_script(plan: SignPlan) -> Path:
             why="" if root else "neither --hexagon-sdk nor HEXAGON_SDK_ROOT is set",
             fix="run `qnn-ci fetch lpai`, or name another signer with --signer",
         )
-    return script
+    python = find_interpreter(request.signer_python)
+    return Signer((str(python.path), str(script)), request.timeout_s, python)

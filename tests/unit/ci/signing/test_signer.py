@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ci.signing.masking import Masker
-from ci.signing.plan import Roots, SignPlan, SignRequest, find_script, resolve_signer
+from ci.signing.plan import Roots, SignPlan, SignRequest, resolve_signer
 from ci.signing.selection import Selection, read_signing_policy
 from ci.signing.signer import (
     DROPPED,
@@ -134,7 +134,7 @@ def test_a_signer_that_is_missing_is_named(tmp_path: Path) -> None:
         (Roots(), "neither --hexagon-sdk nor HEXAGON_SDK_ROOT is set"),
     ):
         with pytest.raises(UnfitError) as caught:
-            find_script(make_plan(roots=roots))
+            resolve_signer(make_plan(roots=roots))
         place = roots.hexagon_sdk or Path()
         assert str(place / "tools/elfsigner/elfsigner.py") in caught.value.what
         assert caught.value.why == why
