@@ -150,13 +150,6 @@ def test_both_names_of_a_rename_count(checkout: Checkout) -> None:
     assert len(data["cases"]) == 3
 
 
-def test_a_deleted_file_counts(checkout: Checkout) -> None:
-    checkout.commit({"provisioning/files.py": None})
-    data = plan(checkout, "--base", "HEAD~1", "--head", "HEAD")
-    assert changes(data) == {("provisioning/files.py", "deleted")}
-    assert running(data) >= {"test_emulator", "tests", "unit", "lint", "sign_skel"}
-
-
 def test_a_file_deleted_in_the_work_tree_counts(checkout: Checkout) -> None:
     checkout.write({"docker/Dockerfile": None})
     data = plan(checkout)
@@ -206,16 +199,6 @@ def test_names_that_are_hard_to_write(checkout: Checkout) -> None:
     assert "<b>" not in text
 
 
-def test_the_base_is_where_the_branches_parted(checkout: Checkout) -> None:
-    checkout.git("checkout", "-q", "-b", "change")
-    checkout.commit({"docs/emulator.md": "mine\n"})
-    checkout.git("checkout", "-q", "main")
-    checkout.commit({"provisioning/files.py": "theirs = 1\n"})
-    assert running(plan(checkout, "--base", "main", "--head", "change")) == {"lint"}
-    checkout.git("checkout", "-q", "change")
-    assert running(plan(checkout)) == {"lint"}
-
-
 def test_a_shallow_clone_is_refused_with_the_fix(checkout: Checkout, tmp_path: Path) -> None:
     checkout.commit({"README.md": "more\n"})
     checkout.git("clone", "-q", "--depth=1", f"file://{checkout.root}", str(tmp_path / "shallow"))
@@ -228,15 +211,6 @@ def test_a_shallow_clone_is_refused_with_the_fix(checkout: Checkout, tmp_path: P
 @pytest.mark.parametrize("word", ["nowhere", "", "-x", "HEAD:README.md", "0" * 40])
 def test_an_unknown_revision_is_refused(checkout: Checkout, word: str) -> None:
     assert "revision" in refuse(checkout, f"--head={word}" if word else "--base=nowhere")["what"]
-
-
-def test_a_folder_without_git_and_one_without_history(checkout: Checkout, tmp_path: Path) -> None:
-    assert "not a git repository" in refuse(Checkout(tmp_path))["what"]
-    checkout.git("checkout", "-q", "--orphan", "lonely")
-    checkout.commit(
-        {"README.md": "lonely\n"}
-    )  # what is the same in the same second is main's commit
-    assert "no commit in common" in refuse(checkout, "--base", "main")["what"]
 
 
 def test_a_bare_repository_is_planned_by_revisions(checkout: Checkout, tmp_path: Path) -> None:
