@@ -64,8 +64,7 @@ def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
 
 def build(client: DockerClient, name: str, args: argparse.Namespace, progress: Progress) -> Built:
     """Build an image, and remember its base if it was named."""
-    fresh = getattr(args, "no_cache", False)
-    built = build_image(client, name, progress, base=args.base, fresh=fresh)
+    built = build_image(client, name, progress, base=args.base)
     if args.base:
         remember_base(find_checkout(), args.base)
     return built
@@ -207,7 +206,6 @@ ACTIONS = {
         (
             NAMES,
             _argument("--push", type=nonempty_word, metavar="REF", help="push it as REF"),
-            _switch("--no-cache", "build every step again"),
             TOOLCHAINS,
         ),
     ),

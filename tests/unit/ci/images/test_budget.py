@@ -27,7 +27,7 @@ def test_an_image_beyond_its_budget_fails(
     monkeypatch.setattr(verb, "plan_image", lambda *_, **__: plan)
     monkeypatch.setattr(verb, "bake_toolchains", lambda *_, **__: built)
     args = argparse.Namespace(
-        action="build", words=[], base="", no_cache=False, with_toolchains=toolchains, push=None
+        action="build", words=[], base="", with_toolchains=toolchains, push=None
     )
     outcome = verb._build(create_autospec(DockerClient), args, Progress())
     assert outcome.exit_code == code
