@@ -120,7 +120,7 @@ class Evaluator:
         """
         folder = build_file.rpartition("/")[0]
         self.current = Package(build_file, folder)
-        self.deadline = time.monotonic() + FILE_LIMIT_S
+        self.deadline = time.thread_time() + FILE_LIMIT_S
         self.loading = []
         try:
             _, files = self._run(build_file, folder, text)
@@ -202,7 +202,7 @@ class Evaluator:
         module = sl.Module()
         sl.eval_with(
             sl.EvalOptions(
-                check_cancelled=lambda: time.monotonic() > self.deadline,
+                check_cancelled=lambda: time.thread_time() > self.deadline,
                 max_callstack_size=DEPTH_LIMIT,
             ),
             module,

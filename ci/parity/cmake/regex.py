@@ -107,19 +107,20 @@ def fill(replacement: str, match: re.Match[str]) -> str:
 
 
 @contextmanager
-def limited(limit_s: float | None = None) -> Iterator[None]:
-    """Raise UnknownMatchError when a match takes too long; in the main thread only."""
+def limited() -> Iterator[None]:
+    """Raise UnknownMatchError if a match takes too much of the processor's time; in the main thread
+    only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise UnknownMatchError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    rest, _ = signal.setitimer(signal.ITIMER_REAL, limit_s or LIMIT_S)
+    signal.signal(signal.SIGVTALRM, stop_match)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, rest)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def stop_match(_number: int, _frame: FrameType | None) -> None:
+    """What the timer does. Raises UnknownMatchError."""
+    raise UnknownMatchError

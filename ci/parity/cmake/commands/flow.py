@@ -102,8 +102,8 @@ def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | st
     module = starlark.Module()
     try:
         ast = starlark.parse(path, text, starlark.Dialect.extended())
-        end = time.monotonic() + FILE_LIST_LIMIT_S
-        options = starlark.EvalOptions(check_cancelled=lambda: time.monotonic() > end)
+        end = time.thread_time() + FILE_LIST_LIMIT_S
+        options = starlark.EvalOptions(check_cancelled=lambda: time.thread_time() > end)
         starlark.eval_with(options, module, ast, starlark.Globals.standard())
     except starlark.StarlarkError as error:
         return str(error).strip().splitlines()[0]
