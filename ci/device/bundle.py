@@ -1,4 +1,4 @@
-"""The files with which a device runs programs, and the record that ties them together."""
+"""The files that a device needs to run programs, and the record that lists them."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ BACKEND, SYSTEM = "libQnnHtp.so", "libQnnSystem.so"
 LPAI = ("libQnnLpai.so", "libQnnLpaiStub.so")
 BUNDLE_NAME = "qnn-ci-bundle"
 STUB, SKEL = "libQnnHtpV{}Stub.so", "libQnnHtpV{}Skel.so"
-EMULATED = ("libHtpPrepare.so", "libQnnHtpPrepare.so")  # an emulator's, by QNN's own loader
-NO_SKEL = "QNN317"  # a warning for an app, as a device may have a skel; a bundle brings its own
+EMULATED = ("libHtpPrepare.so", "libQnnHtpPrepare.so")  # QNN's loader opens them on an emulator
+NO_SKEL = "QNN317"  # a warning for an app, as a device may have a skel; a bundle needs its own
 LICENCES = ("LICENSE*", "LICENCE*", "*LICENSE.pdf", "NOTICE*", "ThirdPartyNotices*")
 
 
 class Target(str, Enum):
-    """What a runner is for. A host with QNN's libraries for x86-64 emulates the SoC."""
+    """The system that a runner is for. A host with QNN's libraries for x86-64 emulates the SoC."""
 
     ANDROID = "aarch64-android"
     LINUX = "aarch64-linux"
@@ -59,17 +59,17 @@ class Target(str, Enum):
 
     @property
     def profile(self) -> str:
-        """The doctor's profile that examines a directory for it; empty for a host."""
+        """The doctor's profile for a directory of its files; empty for a host."""
         return {Target.ANDROID: "android", Target.LINUX: "linux"}.get(self, "")
 
     @property
     def machine(self) -> str:
-        """What ``uname -m`` prints there."""
+        """The output of ``uname -m`` there."""
         return self.value.partition("-")[0]
 
 
 class BundleFile(msgspec.Struct, frozen=True):
-    """A file of a bundle: its name, SHA-256 and bytes, and the QNN that it names, if it does."""
+    """A file of a bundle: its name, SHA-256 and size, and the QNN build in it, if there is one."""
 
     name: str
     sha256: str
@@ -78,7 +78,7 @@ class BundleFile(msgspec.Struct, frozen=True):
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """The record: for which SoCs, by which runner, from which QNN. ``files`` are sorted."""
+    """The record of a bundle: its SoCs, runner, QNN build and files, which are sorted."""
 
     schema_version: int = SCHEMA_VERSION
     target: Target
@@ -89,14 +89,14 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over names and bytes of all files."""
+        """SHA-256 over the names and contents of all files."""
         rows = "".join(f"{file.name} {file.sha256}\n" for file in self.files)
         return hashlib.sha256(rows.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Found:
-    """A file that may go into a bundle; ``elf`` is None for one that is no ELF file."""
+    """An ELF file that may go into a bundle, with its facts."""
 
     path: Path
     elf: ElfFacts
@@ -114,13 +114,14 @@ def stage(
     signed: Path | None = None,
     progress: Progress,
 ) -> Bundle:
-    """Write to ``out`` what ``socs`` need to run programs with ``runner`` and the QNN libraries of
-    ``runtimes``, and ``programs``, byte for byte; return its record. ``cases`` is a directory that
-    a run kept: its programs and inputs come along, with a script that runs them. ``evidence`` has
-    statements on programs, ``signed`` is what `sign` wrote: LPAI's libraries by its record.
+    """Copy to ``out``, byte for byte, the files that ``socs`` need to run programs with ``runner``
+    and the QNN libraries in ``runtimes``, and ``programs``; return the record. ``cases`` is a
+    directory that a run kept: its programs and inputs are added, with a script that runs them.
+    ``evidence`` has statements about programs, ``signed`` LPAI's libraries and their record, as
+    `sign` wrote them.
 
-    Raises UsageError for a SoC that is not known, UnfitError for what is missing or does not fit:
-    then nothing is written. Raises StoreError if ``out`` cannot be written.
+    Raises UsageError for an unknown SoC, and UnfitError if a file is missing or does not fit;
+    nothing is written then. Raises StoreError if ``out`` cannot be written.
     """
     names = tuple(dict.fromkeys(soc.upper() for soc in socs))
     versions = {name: find_soc(name).hexagon for name in names}
@@ -168,7 +169,7 @@ def stage(
 
 
 def read_bundle(directory: Path) -> Bundle:
-    """Return the record of a bundle whose files are whole. Raises UnfitError."""
+    """Return the record of a bundle. Raises UnfitError if a file is missing or has changed."""
     try:
         bundle = msgspec.json.decode((directory / BUNDLE).read_bytes(), type=Bundle)
     except (OSError, msgspec.MsgspecError) as error:
@@ -189,7 +190,7 @@ def read_bundle(directory: Path) -> Bundle:
 
 
 def find_target(elf: ElfFacts) -> Target:
-    """Return what a runner is for. Raises UnfitError for a machine that no runner is built for."""
+    """Return the system that a runner is for. Raises UnfitError for an unsupported machine."""
     if elf.machine == EM_X86_64:
         return Target.EMULATOR
     if elf.machine == EM_AARCH64:
@@ -214,7 +215,7 @@ def index_libraries(
     near: Iterable[Path], runtimes: Iterable[Path], like: ElfFacts, progress: Progress
 ) -> Mapping[str, Found]:
     """Return the libraries for a runner's system in the directories ``near`` it and anywhere below
-    ``runtimes``, by file name; an earlier place counts more than a later one."""
+    ``runtimes``, by file name; earlier directories take precedence."""
     paths = [path for place in near if place.is_dir() for path in sorted(place.iterdir())]
     for place in runtimes:
         progress.step(f"looking for libraries in {place}")
@@ -236,8 +237,8 @@ def is_alike(elf: ElfFacts, like: ElfFacts) -> bool:
 
 
 def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found]) -> dict[str, Path]:
-    """Return the wanted libraries and all that they and the runner need; what is not there is the
-    system's to have, except QNN's and ExecuTorch's own. Raises UnfitError."""
+    """Return the wanted libraries and everything that they and the runner need. The system has to
+    provide the missing ones; raises UnfitError if these are QNN's or ExecuTorch's own."""
     found: dict[str, Path] = {}
     todo = [*wanted, *runner.elf.needed]
     required = {*wanted, *(name for name in runner.elf.needed if is_ours(name))}
@@ -258,7 +259,7 @@ def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found])
 
 
 def is_ours(name: str) -> bool:
-    """Whether no system brings a library of this name."""
+    """Whether no system provides a library with this name."""
     return name.startswith(("libQnn", "libqnn", "libexecutorch", "libc++"))
 
 
@@ -288,7 +289,7 @@ def describe(target: Target, socs: tuple[str, ...], runner: str, directory: Path
 
 
 def list_parts(bundle: Bundle, directory: Path) -> list[Part]:
-    """Return a bundle's files with what each needs of them."""
+    """Return a bundle's files, each with the libraries that it needs."""
     found = {file.name: read_library(directory / file.name) for file in bundle.files}
     return [
         Part(file.name, file.sha256, file.qnn, tuple(one.elf.needed) if one else ())
@@ -298,7 +299,7 @@ def list_parts(bundle: Bundle, directory: Path) -> list[Part]:
 
 
 def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -> None:
-    """Raises UnfitError if the doctor objects to what is staged for a SoC."""
+    """Raises UnfitError if the doctor finds an error in the files staged for a SoC."""
     request = make_request(target.profile, {STAGING: directory}, os.environ)
     verdict = examine_request(replace(request, soc=soc), progress)
     grave = (one for one in verdict.findings if one in verdict.errors or one.id == NO_SKEL)
@@ -307,7 +308,7 @@ def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -
 
 
 def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
-    """Raises UnfitError for a program that the staged libraries or a SoC do not load."""
+    """Raises UnfitError if the staged libraries or a SoC cannot load a program."""
     found = inspect_file(program)
     if found.program is None:
         raise UnfitError(f"{program} is no program", why=f"it is of kind {found.kind}")
@@ -324,7 +325,7 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
 
 
 def copy_licences(runtimes: Iterable[Path], target: Path) -> None:
-    """Copy the licences that come with QNN's libraries."""
+    """Copy the licences next to QNN's libraries."""
     for path in list_licences(runtimes):
         target.mkdir(exist_ok=True)
         shutil.copyfile(path, target / path.name)

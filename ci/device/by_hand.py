@@ -1,4 +1,4 @@
-"""What lets people and device farms run a bundle without this toolkit and return its outputs."""
+"""Instructions and a script to run a bundle without this toolkit, such as in a device farm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORD, INPUTS, FILE = "artifact.json", "inputs", "{}_{}.raw"
 BY_HAND_TEXT = """\
 # Without qnn-ci
 
-`input_list.txt` has a line per run: the raw files of a program's inputs, in their order.
+`input_list.txt` has one line per run: the raw files of the program's inputs, in order.
 
 On a phone:
 
@@ -62,8 +62,8 @@ ssh board sh bundle/run-cases.sh
 scp -r board:bundle/results .
 ```
 
-`qnn-ci judge KEPT --pulled results` judges them; KEPT is what `test_emulator` wrote for
-`--keep-artifacts`. `results.tar` holds the same files for a farm that returns single files.
+`qnn-ci judge KEPT --pulled results` judges them; KEPT is the directory that `test_emulator` wrote
+for `--keep-artifacts`. `results.tar` has the same files, for a farm that returns single files.
 """
 # Exits with 1 if the runner of a case does.
 RUN_CASES_TEXT = """\
@@ -91,7 +91,7 @@ exit $failed
 
 
 class KeptProgram(msgspec.Struct, frozen=True):
-    """Of a kept program: its file, and how many input sets of which tensors it has."""
+    """The file of a kept program, the number of its input sets, and its input tensors."""
 
     program: str
     sets: int
@@ -99,13 +99,13 @@ class KeptProgram(msgspec.Struct, frozen=True):
 
 
 class KeptRecord(msgspec.Struct, frozen=True):
-    """Of a kept program's record what is needed to run it."""
+    """The part of a kept program's record that is needed to run it."""
 
     compiled: KeptProgram
 
 
 def write_by_hand(bundle: Path, runner: str, kept: Path | None) -> None:
-    """Write the page and, for the cases that a run kept, their files and a script. Raises
+    """Write the instructions and, for the cases that a run kept, their files and a script. Raises
     UsageError if nothing was kept."""
     text = BY_HAND_TEXT.format(runner=runner)
     if kept:
@@ -119,7 +119,7 @@ def write_by_hand(bundle: Path, runner: str, kept: Path | None) -> None:
 
 
 def list_artifacts(kept: Path) -> list[Path]:
-    """Return the directories of the programs that a run kept. Raises UsageError without any."""
+    """Return the directories of the programs that a run kept. Raises UsageError if none are."""
     found = sorted(path.parent for path in kept.glob(f"*/artifact/{RECORD}"))
     if not found:
         raise UsageError(
@@ -135,7 +135,7 @@ def list_programs(kept: Path | None) -> Iterator[Path]:
 
 
 def read_kept(directory: Path) -> KeptProgram:
-    """Return what a record says of its program. Raises UsageError for another file."""
+    """Return the program's part of a record. Raises UsageError if the record is damaged."""
     try:
         return msgspec.json.decode((directory / RECORD).read_bytes(), type=KeptRecord).compiled
     except msgspec.MsgspecError as error:
@@ -143,7 +143,7 @@ def read_kept(directory: Path) -> KeptProgram:
 
 
 def copy_case(artifact: Path, target: Path) -> None:
-    """Copy a program and its inputs, with the list that a runner reads, to ``target``."""
+    """Copy a program and its inputs to ``target``, with the list of inputs for the runner."""
     compiled = read_kept(artifact)
     target.mkdir(parents=True)
     shutil.copyfile(artifact / compiled.program, target / PROGRAM)

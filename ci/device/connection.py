@@ -1,5 +1,6 @@
-"""A phone or a board and its shell: scripts with bytes in and bytes out, through adb's or OpenSSH's
-client. Both clients read their usual settings: ~/.ssh/config and known_hosts, ANDROID_ADB_SERVER_*.
+"""Scripts on a phone or a board, with bytes in and bytes out, through adb's or OpenSSH's client.
+
+Both clients read their usual settings: ~/.ssh/config and known_hosts, ANDROID_ADB_SERVER_*.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import NamedTuple
 from provisioning.console.process import run_streams
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 
-ANSWER_S = 60.0  # for a script that only asks
+ANSWER_S = 60.0  # for a script that only reports something
 PUSH_S_PER_MIB = 10.0
-BEGUN = b"qnn-ci-begun\n"  # a login shell may greet before it
+BEGUN = b"qnn-ci-begun\n"  # a login shell may print a greeting before it
 ENDED = re.compile(rb"\nqnn-ci-ended (\d+)\n")
 NO_ROOM = re.compile(r"No space left|Disk quota|not enough space")
 PHONE_PLACE, BOARD_PLACE = "/data/local/tmp/qnn-ci", "qnn-ci"  # the board's is below the home
-LARGE_BYTES = 8 << 20  # a file of more is sent alone: what arrived before a break stays
+LARGE_BYTES = 8 << 20  # a larger file is sent alone, so that an interruption loses only that file
 PART, SUMS, DAMAGED = ".part", ".sums", 92
 RECEIVE = f"""
 cd {{directory}} && mkdir {{part}} && tar -x -f - -C {{part}} && cd {{part}} || exit 1
@@ -47,18 +48,18 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Device:
-    """``name`` is what the user calls it, ``client`` the command that takes a script as its last
-    word, ``place`` the directory on the device that is ours."""
+    """``name`` is the user's name for it, ``client`` the command that takes a script as its last
+    argument, ``place`` our directory on the device."""
 
     name: str
     client: tuple[str, ...]
     place: str
 
     def call(self, script: str, *, data: bytes | Path = b"", timeout_s: float = ANSWER_S) -> Answer:
-        """Run a script for sh on the device.
+        """Run a script with sh on the device.
 
         Raises ToolError if the device cannot be reached or the connection breaks, StoreError if
-        the device has no room.
+        the device has too little space.
         """
         whole = f"echo {BEGUN.decode()}( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
         ended = run_streams([*self.client, whole], data=data, timeout_s=timeout_s)
@@ -80,7 +81,7 @@ class Device:
         return Answer(int(marks[-1]), ended.stdout.partition(BEGUN)[2], said)
 
     def ask(self, script: str, *, data: bytes | Path = b"", timeout_s: float = ANSWER_S) -> bytes:
-        """Return what a script that has to succeed wrote. Raises ToolError, StoreError."""
+        """Return the stdout of a script. Raises ToolError if it fails, and StoreError as call."""
         answer = self.call(f"set -e\n{script}", data=data, timeout_s=timeout_s)
         if answer.code:
             raise ToolError(
@@ -90,10 +91,10 @@ class Device:
         return answer.out
 
     def push(self, directory: str, files: Mapping[str, Path], digests: Mapping[str, str]) -> int:
-        """Make a directory of the device hold ``files``, of which ``digests`` are the SHA-256; what
-        is there already with the same bytes is not sent. Return the bytes that were.
+        """Send ``files``, whose SHA-256 are ``digests``, to a directory of the device, except those
+        that it already has. Return how many bytes were sent.
 
-        A file appears under its name only when its bytes are whole. Raises as call does.
+        A file gets its name only when it is complete. Raises as call does.
         """
         for name in files:
             require_plain(name)
@@ -122,8 +123,8 @@ class Device:
         return sum(sizes.values())
 
     def list_digests(self, directory: str) -> dict[str, str]:
-        """Return the SHA-256 of each file in a directory, made if it is missing. What pushes that
-        broke off left in it is removed."""
+        """Return the SHA-256 of each file in a directory, which is created if it is missing.
+        Remainders of interrupted pushes are removed."""
         where = quote(directory)
         text = self.ask(
             f"mkdir -p {where}\ncd {where}\nrm -rf {PART}* || true\n"
@@ -135,7 +136,7 @@ class Device:
 
 
 def pack(rows: Sequence[tuple[str, Path, str]], target: str) -> None:
-    """Write a tar archive of files, (name, path, SHA-256) each, and a list of their sums."""
+    """Write a tar archive of files, given as (name, path, SHA-256), and a list of their sums."""
     with tarfile.open(target, "w") as tar:
         for name, path, _ in rows:
             tar.add(path, name, filter=forget_owner)
@@ -146,14 +147,14 @@ def pack(rows: Sequence[tuple[str, Path, str]], target: str) -> None:
 
 
 def forget_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """The device's own user owns what arrives, root too."""
+    """Remove the owner of an archive's member, so that the device's user owns it, even root."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
 
 
 def require_plain(name: str) -> None:
-    """Raises UsageError for a file name that a shell or a device may take for something else."""
+    """Raises UsageError for a file name with characters that are special to a shell."""
     if not NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no name for a file on a device")
 
@@ -162,9 +163,9 @@ ADB_FIX = "install adb (Debian, Ubuntu: the package adb)"
 
 
 def open_device(word: str, place: str = "") -> Device:
-    """Return the device that ``adb:SERIAL``, ``adb:`` or ``ssh:[USER@]HOST[:PORT]`` names.
+    """Return the device named ``adb:SERIAL``, ``adb:`` or ``ssh:[USER@]HOST[:PORT]``.
 
-    Raises UsageError for another word, UnfitError without the client or for an unfit phone.
+    Raises UsageError for another form, UnfitError if the client is missing or the phone is unfit.
     """
     kind, _, rest = word.partition(":")
     if kind == "adb":
@@ -178,8 +179,8 @@ def open_device(word: str, place: str = "") -> Device:
         )
     host, port = split_port(rest)
     client = require_client("ssh", "install OpenSSH's client (Debian, Ubuntu: openssh-client)")
-    # A host key that is not known and a password are refused: neither can be asked for here.
-    # A board that loses power ends no connection: the client asks it every ten seconds.
+    # BatchMode: there is no one to answer a question about a password or an unknown host key.
+    # A board that loses power does not close the connection, so the client asks every ten seconds.
     safe = ("-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes")
     alive = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=6")
     ports = ("-p", port) if port else ()
@@ -187,7 +188,7 @@ def open_device(word: str, place: str = "") -> Device:
 
 
 def split_port(host: str) -> tuple[str, str]:
-    """Return host and port, which is empty if none is given; ``[::1]:22`` is an IPv6 address."""
+    """Return the host and the port, "" if there is none; ``[::1]:22`` is an IPv6 address."""
     found = HOST.fullmatch(host)
     if not found:
         return host, ""
@@ -202,8 +203,8 @@ def require_client(name: str, fix: str) -> str:
 
 
 def list_phones(client: str = "adb") -> dict[str, str]:
-    """Return the state per serial of what adb's client lists. Raises UnfitError without the client,
-    ToolError."""
+    """Return the state of each phone that adb lists, by serial. Raises UnfitError if adb is
+    missing, ToolError if it fails."""
     require_client(client, ADB_FIX)
     ended = run_streams([client, "devices"], timeout_s=ANSWER_S)
     if ended.returncode or ended.timed_out:
@@ -214,8 +215,8 @@ def list_phones(client: str = "adb") -> dict[str, str]:
 
 
 def choose_phone(client: str, wanted: str) -> str:
-    """Return the serial of the phone that is asked for, by ANDROID_SERIAL if ``wanted`` is empty,
-    or of the only one. Raises UnfitError, ToolError."""
+    """Return the serial of the requested phone: ``wanted``, else ANDROID_SERIAL, else the only one.
+    Raises UnfitError if there is no such phone or it is not ready, ToolError if adb fails."""
     wanted = wanted or os.environ.get("ANDROID_SERIAL", "")
     phones = list_phones(client)
     listed = ", ".join(f"{serial} ({state})" for serial, state in phones.items()) or "none"
@@ -243,7 +244,7 @@ STATES = {
 
 
 def parse_lines(text: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values per name of lines such as ``soc=SM8650``."""
+    """Return the values in lines such as ``soc=SM8650``, by name."""
     found: dict[str, list[str]] = {}
     for line in text:
         name, equals, value = line.partition("=")
@@ -280,7 +281,7 @@ done
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a device says of itself: ``soc`` is empty for a host without a Qualcomm SoC, ``dsp`` are
+    """What a device reports: ``soc`` is empty for a host without a Qualcomm SoC, ``dsp`` are
     the device files of FastRPC that this user may open, ``closed`` those that it may not."""
 
     machine: str
@@ -294,7 +295,7 @@ class DeviceFacts:
     libraries: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """One line for a person."""
+        """Return one line of text for the user."""
         parts = [
             self.model,
             self.soc or self.machine,
@@ -307,7 +308,7 @@ class DeviceFacts:
 
 
 def identify(device: Device) -> DeviceFacts:
-    """Ask a device what it is. Raises as Device.call does, UnfitError if it lacks a tool."""
+    """Return the facts of a device. Raises as Device.call does, UnfitError if it lacks a tool."""
     where = quote(device.place)
     room = f'mkdir -p {where}\nset -- $(df -kP {where} | tail -n 1)\necho "free_kb=$4"'
     text = device.ask(f"{QUESTIONS}\n{room}").decode("utf-8", "replace")

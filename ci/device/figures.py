@@ -1,8 +1,8 @@
-"""What the starts of a runner on a device took: times from ExecuTorch's ETDump, memory, and heat.
+"""Times from ExecuTorch's ETDump, memory and heat of a runner's starts on a device.
 
-ETDump is a flatbuffer with a size before it (devtools/etdump/etdump_schema_flatcc.fbs): a list of
-blocks with a name and events. A block "Default" has the event Program::load_method, a block
-"Execute" per execution has Method::execute. Its clock counts nanoseconds on Android and Linux.
+An ETDump is a flatbuffer with a size prefix (devtools/etdump/etdump_schema_flatcc.fbs): a list of
+blocks with a name and events. The block "Default" has the event Program::load_method, and there is
+a block "Execute" with Method::execute per execution. Times are in nanoseconds on Android and Linux.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCKS, EVENTS, PROFILE, NAME, BEGAN, ENDED = 1, 3, 0, 0, 6, 7  # field numbers
 LOAD, EXECUTE = "Program::load_method", "Method::execute"
 NS_PER_MS = 1e6
 CELSIUS = range(-40, 151)  # zones without a sensor report values far from these
-# Cooling devices that slow down what runs programs; others are fans, displays, modems and chargers.
+# Cooling devices that slow down a processor; others are fans, displays, modems and chargers.
 SLOWING = ("cpu", "gpu", "npu", "nsp", "cdsp", "hexagon", "ddr", "devfreq", "thermal-pause")
 
 UNKNOWN = Heat()
@@ -28,9 +28,9 @@ UNKNOWN = Heat()
 
 @dataclass(frozen=True)
 class Start:
-    """A start of a runner: how long the program took to load and each execution to run, in ms and
-    in their order, the largest resident memory in bytes, and the heat before and after. What is not
-    known is None or empty."""
+    """A start of a runner: the time to load the program and of each execution in order, in ms, the
+    largest resident memory in bytes, and the heat before and after. Unknown values are None or
+    empty."""
 
     load_ms: float | None = None
     runs_ms: tuple[float, ...] = ()
@@ -40,8 +40,8 @@ class Start:
 
 
 def read_times(dump: bytes) -> tuple[float | None, tuple[float, ...]]:
-    """Return how long loading and each execution took, in ms; None and nothing for bytes that are
-    not an ETDump."""
+    """Return how long loading and each execution took, in ms; None and () if ``dump`` is not an
+    ETDump."""
     loads: list[float] = []
     runs: list[float] = []
     if dump[IDENTIFIER_PLACE:][:4] != IDENTIFIER:
@@ -59,8 +59,8 @@ def read_times(dump: bytes) -> tuple[float | None, tuple[float, ...]]:
 
 
 def parse_heat(text: str) -> Heat:
-    """Return what the lines of the device's script report, see ci.device.runner.RUN: ``status N``,
-    ``zone NAME MILLIDEGREES`` and ``cooling NAME STATE``."""
+    """Return the heat from the output of the device's script, ci.device.runner.RUN, with lines
+    ``status N``, ``zone NAME MILLIDEGREES`` and ``cooling NAME STATE``."""
     zones: list[tuple[float, str]] = []
     slowed: list[str] = []
     status = None
@@ -83,11 +83,11 @@ def parse_heat(text: str) -> Heat:
 def summarize_starts(
     starts: Sequence[Start], *, warm_up: int, iteration: int, emulated: bool
 ) -> DeviceFigures:
-    """Return the figures of a program's starts. Of each start the first execution is a figure of
-    its own; of each input set ``warm_up`` executions before ``iteration`` timed ones do not count.
+    """Return the figures of a program's starts. The first execution of each start is a separate
+    figure; for each input set, ``warm_up`` executions before ``iteration`` timed ones are ignored.
 
-    A figure's spread is half the range of the starts' own figures; with one start, half the
-    distance of the quartiles of its runs.
+    A figure's spread is half the range of the figure over the starts; with one start, half the
+    interquartile range of its runs.
     """
     timed = [list(list_timed(one.runs_ms, warm_up, iteration)) for one in starts]
     timed = [runs for runs in timed if runs]
@@ -117,21 +117,21 @@ def summarize_starts(
 
 
 def list_timed(runs: Sequence[float], warm_up: int, iteration: int) -> Iterator[float]:
-    """Yield the executions that count; the first of all does if it is the only one."""
+    """Yield the timed executions; the very first one only if there is no other."""
     for number, run in enumerate(runs):
         if number % (warm_up + iteration) >= warm_up and (number or len(runs) == 1):
             yield run
 
 
 def find_percentile(runs: Sequence[float], percent: int) -> float | None:
-    """Return a percentile of times; None of none."""
+    """Return a percentile of times; None if there are none."""
     if len(runs) < 2:
         return runs[0] if runs else None
     return quantiles(runs, n=100, method="inclusive")[percent - 1]
 
 
 def find_spread(starts: Iterable[Sequence[float]], percent: int) -> float | None:
-    """Return how far a percentile may be off, see summarize_starts; None if nothing was timed."""
+    """Return a percentile's spread, as in summarize_starts; None if nothing was timed."""
     known = list(starts)
     if len(known) == 1:
         low, high = (find_percentile(known[0], one) or 0.0 for one in (25, 75))
@@ -141,5 +141,5 @@ def find_spread(starts: Iterable[Sequence[float]], percent: int) -> float | None
 
 
 def show(value: float | None) -> float | None:
-    """Return a time without digits that no clock has."""
+    """Return a time rounded to the precision of a clock."""
     return None if value is None else round(value, 4)

@@ -1,5 +1,5 @@
-"""What a bundle brings besides files: what they are (an SBOM), what was proven of its programs, and
-who signed its libraries."""
+"""What a bundle has besides its files: an SBOM, evidence for its programs, and the record of its
+signed libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMESPACE = uuid.UUID("4f4d1c3e-6a51-5f0e-9a5c-0d3c5a3f7c11")  # of serial numbe
 
 @dataclass(frozen=True)
 class Part:
-    """A file of a bundle as an SBOM lists it. ``needs`` are names of files that it loads."""
+    """A file of a bundle in an SBOM. ``needs`` are the names of the files that it loads."""
 
     name: str
     sha256: str
@@ -45,8 +45,8 @@ def has_sbom_library() -> bool:
 
 
 def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> None:
-    """Write a CycloneDX 1.6 document of a bundle: its files, what they need, their licences being
-    those of the folder next to it. The same bundle has the same serial number.
+    """Write a CycloneDX 1.6 document of a bundle's files and their dependencies; the licences are
+    in the folder next to it. The same bundle always has the same serial number.
 
     Needs cyclonedx-python-lib. Raises UsageError as read_clock does.
     """
@@ -78,8 +78,8 @@ def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> N
 
 
 def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
-    """Return the statement of each program that has one in ``folder``. Raises UnfitError for one
-    that does not fit its program or is no pass, UsageError if no program has one."""
+    """Return the statement in ``folder`` of each program that has one. Raises UnfitError for one
+    that does not match its program or is not a pass, UsageError if no program has one."""
     found: dict[Path, Path] = {}
     for program in programs:
         sha256 = hash_file(program)
@@ -115,8 +115,8 @@ def copy_evidence(statements: Mapping[Path, Path], target: Path) -> None:
 
 
 def list_signed(folder: Path) -> dict[str, Path]:
-    """Return the signed libraries that `sign` wrote into ``folder``, by name. Raises UnfitError
-    unless its record fits every byte."""
+    """Return the signed libraries that `sign` wrote to ``folder``, by name. Raises UnfitError
+    unless every byte matches its record."""
     if faults := check_record(folder):
         raise UnfitError(
             f"{folder} is not what `qnn-ci sign` wrote",

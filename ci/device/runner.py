@@ -1,4 +1,4 @@
-"""Runs programs on a device: a Runner like any other, whose files go there and come back."""
+"""A Runner that runs programs on a device: it sends their files and fetches the outputs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ LEASE_S, GRACE_S, PAUSE_S = 900, 30.0, 5.0
 PROGRAM, LISTED, LOG, LATE = "program.pte", "input_list.txt", "log.txt", "late"
 TIMES, MEMORY, BEFORE, AFTER = "times.etdp", "memory.txt", "before.txt", "after.txt"
 SYSTEM, SYSTEM_MARK = "system_log.txt", "---- the device's system log\n"
-CODE = "code"  # sent last: what comes before it is whole
+CODE = "code"  # sent last, so that everything before it is complete
 KEPT = (LATE, SPEED, TIMES, MEMORY, BEFORE, AFTER, SYSTEM)  # besides outputs and log, if written
-STARTS, RUNS = 3, 10  # on a device, if the call or the model's entry asks for no other number
-MOST_BYTES = 2**30  # of what comes back besides outputs: logs
+STARTS, RUNS = 3, 10  # defaults on a device
+MOST_BYTES = 2**30  # the largest file that is accepted besides outputs, such as a log
 
-# A lease is a directory with one line, until when and whose. It appears, changes and goes by a
-# rename: of several computers at once only one succeeds, and a break leaves no half of it.
+# A lease is a directory with one line: its end and its owner. It is created, changed and removed by
+# a rename, so that only one of several computers succeeds and an interruption leaves no half lease.
 TAKE = """
 mkdir -p {place}; cd {place}; now=$(date +%s); until=; owner=
 line="$((now + {seconds})) {owner}"
@@ -66,9 +66,9 @@ cd {place}; read -r until owner < lease/held && [ "$owner" = {owner} ] || exit 0
 mv lease old.{owner} && rm -r old.{owner}
 """
 
-# The runner is ended on the device itself, so that it stops whatever becomes of this computer. What
-# a call that was killed left running is ended first: it would write where this run does.
-# VmHWM is the largest resident memory so far: it is read often while the program loads.
+# The device enforces the time limit, so that the runner stops even if this computer disconnects.
+# Processes that a killed call left running are ended first, because they write to the same files.
+# VmHWM is the largest resident memory so far; it is read often while the program loads.
 RUN = """
 cd {case}; here=$(cd .. && pwd -P)
 cat {running} 2>/dev/null | while read -r signal old; do
@@ -118,24 +118,24 @@ fi
 echo "$code" > {code}
 tar -c -f - {outputs} {log} $(ls {kept} 2>/dev/null) {code}
 """
-ABOUT = "'qnn|fastrpc|adsprpc|cdsp|remoteproc|executorch'"  # what the system's log has on the DSP
+ABOUT = "'qnn|fastrpc|adsprpc|cdsp|remoteproc|executorch'"  # the DSP's lines in the system's log
 SYSTEM_LINES = 100
 RUNNING = "../../running"  # from a case's directory: signal and process per line
 
 
 def name_owner() -> str:
-    """Return what a lease of this process is known by."""
+    """Return the owner's name in a lease of this process."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def is_gone(owner: str) -> bool:
-    """Whether a lease is of a process of this computer that has ended."""
+    """Whether a lease belongs to a process on this computer that has ended."""
     host, _, rest = owner.rpartition("-")[0].rpartition("-")
     return host == socket.gethostname() and rest.isdigit() and not Path(f"/proc/{rest}").exists()
 
 
 class Holder(NamedTuple):
-    """Who has a lease, and for how many seconds more, as the device reports it."""
+    """The owner of a lease, and how many seconds are left, as the device reports it."""
 
     owner: str
     left_s: str
@@ -143,9 +143,9 @@ class Holder(NamedTuple):
 
 @dataclass
 class DeviceRunner:
-    """Runs programs one at a time on ``device``, with the runner of ``bundle``, which is in
-    ``directory`` on it, as often as ``starts`` says. Other computers wait for its lease, or fail
-    after ``wait_s`` seconds."""
+    """Runs programs one at a time on ``device``, ``starts`` times each, with the runner of
+    ``bundle``, which is in ``directory`` on the device. If another computer has the lease, it waits
+    up to ``wait_s`` seconds."""
 
     device: Device
     bundle: Bundle
@@ -171,17 +171,17 @@ class DeviceRunner:
 
     @contextmanager
     def lease(self) -> Iterator[None]:
-        """Hold the device for as long as the block takes. Raises UnfitError if another has it."""
+        """Lease the device during the block. Raises UnfitError if another computer has it."""
         self.renew(self.wait_s)
         try:
             yield
         finally:
             script = LEAVE.format(place=quote(self.device.place), owner=quote(self.owner))
-            with suppress(ToolError, StoreError):  # then it ends by itself
+            with suppress(ToolError, StoreError):  # then the lease expires
                 self.device.call(script)
 
     def renew(self, wait_s: float = 0.0, seconds: float = LEASE_S) -> None:
-        """Take the lease, or take it for longer. Raises UnfitError if another computer has it."""
+        """Take or extend the lease. Raises UnfitError if another computer has it."""
         ends = time.monotonic() + wait_s
         while holder := self.take(seconds):
             if time.monotonic() >= ends:
@@ -194,8 +194,8 @@ class DeviceRunner:
             time.sleep(min(PAUSE_S, max(ends - time.monotonic(), 0.1)))
 
     def take(self, seconds: float = LEASE_S) -> Holder | None:
-        """Take the lease if it is free, or ours, or of a process of this computer that has ended;
-        return who else has it. Raises ToolError, StoreError."""
+        """Take the lease if it is free, ours, or that of an ended process on this computer;
+        otherwise return its holder. Raises ToolError, StoreError."""
         gone = ""
         while True:
             script = TAKE.format(
@@ -214,8 +214,8 @@ class DeviceRunner:
 
 
 def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
-    """Return the first of some devices that is free, and take its lease. Raises UnfitError if none
-    becomes free in ``wait_s`` seconds."""
+    """Return the first free device, and take its lease. Raises UnfitError if none becomes free
+    within ``wait_s`` seconds."""
     ends = time.monotonic() + wait_s
     while True:
         held = []
@@ -236,7 +236,7 @@ def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
 
 @dataclass
 class DeviceProgram:
-    """A program and its inputs on a device; it is loaded anew for each run."""
+    """A program and its inputs on a device; it is loaded again for each run."""
 
     runner: DeviceRunner
     program: Program
@@ -252,14 +252,14 @@ class DeviceProgram:
 
     @property
     def iteration(self) -> int:
-        """How often each input set runs: as the model's entry asks, else RUNS times on a device."""
+        """How often each input set runs: as in the model's entry, or RUNS times on a device."""
         asked = self.program.spec.source.run
         usual = asked.iteration == ONE_RUN.iteration and not self.is_emulated
         return RUNS if usual else asked.iteration
 
     def run(self, sets: Sets) -> Sets:
-        """Send what the device lacks, run, and read what came back, for each start. Return what the
-        first gave. Raises RunError; StoreError if the device has no room."""
+        """Send missing files, and for each start run the program and read its outputs. Return those
+        of the first start. Raises RunError; StoreError if the device has too little space."""
         try:
             self.send(sets)
         except ToolError as error:
@@ -322,7 +322,7 @@ class DeviceProgram:
         return max(LEASE_S, 2 * self.timeout_s)
 
     def start(self) -> bytes:
-        """Return what a run left on the device, as a tar archive. Raises as send does."""
+        """Run the program; return the files that it wrote as a tar archive. Raises as send does."""
         runner = self.runner
         runner.renew(seconds=self.lease_s)
         flags = {
@@ -357,10 +357,10 @@ class DeviceProgram:
         return runner.device.ask(script, timeout_s=self.timeout_s + GRACE_S)
 
     def unpack(self, archive: bytes, place: Path) -> tuple[bool, int]:
-        """Write the outputs and the log of a run; return whether it was ended, and its exit code.
-        Raises TarError and ValueError for what no run sends.
+        """Write the outputs and the log of a run; return whether it timed out, and its exit code.
+        Raises TarError and ValueError for an archive that is not from a run.
 
-        Nothing but plain files by the names that a run gives is taken from a device's archive.
+        Only regular files with the expected names are taken from a device's archive.
         """
         outputs = place / OUTPUTS
         shutil.rmtree(outputs, ignore_errors=True)  # of an earlier run
@@ -388,7 +388,7 @@ class DeviceProgram:
         return LATE in found, int(found[CODE])
 
     def note_start(self, found: Mapping[str, bytes]) -> None:
-        """Take down what the files of a start tell of times, memory and heat."""
+        """Record times, memory and heat from the files of a start."""
         load_ms, runs_ms = read_times(found.get(TIMES, b""))
         sizes = found.get(MEMORY, b"").split()
         before, after = (
@@ -399,7 +399,7 @@ class DeviceProgram:
         self.starts.append(Start(load_ms, runs_ms, memory, before, after))
 
     def explain(self, error: ToolError) -> RunError:
-        """Return the failure of a run on a device that does not answer."""
+        """Return the failure for a device that does not answer."""
         told = f"{error.what}: {error.why}\n  fix: {error.fix}"
         return RunError(told, lacks=self.runner.device.name)
 
@@ -426,5 +426,5 @@ def parse_speed(content: bytes) -> float | None:
 
 
 def shell_path(directory: str) -> str:
-    """Return a directory as a shell takes it, absolute on the device."""
+    """Return a directory quoted for a shell, as an absolute path on the device."""
     return quote(directory) if directory.startswith("/") else f'"$HOME"/{quote(directory)}'
