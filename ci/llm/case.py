@@ -18,7 +18,7 @@ from ci.cases.pipeline import CaseRun, RunSetup
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
 from ci.judging.budget import advise_on_budget
-from ci.judging.figures import Array
+from ci.judging.figures import measure_pooled
 from ci.judging.gate import References
 from ci.judging.verdict import CaseFigures, ControlResult, name_reasons
 from ci.llm.controls import INPUT_FAULTS, MAKERS, Repeated, judge_control
@@ -34,7 +34,7 @@ from ci.llm.generation import (
 from ci.llm.interface import Interface
 from ci.llm.lowering import ReferenceRuns, Subject, read_runs
 from ci.llm.runtime import program_step
-from ci.llm.verdict import NONE_DB, Verdict, compare_float, judge_forced, judge_free
+from ci.llm.verdict import Verdict, compare_float, judge_forced, judge_free
 from ci.models.user_models import MetricResult
 from ci.report.schema import ControlKind, Question, Status
 
@@ -174,9 +174,9 @@ class LlmRun(CaseRun):
         program = compare_float(forced.logits, float32)
         quantized = compare_float(model.logits, float32)
         self.evidence.figures = CaseFigures(
-            sqnr_db=measure_db(forced.logits, float32),
+            sqnr_db=measure_pooled(float32, forced.logits),
             sqnr_db_quantized=verdict.sqnr_db if self.spec.scheme.quantized else None,
-            sqnr_db_scheme=measure_db(model.logits, float32)
+            sqnr_db_scheme=measure_pooled(float32, model.logits)
             if self.spec.scheme.quantized
             else None,
             predicted_sqnr_db=verdict.predicted_db,
@@ -218,7 +218,7 @@ class LlmRun(CaseRun):
                 told = "no control endless: the right text does not end either"
                 self.evidence.warnings += (told,)
             elif rejected or kind not in INPUT_FAULTS:
-                finite = verdict.sqnr_db if verdict and abs(verdict.sqnr_db) < NONE_DB else None
+                finite = verdict.sqnr_db if verdict and math.isfinite(verdict.sqnr_db) else None
                 results.append(ControlResult(kind, rejected, finite))
             else:
                 quiet.append(kind)
@@ -232,13 +232,6 @@ class LlmRun(CaseRun):
             told = f"no control {kind.value}: the noise of the scheme is louder than this fault"
             self.evidence.warnings += (f"{told}; {LOUDER}",)
         return []
-
-
-def measure_db(made: Array, right: Array) -> float:
-    """Return the SQNR of all logits."""
-    noise = float(((made - right).astype(np.float64) ** 2).sum())
-    signal = float((right.astype(np.float64) ** 2).sum())
-    return 10 * math.log10(signal / noise) if noise and signal else math.inf
 
 
 def describe_speed(notes: RunNotes) -> str:

@@ -7,7 +7,7 @@ those of the float32 weights, if there are any, by shares.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,7 +175,7 @@ class Foreign:
 
 
 class UsageWords(NamedTuple):
-    """A UsageError on its way out of a worker."""
+    """A UsageError on its way out of a worker; an exception would be the job's failure."""
 
     what: str
     why: str
@@ -223,7 +223,7 @@ class ForeignJob:
         step_s = program.finish()
         prompt = tokenizer.prompt(self.prompt)
         return (
-            Foreign(**{**vars(made), "step_s": step_s}),
+            replace(made, step_s=step_s),
             tokenizer.decode((*prompt, *made.tokens)),
         )
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ci.judging.figures import Array
+from ci.judging.figures import Array, decibels
 from ci.llm.generation import Generated, count_same
 
 MARGIN_DB = 10.0  # that an error may be above its prediction, as max_above_noise_db is by default
-NONE_DB = 200.0  # the SQNR of equal logits
 
 
 @dataclass(frozen=True)
@@ -112,20 +111,14 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
             above = 10 * math.log10(power[step] / allowed[step]) + MARGIN_DB
             rows[step] = f"its logits are {above:.1f} dB above the predicted noise"
     noise = reference.noise[:, :steps].sum(axis=1).max()
-    sqnr, predicted = (_decibels(right, one) for one in (power.sum(), noise))
+    signal = float(np.mean(right**2, axis=1).sum())
+    sqnr, predicted = (decibels(signal, float(one)) for one in (power.sum(), noise))
     faults = [f"step {step}: {told}" for step, told in list(rows.items())[:3]]
     if len(rows) > len(faults):
         faults.append(f"{len(rows)} of {steps} steps are wrong")
     if not rows and sqnr < predicted - MARGIN_DB:
         faults.append(f"the logits have {sqnr:.1f} dB, {predicted:.1f} dB are predicted")
     return Verdict(tuple(faults), steps, equal, tied, sqnr, predicted, frozenset(rows))
-
-
-def _decibels(right: Array, power: float) -> float:
-    signal = float(np.mean(right**2, axis=1).sum())
-    if not math.isfinite(power):
-        return -NONE_DB
-    return 10 * math.log10(signal / power) if power and signal else NONE_DB
 
 
 @dataclass(frozen=True)

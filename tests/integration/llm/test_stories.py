@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
+from ci.llm import tiny
 from ci.llm.tokenizers import read_tokenizer
 from provisioning.errors import ExitCode
 
@@ -61,6 +62,15 @@ def test_upstreams_program_tells_its_story(tell: Test) -> None:
     assert STORY in told
     assert "the first 38 as float32" in told
     assert case["equal"] == pytest.approx(0.906, abs=0.05)
+
+
+def test_another_models_tokenizer_is_an_error_with_both_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = str(Path(tiny.__file__).parent / "tokenizer.bin")
+    assert main(["test-llm", "--program", str(UPSTREAMS), "--tokenizer", other]) == ExitCode.USAGE
+    assert "its vocabulary is 57" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
