@@ -74,7 +74,7 @@ def test_another_models_tokenizer_is_an_error_with_both_numbers(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("scheme", ["fp16", "8a8w", "16a8w", "16a4w"])
+@pytest.mark.parametrize("scheme", ["fp16", "8a8w", "16a8w", "16a4w", "16a4w_block"])
 def test_each_scheme_tells_of_lily_and_rejects_every_control(
     tell: Test, tmp_path: Path, scheme: str
 ) -> None:
