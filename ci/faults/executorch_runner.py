@@ -13,7 +13,7 @@ from ci.executorch.lower import compiler_spec
 from ci.executorch.patches import skip_training_patterns, warm_up
 from ci.executorch.quantize import find_grids, make_quantizer, quantize_method
 from ci.faults.graph import parse_graph
-from ci.faults.results import Item, Result, Runs, judge_graphs
+from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import UNKNOWN, Bundle, Module, draw_sets, find_part
 from ci.models.eager import run_eager
 from ci.models.lowering_options import NO_CHOICES
@@ -84,12 +84,12 @@ def lower_and_run(
         )
     lowered = edge.exported_program().graph_module
     left = {
-        find_part(node): f"{name} is left to the CPU"
+        find_part(node): name + LEFT
         for node in lowered.graph.nodes
         if node.op == "call_function" and not any(word in (name := _name(node)) for word in AROUND)
     }
     if not left and not get_delegation_info(lowered).num_delegated_nodes:
-        left = {UNKNOWN: "everything is left to the CPU"}
+        left = {UNKNOWN: "everything" + LEFT}
     buffer = edge.to_executorch().buffer  # the program reads it as long as it runs
     program = pybindings._load_for_executorch_from_buffer(buffer)
     made = [[np.array(one) for one in program.run_method("forward", inputs)] for inputs in sets]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ci.faults.graph import parse_graph
 from ci.faults.onnx_graphs import number_of, write_model
-from ci.faults.results import Item, Result, Runs, judge_graphs
+from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import draw_sets
 from ci.models.schemes import Scheme
 from ci.onnx.fallback import QUANTIZING
@@ -61,5 +61,5 @@ def list_left(session: Any) -> dict[int, str]:
         for node in part.get_nodes():
             if part.ep_name != PROVIDER and node.op_type not in QUANTIZING:
                 number = number_of(node.name) if node.name.startswith("g") else 0
-                left[number] = f"{node.op_type} is left to the CPU"
+                left[number] = node.op_type + LEFT
     return left

@@ -16,6 +16,7 @@ from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 
 UNJUDGED, LATE = "unjudged", "late"
+LEFT = " is left to the CPU"
 SUSPECT = (WRONG, REFUSED, CRASHED, LATE)
 # Beyond the gate's own margin: many thousand graphs are judged, and none may be noise. The row of a
 # batch that is worst has to be so far below its prediction as well.
@@ -53,6 +54,11 @@ class Result(Struct, frozen=True):
     def is_suspect(self) -> bool:
         """Whether it did not end as a graph that is right does."""
         return self.end in SUSPECT
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a part is left to the CPU; the graphs next to it in a program are not."""
+        return self.why.endswith(LEFT)
 
 
 class Output(NamedTuple):

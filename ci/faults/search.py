@@ -18,7 +18,7 @@ from ci.faults.known import CRASHED, REFUSED, WRONG, Frontend, describe
 from ci.faults.match import match_faults
 from ci.faults.render import describe_finding
 from ci.faults.results import LATE, UNJUDGED, Finding, Item, Result, Searched
-from ci.faults.shrink import SEEDS, fit_variations, has_chain, list_relations, shrink
+from ci.faults.shrink import CHUNK, SEEDS, fit_variations, has_chain, list_relations, shrink
 from ci.faults.trial import Trial
 from ci.models.numerics import fix_numerics
 from provisioning.console.progress import Progress
@@ -125,7 +125,8 @@ class Search:
         for place, (number, one, graph) in enumerate(graphs):
             if self.count_explained(graph, one.end):
                 continue
-            stop = done >= MOST_SHRUNK and not all_of_them
+            most = MOST_SHRUNK if one.end != REFUSED else 1
+            stop = done >= most and not all_of_them
             if stop or time.monotonic() > deadline:
                 return [row[:2] for row in graphs[place:]]
             done += 1
@@ -154,15 +155,18 @@ class Search:
             self.unconfirmed += 1
             return
 
+        # What ends a whole bundle is tried one by one.
+        bundle = int(end in {CRASHED, LATE} or (end == REFUSED and not suspect.is_left))
+
         def still_fails(graphs: Sequence[Graph]) -> list[bool]:
             in_time = time.monotonic() < deadline
-            return self.fails(end, graphs, seeds[:1]) if in_time else [False] * len(graphs)
+            return self.fails(end, graphs, seeds[:1], bundle) if in_time else [False] * len(graphs)
 
-        small = shrink(graph, still_fails)
+        small = shrink(graph, still_fails, 2 * self.jobs if bundle else CHUNK)
         if not self.fails(end, [small], bundle=1)[0]:
             small = graph  # what failed among others is right alone
         varied = fit_variations(small, self.frontend)
-        wrong = self.fails(end, [one for _, one in varied], anything=True)
+        wrong = self.fails(end, [one for _, one in varied], bundle=bundle, anything=True)
         repeats = [one for one in REPEATS if not find_unfit(small, one)]
         again = list(self.try_items([Item(str(small), one) for one in repeats], 1))
         failing = [one for one in again if one.end == end]
@@ -206,7 +210,6 @@ class Search:
     ) -> list[bool]:
         """Whether graphs end so with one of the seeds; with ``anything`` in any way but right."""
         items = [Item(str(one), seed) for one in graphs for seed in seeds]
-        bundle = bundle or int(end in {CRASHED, LATE})
         tried = self.try_items(items, bundle)
         failed = [one.is_suspect if anything else one.end == end for one in tried]
         return [any(failed[n : n + len(seeds)]) for n in range(0, len(failed), len(seeds))]

@@ -26,12 +26,13 @@ WIDE = 16
 Fails = Callable[[Sequence[Graph]], Sequence[bool]]
 
 
-def shrink(graph: Graph, fails: Fails) -> Graph:
-    """Return the smallest graph that fails, of those that simpler steps reach from ``graph``."""
+def shrink(graph: Graph, fails: Fails, chunk: int = CHUNK) -> Graph:
+    """Return the smallest graph that fails, of those that simpler steps reach from ``graph``;
+    ``chunk`` graphs are tried at a time."""
     for _ in range(MOST_ROUNDS):
         smaller = (one for one in list_simpler(graph) if measure(one) < measure(graph))
         fit = filter(is_fit, sorted(smaller, key=measure))
-        parts = iter(lambda: list(islice(fit, CHUNK)), [])  # noqa: B023 - used up in its round
+        parts = iter(lambda: list(islice(fit, chunk)), [])  # noqa: B023 - used up in its round
         tried = (pair for part in parts for pair in zip(part, fails(part), strict=True))
         failing = next((one for one, failed in tried if failed), None)
         if failing is None:
