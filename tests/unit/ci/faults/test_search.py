@@ -144,6 +144,24 @@ def test_a_known_fault_is_counted_and_found_again_without_the_table() -> None:
         assert (len(finder.findings), finder.covered[0]) == ((0, 0) if known else (1, 1))
 
 
+def test_what_is_refused_waits_for_what_is_wrong() -> None:
+    class Refuses(StandIn):
+        def run(self, items: Iterable[Item], bundle: int = 0) -> Iterator[Result]:
+            for one in super().run(items, bundle):
+                refused = "tanh" in one.text
+                yield Result(one.text, one.seed, REFUSED) if refused else one
+
+    finder = make_search(lambda graph: "gelu" in graph.operators)
+    finder.trial = Refuses(finder.trial.is_wrong)
+    texts = [f"x = input(2, 4)\ny = {one}(x)\nreturn y\n" for one in ("tanh", "gelu")]
+    suspects = [(n, Result(text, 0, (REFUSED, WRONG)[n])) for n, text in enumerate(texts)]
+    waiting = finder.examine(suspects, 1e18)
+    assert [one.end for one in finder.findings] == [WRONG]
+    assert waiting == suspects[:1]
+    assert finder.examine(waiting, 1e18) == []
+    assert [one.end for one in finder.findings] == [WRONG, REFUSED]
+
+
 def test_a_provider_without_a_fault_has_no_suspects() -> None:
     found = search(lambda _: False, 40)
     assert (found.findings, found.ends) == ((), {RIGHT: 40})
