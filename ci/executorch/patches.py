@@ -1,4 +1,5 @@
-"""Three patches of torch that save time and change nothing that a program computes.
+"""Patches of torch that save time and change nothing that a program computes: three of every
+lowering, one of the search for faults.
 
 Each names the versions that it was proven with: what is lowered with the patches is compared with
 what is lowered without, and with tests/plain_script.py (tests/integration/emulator/
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -18,7 +19,6 @@ import torch
 from torch.fx import GraphModule
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource
-from torchao.quantization.pt2e import qat_utils
 
 from ci.cases.forked import still_tqdm
 from ci.executorch import lower  # noqa: F401 - loaded once, before the forks
@@ -40,7 +40,7 @@ def warm_up(*, plain: bool) -> tuple[str, ...]:
     Returns a line for each patch that stays off because it was not proven with what is installed.
     """
     still_tqdm()
-    notes = () if plain else tuple(apply_patches())
+    notes = () if plain else tuple(apply_patches(PATCHES))
     inputs = tuple((torch.ones(1, 4) * number,) for number in range(2))
     model = Model("warm-up", torch.nn.Linear(4, 4).eval(), inputs[:1], inputs)
     converted = quantize_model(model, Scheme.A8W8, SOC)
@@ -48,9 +48,9 @@ def warm_up(*, plain: bool) -> tuple[str, ...]:
     return notes
 
 
-def apply_patches() -> Iterator[str]:
+def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:
     """Apply each patch that was proven with the installed versions; say of the others why not."""
-    for patch in PATCHES:
+    for patch in patches:
         unproven = [
             f"{name} {version(name)} (proven: {', '.join(proven)})"
             for name, proven in (("torch", patch.torch), ("executorch", patch.executorch))
@@ -109,6 +109,8 @@ def skip_training_patterns() -> None:
     """Let convert_pt2e look for no batch norm of quantization-aware training, for the search for
     faults alone: it exports 96 patterns, in 8 s, for each model that has a batch norm, and none of
     them is in one that was quantized after training."""
+    from torchao.quantization.pt2e import qat_utils  # private, and not in every version
+
     qat_utils._fold_conv_bn_qat_helper = lambda module, *_, **__: module
 
 
@@ -126,6 +128,7 @@ PATCHES = (
     Patch(share_provenance, ("2.13.0",), ("1.5.1",)),
     Patch(materialize_once, ("2.13.0",), ("1.5.1",)),
 )
+PATCHES_OF_SEARCH = (Patch(skip_training_patterns, ("2.13.0",), ("1.5.1",)),)
 
 
 def recompile_late(module: Any) -> Unwritten:

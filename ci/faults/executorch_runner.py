@@ -10,7 +10,7 @@ import torch
 
 from ci.executorch.internals import get_delegation_info, pybindings, utils
 from ci.executorch.lower import compiler_spec
-from ci.executorch.patches import skip_training_patterns, warm_up
+from ci.executorch.patches import PATCHES_OF_SEARCH, apply_patches, warm_up
 from ci.executorch.quantize import find_grids, make_quantizer, quantize_method
 from ci.faults.graph import parse_graph
 from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
@@ -33,7 +33,7 @@ class NotTakenError(Exception):
 def before_forks() -> None:
     """What the fork server does once."""
     warm_up(plain=False)
-    skip_training_patterns()
+    list(apply_patches(PATCHES_OF_SEARCH))
 
 
 def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]:

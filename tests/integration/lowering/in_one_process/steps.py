@@ -188,11 +188,11 @@ def test_a_patch_is_off_and_says_so_with_versions_that_it_was_not_proven_with(
     monkeypatch.setattr(patches, "PATCHES", rows)
     installed = {"torch": "9.1+cpu", "executorch": "1.5.1"}
     monkeypatch.setattr(patches, "version", installed.__getitem__)
-    (note,) = patches.apply_patches()
+    (note,) = patches.apply_patches(patches.PATCHES)
     assert applied == ["first"]
     assert all(word in note for word in ("second", "torch 9.1+cpu", "9.2"))
     installed["executorch"] = "1.6.0"
-    assert len(list(patches.apply_patches())) == 2
+    assert len(list(patches.apply_patches(patches.PATCHES))) == 2
     assert applied == ["first"]
 
 
