@@ -199,7 +199,7 @@ def test_a_patch_is_off_and_says_so_with_versions_that_it_was_not_proven_with(
 def test_patches_are_proven_with_what_is_installed() -> None:
     """Else a change of the pins switches all off, and nobody notices but by the time it takes."""
     pinned = read_pairs()
-    for one in patches.PATCHES:
+    for one in (*patches.PATCHES, *patches.PATCHES_OF_SEARCH):
         assert pinned.find_torch() in one.torch
         assert pinned.default in one.executorch
 
