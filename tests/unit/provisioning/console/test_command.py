@@ -14,7 +14,14 @@ import pytest
 
 from provisioning.__main__ import VERBS as PROVISIONING
 from provisioning.console import interrupts
-from provisioning.console.command import Outcome, Verb, run_command, user_path, user_program
+from provisioning.console.command import (
+    Outcome,
+    Verb,
+    run_command,
+    run_program,
+    user_path,
+    user_program,
+)
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, ToolError, UnfitError, UsageError
 
@@ -197,3 +204,27 @@ def test_a_narrow_terminal(
     assert code == ExitCode.ENVIRONMENT
     assert "Fix this first" in text
     assert "defect" not in capsys.readouterr().err
+
+
+def test_a_defect_is_json_for_a_machine(verbs: dict[str, Verb]) -> None:
+    code, text = run_command("p", verbs, ["show", "--defect", "--json"])
+    assert code == 70
+    assert "nobody thought of that" in json.dumps(json.loads(text))
+
+
+def test_a_program_gives_the_advice_of_its_own_for_an_error_without_a_fix(
+    verbs: dict[str, Verb], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+        raise ToolError("cmake exited with 1", why="no room")
+
+    def advise(text: str) -> str:
+        asked.append(text)
+        return "make room"
+
+    monkeypatch.setattr(sys.modules["a_verb"], "execute", execute)
+    assert run_program("p", verbs, ["show"], advise) == ToolError.exit_code
+    assert asked == ["cmake exited with 1\nno room"]
+    assert "fix: make room" in capsys.readouterr().err

@@ -229,3 +229,40 @@ def test_what_ended_well_counts_if_another_task_fails_at_the_same_moment() -> No
     with pytest.raises(OSError, match="no room"):
         run_tasks(tasks, 1, on_done=take)
     assert sorted(seen) == [*range(8)]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_what_a_reader_of_lines_raises_ends_the_process_and_is_raised() -> None:
+    pids: list[int] = []
+
+    def stop(line: str) -> None:
+        pids.append(int(line))
+        raise ValueError("stop")
+
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
+    with pytest.raises(ValueError, match="stop"):
+        run_process([sys.executable, "-c", program], on_line=stop)
+    assert not is_running(pids[0])
+
+
+def test_a_child_that_holds_no_output_may_stay() -> None:
+    program = (
+        "import subprocess, sys; nothing = subprocess.DEVNULL;"
+        " child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'],"
+        " stdin=nothing, stdout=nothing, stderr=nothing); print(child.pid)"
+    )
+    ended = run_process([sys.executable, "-c", program])
+    pid = int(ended.output)
+    try:
+        assert is_running(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    assert 0 <= ended.wall_s < 60
