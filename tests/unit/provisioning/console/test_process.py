@@ -266,3 +266,9 @@ def test_a_child_that_holds_no_output_may_stay() -> None:
     finally:
         os.kill(pid, signal.SIGKILL)
     assert 0 <= ended.wall_s < 60
+
+
+def test_the_tail_of_an_output_is_its_end() -> None:
+    ended = Completed(("cmake",), 1, "".join(f"{number}\n" for number in range(1000)), 0.1)
+    assert ended.tail.splitlines()[-1] == "999"
+    assert "0" not in ended.tail.splitlines()
