@@ -70,7 +70,12 @@ def load_function(reference: str) -> Callable[..., Any]:
 
 def import_file(path: Path) -> ModuleType:
     """Import a file as Python does a script, or a module where it is in a package: siblings of
-    it and of its package are importable."""
+    it and of its package are importable.
+
+    From here on the process writes no bytecode: Python would read it for a file that was changed
+    since, if length and second of the change are the same.
+    """
+    sys.dont_write_bytecode = True
     packages: list[str] = []
     top = path.parent
     while (top / "__init__.py").is_file():
