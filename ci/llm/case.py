@@ -21,7 +21,7 @@ from ci.judging.budget import advise_on_budget
 from ci.judging.figures import measure_pooled
 from ci.judging.gate import References
 from ci.judging.verdict import CaseFigures, ControlResult, name_reasons
-from ci.llm.controls import INPUT_FAULTS, MAKERS, Repeated, judge_control
+from ci.llm.controls import MAKERS, Repeated, judge_control
 from ci.llm.generation import (
     Generated,
     Loop,
@@ -207,31 +207,23 @@ class LlmRun(CaseRun):
     def judge_controls(
         self, interface: Interface, step: Step, forced: Generated, runs: ReferenceRuns
     ) -> list[str]:
-        """Return that the verdict proves nothing, if it accepts what it may not: a wrong choice of
-        tokens, or all that is wrong in what the methods take. One of these alone may be as quiet as
-        the scheme, which is a warning."""
+        """Return that the verdict proves nothing, if it accepts what it may not."""
         subject = Repeated(interface, step, runs.prompt, forced, runs.model, self.subject.eos)
-        results, quiet = [], []
+        results = []
         for kind, make in MAKERS.items():
             rejected, verdict = judge_control(make(subject), runs.model)
             if verdict is None and kind is ControlKind.ENDLESS:
                 told = "no control endless: the right text does not end either"
                 self.evidence.warnings += (told,)
-            elif rejected or kind not in INPUT_FAULTS:
-                finite = verdict.sqnr_db if verdict and math.isfinite(verdict.sqnr_db) else None
-                results.append(ControlResult(kind, rejected, finite))
-            else:
-                quiet.append(kind)
+                continue
+            finite = verdict.sqnr_db if verdict and math.isfinite(verdict.sqnr_db) else None
+            results.append(ControlResult(kind, rejected, finite))
         self.evidence.controls = tuple(results)
-        accepted = [one.kind for one in results if not one.rejected]
-        if accepted or INPUT_FAULTS.keys() <= set(quiet):
-            self.advice.append(f"  fix: {LOUDER}")
-            names = ", ".join(kind.value for kind in (*accepted, *quiet))
-            return [f"the verdict accepts {names}: this case proves nothing"]
-        for kind in quiet:
-            told = f"no control {kind.value}: the noise of the scheme is louder than this fault"
-            self.evidence.warnings += (f"{told}; {LOUDER}",)
-        return []
+        accepted = ", ".join(one.kind.value for one in results if not one.rejected)
+        if not accepted:
+            return []
+        self.advice.append(f"  fix: {LOUDER}")
+        return [f"the verdict accepts {accepted}: this case proves nothing"]
 
 
 def describe_speed(notes: RunNotes) -> str:

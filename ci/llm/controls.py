@@ -13,8 +13,6 @@ from ci.llm.interface import Interface
 from ci.llm.verdict import Reference, Verdict, judge_part
 from ci.report.schema import ControlKind
 
-TRIES = 8  # steps at which a fault may show
-
 
 @dataclass(frozen=True)
 class Repeated:
@@ -32,21 +30,24 @@ class Repeated:
         self,
         spoil: Callable[[Sequence[Array], int], Sequence[Array]] | None = None,
         caches: Callable[[Loop], list[Array]] | None = None,
+        *,
+        in_prefill: bool = True,
     ) -> Iterator[Generated]:
-        """Yield runs with a fault that are wrong at one step, for those that are most decided.
+        """Yield runs with a fault that are wrong at one step, the most decided first.
 
-        ``spoil`` changes what each call takes: prefill takes the text before the step, with or
-        without its last token, which decode takes then; ``caches`` gives those that decode takes.
+        ``spoil`` changes what each call takes: prefill takes the text before the step, without its
+        last token, which decode takes then; with ``in_prefill`` also all of it. ``caches`` gives
+        those that decode takes.
         """
 
         def step(arrays: Sequence[Array]) -> Sequence[Array]:
             return self.step(spoil(arrays, self.interface.layers) if spoil else arrays)
 
         margins = self.reference.margins()[1 : len(self.run.tokens)]
-        order = np.argsort(-margins)[: min(TRIES, int((margins > 1).sum()))]
+        order = np.argsort(-margins)[: int((margins > 1).sum())]
         for last in order + 1:
             fed = self.run.fed[: len(self.prompt) + last]
-            for parts in ([fed[:-1], fed[-1:]], [fed])[: 2 if spoil else 1]:
+            for parts in ([fed[:-1], fed[-1:]], [fed])[: 2 if spoil and in_prefill else 1]:
                 loop = Loop(self.interface, step)
                 for part in parts[:-1]:
                     loop.feed(part)
@@ -106,13 +107,14 @@ def _mask_infinite(one: Repeated) -> Iterator[Generated]:
 
 
 def _position_off(one: Repeated) -> Iterator[Generated]:
-    """Positions that start again in each call. All of them off by the same would change next to
-    nothing: RoPE is relative."""
+    """Decode one position too far, behind a prefill with the right ones. If all of them were off by
+    the same, next to nothing would change: RoPE is relative."""
 
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
-        return [*arrays[:2], arrays[2] - arrays[2].min(), *arrays[3:]]
+        off = np.int32(arrays[0].shape[1] == 1)
+        return [*arrays[:2], arrays[2] + off, *arrays[3:]]
 
-    return one.repeat(spoil)
+    return one.repeat(spoil, in_prefill=False)
 
 
 def _other_prompt(one: Repeated) -> Iterator[Generated]:
@@ -128,15 +130,11 @@ def _prefill_ignored(one: Repeated) -> Iterator[Generated]:
     return one.repeat(caches=lambda loop: loop.interface.empty_caches())
 
 
-Makers = Mapping[ControlKind, Callable[[Repeated], Iterator[Generated]]]
-
-TOKEN_FAULTS: Makers = {
+MAKERS: Mapping[ControlKind, Callable[[Repeated], Iterator[Generated]]] = {
     ControlKind.TOKEN_ZERO: _token_zero,
     ControlKind.TOP_TWO: _top_two,
     ControlKind.PREVIOUS_LOGITS: _previous_logits,
     ControlKind.ENDLESS: _endless,
-}
-INPUT_FAULTS: Makers = {
     ControlKind.CACHES_SHIFTED: _caches_shifted,
     ControlKind.MASK_INVERTED: _mask_inverted,
     ControlKind.MASK_INFINITE: _mask_infinite,
@@ -144,7 +142,6 @@ INPUT_FAULTS: Makers = {
     ControlKind.OTHER_PROMPT: _other_prompt,
     ControlKind.PREFILL_IGNORED: _prefill_ignored,
 }
-MAKERS: Makers = {**TOKEN_FAULTS, **INPUT_FAULTS}
 
 
 def judge_control(runs: Iterable[Generated], reference: Reference) -> tuple[bool, Verdict | None]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import subprocess
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
-from ci.llm import tiny
-from ci.llm.tokenizers import read_tokenizer
+from ci.llm import session, tiny
+from ci.llm.tokenizers import PIECE, read_tokenizer
 from provisioning.errors import ExitCode
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
@@ -57,6 +58,20 @@ def tell_foreign(tell: Test, program: Path, *words: str) -> tuple[str, dict[str,
     return told, report["cases"][0]
 
 
+@pytest.fixture
+def generated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Returns the tokens after the prompt, of each program that is run in our loop."""
+    seen: list[tuple[int, ...]] = []
+    judge = session.judge_program
+
+    def note(spec: Any, foreign: Any, *words: Any) -> Any:
+        seen.append(foreign.tokens)
+        return judge(spec, foreign, *words)
+
+    monkeypatch.setattr(session, "judge_program", note)
+    return seen
+
+
 def test_upstreams_program_tells_its_story(tell: Test) -> None:
     told, case = tell_foreign(tell, UPSTREAMS, "--weights", str(WEIGHTS), "--tokens", "64")
     assert STORY in told
@@ -76,7 +91,7 @@ def test_another_models_tokenizer_is_an_error_with_both_numbers(
 @pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["fp16", "8a8w", "16a8w", "16a4w", "16a4w_block"])
 def test_each_scheme_tells_of_lily_and_rejects_every_control(
-    tell: Test, tmp_path: Path, scheme: str
+    tell: Test, tmp_path: Path, generated: list[tuple[int, ...]], scheme: str
 ) -> None:
     words = ["--model", "stories260k", "--scheme", scheme, "--tokens", "64", "--context", "96"]
     report = tell(*words, "--keep-artifacts", str(tmp_path / "kept"))
@@ -91,22 +106,33 @@ def test_each_scheme_tells_of_lily_and_rejects_every_control(
     told, _ = tell_foreign(tell, program, "--prompt", "Once upon a time", "--tokens", "59")
     assert LILY in told
     if RUNNER:
-        assert tell_in_runner(program, "Once upon a time", tmp_path) in told
+        assert generated == [run_in_runner(program, "Once upon a time", tmp_path)]
 
 
-def tell_in_runner(program: Path, prompt: str, place: Path) -> str:
-    """The text of 64 tokens by upstream's runner, whose tokenizer has a longer header."""
-    data, own = TOKENIZER.read_bytes(), read_tokenizer(TOKENIZER)
-    header = struct.pack("<3i", own.vocabulary, own.bos, own.eos)
-    (place / "tokenizer.bin").write_bytes(header + data)
-    words = {"model_path": program, "tokenizer_path": place / "tokenizer.bin", "prompt": prompt}
-    given = [part for name, value in words.items() for part in (f"--{name}", str(value))]
-    seq_len = ["--seq_len", "64", "--output_path", str(place / "story.txt")]
-    subprocess.run([RUNNER, *given, *seq_len], check=True, capture_output=True, timeout=300)
-    return (place / "story.txt").read_text().replace("\n", "\\n")
+def run_in_runner(program: Path, prompt: str, place: Path) -> tuple[int, ...]:
+    """The tokens after a prompt, of 64 in all, by upstream's runner: each piece of the tokenizer
+    that it takes is the number of its token, so that the text is a list of them."""
+    own = read_tokenizer(TOKENIZER)
+    pieces = [f"<{number}>".encode() for number in range(own.vocabulary)]
+    with (place / "numbers.bin").open("wb") as file:
+        file.write(struct.pack("<4i", own.vocabulary, own.bos, own.eos, max(map(len, pieces))))
+        for piece in pieces:
+            file.write(PIECE.pack(0.0, len(piece)) + piece)
+    ids = own.prompt(prompt)
+    (place / "prompt.bin").write_bytes(struct.pack(f"<{len(ids)}Q", *ids))
+    files = {"tokenizer_path": "numbers.bin", "tokenized_prompt": "prompt.bin"}
+    files["output_path"] = "story.txt"
+    given = [part for name, file in files.items() for part in (f"--{name}", str(place / file))]
+    words = [RUNNER, "--model_path", str(program), *given, "--seq_len", "64"]
+    subprocess.run(words, check=True, capture_output=True, timeout=300)
+    tokens = tuple(map(int, re.findall("<([0-9]+)>", (place / "story.txt").read_text())))
+    assert len(ids) + len(tokens) == 64
+    return tokens
 
 
 @pytest.mark.skipif(not RUNNER, reason="QNN_CI_LLAMA_RUNNER names no runner")
-def test_upstreams_program_tells_the_same_in_upstreams_runner(tell: Test, tmp_path: Path) -> None:
-    told, _ = tell_foreign(tell, UPSTREAMS, "--prompt", "Once", "--tokens", "62")
-    assert tell_in_runner(UPSTREAMS, "Once", tmp_path) in told
+def test_upstreams_program_gives_the_same_tokens_in_upstreams_runner(
+    tell: Test, generated: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    tell_foreign(tell, UPSTREAMS, "--prompt", "Once", "--tokens", "62")
+    assert generated == [run_in_runner(UPSTREAMS, "Once", tmp_path)]

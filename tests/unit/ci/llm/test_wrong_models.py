@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from ci.judging.figures import Array
 from ci.llm import decoder as decoders
-from ci.llm.controls import MAKERS, TRIES, Repeated, judge_control
+from ci.llm.controls import MAKERS, Repeated, judge_control
 from ci.llm.decoder import Decoder, make_decoder
-from ci.llm.generation import Loop, run_decode
+from ci.llm.generation import Loop, Step, run_decode
 from ci.llm.verdict import judge_forced, judge_free
 from ci.report.schema import ControlKind
 from tests.unit.ci.llm.decoders import CONTEXT, Tiny
@@ -95,8 +96,26 @@ def test_each_control_is_rejected(kind: ControlKind, own: Tiny) -> None:
 
 def test_a_control_that_is_right_is_accepted_wherever_it_is_tried(own: Tiny) -> None:
     runs = list(repeated(own).repeat(spoil=lambda arrays, _: arrays))
-    assert len(runs) == 2 * TRIES
+    assert len(runs) == 2 * own.runs.model.decided()[1:].sum()
     assert not judge_control(runs, own.runs.model)[0]
+
+
+def test_the_position_is_one_too_far_in_decode_alone(own: Tiny) -> None:
+    taken: dict[str, list[tuple[int, list[int]]]] = {"right": [], "off": []}
+
+    def note(kind: str) -> Step:
+        def step(arrays: Sequence[Array]) -> Sequence[Array]:
+            taken[kind].append((arrays[0].shape[1], arrays[2].ravel().tolist()))
+            return own.step(make(own))(arrays)
+
+        return step
+
+    one = repeated(own)
+    next(replace(one, step=note("right")).repeat())
+    next(MAKERS[ControlKind.POSITION_OFF](replace(one, step=note("off"))))
+    *prefill, (size, (position,)) = taken["right"]
+    assert prefill
+    assert taken["off"] == [*prefill, (size, [position + 1])]
 
 
 def test_a_fault_is_tried_at_steps_with_a_margin_alone(own: Tiny) -> None:
