@@ -69,7 +69,7 @@ class Loop:
         attends = np.zeros((1, 1, size, one.context), bool)
         attends[..., : self.position] = True
         attends[..., one.context - size :] = np.tril(np.ones((size, size), bool))
-        positions = np.minimum(self.position + np.arange(size), one.context - 1)
+        positions = self.position + np.arange(size)
         return [
             row,
             np.where(attends, 0.0, one.masked).astype(np.float32),

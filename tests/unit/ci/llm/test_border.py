@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace as replace_struct
 from torch.ao.quantization.fx._decomposed import quantized_decomposed_lib  # noqa: F401 - operators
 
 from ci.judging.figures import Array
 from ci.llm.config import DecoderConfig
 from ci.llm.decoder import make_decoder
-from ci.llm.interface import Border, Coding, describe_methods
+from ci.llm.generation import Loop, count_same, run_windows
+from ci.llm.interface import Border, Coding, Interface, describe_methods
 from ci.llm.lowering import (
     RUNS,
     DecoderLowering,
@@ -178,3 +180,128 @@ def test_runs_that_are_cut_short_cannot_be_read(own: Tiny, tmp_path: Path, size:
     (tmp_path / RUNS).write_bytes((tmp_path / RUNS).read_bytes()[:size])
     with pytest.raises(ValueError, match="truncated"):
         read_runs(tmp_path)
+
+
+def test_all_constants_are_those_that_upstreams_runner_asks_for() -> None:
+    assert describe_methods(CONFIG, 12, 1, 2, Border((), (None, Coding(1.0, 0, "uint16")))) == {
+        "get_ar_len": 1,
+        "get_bos_id": 1,
+        "get_eos_id": 2,
+        "get_dim": 8,
+        "get_head_dim": 4,
+        "get_max_batch_size": 1,
+        "get_max_seq_len": 12,
+        "get_max_context_len": 12,
+        "get_n_bos": 1,
+        "get_n_eos": 1,
+        "get_n_kv_heads": 1,
+        "get_n_layers": 1,
+        "get_vocab_size": 9,
+        "get_use_kv_cache": True,
+        "get_kv_io_bit_width": 16,
+    }
+
+
+@pytest.mark.parametrize(
+    ("other", "alike"),
+    [
+        (CACHE, True),
+        (replace_struct(CACHE, scale=0.5 * (1 + 0.09 / 256)), True),
+        (replace_struct(CACHE, scale=0.5 * (1 - 0.09 / 256)), True),
+        (replace_struct(CACHE, scale=0.5 * (1 + 0.11 / 256)), False),
+        (replace_struct(CACHE, scale=0.5 * (1 - 0.11 / 256)), False),
+        (replace_struct(CACHE, zero_point=101), False),
+        (replace_struct(CACHE, dtype="uint16"), False),
+    ],
+)
+def test_codings_are_alike_to_a_tenth_of_a_step(other: Coding, alike: bool) -> None:
+    assert CACHE.is_like(other) is other.is_like(CACHE) is alike
+
+
+# -- the loop of the host --------------------------------------------------------------------------
+
+SMALL = Interface.of(CONFIG, 6, 3, masked=-9.0)
+
+
+def test_an_interface_has_the_sizes_of_its_decoder() -> None:
+    made = Interface.of(CONFIG, 6, 3, masked=-9.0)
+    assert made == Interface(
+        layers=1, kv_heads=1, head_dim=4, vocabulary=9, context=6, prefill=3, masked=-9.0
+    )
+    assert Interface.of(CONFIG, 6, 3).masked == -255.0
+    two = replace_struct(SMALL, layers=2, kv_heads=3, empty=(1.0, 2.0, 3.0, 4.0))
+    caches = two.empty_caches()
+    assert [one.shape for one in caches] == [(1, 3, 4, 6)] * 2 + [(1, 3, 6, 4)] * 2
+    assert [float(one.min()) for one in caches] == [float(one.max()) for one in caches]
+    assert [float(one.max()) for one in caches] == [1, 2, 3, 4]
+    assert [one.dtype for one in caches] == [np.float32] * 4
+    key, value = np.arange(24.0).reshape(1, 1, 4, 6), np.arange(24.0).reshape(1, 1, 6, 4)
+    assert (two.cut_cache(1, key, 2) == key[..., :4]).all()
+    assert (two.cut_cache(2, value, 2) == value[:, :, :4]).all()
+    assert two.cut_cache(1, key, 2).flags.c_contiguous
+
+
+def test_the_loop_gives_masks_positions_and_caches_as_upstreams_runner() -> None:
+    calls: list[list[Array]] = []
+
+    def step(arrays: Sequence[Array]) -> list[Array]:
+        calls.append([one.copy() for one in arrays])
+        size, number = arrays[0].shape[1], len(calls)
+        ids = number * 10 + np.arange(size, dtype=np.float32)
+        logits = np.zeros((1, size, 9), np.float64) + ids[None, :, None]
+        return [logits, np.tile(ids, (1, 1, 4, 1)), np.tile(ids[:, None], (1, 1, 1, 4))]
+
+    loop = Loop(SMALL, step)
+    assert loop.feed([5, 6])[:, 0].tolist() == [10, 11]
+    assert loop.feed([7])[:, 0].tolist() == [20]
+    assert loop.position == 3
+    assert [row[0].tolist() for row in (one[0] for one in calls)] == [[5, 6, 0], [7]]
+    assert [one[2].tolist() for one in calls] == [[[0, 1, 2]], [[2]]]
+    assert [[part.dtype.name for part in one[:3]] for one in calls] == [
+        ["int32", "float32", "int32"]
+    ] * 2
+    assert calls[0][1].tolist() == [
+        [[[-9, -9, -9, 0, -9, -9], [-9, -9, -9, 0, 0, -9], [-9, -9, -9, 0, 0, 0]]]
+    ]
+    assert calls[1][1].tolist() == [[[[0, 0, -9, -9, -9, 0]]]]
+    assert [one[3].shape for one in calls] == [(1, 1, 4, 3), (1, 1, 4, 5)]
+    assert calls[1][3][0, 0, 1].tolist() == [10, 11, 0, 0, 0]
+    assert calls[1][4][0, 0, :, 2].tolist() == [10, 11, 0, 0, 0]
+    loop.feed([1, 2, 3])
+    assert loop.caches[0][0, 0, 3].tolist() == [10, 11, 20, 30, 31, 32]
+    with pytest.raises(ValueError, match="6 and 1 tokens exceed a context of 6"):
+        loop.feed([1])
+    with pytest.raises(ValueError, match="6 and 3 tokens exceed"):
+        Loop(SMALL, step).feed([1, 2, 3, 4, 5, 6, 7])
+
+
+def test_a_loop_goes_on_with_the_caches_that_it_is_given() -> None:
+    caches = [np.ones((1, 1, 4, 6), np.float32), np.ones((1, 1, 6, 4), np.float32)]
+    assert Loop(SMALL, lambda arrays: arrays, caches=caches).caches is caches
+
+
+def test_each_window_of_a_text_is_a_loop_of_its_own() -> None:
+    made: list[Loop] = []
+
+    def start() -> Loop:
+        def step(arrays: Sequence[Array]) -> list[Array]:
+            size = arrays[0].shape[1]
+            logits = np.repeat(arrays[0][..., None], 9, axis=2)
+            return [logits, np.zeros((1, 1, 4, size)), np.zeros((1, 1, size, 4))]
+
+        made.append(Loop(SMALL, step))
+        return made[-1]
+
+    rows = run_windows(start, [[1, 2, 3], [4, 5]])
+    assert rows[:, 0].tolist() == [1, 2, 4]
+    assert [one.position for one in made] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "others", "same"),
+    [([1, 2], [1, 2], 2), ([1, 2], [1], 1), ([1], [1, 2], 1), ([1, 2], [1, 3], 1), ([], [1], 0)],
+)
+def test_texts_are_the_same_up_to_where_they_differ_or_end(
+    tokens: list[int], others: list[int], same: int
+) -> None:
+    assert count_same(tokens, others) == same

@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
+from ci.cases.judged import SessionOptions
+from ci.cases.pipeline import RunSetup
+from ci.cases.policy import read_emulator_policy
+from ci.cases.pool import Ended
+from ci.cases.session import Phases
 from ci.cases.spec import CaseSpec
-from ci.llm.foreign import Declared, Foreign, Shape, find_faults, read_border, read_interface
-from ci.llm.generation import Loop
+from ci.llm import foreign, session, tiny
+from ci.llm.case import LlmRun
+from ci.llm.decoder import make_decoder
+from ci.llm.foreign import (
+    Declared,
+    Foreign,
+    ForeignJob,
+    Shape,
+    UsageWords,
+    find_faults,
+    read_border,
+    read_declared,
+    read_interface,
+)
+from ci.llm.generation import Loop, Step
 from ci.llm.interface import DECODE, PREFILL, Border
 from ci.llm.runtime import code_step
 from ci.llm.session import judge_program
 from ci.llm.verdict import Likeness
 from ci.models.schemes import Scheme
-from ci.report.schema import Status
+from ci.report.schema import Report, Status, Tool
+from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
+from tests.unit.ci.llm.decoders import CONTEXT, PLACE, Tiny, example_inputs
+from tests.unit.ci.llm.decoders import PREFILL as SIZE
 
 SPEC = CaseSpec("m.pte", Scheme.ASIS, "SM8750")
 # As upstream's stories260k_hybrid_llama_qnn.pte has them, with one layer.
@@ -168,3 +193,332 @@ def test_a_program_is_judged_by_its_share_of_right_tokens(
     assert result.case.status is status
     assert "10.0 tokens/s of the emulator" in result.noted
     assert bool(result.case.warnings) is (agreement is None)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logits", "fault"),
+    [
+        ((7,) * 4, LOGITS[:4], ""),
+        ((7,) * 5, LOGITS[:5], "every token is 7"),
+        ((0,), LOGITS[:1], ""),
+        ((0, 1), LOGITS[:2] * [[1], [0]], "all logits of a step are the same"),
+        ((0, 0), LOGITS[:1].repeat(2, axis=0), "the logits are the same at every step"),
+    ],
+)
+def test_few_tokens_prove_little(tokens: Any, logits: Any, fault: str) -> None:
+    found = find_faults(tokens, logits)
+    assert [one.partition(" (")[0] for one in found] == [fault] * bool(fault)
+
+
+# -- the tiny decoder as a program of others ------------------------------------------------------
+
+
+def make_job(**changes: Any) -> ForeignJob:
+    job = ForeignJob(
+        Path("m.pte"), PLACE / "tokenizer.bin", tiny.PROMPTS[0], 40, PLACE / "weights.bin"
+    )
+    return replace(job, **changes)
+
+
+@pytest.fixture
+def right(own: Tiny) -> Step:
+    return own.step(make_decoder(own.config, own.weights, CONTEXT))
+
+
+def test_a_right_program_gives_the_text_of_its_weights(own: Tiny, right: Step) -> None:
+    tokens = own.runs.model.run.tokens
+    made = make_job().generate(own.interface, own.tokenizer, right)
+    assert made.tokens == tokens
+    assert made.alone == tokens[:5]
+    assert (made.same, made.step_s, made.faults) == (len(tokens), 0.0, ())
+    assert made.likeness is not None
+    assert made.likeness.agreement == 1
+    assert made.likeness.divergence == pytest.approx(0, abs=1e-6)
+    assert make_job(tokens=3).generate(own.interface, own.tokenizer, right).tokens == tokens[:3]
+    unknown = make_job(weights=None).generate(own.interface, own.tokenizer, right)
+    assert (unknown.tokens, unknown.alone) == (made.tokens, made.alone)
+    assert (unknown.same, unknown.likeness, unknown.faults) == (None, None, ())
+
+
+@pytest.mark.parametrize("weights", [None, PLACE / "weights.bin"])
+def test_decode_that_differs_from_prefill_is_a_fault(
+    weights: Path | None, own: Tiny, right: Step
+) -> None:
+    last = len(own.runs.prompt) - 1
+
+    def wrong(arrays: Any) -> Any:
+        logits, *caches = right(arrays)
+        first = arrays[0].shape[1] == 1 and arrays[2][0, 0] == last
+        return [-logits if first else logits, *caches]
+
+    made = make_job(weights=weights).generate(own.interface, own.tokenizer, wrong)
+    tokens = own.runs.model.run.tokens
+    assert made.tokens == tokens
+    assert made.alone[0] != tokens[0]
+    assert made.faults == (f"decode alone gives {made.alone}, after prefill {tokens[:5]}",)
+
+
+def test_another_program_is_compared_for_its_own_text(own: Tiny, right: Step) -> None:
+    """It leaves the float32 text at the fourth token, and is right for what it says itself."""
+    place = len(own.runs.prompt) + 2
+    better = own.runs.model.run.logits[3].argsort()[-2]
+
+    def other(arrays: Any) -> Any:
+        logits, *caches = right(arrays)
+        if arrays[0].shape[1] == 1 and arrays[2][0, 0] == place:
+            logits[0, 0, better] = logits.max() + 1
+        return [logits, *caches]
+
+    made = make_job().generate(own.interface, own.tokenizer, other)
+    assert (made.same, made.tokens[3]) == (3, better)
+    assert made.likeness is not None
+    assert made.likeness.agreement == pytest.approx(1 - 1 / len(made.tokens))
+    assert made.likeness.divergence > 0
+
+
+def endless(step: Step) -> Step:
+    def run(arrays: Any) -> Any:
+        logits, *caches = step(arrays)
+        logits[..., 2] = -99
+        return [logits, *caches]
+
+    return run
+
+
+def test_a_text_is_as_long_as_the_context_has_room_for(own: Tiny, right: Step) -> None:
+    def generate(length: int) -> Foreign:
+        tokenizer = replace(own.tokenizer, encode=lambda _: [5] * (length - 1))
+        job = make_job(tokens=1000, weights=None)
+        return job.generate(own.interface, tokenizer, endless(right))
+
+    assert len(generate(10).tokens) == CONTEXT - 10 - SIZE
+    assert len(generate(CONTEXT - SIZE - 1).tokens) == 1
+    with pytest.raises(UsageError, match="a prompt of 56 tokens does not fit a context of 64"):
+        generate(CONTEXT - SIZE)
+
+
+def test_the_decoder_of_the_weights_has_the_sizes_of_the_program(own: Tiny) -> None:
+    made = make_job().load(own.interface)
+    assert set(made) == {1, SIZE}
+    for count, decoder in made.items():
+        assert decoder(*example_inputs(own.config, CONTEXT, count))[0].shape == (1, count, 57)
+    for name in ("layers", "kv_heads", "head_dim", "vocabulary"):
+        number = getattr(own.interface, name)
+        other = structs.replace(own.interface, **{name: number + 1})
+        with pytest.raises(UsageError, match=r"weights\.bin are not the weights of m\.pte") as it:
+            make_job().load(other)
+        assert it.value.why == f"its {name} is {number}, that of the program is {number + 1}"
+
+
+class Coded:
+    """A program whose masks and logits are integers: of another width in each method."""
+
+    right: Any = None
+
+    def __init__(self, path: Path) -> None:
+        assert path == Path("m.pte")
+
+    def call(self, arrays: Any) -> Any:
+        tokens, mask, *others = arrays
+        assert mask.dtype == {1: np.uint16, SIZE: np.uint8}[tokens.shape[1]]
+        open_ = mask == np.iinfo(mask.dtype).max
+        plain = np.where(open_, 0, -255).astype(np.float32)
+        logits, *caches = self.right([tokens, plain, *others])
+        return [np.rint(logits / 0.001 + 30_000).astype(np.uint16), *caches]
+
+    def finish(self) -> float:
+        return 0.25
+
+
+def declare(own: Tiny, **constants: Any) -> Declared:
+    """The tiny decoder, as Coded takes and gives its tensors."""
+
+    def list_taken(count: int, mask: str) -> tuple[Shape, ...]:
+        left = CONTEXT - count
+        key, value = (1, 2, 8, left), (1, 2, left, 8)
+        caches = [Shape("float32", one) for one in [key] * 2 + [value] * 2]
+        ids = Shape("int32", (1, count))
+        return (ids, Shape(mask, (1, 1, count, CONTEXT)), ids, *caches)
+
+    given = {
+        name: (Shape("uint16", (1, n, 57)), *[Shape("float32", ())] * 4)
+        for name, n in ((PREFILL, SIZE), (DECODE, 1))
+    }
+    told = {"get_logits_scale": 0.001, "get_logits_zero_point": 30_000, "get_eos_id": 2}
+    taken = {PREFILL: list_taken(SIZE, "uint8"), DECODE: list_taken(1, "uint16")}
+    assert own.interface.layers == 2
+    return Declared({**told, "get_bos_id": 1, **constants}, taken, given)
+
+
+def test_a_program_runs_by_what_it_declares(
+    own: Tiny, right: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Coded, "right", staticmethod(right))
+    monkeypatch.setattr(foreign, "StaticProgram", Coded)
+    monkeypatch.setattr(foreign, "read_declared", lambda path: {Path("m.pte"): declare(own)}[path])
+    answer = make_job()()
+    assert not isinstance(answer, UsageWords)
+    made, text = answer
+    assert text == "Ben has a blue boat. The boat sails far."
+    assert (made.tokens, made.step_s) == (own.runs.model.run.tokens, 0.25)
+    assert (made.same, made.faults) == (len(made.tokens), ())
+    for constant, name in (("get_bos_id", "bos"), ("get_eos_id", "eos"), ("get_vocab_size", "")):
+        other = declare(own, **{constant: 9})
+        monkeypatch.setattr(foreign, "read_declared", lambda _, other=other: other)
+        refused = make_job()()
+        assert isinstance(refused, UsageWords)
+        assert f"its {name} is" in refused.why or "contradicts" in refused.what
+        assert refused.fix
+
+
+class Meta:
+    """What a method of ExecuTorch says of itself."""
+
+    def __init__(self, inputs: Any, outputs: Any) -> None:
+        self.inputs, self.outputs = inputs, outputs
+
+    def num_inputs(self) -> int:
+        return len(self.inputs)
+
+    def num_outputs(self) -> int:
+        return len(self.outputs)
+
+    def input_tensor_meta(self, number: int) -> Any:
+        return self.make(*self.inputs[number])
+
+    def output_tensor_meta(self, number: int) -> Any:
+        return self.make(*self.outputs[number])
+
+    @staticmethod
+    def make(dtype: int, sizes: Any) -> Any:
+        return SimpleNamespace(dtype=lambda: dtype, sizes=lambda: sizes)
+
+
+def test_what_a_program_declares_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ci.executorch import internals
+
+    metas = {
+        DECODE: Meta([(3, [1, 1]), (6, [1, 4])], [(27, [1, 1, 9]), (0, [2]), (15, [3])]),
+        "get_eos_id": Meta([], [(4, [])]),
+        "get_eos_ids": Meta([], [(4, []), (4, [])]),
+    }
+    results = {"get_eos_id": [2], "get_eos_ids": [2, 3]}
+
+    def load_method(name: str) -> Any:
+        return lambda given: results[name] if given == [] else None
+
+    program = SimpleNamespace(
+        num_methods=lambda: 3,
+        get_method_name=[*metas].__getitem__,
+        method_meta=metas.__getitem__,
+        load_method=load_method,
+    )
+    opened = SimpleNamespace(_load_program={"m.pte": program}.__getitem__)
+    monkeypatch.setattr(internals, "pybindings", opened, raising=False)
+    declared = read_declared(Path("m.pte"))
+    assert declared.constants == {"get_eos_id": 2, "get_eos_ids": (2, 3)}
+    assert declared.inputs == {DECODE: (Shape("int32", (1, 1)), Shape("float32", (1, 4)))}
+    kinds = (Shape("uint16", (1, 1, 9)), Shape("uint8", (2,)), Shape("type 15", (3,)))
+    assert declared.outputs == {DECODE: kinds}
+
+
+# -- sessions -------------------------------------------------------------------------------------
+
+TOOL = Tool(name="QNN", version="2.49")
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a session is given, with a pool that is known by the environment of its processes."""
+    monkeypatch.setattr(session, "describe_toolchain", lambda _: iter([TOOL]))
+    monkeypatch.setattr(
+        session, "name_toolchain", lambda parts, _: tuple(one.name for one in parts)
+    )
+    pool = SimpleNamespace(variables=None, calls=[])
+
+    def open_pool(variables: Any) -> Any:
+        pool.variables = variables
+        return pool
+
+    return {
+        "environment": SimpleNamespace(apply=lambda base: {"ours": "1", "path": base["PATH"]}),
+        "phases": Phases(Progress()),
+        "scratch": SimpleNamespace(open=open_pool, scratch=tmp_path, pool=pool),
+    }
+
+
+def run_foreign(given: dict[str, Any], ended: Ended, **known: Any) -> Report:
+    pool = given["scratch"].pool
+
+    def run(job: Any, log: Path, timeout_s: float) -> Ended:
+        pool.calls.append((job, log.name, timeout_s))
+        return ended
+
+    pool.run = run
+    spec = CaseSpec("m.pte", Scheme.ASIS, "SM8750")
+    policy = read_emulator_policy(lane="llm")
+    options = SessionOptions(policy=policy, timeout_s=9.0)
+    job: Any = "job"
+    made = session.run_program(spec, job, options, **given)
+    assert pool.calls == [("job", "run.log", 9.0)]
+    assert pool.variables == {"ours": "1", "path": os.environ["PATH"]}
+    return made
+
+
+def test_a_program_of_others_has_a_report(given: dict[str, Any]) -> None:
+    made = Foreign((1, 2), (1,), 0.1, 2, Likeness(0.99, 0.1))
+    report = run_foreign(given, Ended((made, "a story"), "", ""))
+    (case,) = report.cases
+    assert (report.session, case.status, case.equal) == ("test_llm", Status.PASSED, 0.99)
+    assert case.runner == "python"
+    assert report.toolchain[0] == TOOL
+    assert [one.name for one in report.summary.phases] == ["cases"]
+    assert report.remarks[0].startswith(f"{case.name}: 'a story' (2 tokens; the first 2 as float32")
+    poor = replace(made, likeness=Likeness(0.1, 3.0))
+    given["scratch"].pool.calls.clear()
+    (case,) = run_foreign(given, Ended((poor, "a story"), "", "")).cases
+    assert case.status is Status.FAILED
+    assert case.reason.startswith("10% of its tokens are the float32 model's")
+
+
+def test_a_program_that_dies_is_a_case_that_failed(given: dict[str, Any]) -> None:
+    report = run_foreign(given, Ended(None, "was killed by SIGSEGV", "the last words"))
+    (case,) = report.cases
+    assert (case.status, case.reason) == (Status.FAILED, "run: was killed by SIGSEGV")
+    assert (case.log_tail, case.runner, report.session) == ("the last words", "python", "test_llm")
+
+
+def test_what_does_not_belong_together_is_an_error_of_the_call(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        run_foreign(given, Ended(UsageWords("no program", "because", "another"), "", ""))
+    error = caught.value
+    assert (error.what, error.why, error.fix) == ("no program", "because", "another")
+
+
+def test_a_session_of_weights_has_a_case_for_each_scheme(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: dict[str, Any] = {}
+
+    class Recorded:
+        def __init__(self, **fields: Any) -> None:
+            made.update(fields)
+
+        def run(self, *words: Any) -> Any:
+            return words
+
+    monkeypatch.setattr(session, "Session", Recorded)
+    subject: Any = "subject"
+    show: Any = "show"
+    specs, options = [SPEC], SessionOptions(policy=read_emulator_policy(lane="llm"), timeout_s=9.0)
+    ran: Any = session.run_specs(specs, subject, show, options, **given)
+    assert ran == (given["scratch"].pool, tmp_path, given["phases"])
+    assert given["scratch"].pool.variables == {"ours": "1", "path": os.environ["PATH"]}
+    engine, runner, make_run = (made.pop(name) for name in ("engine", "runner", "make_run"))
+    assert (engine.toolchain, engine.subject) == (("QNN",), "subject")
+    assert (runner.name, runner.pool) == ("python", given["scratch"].pool)
+    assert made == {"name": "test_llm", "specs": specs, "parts": (TOOL,), "options": options}
+    setup = RunSetup(options=options, engine=engine, runner=runner, pool=ran[0], work=tmp_path)
+    run = make_run(SPEC, setup)
+    assert isinstance(run, LlmRun)
+    assert (run.spec, run.setup, run.subject, run.show) == (SPEC, setup, "subject", "show")

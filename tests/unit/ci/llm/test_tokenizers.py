@@ -52,6 +52,8 @@ def test_characters_without_a_piece_are_bytes(tmp_path: Path) -> None:
     assert tokenizer.decode([1, *ids, 2]) == "aë\n"
     with pytest.raises(UsageError, match="<0x7A>"):
         tokenizer.encode("z")
+    assert tokenizer.decode([-1, 7, len(PAIRS) - 1, len(PAIRS)]) == "\ufffdaabc\ufffd"
+    assert tokenizer.decode([0]) == "<unk>"
 
 
 def test_tiny_has_the_tokenizer_of_its_script(tmp_path: Path) -> None:
@@ -73,7 +75,49 @@ def test_a_tokenizer_of_hugging_face(tmp_path: Path) -> None:
     assert plain.prompt("b a") == (0, 3, 2)
     named = {"bos_token": {"content": "a"}, "eos_token": "b"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
-    assert read_tokenizer(tmp_path / "tokenizer.json").bos == 2
+    other = read_tokenizer(tmp_path / "tokenizer.json")
+    assert (other.bos, other.eos) == (2, 3)
+    assert other.decode((3, 2)) == "b a"
+    named = {"bos_token": {"content": "gone"}, "eos_token": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    other = read_tokenizer(tmp_path / "tokenizer.json")
+    assert (other.bos, other.eos) == (-1, 1)
+    assert other.prompt("a") == (2,)
+
+
+def test_special_tokens_of_hugging_face_are_neither_added_nor_shown(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"<|begin_of_text|>": 0, "<|end_of_text|>": 1, "a": 2, "[UNK]": 3}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    made.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>"])
+    ends = [("<|begin_of_text|>", 0)]
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<|begin_of_text|> $A", special_tokens=ends
+    )
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
+    assert (tokenizer.bos, tokenizer.eos) == (0, 1)
+    assert list(tokenizer.encode("a")) == [2]
+    assert tokenizer.decode((0, 2, 1)) == "a"
+
+
+def test_a_tokenizer_of_sentencepiece(tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    with (tmp_path / "tokenizer.model").open("wb") as stream:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["a b ab abc cab b c a"] * 5),
+            model_writer=stream,
+            vocab_size=12,
+            hard_vocab_limit=False,
+            minloglevel=9,
+        )
+    tokenizer = read_tokenizer(tmp_path / "tokenizer.model")
+    assert (tokenizer.kind, tokenizer.bos, tokenizer.eos) == ("sentencepiece", 1, 2)
+    own = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    assert tokenizer.vocabulary == own.vocab_size() > 3
+    ids = tokenizer.prompt("ab c")
+    assert ids == (1, *own.encode("ab c"))
+    assert tokenizer.decode(ids[1:]) == "ab c"
 
 
 def test_a_tokenizer_of_tiktoken(tmp_path: Path) -> None:
@@ -85,6 +129,8 @@ def test_a_tokenizer_of_tiktoken(tmp_path: Path) -> None:
     assert (tokenizer.kind, tokenizer.vocabulary, tokenizer.bos) == ("tiktoken", 257 + 256, 257)
     assert tokenizer.prompt("ab") == (257, 256)
     assert tokenizer.decode([97, 98]) == "ab"
+    assert tokenizer.encode("ab<|end_of_text|>")[0] == 256
+    assert tokenizer.eos == 258
 
 
 @pytest.mark.parametrize("name", ["gone.bin", "t.txt", "broken.bin", "broken.json", "broken.model"])
