@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +13,39 @@ import numpy as np
 import pytest
 
 from ci.cases.engine import Sets
-from ci.device.bundle import BUNDLE, FILES, Bundle, BundleFile, Target, read_bundle
+from ci.device import bundle as bundles
+from ci.device.bundle import (
+    BUNDLE,
+    FILES,
+    Bundle,
+    BundleFile,
+    Found,
+    Target,
+    close_over,
+    copy_licences,
+    describe,
+    find_skel,
+    find_target,
+    index_libraries,
+    is_alike,
+    is_ours,
+    list_parts,
+    read_bundle,
+    require_fit,
+    stage,
+)
 from ci.device.by_hand import INPUT_LIST, PROGRAM, RUN_CASES, write_by_hand
 from ci.device.runner import DeviceProgram
 from ci.models.lowering_options import ONE_RUN
+from ci.signing.record import RECORD_NAME, STATEMENT_NAME
+from provisioning.console.progress import Progress
+from provisioning.doctor.checks.registry import Finding, Severity
+from provisioning.doctor.examine import Verdict
+from provisioning.doctor.facts import STAGING
+from provisioning.elf.facts import AndroidNote, Defect, ElfError, ElfFacts
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file, write_json
+from tests.stand_ins.lowered import make_program
 
 
 @pytest.fixture
@@ -121,3 +149,359 @@ def test_a_start_that_gives_other_bytes_is_a_fault_of_the_case() -> None:
     signs = start(negative, [[np.float32([-0.0])]])
     signs.run([])
     assert signs.unequal == [2]  # bytes, not values
+
+
+# -- staging; an ELF file is its facts as JSON here ------------------------------------------------
+
+X86, ARM, HEXAGON = 62, 183, 164
+QNN = "v2.49.40.260810104044"
+SKEL75, STUB75 = "libQnnHtpV75Skel.so", "libQnnHtpV75Stub.so"
+
+
+def write_elf(path: Path, machine: int = X86, *needed: str, **facts: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"machine": machine, "needed": needed, **facts}), encoding="utf-8")
+    return path
+
+
+def read_facts(path: Path) -> ElfFacts:
+    try:
+        held = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ElfError(path, Defect.NOT_ELF) from error
+    note = AndroidNote(30, "r26c", "1") if held.get("android") else None
+    return ElfFacts(
+        path,
+        1,
+        64,
+        True,
+        held["machine"],
+        3,
+        0,
+        needed=tuple(held["needed"]),
+        runpath=tuple(held.get("runpath", ())),
+        android=note,
+        interpreter=held.get("interpreter"),
+    )
+
+
+@pytest.fixture
+def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Path]]:
+    """What the doctor was asked for: profile, SoC and directory. It finds nothing wrong."""
+    asked: list[tuple[str, str, Path]] = []
+
+    def examine(request: Any, progress: Any) -> Verdict:
+        del progress
+        asked.append((request.profile, request.soc, request.roots[STAGING]))
+        return Verdict(request.profile, ())
+
+    monkeypatch.setattr(bundles, "read_elf", read_facts)
+    monkeypatch.setattr(bundles, "examine_request", examine)
+    return asked
+
+
+def make_runtime(place: Path, *versions: int, **android: Any) -> Path:
+    """Libraries of a device: stubs and skels of these versions."""
+    for name in ("libQnnHtp.so", "libQnnSystem.so", "libQnnLpai.so", "libQnnLpaiStub.so"):
+        write_elf(place / name, ARM, "libc.so", **android)
+    for version in versions:
+        write_elf(place / f"libQnnHtpV{version}Stub.so", ARM, "libcdsprpc.so", **android)
+        write_elf(place / f"dsp/unsigned/libQnnHtpV{version}Skel.so", HEXAGON)
+    return place
+
+
+ANDROID = {"android": True}
+
+
+def list_names(place: Path) -> set[str]:
+    return {one.name for one in place.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("system", "target", "profile"),
+    [(ANDROID, Target.ANDROID, "android"), ({}, Target.LINUX, "linux")],
+)
+def test_a_device_gets_stub_and_skel_of_each_of_its_socs(
+    tmp_path: Path, staged: Any, system: Any, target: Target, profile: str
+) -> None:
+    runner = write_elf(tmp_path / "bin/runner", ARM, "libQnnSystem.so", "libm.so", **system)
+    runtime = make_runtime(tmp_path / "sdk", 73, 75, 79, **system)
+    (runtime / "LICENSE.pdf").write_text("terms")
+    out = tmp_path / "out"
+    bundle = stage(["sm8650", "SM8550", "SM8650"], runner, [runtime], out, progress=Progress())
+    wanted = {"runner", "libQnnHtp.so", "libQnnSystem.so", SKEL75, STUB75}
+    wanted |= {"libQnnHtpV73Stub.so", "libQnnHtpV73Skel.so"}
+    assert {one.name for one in bundle.files} == list_names(out / FILES) == wanted
+    assert (bundle.target, bundle.socs, bundle.runner) == (target, ("SM8650", "SM8550"), "runner")
+    assert [one[:2] for one in staged] == [(profile, "SM8650"), (profile, "SM8550")]
+    assert all(place.name == FILES for _, _, place in staged)
+    assert {oct((out / FILES / name).stat().st_mode & 0o777) for name in wanted} == {"0o755"}
+    assert list_names(out / "licences") == {"LICENSE.pdf"}
+    assert read_bundle(out) == bundle
+    assert (out / "by-hand.md").is_file()
+    assert list_names(out) <= {BUNDLE, FILES, "licences", "by-hand.md", "sbom.cdx.json"}
+
+
+def test_an_emulators_bundle_is_not_for_the_doctor(tmp_path: Path, staged: Any) -> None:
+    runner = write_elf(tmp_path / "runner", X86, runpath=[str(tmp_path / "near"), "/no/where"])
+    for name in ("libQnnHtp.so", "libQnnSystem.so", "libQnnHtpPrepare.so"):
+        write_elf(tmp_path / "near" / name)
+    bundle = stage(["SM8650"], runner, [], tmp_path / "out", progress=Progress())
+    names = ["libQnnHtp.so", "libQnnHtpPrepare.so", "libQnnSystem.so", "runner"]
+    assert [one.name for one in bundle.files] == names
+    assert (bundle.target, staged) == (Target.EMULATOR, [])
+
+
+def test_programs_signed_libraries_and_evidence_come_along(
+    tmp_path: Path, staged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = write_elf(tmp_path / "runner", ARM, **ANDROID)
+    runtime = make_runtime(tmp_path / "sdk", 75, **ANDROID)
+    artifact = tmp_path / "kept/mlp-8a8w-SM8650/artifact"
+    (artifact / "inputs").mkdir(parents=True)
+    record = {"compiled": {"program": "model.pte", "sets": 1, "inputs": [{}]}}
+    (artifact / "artifact.json").write_bytes(msgspec.json.encode(record))
+    (artifact / "inputs/0_0.raw").write_bytes(b"x")
+    program = tmp_path / "mine.pte"
+    for path in (artifact / "model.pte", program):
+        path.write_bytes(make_program())
+    skel = write_elf(tmp_path / "signed/libQnnLpaiSkel.so", HEXAGON)
+    for name in (RECORD_NAME, STATEMENT_NAME):
+        (tmp_path / "signed" / name).write_text(name)
+    statement = tmp_path / "proof.intoto.json"
+    statement.write_text("a pass")
+    asked = []
+
+    def find(programs: Any, folder: Path) -> dict[Path, Path]:
+        asked.append(([*programs], folder))
+        return {program: statement}
+
+    monkeypatch.setattr(bundles, "find_evidence", find)
+    monkeypatch.setattr(bundles, "list_signed", lambda folder: {skel.name: folder / skel.name})
+    out = tmp_path / "out"
+    bundle = stage(
+        ["SM8650"],
+        runner,
+        [runtime],
+        out,
+        programs=[program],
+        cases=tmp_path / "kept",
+        evidence=tmp_path / "evidence",
+        signed=tmp_path / "signed",
+        progress=Progress(),
+    )
+    assert asked == [([program, artifact / "model.pte"], tmp_path / "evidence")]
+    names = {one.name for one in bundle.files}
+    assert names >= {"mine.pte", "libQnnLpai.so", "libQnnLpaiStub.so", "libQnnLpaiSkel.so"}
+    assert (out / "evidence" / statement.name).read_text() == "a pass"
+    assert list_names(out / "signing") == {RECORD_NAME, STATEMENT_NAME}
+    assert (out / "cases/mlp-8a8w-SM8650/program.pte").read_bytes() == program.read_bytes()
+    assert staged
+    with pytest.raises(UnfitError, match=r"model\.pte does not load on SM8750: ") as caught:
+        stage(
+            ["SM8750"],
+            runner,
+            [make_runtime(tmp_path / "sdk", 79, **ANDROID)],
+            out,
+            cases=tmp_path / "kept",
+            progress=Progress(),
+        )
+    assert caught.value.why
+    assert f"compat {artifact / 'model.pte'} --soc SM8750" in caught.value.fix
+
+
+def make_finding(identity: str, severity: Severity, where: str) -> Finding:
+    return Finding(identity, "subject", "what", where, "why", "fix", severity)
+
+
+@pytest.mark.parametrize(
+    ("identity", "severity", "here", "refused"),
+    [
+        ("QNN301", Severity.ERROR, True, True),
+        ("QNN317", Severity.WARNING, True, True),
+        ("QNN318", Severity.WARNING, True, False),
+        ("QNN301", Severity.ERROR, False, False),
+        ("QNN317", Severity.WARNING, False, False),
+    ],
+)
+def test_what_the_doctor_finds_in_the_staged_files_is_an_error(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    identity: str,
+    severity: Severity,
+    here: bool,
+    refused: bool,
+) -> None:
+    place = f"{tmp_path}/libQnnHtp.so" if here else "/elsewhere"
+    found = (
+        make_finding("QNN000", Severity.WARNING, str(tmp_path)),
+        make_finding(identity, severity, place),
+    )
+    monkeypatch.setattr(bundles, "examine_request", lambda *_: Verdict("linux", found))
+    if not refused:
+        require_fit(Target.LINUX, "SM8650", tmp_path, Progress())
+        return
+    with pytest.raises(UnfitError) as caught:
+        require_fit(Target.LINUX, "SM8650", tmp_path, Progress())
+    error = caught.value
+    assert (error.what, error.why, error.fix) == (f"{identity}: what", "why", "fix")
+
+
+def make_facts(machine: int, **facts: Any) -> ElfFacts:
+    return ElfFacts(Path("runner"), 1, 64, True, machine, 3, 0, **facts)
+
+
+NOTE = AndroidNote(30, "r26c", "1")
+
+
+@pytest.mark.parametrize(
+    ("facts", "target"),
+    [
+        (make_facts(X86), Target.EMULATOR),
+        (make_facts(X86, android=NOTE), Target.EMULATOR),
+        (make_facts(ARM, android=NOTE), Target.ANDROID),
+        (make_facts(ARM, interpreter="/system/bin/linker64"), Target.ANDROID),
+        (make_facts(ARM, interpreter="/lib/ld-linux-aarch64.so.1"), Target.LINUX),
+        (make_facts(ARM), Target.LINUX),
+    ],
+)
+def test_the_system_of_a_runner(facts: ElfFacts, target: Target) -> None:
+    assert find_target(facts) is target
+
+
+def test_a_runner_for_another_machine_is_refused() -> None:
+    with pytest.raises(UnfitError, match="runner is for hexagon"):
+        find_target(make_facts(HEXAGON))
+
+
+def test_a_library_is_for_the_runners_machine_and_system() -> None:
+    linker = make_facts(ARM, interpreter="/system/bin/linker64")
+    for like, alike, other in (
+        (make_facts(X86), make_facts(X86, android=NOTE), make_facts(ARM)),
+        (linker, make_facts(ARM, android=NOTE), make_facts(ARM)),
+        (make_facts(ARM, android=NOTE), make_facts(ARM, android=NOTE), make_facts(X86)),
+        (make_facts(ARM), make_facts(ARM), make_facts(ARM, android=NOTE)),
+        (make_facts(ARM), make_facts(ARM), make_facts(HEXAGON)),
+    ):
+        assert is_alike(alike, like)
+        assert not is_alike(other, like)
+
+
+def test_libraries_near_the_runner_come_first_then_runtimes_in_their_order(
+    tmp_path: Path, staged: Any
+) -> None:
+    del staged
+    for place in ("near", "one/deep", "two"):
+        write_elf(tmp_path / place / "liba.so.1", X86)
+    write_elf(tmp_path / "near/deep/libb.so", X86)  # not directly in it
+    write_elf(tmp_path / "two/libb.so", X86)
+    write_elf(tmp_path / "one/libc.so", ARM)
+    write_elf(tmp_path / "two/libc.so", X86)
+    write_elf(tmp_path / "two/program", X86)
+    (tmp_path / "one/libd.so").write_text("no ELF file")
+    places = [tmp_path / one for one in ("one", "two")]
+    near = [tmp_path / "gone", tmp_path / "near"]
+    known = index_libraries(near, places, make_facts(X86), Progress())
+    assert {name: str(one.path.relative_to(tmp_path)) for name, one in known.items()} == {
+        "liba.so.1": "near/liba.so.1",
+        "libb.so": "two/libb.so",
+        "libc.so": "two/libc.so",
+    }
+    known = index_libraries([], places, make_facts(X86), Progress())
+    assert known["liba.so.1"].path == tmp_path / "one/deep/liba.so.1"
+
+
+def test_everything_that_is_needed_is_closed_over() -> None:
+    def make(name: str, *needed: str) -> Found:
+        return Found(Path("/at") / name, make_facts(ARM, needed=needed))
+
+    known = {
+        "libQnnHtp.so": make("libQnnHtp.so", "liba.so", "libc.so"),
+        "liba.so": make("liba.so", "libb.so", "liba.so"),
+        "libb.so": make("libb.so"),
+        "libother.so": make("libother.so"),
+    }
+    closed = close_over(["libQnnHtp.so"], make("runner", "libb.so", "libm.so"), known)
+    assert closed == {one: Path("/at") / one for one in ("libQnnHtp.so", "liba.so", "libb.so")}
+    for wanted, runner in (
+        (["libgone.so"], make("runner")),
+        ([], make("runner", "libQnnGone.so")),
+        (["libx.so"], make("runner")),
+    ):
+        more = {**known, "libx.so": make("libx.so", "libexecutorch_gone.so")}
+        with pytest.raises(UnfitError, match=r"one\.so is missing") as caught:
+            close_over(wanted, runner, more)
+        assert "--runtime" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("libQnnHtp.so", True),
+        ("libqnn_executorch_backend.so", True),
+        ("libexecutorch.so", True),
+        ("libc++_shared.so", True),
+        ("libc.so", False),
+        ("libcdsprpc.so", False),
+        ("my_libQnn.so", False),
+    ],
+)
+def test_what_no_system_provides(name: str, ours: bool) -> None:
+    assert is_ours(name) is ours
+
+
+def test_a_missing_skel_is_named_and_of_several_the_first_in_order_counts(tmp_path: Path) -> None:
+    with pytest.raises(UnfitError, match=rf"{SKEL75} is missing"):
+        find_skel(SKEL75, [tmp_path])
+    for place in ("b/unsigned", "a/unsigned", "0/signed"):
+        write_elf(tmp_path / place / SKEL75, HEXAGON)
+    assert find_skel(SKEL75, [tmp_path / "b", tmp_path]) == tmp_path / "a/unsigned" / SKEL75
+
+
+def test_the_record_has_every_file_with_its_build(tmp_path: Path, staged: Any) -> None:
+    del staged
+    write_elf(tmp_path / "libQnnHtp.so", ARM, "libb.so", build=f"a {QNN} b")
+    write_elf(tmp_path / "runner", ARM, "libQnnHtp.so", build=f"a {QNN} b")
+    (tmp_path / "m.pte").write_bytes(b"the program")
+    bundle = describe(Target.LINUX, ("SM8650",), "runner", tmp_path)
+    assert (bundle.target, bundle.socs, bundle.runner) == (Target.LINUX, ("SM8650",), "runner")
+    assert bundle.qnn == QNN
+    assert [(one.name, one.qnn) for one in bundle.files] == [
+        ("libQnnHtp.so", QNN),
+        ("m.pte", ""),
+        ("runner", ""),
+    ]
+    for one in bundle.files:
+        path = tmp_path / one.name
+        assert (one.sha256, one.size_bytes) == (hash_file(path), path.stat().st_size)
+    parts = list_parts(bundle, tmp_path)
+    assert [(one.name, one.version, one.needs) for one in parts] == [
+        ("libQnnHtp.so", QNN, ("libb.so",)),
+        ("m.pte", "", ()),
+        ("runner", "", ("libQnnHtp.so",)),
+    ]
+    assert [one.sha256 for one in parts] == [one.sha256 for one in bundle.files]
+    (tmp_path / "libQnnHtp.so").unlink()
+    assert describe(Target.LINUX, (), "runner", tmp_path).qnn == ""
+
+
+def test_licences_are_those_beside_the_libraries(tmp_path: Path) -> None:
+    for name in (
+        "LICENSE",
+        "LICENCE.txt",
+        "QNN_LICENSE.pdf",
+        "NOTICE",
+        "README",
+        "LICENSES/NOTICE2",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "NOTICES").mkdir()
+    (tmp_path / "LICENSES/ThirdPartyNotices.txt").write_text("others")
+    copy_licences([tmp_path, tmp_path / "gone"], tmp_path / "out")
+    assert list_names(tmp_path / "out") == {
+        *("LICENSE", "LICENCE.txt", "QNN_LICENSE.pdf", "NOTICE", "NOTICE2"),
+        "ThirdPartyNotices.txt",
+    }
+    copy_licences([tmp_path / "gone"], tmp_path / "none")
+    assert not (tmp_path / "none").exists()
