@@ -258,20 +258,21 @@ def make_sets(
     """
     random = np.random.default_rng(seed)
 
+    def draw_normal(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        return random.standard_normal(shape).astype(dtype)
+
     def draw(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         if name in fixed:
             return np.full(shape, fixed[name], dtype)
-        if np.issubdtype(dtype, np.floating):
-            return random.standard_normal(shape).astype(dtype)
+        if dtype.kind == "f":
+            return draw_normal(dtype, shape)
         return random.integers(0, 2 if dtype.kind == "b" else RANDOM_IDS, shape).astype(dtype)
 
-    def shuffle(name: str, array: Array) -> Array:
+    def shuffle(array: Array) -> Array:
         if array.dtype.kind == "f" and np.all(array == array.flat[0]):
-            return array + draw(name, array.dtype, array.shape)
+            return array + draw_normal(array.dtype, array.shape)
         return random.permutation(array.reshape(-1)).reshape(array.shape)
 
     if not examples:
         return tuple(tuple(draw(name, *one) for name, one in inputs.items()) for _ in range(count))
-    return tuple(
-        tuple(map(shuffle, inputs, examples[number % len(examples)])) for number in range(count)
-    )
+    return tuple(tuple(map(shuffle, examples[number % len(examples)])) for number in range(count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from onnx import TensorProto, helper
 
 from ci.models.tensors import digest_sets
 from ci.onnx.compile import digest_source, run_reference
-from ci.onnx.preparation import find_joined, write_normal_form
+from ci.onnx.preparation import copy_file, find_joined, write_normal_form
 from ci.onnx.source import from_file, list_inputs, make_sets
 from provisioning.errors import UsageError
 
@@ -84,6 +85,49 @@ def test_outputs_that_are_concatenations_are_found(
     nodes: list[onnx.NodeProto], shape: list[int], joined: tuple[int, tuple[int, ...]]
 ) -> None:
     assert find_joined(make(nodes, shape)) == [joined]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "joined"),
+    [
+        ([("Concat", ["x", "x"], ["y"], 0)], (0, (2, 2))),
+        ([("Concat", ["x"], ["y"], 0)], (0, ())),
+        ([("Concat", ["x", "w"], ["y"], 0)], (0, ())),  # of other ranks
+        ([("Concat", ["x", "x"], ["a"], 0), ("Relu", ["a"], ["y"], None)], (0, ())),
+        ([("Concat", ["x", "x"], ["a"], 1), ("Transpose", ["a"], ["y"], None)], (0, (3, 3))),
+        ([("Concat", ["x", "x"], ["a"], 1), ("Identity", ["a"], ["y"], None)], (1, (3, 3))),
+        ([("Transpose", ["x"], ["y"], None)], (0, ())),
+        ([("Concat", ["x", "gone"], ["y"], 0)], (0, ())),  # of no known shape
+    ],
+)
+def test_what_counts_as_a_concatenation(
+    nodes: list[Any], joined: tuple[int, tuple[int, ...]]
+) -> None:
+    made = [
+        helper.make_node(kind, before, after, **({} if axis is None else {"axis": axis}))
+        for kind, before, after, axis in nodes
+    ]
+    model = make(made, [1])
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert find_joined(model) == [joined]
+
+
+def test_a_copy_has_its_weights_in_one_file(tmp_path: Path) -> None:
+    model = make([helper.make_node("Mul", ["x", "w"], ["y"])], [2, 3])
+    onnx.save(
+        model,
+        tmp_path / "net.onnx",
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=0,
+    )
+    made = copy_file(tmp_path / "net.onnx", tmp_path / "copy.onnx")
+    assert made == tmp_path / "copy.onnx"
+    (tmp_path / "w.bin").unlink()
+    x = np.ones((2, 3), "float32")
+    ((got,),) = run_reference(made, [(x,)])
+    np.testing.assert_array_equal(got, x * [1, 2, 3])
 
 
 def test_data_beside_a_file_has_to_fit_it_and_decides_its_digest(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ci.cases.engine import Compiled, Delegation
-from ci.onnx.fallback import count_nodes, read_profile, read_reasons
+from ci.onnx.fallback import count_nodes, count_operators, read_profile, read_reasons
 from ci.onnx.runner import Executed, find_lies
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
@@ -98,6 +98,17 @@ def test_a_node_of_any_other_provider_is_left() -> None:
     found = count_nodes(parts, {})
     assert (found.delegated_nodes, found.fallback_nodes, found.partitions) == (1, 2, 1)
     assert [one.op for one in found.fallback_ops] == ["Erf b", "Erf c"]
+
+
+def test_operators_are_counted_where_they_run() -> None:
+    parts = [
+        (QNN, [("a", "Conv"), ("b", "Relu"), ("c", "Conv")]),
+        (CPU, [("d", "Conv"), ("e", "Erf")]),
+        ("DmlExecutionProvider", [("f", "Erf")]),
+        (QNN, [("g", "Relu")]),
+    ]
+    found = {one.op: (one.npu, one.cpu) for one in count_operators(parts)}
+    assert found == {"Conv": (2, 1), "Relu": (2, 0), "Erf": (0, 2)}
 
 
 def test_a_profile_names_the_provider_of_each_kernel(tmp_path: Path) -> None:

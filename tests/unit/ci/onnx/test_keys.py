@@ -18,6 +18,8 @@ from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.onnx.engine import OnnxEngine
 from ci.onnx.options import HTP, SAVER_LIBRARY
+from ci.onnx.stages import StageError
+from ci.report.annotation import choose_case
 from tests.qnn_provider.models import write_relu
 
 
@@ -89,3 +91,40 @@ def test_an_engine_compiles_the_model_of_its_case(
         assert own.compile(spec, staging) == (spec, spec, staging, options, more)
     assert engine.read_data(spec) == 5
     engine.preload(spec)  # which needs neither torch nor the file
+    engine.warm_up(spec)  # nor an exporter
+    assert engine.give_layers(spec) == replace(spec, layers=True)
+
+
+def test_a_model_of_torch_is_preloaded_and_its_exporter_is_warm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[Any] = []
+    compiling = SimpleNamespace(warm_exporter=lambda: called.append("exporter"), load_source=None)
+    monkeypatch.setitem(sys.modules, "ci.onnx.compile", compiling)
+    monkeypatch.setattr("ci.models.model.preload_model", lambda *words: called.append(words))
+    monkeypatch.setattr("ci.models.model.count_judged", lambda *words: len(words) + 5)
+    spec = CaseSpec("mlp", Scheme.U8, "SM8650")
+    engine = OnnxEngine(toolchain=(), sdk=Path("/sdk"))
+    assert not spec.is_file
+    engine.preload(spec)
+    engine.warm_up(spec)
+    assert called == [(spec.reference, spec.source), "exporter"]
+    assert engine.read_data(spec) == 7
+    assert engine.imports == ("ci.onnx.compile", "ci.models.model")
+    assert replace(engine, exports=False).imports == ("ci.onnx.compile",)
+
+
+def test_a_refusal_is_explained_by_its_stage(tmp_path: Path) -> None:
+    engine = OnnxEngine(toolchain=(), sdk=Path("/sdk"))
+    told = engine.explain(StageError("quantizer"), tmp_path / "compile.log")
+    assert told.startswith("quantizer: ")
+    assert (tmp_path / "traceback.log").is_file()
+
+
+def test_the_command_of_a_case_runs_that_case_again() -> None:
+    spec = CaseSpec("mlp", Scheme.U8, "SM8650")
+    engine = OnnxEngine(toolchain=(), sdk=Path("/sdk"))
+    assert engine.repeat(spec) == ""
+    told = replace(engine, command="./nox -s test_onnx --").repeat(spec)
+    assert told == choose_case("./nox -s test_onnx --", "mlp", "u8", "SM8650")
+    assert all(word in told for word in ("./nox -s test_onnx", "mlp", "u8", "SM8650"))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
@@ -13,8 +14,10 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 from ci.onnx.contexts import check_context, read_context
 from ci.onnx.models import external_files, read_model
 from ci.onnx.options import check_options, choose_options, parse_options
+from ci.onnx.source import find_rates, list_inputs, read_beside, read_float
 from provisioning.errors import QnnCiError
 from tests.qnn_provider.contexts import BINARY, make_blob, write_context, write_embedded
+from tests.qnn_provider.models import tensor
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.onnx.test_contexts import BLOB, BROKEN
 from tests.unit.ci.onnx.test_models import NO_MODEL, UNUSABLE, Write, of_input, write
@@ -116,6 +119,20 @@ def test_data_is_refused_with_its_faults(tmp_path: Path) -> None:
         for name in names
         if (key, name) != ("calibration", "few.npy")
     }
+    load(tmp_path)
+    (tmp_path / "beside/test_data_set_0").mkdir(parents=True)
+    plain = onnx.load(tmp_path / "net.onnx")
+    quantized = onnx.ModelProto.FromString(plain.SerializeToString())
+    quantized.graph.node.add(op_type="QuantizeLinear")
+    onnx.save(quantized, tmp_path / "quantized.onnx")
+    wider = onnx.ModelProto.FromString(quantized.SerializeToString())
+    wider.graph.input.add().CopyFrom(tensor("more", [3], 7))
+    for name, model in (("net", plain), ("quantized", quantized), ("net", wider)):
+        path = tmp_path / f"{name}.onnx"
+        calls[f"float {len(calls)}"] = lambda path=path, model=model: read_float(path, model)
+    calls["beside"] = lambda: list(read_beside(tmp_path / "beside/a.onnx", list_inputs(wider)))
+    ports = {**list_inputs(wider), "sr": (np.dtype("int64"), (1,))}
+    calls["rate"] = lambda: find_rates(tmp_path / "a.onnx", plain, ports)
     check_messages("data", calls, tmp_path)
 
 

@@ -121,6 +121,8 @@ WRONG = [
     ({"backend_path": "libQnnSaver.so", "soc_model": "69"}, {}, "nothing on the backend saver"),
     ({"genie_log_level": "info"}, {}, "nothing on the backend htp: it is for genie"),
     ({"soc_model": "57,69"}, {}, "need ep.context_enable=1"),
+    ({"htp_arch": "75,79"}, {}, "need ep.context_enable=1"),
+    ({"htp_arch": "75,79"}, {**CONTEXT, "ep.share_ep_contexts": "1"}, "several are given"),
     ({"soc_model": "57,69", "htp_arch": "75"}, CONTEXT, "htp_arch has 1 values where another"),
     ({"soc_model": "57,69", "htp_arch": "75,75"}, CONTEXT, "SM8750 has V79"),
     ({"soc_model": "57,93", "vtcm_mb": "8"}, CONTEXT, "more than QCM6490"),

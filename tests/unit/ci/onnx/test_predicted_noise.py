@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 
-from onnx import TensorProto, helper, numpy_helper, printer
+from onnx import TensorProto, helper, load, numpy_helper, printer, save
 
 from ci.models.noise import (
     ACTIVATIONS,
@@ -346,6 +346,38 @@ def test_the_values_of_an_output_that_is_dequantized_are_known(
     model = write_model(tmp_path / "m.onnx", nodes, [tensor("x", SHAPE)], outputs, weights)
     none = (0.0, 0, 0)
     assert find_grids(model) == [grid, none, none][: len(outputs)]
+
+
+def test_an_output_that_is_an_input_or_whose_weights_are_elsewhere_has_a_grid_or_none(
+    tmp_path: Path,
+) -> None:
+    weights = [numpy_helper.from_array(np.uint8(100), "z"), constant("s", 0.5)]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("QuantizeLinear", ["a", "s", "z"], ["b"]),
+        helper.make_node("DequantizeLinear", ["b", "s", "z"], ["y"]),
+    ]
+    outputs = [tensor("y", SHAPE), tensor("x", SHAPE)]
+    model = write_model(
+        tmp_path / "m.onnx", nodes, [tensor("x", SHAPE)], outputs, [*weights, constant("w", UNIT)]
+    )
+    save(
+        load(model),
+        model,
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=1024,
+    )
+    (tmp_path / "w.bin").unlink()
+    assert find_grids(model) == [(0.5, -100, 155), (0.0, 0, 0)]
+
+
+def test_input_sets_of_another_model_are_an_error(tmp_path: Path) -> None:
+    node = helper.make_node("Identity", ["x"], ["y"])
+    ends = [tensor("x", SHAPE)], [tensor("y", SHAPE)]
+    model = write_model(tmp_path / "m.onnx", [node], *ends)
+    with pytest.raises(ValueError, match="argument"):
+        predict_noise(model, tmp_path / "noisy.onnx", [(EXACT, EXACT)], [(EXACT,)])
 
 
 def test_a_constant_is_an_initializer_or_a_node(tmp_path: Path) -> None:

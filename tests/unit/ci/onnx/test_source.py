@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,17 @@ from onnx import TensorProto, helper
 
 from ci.models import user_models
 from ci.models.model import RANDOM, SHUFFLED
-from ci.onnx.source import RANDOM_IDS, Source, from_file, make_sets, read_beside, read_float
+from ci.onnx.source import (
+    RANDOM_IDS,
+    Source,
+    find_compared,
+    find_rates,
+    from_file,
+    from_torch,
+    make_sets,
+    read_beside,
+    read_float,
+)
 from provisioning.errors import UsageError
 
 INPUTS = {"x": (np.dtype("float32"), (2, 3)), "ids": (np.dtype("int64"), (4,))}
@@ -195,6 +207,78 @@ def test_a_sampling_rate_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     assert (source.made, source.evaluation[0][1].shape) == ("", ())
 
 
+def test_a_sampling_rate_is_one_integer_and_its_name_may_have_other_letters(
+    tmp_path: Path,
+) -> None:
+    ports = {
+        "Sample_Rate": (np.dtype("uint8"), (1, 1)),
+        "sr": (np.dtype("float32"), ()),
+        "sampling-freq": (np.dtype("int64"), (2,)),
+    }
+    model = onnx.ModelProto()
+    model.metadata_props.add(key="Sampling.Rate", value="16")
+    model.metadata_props.add(key="sr", value="fast")
+    assert find_rates(tmp_path, model, ports) == {"Sample_Rate": 16}
+    model.metadata_props.add(key="samplefreq", value="8")  # which contradicts the other
+    with pytest.raises(UsageError, match="'Sample_Rate'"):
+        find_rates(tmp_path / "net.onnx", model, ports)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [
+        ([("Equal", ["sr", "a"], ["b"])], {8, 16}),
+        ([("Equal", ["a", "sr"], ["b"])], {8, 16}),
+        ([("Identity", ["sr"], ["r"]), ("Equal", ["r", "a"], ["b"])], {8, 16}),
+        ([("Gather", ["sr", "i"], ["r"]), ("Equal", ["r", "i"], ["b"])], {0}),
+        ([("Gather", ["a", "sr"], ["r"]), ("Equal", ["r", "i"], ["b"])], set()),
+        ([("Add", ["sr", "i"], ["r"]), ("Equal", ["r", "a"], ["b"])], set()),
+        ([("Less", ["sr", "a"], ["b"])], set()),
+        ([("Equal", ["x", "a"], ["b"])], set()),
+        ([("Equal", ["sr", "i"], ["b"]), ("Equal", ["sr", "a"], ["c"])], {0, 8, 16}),
+    ],
+)
+def test_what_an_input_is_compared_with(nodes: list[Any], found: set[int]) -> None:
+    held = {"a": [8, 16], "i": [0]}
+    constants = [onnx.numpy_helper.from_array(np.array(one), name) for name, one in held.items()]
+    made = [helper.make_node(*one) for one in nodes]
+    graph = helper.make_graph(made, "graph", [], [], constants)
+    assert find_compared(helper.make_model(graph), "sr") == found
+
+
+def test_a_model_of_torch_gives_its_own_sets() -> None:
+    class Tensor:
+        def __init__(self, value: float) -> None:
+            self.value = np.float32([value])
+
+        def numpy(self) -> np.ndarray:
+            return self.value
+
+    model: Any = SimpleNamespace(
+        evaluation=[[Tensor(1), Tensor(2)]],
+        calibration=[[Tensor(3)], [Tensor(4)]],
+        reference=[[Tensor(5)]],
+        made="by us",
+        calibration_made="shuffled",
+    )
+    source = from_torch(model, "digest")
+    assert (source.origin, source.digest) == (model, "digest")
+    assert (source.made, source.calibration_made) == ("by us", "shuffled")
+    assert source.evaluation == ((np.float32([1]), np.float32([2])),)
+    assert source.calibration == ((np.float32([3]),), (np.float32([4]),))
+    assert source.reference == ((np.float32([5]),),)
+
+
+def test_seeded_sets_of_examples_take_turns() -> None:
+    ports = {"x": (np.dtype("float32"), (50,))}
+    examples = [(np.arange(50, dtype="float32"),), (np.arange(50, 100, dtype="float32"),)]
+    made = make_sets(ports, examples, {}, 3, 1)
+    assert [float(one[0].min()) for one in made] == [0, 50, 0]
+    assert made[0][0].tobytes() != made[2][0].tobytes()
+    again, other = make_sets(ports, examples, {}, 3, 1), make_sets(ports, examples, {}, 3, 2)
+    assert again[0][0].tobytes() == made[0][0].tobytes() != other[0][0].tobytes()
+
+
 def test_made_sets_are_of_the_types_of_the_inputs_and_shuffled_ones_of_their_elements() -> None:
     ports = {
         "x": (np.dtype("float32"), (50,)),
@@ -235,6 +319,20 @@ def test_a_float_model_has_the_ports_of_the_quantized_one(tmp_path: Path) -> Non
     assert caught.value.fix
     with pytest.raises(UsageError, match="for a model that is quantized already"):
         read_float(tmp_path / "net.onnx", plain)
+    quantized.graph.input[0].name = "x"
+    quantized.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8
+    with pytest.raises(UsageError, match="does not fit the quantized model"):
+        read_float(tmp_path / "net.onnx", quantized)
+    onnx.save(quantized, tmp_path / "other.onnx")
+    with pytest.raises(UsageError, match=r"other\.onnx is quantized itself"):
+        read_float(tmp_path / "other.onnx", quantized)
+    free = onnx.ModelProto.FromString(plain.SerializeToString())
+    free.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(free, tmp_path / "free.onnx")
+    quantized.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    read_float(tmp_path / "free.onnx", quantized, [("x", (2, 3))])
+    with pytest.raises(UsageError, match=r"free\.onnx cannot be used"):
+        read_float(tmp_path / "free.onnx", quantized)
 
 
 def test_files_next_to_a_model_are_not_read_if_its_policy_gives_all_data(tmp_path: Path) -> None:
