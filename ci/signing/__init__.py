@@ -1,1 +1,1 @@
-"""Signing of Hexagon libraries: the signer, the proof from the bytes, the record."""
+"""Sign Hexagon libraries, verify them from their bytes, and record what was signed."""

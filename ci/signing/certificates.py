@@ -1,6 +1,6 @@
-"""The certificates of a hash segment: DER certificates one after another, then padding.
+"""The certificate chain of a hash segment: concatenated DER certificates, then padding.
 
-Which root a device trusts is in its fuses and not in the file: nothing here judges that.
+Which root a device trusts is set in its fuses, not in the file, so nothing here judges that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from ci.signing.segments import MalformedError
 
-# A leaf, the authorities above it and the roots that a device may choose from; images seen hold 3.
+# A leaf, its authorities and the roots that a device may choose from; images seen so far have 3.
 MAX_CERTIFICATES = 20
 UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 WEAK_RSA_BITS = 2048
@@ -39,11 +39,11 @@ class Certificate:
 
     @property
     def is_root(self) -> bool:
-        """Whether it names itself as its issuer."""
+        """Return whether the certificate names itself as its issuer."""
         return self.parsed.subject == self.parsed.issuer
 
     def describe(self) -> str:
-        """One line: subject, key and dates."""
+        """Return the subject, key and dates on one line."""
         return (
             f"{self.subject}, {self.key} {self.key_bits} bits, "
             f"{self.not_before:%Y-%m-%d} to {self.not_after:%Y-%m-%d}"
@@ -51,36 +51,36 @@ class Certificate:
 
 
 def parse_chain(data: bytes) -> tuple[Certificate, ...]:
-    """The certificates of ``data``. Raises MalformedError, also for padding that is not uniform."""
+    """Return the certificates in ``data``. Raises MalformedError, also for uneven padding."""
     found: list[Certificate] = []
     position = 0
     while position < len(data) and data[position] == 0x30:
         if len(found) == MAX_CERTIFICATES:
-            raise MalformedError(f"the chain holds more than {MAX_CERTIFICATES} certificates")
+            raise MalformedError(f"the chain has more than {MAX_CERTIFICATES} certificates")
         size = measure_der(data, position)
         if position + size > len(data):
-            raise MalformedError(f"certificate {len(found)} ends after the chain's end")
+            raise MalformedError(f"certificate {len(found)} extends past the end of the chain")
         found.append(_parse_certificate(data[position : position + size], len(found)))
         position += size
     if not found:
-        raise MalformedError("the chain holds no certificate")
+        raise MalformedError("the chain has no certificate")
     if not is_padding(data[position:]):
         raise MalformedError(f"the chain has bytes after its {len(found)} certificates")
     return tuple(found)
 
 
 def is_padding(data: bytes) -> bool:
-    """Whether ``data`` is empty, or only 0x00, or only 0xff: what signers fill up with."""
+    """Return whether ``data`` is empty, all 0x00 or all 0xff, as signers pad."""
     return not data.strip(b"\x00") or not data.strip(b"\xff")
 
 
 def measure_der(data: bytes, position: int = 0) -> int:
-    """The bytes of the DER sequence at ``position``, its tag and length included.
+    """Return the size in bytes of the DER sequence at ``position``, including its tag and length.
 
     Raises MalformedError.
     """
     if position + 2 > len(data):
-        raise MalformedError("the data ends within a DER sequence")
+        raise MalformedError("the data ends inside a DER sequence")
     first = data[position + 1]
     if first < 0x80:
         return 2 + first
@@ -92,7 +92,7 @@ def measure_der(data: bytes, position: int = 0) -> int:
 
 def _parse_certificate(der: bytes, index: int) -> Certificate:
     try:
-        # Test keys of the vendor's tools have serial numbers and extensions that are not strict.
+        # The vendor's test keys have serial numbers and extensions that cause warnings.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             parsed = x509.load_der_x509_certificate(der)
@@ -100,9 +100,9 @@ def _parse_certificate(der: bytes, index: int) -> Certificate:
             subject, issuer = _name(parsed.subject), _name(parsed.issuer)
     except UNREADABLE as error:
         raise MalformedError(f"certificate {index} does not parse: {error}") from error
-    # The last element is the signature: a bit string, of which no bit may be unused.
+    # The last element is the signature, a bit string: it must not have unused bits.
     if der[-len(parsed.signature) - 1]:
-        raise MalformedError(f"the signature of certificate {index} is not of whole bytes")
+        raise MalformedError(f"the signature of certificate {index} is not a whole number of bytes")
     if isinstance(key, rsa.RSAPublicKey):
         kind, bits = "RSA", key.key_size
     elif isinstance(key, ec.EllipticCurvePublicKey):
@@ -126,7 +126,7 @@ def _name(name: x509.Name) -> str:
 
 
 def list_date_errors(chain: Sequence[Certificate], now: datetime) -> list[str]:
-    """The certificates of ``chain`` that are not valid at ``now``."""
+    """Return an error for each certificate of ``chain`` that is not valid at ``now``."""
     errors = []
     for index, one in enumerate(chain):
         if now > one.not_after:
@@ -139,20 +139,19 @@ def list_date_errors(chain: Sequence[Certificate], now: datetime) -> list[str]:
 
 
 def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
-    """What keeps ``chain`` from leading from its leaf to an authority.
+    """Return the errors in the links of ``chain`` from its leaf to its last authority.
 
-    The leaf comes first, each authority after what it signed. The root may be missing, when
-    nothing else stands above the last authority; several roots may end the chain, of which the
-    device chooses one by its fuses.
+    The leaf comes first, then each authority after the certificate that it signed. The root may be
+    missing if it would be the next certificate. Several roots may end the chain; the device chooses
+    one by its fuses.
     """
     path = find_path(chain)
     if len(path) == 1:
-        alone = (
-            "signs itself" if _is_issued_by(chain[0], chain[0]) else "is signed by none after it"
-        )
-        return [f"certificate 0 {alone}, so that no authority vouches for it: {chain[0].subject}"]
+        signs_itself = _is_issued_by(chain[0], chain[0])
+        alone = "signs itself" if signs_itself else "is not signed by any certificate after it"
+        return [f"certificate 0 {alone}, so no authority vouches for it: {chain[0].subject}"]
     errors = [
-        f"certificate {index} signs others and may not: {chain[index].subject}"
+        f"certificate {index} signs others but is not allowed to: {chain[index].subject}"
         for depth, index in enumerate(path[1:])
         if not _is_authority(chain[index], depth)
     ]
@@ -161,7 +160,9 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
     if last.is_root and not _is_issued_by(last, last):
         errors.append(f"certificate {path[-1]} is not signed by its own key: {last.subject}")
     if not last.is_root and (others or _is_nearly_root(last)):
-        errors.append(f"certificate {path[-1]} is signed by none after it: {last.subject}")
+        errors.append(
+            f"certificate {path[-1]} is not signed by any certificate after it: {last.subject}"
+        )
     return errors + [
         f"certificate {index} is neither part of the leaf's chain nor a root: "
         f"{chain[index].subject}"
@@ -171,7 +172,7 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
 
 
 def find_path(chain: Sequence[Certificate]) -> list[int]:
-    """The indexes from the leaf, 0, up to the last that something later in ``chain`` signed."""
+    """Return the indexes from the leaf, 0, up to the last certificate that another one signed."""
     path = [0]
     while not chain[path[-1]].is_root:
         above = range(path[-1] + 1, len(chain))
@@ -183,9 +184,10 @@ def find_path(chain: Sequence[Certificate]) -> list[int]:
 
 
 def _is_nearly_root(one: Certificate) -> bool:
-    """Whether issuer and subject differ in a single byte: a damaged root, no root that is missing.
+    """Return whether issuer and subject differ in at most one byte: a damaged root.
 
-    A flipped byte in a root's issuer would else pass, since nothing else vouches for the last one.
+    Without this check a flipped byte in a root's issuer would pass, since no other certificate
+    vouches for the last one.
     """
     subject, issuer = one.parsed.subject.public_bytes(), one.parsed.issuer.public_bytes()
     pairs = zip(subject, issuer, strict=False)
@@ -193,7 +195,7 @@ def _is_nearly_root(one: Certificate) -> bool:
 
 
 def _is_authority(one: Certificate, below: int) -> bool:
-    """Whether ``one`` may sign a certificate with ``below`` authorities between it and the leaf."""
+    """Return whether ``one`` may sign a certificate with ``below`` authorities before the leaf."""
     try:
         extensions = one.parsed.extensions
         basic = extensions.get_extension_for_class(x509.BasicConstraints).value
@@ -206,7 +208,7 @@ def _is_authority(one: Certificate, below: int) -> bool:
 
 
 def list_chain_notes(chain: Sequence[Certificate]) -> list[str]:
-    """What a reader should know of ``chain`` that is no error."""
+    """Return facts about ``chain`` that are worth knowing but are not errors."""
     notes = [
         f"certificate {index} has an RSA key of only {one.key_bits} bits"
         for index, one in enumerate(chain)
@@ -215,8 +217,8 @@ def list_chain_notes(chain: Sequence[Certificate]) -> list[str]:
     last = find_path(chain)[-1]
     if not chain[last].is_root:
         notes.append(
-            f"the root is not in the file: nothing here proves certificate {last}, "
-            f"which {chain[last].issuer} signed"
+            f"the root is not in the file, so certificate {last}, signed by "
+            f"{chain[last].issuer}, cannot be verified here"
         )
     return notes
 

@@ -1,4 +1,4 @@
-"""The serial number of a device, for a test signature."""
+"""The serial number of a device, which a test signature needs."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ TESTSIG_NAME = re.compile(r"testsig-0x([0-9a-f]{1,8})\.so", re.IGNORECASE)
 
 
 def parse_serial(text: str) -> str:
-    """``0x0badcafe`` of a hexadecimal or decimal 32-bit number. Raises UsageError.
+    """Return a hexadecimal or decimal 32-bit number in the form ``0x0badcafe``. Raises UsageError.
 
-    The text itself is a secret and not in the message.
+    The number is a secret, so the message does not contain it.
     """
     try:
         number = int(text, 16 if text.strip().lower().startswith("0x") else 10)
     except ValueError as error:
         raise UsageError(
-            "the serial number is not a number", fix="0x and up to eight hexadecimal digits"
+            "the serial number is not a number", fix="give 0x and up to eight hexadecimal digits"
         ) from error
     if not 0 < number < 1 << 32:
         raise UsageError(
-            "the serial number does not fit in 32 bits", why="the signer accepts nothing else"
+            "the serial number does not fit in 32 bits", why="the signer accepts only such numbers"
         )
     return f"{number:#x}"
 
 
 def read_device_serial(device: str = "") -> str:
-    """The SoC's serial number by adb, of ``device`` when several are there. Raises UnfitError."""
+    """Return the SoC's serial number, read through adb. Raises UnfitError.
+
+    ``device`` is the adb serial of the device to ask if several are connected.
+    """
     adb = shutil.which("adb")
     if not adb:
-        raise UnfitError("adb is not on PATH", fix="install platform-tools, or give the serial")
+        raise UnfitError("adb is not on PATH", fix="install platform-tools, or give the number")
     command = [adb, *(["-s", device] if device else []), "shell", "cat", SERIAL_FILE]
     try:
         said = run_process(command, timeout_s=ADB_TIMEOUT_S).output
@@ -44,15 +47,15 @@ def read_device_serial(device: str = "") -> str:
         raise UnfitError(
             "the device's serial number cannot be read",
             why=error.why,
-            fix="connect one device, or name it with --device; reading needs adb root on some",
+            fix="connect one device, or name it with --device; some need adb root for this",
         ) from error
     found = re.search(r"^\s*(\d+|0x[0-9a-fA-F]+)\s*$", said, re.MULTILINE)
     if not found:
-        raise UnfitError(f"{SERIAL_FILE} of the device holds no number")
+        raise UnfitError(f"{SERIAL_FILE} of the device does not contain a number")
     return parse_serial(found[1])
 
 
 def read_serial(name: str) -> int | None:
-    """The serial that the file name of a test signature holds, None for another name."""
+    """Return the serial number in the file name of a test signature, None for any other name."""
     found = TESTSIG_NAME.fullmatch(name)
     return int(found[1], 16) if found else None

@@ -1,4 +1,4 @@
-"""The checks of every input, before the first one is signed."""
+"""Check all inputs before the first one is signed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LPAI_NAME = re.compile(r"libQnnLpai")
 
 @dataclass(frozen=True)
 class Input:
-    """A library that may be signed. ``build`` is None in a library that is not QNN's."""
+    """A library to sign. ``build`` is the QNN build it names, None if it names none."""
 
     wanted: Wanted
     data: bytes
@@ -35,19 +35,19 @@ class Input:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the bytes that were checked and are signed."""
+        """The hash of the bytes that were checked and will be signed."""
         return hashlib.sha256(self.data).hexdigest()
 
     @property
     def qnn_build(self) -> str:
-        """What the library says of its QNN build, "" when nothing."""
+        """The QNN build as the library states it, "" if it states none."""
         return self.build.text if self.build else ""
 
 
 def read_inputs(
     wanted: Sequence[Wanted], selection: Selection, policy: SigningPolicy, qnn_sdk: Path | None
 ) -> tuple[Input, ...]:
-    """Read and check all of ``wanted``. Raises UnfitError that lists everything wrong."""
+    """Read and check all of ``wanted``. Raises UnfitError, which lists everything that is wrong."""
     with ThreadPoolExecutor(READERS) as readers:
         read = list(readers.map(_read_input, wanted))
     inputs = tuple(one for one in read if isinstance(one, Input))
@@ -58,14 +58,14 @@ def read_inputs(
         raise UnfitError(
             "the libraries cannot be signed",
             why="\n       ".join(wrong),
-            fix="use unsigned libraries from one QNN SDK, for the architecture of their directory",
+            fix="use unsigned libraries from one QNN SDK, each built for what its path says",
         )
     check_sdk_version(find_sdk_version(qnn_sdk, inputs), selection, policy)
     return inputs
 
 
 def _read_input(wanted: Wanted) -> Input | str:
-    """The input, or what is wrong with it."""
+    """Return the input, or the reason why it cannot be signed."""
     data = read_bytes(wanted.path)
     try:
         image = parse_image(memoryview(data))
@@ -73,12 +73,12 @@ def _read_input(wanted: Wanted) -> Input | str:
         return f"{wanted.path}: {explain_file(wanted.path) or error}"
     if image.headers.machine != EM_QDSP6:
         name = MACHINE_NAMES.get(image.headers.machine, f"e_machine {image.headers.machine}")
-        return f"{wanted.path}: is of machine {name}, not Hexagon"
+        return f"{wanted.path}: for {name}, not for Hexagon"
     return Input(wanted, data, image.hexagon_version, find_qnn_build(wanted.path))
 
 
 def explain_file(path: Path) -> str:
-    """What a file is that does not parse, such as an error page of a server; "" when unknown."""
+    """Return what ``path`` is instead of ELF, such as a server's error page; "" if unknown."""
     try:
         read_elf(path)
     except ElfError as error:
@@ -89,26 +89,29 @@ def explain_file(path: Path) -> str:
 def list_input_faults(one: Input) -> Iterator[str]:
     found = f"v{one.hexagon_version:x}"
     if one.wanted.hexagon and found != one.wanted.hexagon:
-        yield f"{one.wanted.path}: is Hexagon {found}, its place says {one.wanted.hexagon}"
+        yield f"{one.wanted.path}: for Hexagon {found}, but its path says {one.wanted.hexagon}"
     if parse_image(memoryview(one.data)).hash_segments:
-        yield f"{one.wanted.path}: is already signed"
+        yield f"{one.wanted.path}: already signed"
     try:
         checksum = parse_checksum(one.data)
     except ValueError as error:
         yield f"{one.wanted.path}: {error}"
     else:
         if checksum and checksum.is_wrong:
-            yield f"{one.wanted.path}: is damaged: {checksum.describe()}"
+            yield f"{one.wanted.path}: damaged: {checksum.describe()}"
 
 
 def list_mixed_notes(inputs: Sequence[Input]) -> Iterator[str]:
-    """Libraries for a newer Hexagon than LPAI's own, which is that of the DSP that loads them."""
+    """Yield a note per library that is for a newer Hexagon than the LPAI library.
+
+    The DSP that loads them all is that of the LPAI library.
+    """
     lpai = [one for one in inputs if LPAI_NAME.match(one.wanted.name)]
     for one in inputs if lpai else ():
         if one.hexagon_version > lpai[0].hexagon_version:
             yield (
-                f"{one.wanted.name} is Hexagon V{one.hexagon_version:X}, {lpai[0].wanted.name} "
-                f"V{lpai[0].hexagon_version:X}: a DSP of the latter does not load it; "
+                f"{one.wanted.name} is built for Hexagon V{one.hexagon_version:X}, which the "
+                f"V{lpai[0].hexagon_version:X} DSP of {lpai[0].wanted.name} does not load; "
                 "all libraries published for the aDSP of SM8850 are V79"
             )
 
@@ -117,11 +120,14 @@ def _list_qnn_faults(inputs: Sequence[Input]) -> list[str]:
     built = [(one, one.build) for one in inputs if one.build]
     if all(build.agrees_with(other) for _, build in built for _, other in built):
         return []
-    return [f"{one.wanted.path}: is from QNN {build.text}, others are not" for one, build in built]
+    return [f"{one.wanted.path}: from QNN {build.text}, unlike others" for one, build in built]
 
 
 def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy) -> None:
-    """Refuse an SDK that is too old for the selection; "" is not known. Raises UnfitError."""
+    """Refuse an SDK that is too old for the selection. Raises UnfitError.
+
+    A version that is "" is unknown, and accepted.
+    """
     needs = []
     if selection.lpai_arch:
         needs.append(("LPAI libraries", read_profile("lpai").minimum("qnn-sdk")[0]))
@@ -133,12 +139,12 @@ def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy)
                 f"QNN SDK {version} cannot be used for {what}",
                 why=f"they need QNN SDK {minimum} or later: earlier ones lack the LPAI backend "
                 "that ExecuTorch calls",
-                fix=f"provision a QNN SDK of at least {minimum} and point QNN_SDK_ROOT at it",
+                fix=f"provision QNN SDK {minimum} or later and point QNN_SDK_ROOT at it",
             )
 
 
 def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
-    """The SDK's version: as sdk.yaml has it, as the libraries do, or as its directory is named."""
+    """Return the SDK's version from its sdk.yaml, else from the libraries, else from its path."""
     if qnn_sdk and (found := read_sdk_yaml(qnn_sdk).version):
         return found
     for one in inputs:
@@ -148,5 +154,5 @@ def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
 
 
 def read_directory_version(root: Path | None) -> str:
-    """The version that the directory's name says, "" when it says none."""
+    """Return the version in the directory's path, "" if there is none."""
     return find_place_version(str(root.resolve())) if root else ""

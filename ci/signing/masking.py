@@ -1,4 +1,4 @@
-"""What must not stand in a log: device serials and secrets."""
+"""Mask device serial numbers and secrets, which must not appear in a log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHORTEST_SECRET = 4
 
 
 class Masker:
-    """Replaces secrets in text. A test signature's serial is always one, by its file name."""
+    """Replaces secrets in text, and always the serial number in a test signature's file name."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         known = sorted({one for one in secrets if len(one) >= SHORTEST_SECRET}, key=len)
@@ -30,7 +30,7 @@ class Masker:
 
 
 def mask_arguments(words: Iterable[str]) -> Iterator[str]:
-    """Words of a command line, without the values of options whose names say secret."""
+    """Yield the arguments, with the values of options that are named like secrets masked."""
     after_secret = False
     for word in words:
         option, equals, _ = word.partition("=")
@@ -43,8 +43,11 @@ def mask_arguments(words: Iterable[str]) -> Iterator[str]:
 
 
 def list_secrets(environment: Mapping[str, str] = os.environ, serial: str = "") -> list[str]:
-    """Values of variables whose names say secret, and ``serial``, such as 0x0badcafe: as given,
-    with and without leading zeros and 0x, and in decimal."""
+    """Return the values of variables that are named like secrets, and all forms of ``serial``.
+
+    A serial such as 0x0badcafe appears as given, with and without leading zeros and 0x, and in
+    decimal.
+    """
     values = [value for name, value in environment.items() if SECRET_NAME.search(name)]
     if serial:
         number = int(serial, 16)

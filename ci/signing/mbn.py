@@ -1,11 +1,11 @@
 """The hash segment: an MBN header of version 3 or 5 to 8, the hash table, signatures, chains.
 
-All fields are little-endian words of 32 bits. In file order after the header come metadata
-(from version 6), the hash table, then Qualcomm's signature and chain (from version 5) and
-the OEM's; 0xff may follow up to the segment's end, or the parameters of an encrypted image. The
-header is signed with the rest, so fields that only a loader reads are not judged: image ids 0, 4,
-5 and 0xc and any address have been seen in images that Qualcomm and device makers signed. Sources,
-read for the layout:
+All fields are little-endian 32-bit words. After the header come metadata (from version 6), the hash
+table, then Qualcomm's signature and chain (from version 5) and the OEM's; then padding of 0xff up
+to the end of the segment, or the parameters of an encrypted image. The signature covers the header,
+so fields that only a loader reads are not judged: image ids 0, 4, 5, 0xc and any address occur
+in images that Qualcomm and device makers signed. Sources of the layout:
+
 versions 3, 5, 6: https://github.com/msm8916-mainline/qtestsign/blob/main/fw/hashseg.py
 version 7: the same, and https://review.coreboot.org/c/coreboot/+/88240
 (util/cbfstool/platform_fixups.c, struct mbnv7_hashtbl_seg);
@@ -33,21 +33,21 @@ LAYOUTS = {
 }
 EARLY = {3, 5, 6}
 ENCRYPTED = b"ISMQ"  # what the parameters of Qualcomm's unified image encryption start with
-# The words of the header that hold the sizes of Qualcomm's and the OEM's signature and chain.
+# The header words with the sizes of Qualcomm's and the OEM's signature and chain.
 SIZE_WORDS = {5: ((2, 3), (7, 9)), 6: ((2, 3), (7, 9)), 7: ((6, 7), (8, 9))}
 COMMON_METADATA = struct.Struct("<6I")
 DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64}
-# Version 7 names its algorithm. 3 is read in coreboot; 2 follows from the order of the list there.
+# Version 7 names its algorithm. coreboot names 3; 2 follows from the order of its list.
 NAMED_ALGORITHMS = {2: "sha256", 3: "sha384"}
 COMMON_VERSIONS = {(0, 0), (0, 1)}
 AUTHORITIES = ("Qualcomm", "OEM")
-# Public tools do not agree on which of the four is whose.
+# Public tools disagree on which of the four parts belongs to whom.
 SIGNERS = ("signer 1", "signer 2", "signer 3", "signer 4")
 
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes ``start`` to ``end`` of the hash segment."""
+    """The bytes ``start`` to ``end`` of the hash segment."""
 
     start: int
     end: int
@@ -62,9 +62,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Authority:
-    """One signer's part: its name, its signature and its chain.
+    """The name, signature and chain of one signer.
 
-    ``others`` is what another signer adds to the header and the metadata.
+    ``others`` are the spans of the header and the metadata that belong to the other signer.
     """
 
     name: str
@@ -75,9 +75,9 @@ class Authority:
 
 @dataclass(frozen=True)
 class HashSegment:
-    """A parsed hash segment. ``faults`` name what is not consistent in it.
+    """A parsed hash segment. ``faults`` are its inconsistencies.
 
-    ``is_encrypted`` is whether it holds the parameters of an encryption, which nothing signs.
+    ``is_encrypted`` is whether it contains encryption parameters, which no signature covers.
     """
 
     version: int
@@ -90,10 +90,10 @@ class HashSegment:
     is_encrypted: bool = False
 
     def list_signed(self, data: memoryview, authority: Authority) -> Iterator[bytes]:
-        """What the signature of ``authority`` may cover: header, metadata and hash table.
+        """Yield the bytes that ``authority`` may have signed: header, metadata and hash table.
 
-        Where two have signed, each did so with the sizes and the metadata of the other as zeros:
-        so verifies every image of version 6 that was seen with two signatures.
+        With two signers, each signed with the other's sizes and metadata set to zero: all images of
+        version 6 with two signatures that were seen verify this way.
         """
         whole = bytes(data[: self.table.end])
         yield whole
@@ -104,14 +104,14 @@ class HashSegment:
             yield bytes(own)
 
     def entries(self, data: memoryview, count: int) -> tuple[str, tuple[bytes, ...]]:
-        """The algorithm, and the ``count`` digests of the table. Raises MalformedError."""
+        """Return the algorithm and the ``count`` digests of the table. Raises MalformedError."""
         for algorithm, size in DIGEST_SIZES.items():
             if self.table.size == count * size:
                 table = bytes(self.table.of(data))
                 return algorithm, tuple(table[i : i + size] for i in range(0, len(table), size))
         raise MalformedError(
-            f"the hash table has {self.table.size} bytes, which is no SHA-256, SHA-384 or SHA-512 "
-            f"for each of {count} program headers (a table by the page is not judged)"
+            f"the hash table has {self.table.size} bytes, not one SHA-256, SHA-384 or SHA-512 "
+            f"per program header ({count} of them); hash tables per page are not supported"
         )
 
 
@@ -125,10 +125,10 @@ def parse_hash_segment(data: memoryview) -> HashSegment:
     version = SHORT_HEADER.unpack_from(data)[1]
     if version not in LAYOUTS:
         versions = ", ".join(map(str, LAYOUTS))
-        raise MalformedError(f"MBN header version {version} is none of {versions}")
+        raise MalformedError(f"MBN header version {version} is not one of {versions}")
     layout = LAYOUTS[version]
     if len(data) < layout.size:
-        raise MalformedError("truncated within the MBN header")
+        raise MalformedError("truncated inside the MBN header")
     parse = _parse_early if version in EARLY else _parse_late
     return parse(data, version, layout.unpack_from(data))
 
@@ -140,9 +140,9 @@ def _parse_early(data: memoryview, version: int, words: tuple[int, ...]) -> Hash
     metadata = (0, *more) if more else (0, 0, 0)
     found = _lay_out(data, version, metadata, table, parts)
     content = table + sum(parts)
-    # Padding up to the segment's end is counted in by some signers, and metadata by others.
+    # Some signers count the padding up to the segment's end, others the metadata.
     if not content <= total <= len(data) - found.header.size:
-        fault = f"the header says {total} bytes follow, its parts have {content}"
+        fault = f"the header says {total} bytes follow, but its parts have {content}"
         return replace(found, faults=(*found.faults, fault))
     return found
 
@@ -150,14 +150,14 @@ def _parse_early(data: memoryview, version: int, words: tuple[int, ...]) -> Hash
 def _parse_late(data: memoryview, version: int, words: tuple[int, ...]) -> HashSegment:
     reserved, _, common, vendor, oem, table, *parts = words
     found = _lay_out(data, version, (common, vendor, oem), table, parts)
-    faults = [f"reserved word {reserved:#x} instead of 0"] if reserved else []
+    faults = [f"the reserved word is {reserved:#x} instead of 0"] if reserved else []
     named = ""
     if version == 7 and common < COMMON_METADATA.size:
-        faults.append(f"common metadata of {common} bytes instead of {COMMON_METADATA.size}")
+        faults.append(f"common metadata has {common} bytes instead of {COMMON_METADATA.size}")
     elif version == 7:
         major, minor, *_, algorithm, _ = COMMON_METADATA.unpack_from(data, found.header.end)
         if (major, minor) not in COMMON_VERSIONS:
-            faults.append(f"common metadata of version {major}.{minor}, which is not published")
+            faults.append(f"common metadata has version {major}.{minor}, which is not published")
         named = NAMED_ALGORITHMS.get(algorithm, "")
     return replace(found, named_algorithm=named, faults=(*found.faults, *faults))
 
@@ -165,17 +165,17 @@ def _parse_late(data: memoryview, version: int, words: tuple[int, ...]) -> HashS
 def _lay_out(
     data: memoryview, version: int, metadata: Sequence[int], table: int, parts: Sequence[int]
 ) -> HashSegment:
-    """Where everything lies.
+    """Return the hash segment with the position of each part.
 
-    ``metadata`` are the sizes of the common, Qualcomm's and the OEM's, ``parts`` those of
-    signatures and chains in turn.
+    ``metadata`` are the sizes of the common, Qualcomm's and the OEM's metadata, ``parts`` those of
+    signature and chain per signer.
     """
     header, _, *more, hashes = _place([LAYOUTS[version].size, *metadata, table], 0)
     parts_spans = _place(parts, hashes.end)
     end = parts_spans[-1].end
     if end > len(data):
         raise MalformedError(
-            f"the MBN header's parts have {end} bytes, the hash segment {len(data)}"
+            f"the parts in the MBN header end at byte {end}, the hash segment at {len(data)}"
         )
     words = [[Span(4 * i, 4 * i + 4) for i in each] for each in SIZE_WORDS.get(version, ())]
     own = [(*sizes, extra) for sizes, extra in zip(words, more, strict=False)]

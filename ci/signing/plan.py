@@ -1,4 +1,4 @@
-"""What a run will sign and with what: everything is checked here, and nothing is written.
+"""Plan a run of ``sign``: check everything that it will sign and use, and write nothing.
 
 An SDK comes from the command line, from an environment variable, or from the profile lpai.
 """
@@ -43,7 +43,7 @@ TOOLS_PROFILE = "direct"
 
 @dataclass(frozen=True)
 class Roots:
-    """Where the SDKs and the build tree are; None is not set."""
+    """The directories of the SDKs and of the build tree; None if unset."""
 
     qnn_sdk: Path | None = None
     hexagon_sdk: Path | None = None
@@ -73,9 +73,9 @@ def find_roots(
     needed: AbstractSet[str],
     progress: Progress,
 ) -> Roots:
-    """The roots of a run; those ``needed`` and not named are looked up, nothing is fetched.
+    """Return the roots of a run. Needed ones that are not named are looked up, but never fetched.
 
-    What is not found is None.
+    A root that is not found is None.
     """
     named = {
         name: given.get(name) or (Path(value) if (value := environment.get(variable)) else None)
@@ -90,7 +90,7 @@ def find_roots(
 def locate_roots(
     missing: AbstractSet[str], hexagon_sdk: Path | None, progress: Progress
 ) -> dict[str, Path | None]:
-    """Those of ``missing`` that profile lpai has in the store."""
+    """Return those of ``missing`` that the store has for profile lpai."""
     from provisioning.artifacts.environment import profile_requests
     from provisioning.artifacts.provision import locate_artifact
     from provisioning.artifacts.sources import Options
@@ -111,7 +111,7 @@ def locate_roots(
 
 @dataclass(frozen=True)
 class SignRequest:
-    """One run of ``sign``. ``serial`` is a device's, "" without a test signature."""
+    """One run of ``sign``. ``serial`` is the device's serial number, "" for no test signature."""
 
     selection: Selection
     roots: Roots
@@ -126,7 +126,7 @@ class SignRequest:
 
 @dataclass(frozen=True)
 class SignPlan:
-    """What a run will do: everything is checked, nothing is signed."""
+    """The work of one run: everything is checked, nothing is signed yet."""
 
     request: SignRequest
     policy: SigningPolicy
@@ -139,7 +139,7 @@ def make_plan(request: SignRequest) -> SignPlan:
     policy = read_signing_policy()
     selection, roots = request.selection, request.roots
     if request.timeout_s <= 0:
-        raise UsageError("--timeout is not more than 0 seconds")
+        raise UsageError("--timeout must be more than 0 seconds")
     if not request.serial or selection != Selection():
         check_selection(selection, policy)
     check_target(request.target, force=request.force, protected=roots.protected())
@@ -154,12 +154,12 @@ def make_plan(request: SignRequest) -> SignPlan:
 
 
 def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> None:
-    """Refuse a target that is kept or must not be written to. Raises UsageError."""
+    """Refuse a target that exists, or that must not be written to. Raises UsageError."""
     resolved = target.resolve()
     for root in protected:
         if resolved.is_relative_to(root.resolve()) or root.resolve().is_relative_to(resolved):
             raise UsageError(
-                f"{target} lies in {root}, or holds it",
+                f"{target} is inside {root}, or contains it",
                 why="signed libraries are never written into an SDK: it is shared and verified",
                 fix="choose another --out",
             )
@@ -170,16 +170,16 @@ def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> Non
 
 
 def refuse_existing(target: Path) -> None:
-    """Refuse a target that is there. Raises UsageError."""
+    """Refuse a target that exists. Raises UsageError."""
     if target.exists():
         raise UsageError(
-            f"{target} exists and is kept",
+            f"{target} already exists",
             fix="--force replaces it once everything is signed and verified",
         )
 
 
 def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
-    """What the pairs say of an SDK or of tools that are older than an architecture's."""
+    """Yield a note per SDK or tools older than the first known to work with ``htp_arch``."""
     row = read_pairs().find_hexagon(htp_arch)
     for what, root, known in (
         ("Hexagon SDK", roots.hexagon_sdk, row.sdk),
@@ -191,9 +191,9 @@ def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
 
 
 def resolve_signer(plan: SignPlan) -> Signer:
-    """The signer of the request, else the SDK's own with a Python that it runs in.
+    """Return the requested signer, else the SDK's signer with a Python that can run it.
 
-    Raises UsageError, and UnfitError when the signer or a Python for it is missing.
+    Raises UsageError, and UnfitError if the signer or a Python for it is missing.
     """
     request = plan.request
     if request.signer_command:
@@ -202,7 +202,7 @@ def resolve_signer(plan: SignPlan) -> Signer:
     script = root / plan.policy.signer if root else None
     if script is None or not script.is_file():
         raise UnfitError(
-            f"the signer {script or plan.policy.signer} is not there",
+            f"the signer {script or plan.policy.signer} is missing",
             why="" if root else "neither --hexagon-sdk nor HEXAGON_SDK_ROOT is set",
             fix="run `qnn-ci fetch lpai`, or name another signer with --signer",
         )

@@ -1,7 +1,7 @@
-"""signing.json and the in-toto statement: what was signed, from what, by what.
+"""signing.json and the in-toto statement: what was signed, from what, with what.
 
-``check_record`` is for everything that uses signed libraries later, such as a deployment or an
-image: it refuses a library whose bytes are not the recorded ones.
+Everything that uses signed libraries later, such as a deployment or an image, calls
+``check_record``, which finds libraries that differ from the recorded bytes.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ PREDICATE_TYPE = "urn:executorch-qnn-ci:skel-signing:v1"
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """A file's SHA-256 and size."""
+    """The SHA-256 and size of a file."""
 
     sha256: str
     size_bytes: int
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A file that the signer's command consists of."""
+    """A file that is part of the signer's command."""
 
     path: str
     sha256: str
 
 
 class SignedLibrary(msgspec.Struct, frozen=True):
-    """One library: ``source`` is its place without a machine's paths."""
+    """A signed library. ``source`` is its origin without paths of this machine."""
 
     name: str
     source: str
@@ -75,7 +75,7 @@ def write_record(directory: Path, record: SigningRecord) -> None:
 
 
 def make_statement(record: SigningRecord) -> dict[str, Any]:
-    """The in-toto statement; its predicate is the record, so signing.json is a predicate file."""
+    """Return the in-toto statement, with the content of signing.json as predicate."""
     return {
         "_type": STATEMENT_TYPE,
         "subject": [
@@ -87,7 +87,7 @@ def make_statement(record: SigningRecord) -> dict[str, Any]:
 
 
 def read_record(directory: Path) -> SigningRecord:
-    """Read signing.json. Raises ValueError when it is missing or not of this schema."""
+    """Read signing.json. Raises ValueError if it is missing or has another schema version."""
     path = directory / RECORD_NAME
     try:
         record = msgspec.json.decode(path.read_bytes(), type=SigningRecord)
@@ -99,11 +99,10 @@ def read_record(directory: Path) -> SigningRecord:
 
 
 def check_record(directory: Path) -> tuple[str, ...]:
-    """What in ``directory`` is not as its record says; empty when every byte is.
+    """Return the differences between ``directory`` and its record; empty if every byte agrees.
 
-    Libraries without a record, libraries that are not in it, missing ones and changed ones are
-    findings, and so is a statement that contradicts the record. Each begins with the name of the
-    file that it is about.
+    Findings are libraries without a record, not in the record, missing or changed, and a statement
+    that contradicts the record. Each starts with the name of its file.
     """
     try:
         record = read_record(directory)
@@ -118,9 +117,9 @@ def check_record(directory: Path) -> tuple[str, ...]:
     for name, one in recorded.items():
         path = present.get(name)
         if path is None or not path.is_file():
-            findings.append(f"{name} is recorded and missing")
+            findings.append(f"{name} is in the record but missing")
         elif digest_of(path.read_bytes()) != one.output:
-            findings.append(f"{name} has other bytes than recorded")
+            findings.append(f"{name} differs from the recorded bytes")
     try:
         statement = json.loads((directory / STATEMENT_NAME).read_bytes())
     except (OSError, ValueError, RecursionError) as error:

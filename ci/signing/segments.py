@@ -1,8 +1,9 @@
 """Program headers of an ELF file, byte exact, with the segment types that Qualcomm adds.
 
-Bits 20 to 27 of p_flags are Qualcomm's: bit 20 stands for paging, bits 21 to 23 are an access
-type, bits 24 to 26 a segment type, of which 2 is the hash segment and 7 the placeholder that
-stands for the ELF header and the program headers.
+Qualcomm uses bits 20 to 27 of p_flags: bit 20 is paging, bits 21 to 23 an access type, bits 24 to
+26 a segment type. Type 2 is the hash segment, type 7 the placeholder for the ELF header and the
+program headers.
+
 Source: https://github.com/torvalds/linux/blob/master/include/linux/soc/qcom/mdt_loader.h and
 https://github.com/msm8916-mainline/qtestsign/blob/main/fw/hashseg.py
 """
@@ -25,21 +26,21 @@ from provisioning.elf.facts import (
 )
 from provisioning.elf.reader import HeadersTruncatedError, parse_headers
 
-# As the vendor's tool limits it; each segment is hashed, whatever it overlaps.
+# The limit of the vendor's tool; each segment is hashed, whatever it overlaps.
 MAX_SEGMENTS = 100
 TYPE_HEADERS = 7
 SPLIT = (
-    "the first part (.mdt) of a split image, whose segments are in .b00, .b01, ... beside it: join "
+    "the first part (.mdt) of a split image, with its segments in .b00, .b01, ... next to it: join "
     "them (pil-squasher OUT.mbn IN.mdt) and verify the result"
 )
 
 
 class MalformedError(ValueError):
-    """Bytes that are not what their headers say; becomes a fault, never reaches a user."""
+    """The bytes do not match their headers; becomes a fault, never reaches a user."""
 
 
 class TruncatedError(MalformedError):
-    """The bytes end earlier than their headers state."""
+    """The data ends earlier than its headers state."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Segment:
 
     @property
     def offset(self) -> int:
-        """Its first byte in the file."""
+        """The position of its first byte in the file."""
         return self.header.offset
 
     @property
@@ -60,7 +61,7 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """The first byte of the file after this segment."""
+        """The position in the file just after this segment."""
         return self.offset + self.file_size
 
     @property
@@ -76,7 +77,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Image:
-    """An ELF file's header and program headers over its bytes."""
+    """The headers and program headers of an ELF file, and its bytes."""
 
     data: memoryview
     headers: ElfHeaders
@@ -95,12 +96,12 @@ class Image:
 
     @property
     def hexagon_version(self) -> int:
-        """The number that e_flags holds: 0x75 for V75; 0 for another machine."""
+        """The Hexagon version from e_flags: 0x75 for V75; 0 for other machines."""
         return self.headers.flags & EF_HEXAGON_MACH if self.headers.machine == EM_QDSP6 else 0
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a library. Raises UsageError when it cannot be read."""
+    """Return the bytes of a library. Raises UsageError if it cannot be read."""
     return read_user_file(path, "the library")
 
 
@@ -121,11 +122,11 @@ def parse_image(data: memoryview) -> Image:
     if outside and _is_first_part(image):
         raise MalformedError(SPLIT)
     if outside:
-        raise TruncatedError(f"truncated: {outside[0].describe()} ends after the file's end")
+        raise TruncatedError(f"truncated: {outside[0].describe()} extends past the end of the file")
     return image
 
 
 def _is_first_part(image: Image) -> bool:
-    """Whether it is the .mdt of a split image: the headers, and at most the hash segment."""
+    """Return whether it is the .mdt of a split image: headers, and at most the hash segment."""
     hashes = sum(one.file_size for one in image.hash_segments)
     return len(image.data) in {image.headers.end, image.headers.end + hashes}

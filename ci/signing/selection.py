@@ -1,6 +1,4 @@
-"""What a command line selects: libraries of manifests/policies/signing.toml, by their place, with
-nothing opened yet.
-"""
+"""Select the libraries of manifests/policies/signing.toml by path, without opening them."""
 
 from __future__ import annotations
 
@@ -23,15 +21,16 @@ NAME_VERSION = re.compile(r"HtpV(\d\d)Skel")
 
 
 class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A library by its place; ``hexagon`` is the version promised there, "" when none is."""
+    """A library of the policy. ``hexagon`` is the version that its path promises, "" if none."""
 
     path: str
     hexagon: str = ""
 
 
 class OpPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Globs below an op package's directory, of which the first that finds something counts, and
-    the first QNN SDK that it works with.
+    """The libraries of an op package, and the first QNN SDK that supports them.
+
+    ``patterns`` are globs relative to its directory; the first one that matches is used.
     """
 
     minimum_qnn: str
@@ -39,7 +38,7 @@ class OpPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SigningPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole policy."""
+    """The content of manifests/policies/signing.toml."""
 
     lpai_architectures: tuple[str, ...]
     hexagon_architectures: tuple[str, ...]
@@ -51,13 +50,13 @@ class SigningPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_signing_policy() -> SigningPolicy:
-    """Read the policy. Raises ManifestError."""
+    """Read manifests/policies/signing.toml. Raises ManifestError."""
     return read_policy("signing", SigningPolicy)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The choices of one run."""
+    """The libraries that the command line selects."""
 
     lpai_arch: str = ""
     htp_arch: str = ""
@@ -68,7 +67,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One library to sign. ``label`` is its place without a machine's paths."""
+    """A library to sign. ``label`` is its path without paths of this machine."""
 
     path: Path
     label: str
@@ -80,11 +79,11 @@ class Wanted:
 
 
 def check_selection(selection: Selection, policy: SigningPolicy) -> None:
-    """Refuse what cannot be meant. Raises UsageError."""
+    """Refuse an invalid combination of options. Raises UsageError."""
     one = selection
     if not (one.lpai_arch or one.op_package or one.files):
         raise UsageError(
-            "nothing is selected to be signed",
+            "no library to sign is selected",
             fix="give --lpai-arch v6, --op-package-dir DIR or files",
         )
     if one.lpai_arch and one.lpai_arch not in policy.lpai_architectures:
@@ -104,7 +103,7 @@ def check_selection(selection: Selection, policy: SigningPolicy) -> None:
 def list_wanted(
     selection: Selection, policy: SigningPolicy, roots: Mapping[str, Path | None]
 ) -> tuple[Wanted, ...]:
-    """The libraries of ``selection``, all there. Raises UnfitError that lists all that are not."""
+    """Return the selected libraries. Raises UnfitError, which lists all that are missing."""
     rows = policy.direct if selection.direct_mode else policy.usual
     wanted = [_place(row, selection, roots) for row in rows if selection.lpai_arch]
     wanted += [Wanted(path, path.as_posix(), read_place(path)) for path in selection.files]
@@ -113,13 +112,13 @@ def list_wanted(
         found = list_op_package(selection.op_package, policy)
         wanted += found
         if not found:
-            missing.append(f"{selection.op_package} (no .so file of an op package)")
+            missing.append(f"{selection.op_package} (no .so file in it)")
     if missing:
         raise UnfitError(
             f"{len(missing)} of the libraries to sign are missing",
             why="\n       ".join(missing),
-            fix="provision them (`qnn-ci fetch lpai`) or set the roots named above; build "
-            "what is not built (`qnn-ci build direct`) and name it with --build-dir",
+            fix="provision them (`qnn-ci fetch lpai`) or set the variables named above; make what "
+            "a build makes (`qnn-ci build direct`) and name its directory with --build-dir",
         )
     _refuse_doubles(wanted)
     return tuple(wanted)
@@ -148,7 +147,7 @@ def _describe_missing(wanted: Wanted, roots: Mapping[str, Path | None]) -> str:
 
 
 def list_op_package(directory: Path, policy: SigningPolicy) -> list[Wanted]:
-    """The Hexagon libraries of an op package."""
+    """Return the Hexagon libraries of an op package."""
     for pattern in policy.op_package.patterns:
         found = [path for path in sorted(directory.glob(pattern)) if path.is_file()]
         if found:
@@ -164,7 +163,7 @@ def list_op_package(directory: Path, policy: SigningPolicy) -> list[Wanted]:
 
 
 def read_place(path: Path) -> str:
-    """``v75`` of .../hexagon-v75/unsigned/... or libQnnHtpV75Skel.so, "" when it says none."""
+    """Return ``v75`` for .../hexagon-v75/unsigned/... or libQnnHtpV75Skel.so; "" if unknown."""
     for part in reversed(path.parts[:-1]):
         if found := PLACE_VERSION.search(part):
             return f"v{found[1]}"

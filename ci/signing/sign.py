@@ -1,4 +1,4 @@
-"""Sign one by one, verify from the bytes, record, publish by one rename."""
+"""Sign the libraries in turn, verify and record them, and publish them with one rename."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from provisioning.console.progress import Progress
 from provisioning.files import explain_writes, remove_tree, staged_directory
 
 SCRATCH = ".scratch"
-# The most telling kind of fault first.
+# The most specific kind of fault first.
 FAILURES = {
     Kind.TRUNCATED: Failure.TRUNCATED,
     Kind.DATE: Failure.EXPIRED,
@@ -41,7 +41,7 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class Signed:
-    """What a run did; the keys of ``reports`` are masked names."""
+    """The result of a run; the keys of ``reports`` are masked file names."""
 
     record: SigningRecord
     reports: dict[str, Verification]
@@ -49,7 +49,7 @@ class Signed:
 
 @dataclass(frozen=True)
 class SignJob:
-    """One file to be made: from ``data``, or from nothing with ``serial`` for a test signature."""
+    """One file to sign: ``data``, or with ``serial`` a test signature, which has no input."""
 
     name: str
     label: str
@@ -57,13 +57,13 @@ class SignJob:
     serial: str = ""
 
 
-# One file that was signed and verified.
+# A file after it was signed and verified.
 Made: TypeAlias = tuple[SignedLibrary, Verification]
 
 
 @dataclass
 class Run:
-    """A run while it signs: into ``ready``, with areas for the signer below its SCRATCH."""
+    """A run in progress: it writes to ``ready``; the signer works below its SCRATCH."""
 
     plan: SignPlan
     signer: Signer
@@ -72,7 +72,7 @@ class Run:
     log: list[str] = field(default_factory=list)
 
     def make_all(self, jobs: Sequence[SignJob], progress: Progress) -> list[Made]:
-        """Sign in order; each is verified while the signer is at the next one.
+        """Sign in order, and verify each file while the signer works on the next.
 
         Raises SignerError.
         """
@@ -86,7 +86,7 @@ class Run:
             return [one.result() for one in pending]
 
     def _sign(self, job: SignJob) -> Path:
-        """Run the signer in a separate area; return its output, moved to the staging area."""
+        """Run the signer in a separate directory; return its output, moved to ``ready``."""
         area, name = self.ready / SCRATCH / str(len(self.log)), self.mask(job.name)
         source, output = area / "in" / job.name, area / "out"
         for folder in (source.parent, output):
@@ -104,7 +104,7 @@ class Run:
         return self.signer.argv(source, output)
 
     def _prove(self, job: SignJob, path: Path) -> Made:
-        from ci.signing.verify import verify_bytes  # its 50 ms overlap with the signer
+        from ci.signing.verify import verify_bytes  # importing it (50 ms) overlaps with the signer
 
         data, name = path.read_bytes(), self.mask(job.name)
         original = None if job.serial else memoryview(job.data)
@@ -136,7 +136,7 @@ class Run:
 
 
 def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
-    """Sign, verify, record and publish. Raises SignerError and leaves the target as it was."""
+    """Sign, verify, record and publish. Raises SignerError; the target is then unchanged."""
     request = plan.request
     created, created_from = read_clock()
     mask = Masker(list_secrets(serial=request.serial))
@@ -151,10 +151,10 @@ def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
 
 @contextmanager
 def stage(target: Path, *, force: bool) -> Iterator[Path]:
-    """A directory that takes the place of ``target`` when the block ends well, without its SCRATCH.
+    """Yield a directory that replaces ``target``, without its SCRATCH, if the block succeeds.
 
-    Raises StoreError when nothing can be written there, and UsageError when another run has made
-    the target meanwhile and ``force`` does not replace it.
+    Raises StoreError if nothing can be written there, and UsageError if another run created the
+    target in the meantime and ``force`` is false.
     """
     target = target.absolute()  # the signer runs in its own directory
     with explain_writes(target), staged_directory(target) as ready:
@@ -166,7 +166,7 @@ def stage(target: Path, *, force: bool) -> Iterator[Path]:
 
 
 def list_jobs(plan: SignPlan) -> list[SignJob]:
-    """The libraries in the order of the policy, then the test signature."""
+    """Return the libraries in the order of the policy, then the test signature."""
     jobs = [SignJob(one.wanted.name, one.wanted.label, one.data) for one in plan.inputs]
     if serial := plan.request.serial:
         jobs.append(SignJob(f"testsig-{serial}.so", "the signer's own", serial=serial))
@@ -174,9 +174,9 @@ def list_jobs(plan: SignPlan) -> list[SignJob]:
 
 
 def require_good(report: Verification, name: str, *, accept: bool) -> None:
-    """Raise SignerError, by the most telling of the faults.
+    """Raise SignerError for the most specific fault.
 
-    ``accept`` takes a signature of a kind for which no scheme is published.
+    ``accept`` permits a signature by a kind of key for which no scheme is published.
     """
     if report.faults:
         kinds = {fault.kind for fault in report.faults}
@@ -188,19 +188,19 @@ def require_good(report: Verification, name: str, *, accept: bool) -> None:
             Failure.UNCHANGED, name, why="it has no hash segment", fix="read the signer's log"
         )
     if report.verdict is Verdict.ENCRYPTED:
-        why = "it is encrypted: what will be loaded cannot be compared with the input"
-        raise SignerError(Failure.ALTERED, name, why=why, fix="have the signer sign only")
+        why = "it is encrypted, so its loadable content cannot be compared with the input"
+        raise SignerError(Failure.ALTERED, name, why=why, fix="switch the encryption off")
     if report.verdict is Verdict.UNRECOGNISED and not accept:
         raise SignerError(
             Failure.UNRECOGNISED,
             name,
             why="; ".join(report.notes),
-            fix="--accept-unrecognised takes it, when the signer is known to sign so",
+            fix="if this is the signer's known format, accept it with --accept-unrecognised",
         )
 
 
 def make_record(run: Run, made: Sequence[Made], created: str, created_from: str) -> SigningRecord:
-    """The record of a run that has signed everything."""
+    """Return the record of a run that has signed everything."""
     plan, signer = run.plan, run.signer
     ours = ".".join(map(str, sys.version_info[:3]))
     return SigningRecord(

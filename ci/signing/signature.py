@@ -1,10 +1,12 @@
-"""Whether the signature of a hash segment is the leaf certificate's.
+"""Judge whether the leaf certificate's key made the signature of a hash segment.
 
-Published schemes: RSA with PKCS #1 v1.5 padding over a digest without DigestInfo, where the
-digest is a double hash keyed by the SW_ID and HW_ID of the leaf's subject; RSA-PSS; ECDSA.
+Published schemes are RSA with PKCS #1 v1.5 padding over a digest without DigestInfo, where the
+digest is a double hash keyed by the SW_ID and HW_ID in the leaf's subject; RSA-PSS; ECDSA.
+
 Source: https://www.qualcomm.com/media/documents/files/
 secure-boot-and-image-authentication-technical-overview-v2-0.pdf
-For a key of another kind no scheme is published: "not recognised" is a separate answer.
+
+For other kinds of key no scheme is published: the answer is then "not recognised".
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ HASHES: dict[str, hashes.HashAlgorithm] = {
     "sha384": hashes.SHA384(),
     "sha512": hashes.SHA512(),
 }
-# Bytes of a block that are fixed by its padding, so that chance does not pass for it.
+# The zero bytes that PSS padding must start with here, so that a random block does not pass.
 TELLING_BYTES = 8
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """How a signature was recognised, or what is wrong with it: ``fault`` is "" otherwise."""
+    """The scheme of a signature, or what is wrong with it: ``fault`` is "" if nothing is."""
 
     scheme: Scheme
     fault: str = ""
@@ -65,7 +67,7 @@ def _wrong(fault: str) -> Judgement:
 
 
 def list_digests(subject: str, signed: bytes) -> Iterator[tuple[str, bytes]]:
-    """The digests that a signer may have signed: plain ones, and the one keyed by the ids."""
+    """Yield the digests that a signer may have signed: plain, then keyed by SW_ID and HW_ID."""
     for name in HASHES:
         yield name, hashlib.new(name, signed).digest()
     software, hardware = read_identity(subject, "SW_ID"), read_identity(subject, "HW_ID")
@@ -77,7 +79,7 @@ def list_digests(subject: str, signed: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def read_identity(subject: str, name: str) -> int:
-    """The 64-bit SW_ID or HW_ID that older leaf certificates hold in their OU fields, else 0."""
+    """Return the 64-bit SW_ID or HW_ID in the OU fields of older leaf certificates, else 0."""
     found = re.search(rf"OU=\d\d ([0-9A-Fa-f]{{16}}) {name}\b", subject)
     return int(found[1], 16) if found else 0
 
@@ -88,12 +90,12 @@ def _judge_rsa(
     size = (key.key_size + 7) // 8
     value = signature[:size]
     if len(value) < size or not is_padding(signature[size:]):
-        return _wrong(f"a signature of {len(signature)} bytes for a key of {key.key_size} bits")
+        return _wrong(f"{len(signature)} bytes are no signature by a key of {key.key_size} bits")
     numbers = key.public_numbers()
     if int.from_bytes(value, "big") >= numbers.n:
-        return _wrong("the signature is a number that the leaf's key cannot have made")
+        return _wrong("the signature is larger than the modulus of the leaf's key")
     payload = _recover_pkcs1(key, value)
-    # The whole payload counts: with exponent 3 anything before a digest could be forged.
+    # Compare the whole payload: with exponent 3, anything before the digest can be forged.
     if any(payload in {digest, DIGEST_INFO[name] + digest} for name, digest in digests):
         return Judgement(Scheme.PKCS1)
     if any(_verifies_pss(key, value, name, digest) for name, digest in digests):
@@ -101,8 +103,8 @@ def _judge_rsa(
     block = pow(int.from_bytes(value, "big"), numbers.e, numbers.n).to_bytes(size, "big")
     if payload or any(_has_pss_padding(block, key.key_size, name) for name in HASHES):
         return _wrong(
-            "the signature is of the leaf's key over another digest: it was made for another file, "
-            "or the header or the hash table was changed since"
+            "the leaf's key made the signature over another digest: it was made for another file, "
+            "or the header or the hash table was changed afterwards"
         )
     return _wrong("the signature does not verify with the leaf's key")
 
@@ -125,7 +127,7 @@ def _verifies_pss(key: rsa.RSAPublicKey, value: bytes, name: str, digest: bytes)
 
 
 def _has_pss_padding(block: bytes, key_bits: int, name: str) -> bool:
-    """Whether ``block`` is padded as RSA-PSS is, whatever the digest.
+    """Return whether ``block`` is padded for RSA-PSS, whatever the digest.
 
     https://www.rfc-editor.org/rfc/rfc8017#section-9.1.2
     """
@@ -147,9 +149,9 @@ def _judge_ecdsa(
         size = measure_der(signature)
         utils.decode_dss_signature(signature[:size])
     except (MalformedError, ValueError):
-        return _wrong("the signature is not one of ECDSA, as the leaf's key is")
+        return _wrong("the leaf's key is for ECDSA, the signature is not")
     if not is_padding(signature[size:]):
-        return _wrong("the signature is followed by bytes that are not padding")
+        return _wrong("bytes after the signature are not padding")
     for name, digest in digests:
         try:
             key.verify(signature[:size], digest, ec.ECDSA(utils.Prehashed(HASHES[name])))

@@ -1,9 +1,8 @@
-"""A signer: its command, the Python that the SDK's own needs, one run of it on one library, and
-the name of what went wrong.
+"""A signer: its command, the Python it needs, a run of it on one library, and its failures.
 
-The SDK's elfsigner.py takes ``-i FILE -o DIRECTORY`` or ``-t SERIAL -o DIRECTORY``, asks for an
-agreement on stdin, leaves a log beside its output and has been seen to say nothing useful by its
-exit status; so what counts is the file that it wrote.
+The SDK's elfsigner.py takes ``-i FILE -o DIRECTORY`` or ``-t SERIAL -o DIRECTORY``, asks on stdin
+for consent and leaves a log next to its output. Its exit status proved unreliable, so the file that
+it wrote decides.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from provisioning.console.process import Completed, run_process
 from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.files import hash_file
 
-# ExecuTorch's own script pipes `yes`; what asks for a secret is not content with it.
+# ExecuTorch's script pipes `yes` too; a prompt for a secret does not accept this.
 ANSWERS = "y\n" * 20
 QUESTION = re.compile(r"(\[y/n\]|[?:])\s*$", re.IGNORECASE)
-# These make the signer load another Python's modules, or write into the SDK.
+# Drop what makes the signer load another Python's modules; write no bytecode into the SDK.
 DROPPED = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 ADDED = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -39,10 +38,10 @@ PROBE_TIMEOUT_S = 20.0
 
 
 class Failure(str, Enum):
-    """Every way in which a signer has been seen to fail."""
+    """The ways in which signers were seen to fail."""
 
     EXITED = "the signer failed"
-    HUNG = "the signer did not end"
+    HUNG = "the signer did not finish"
     PROMPT = "the signer asks for something that it was not given"
     WRONG_PYTHON = "the signer needs a Python below 3.12"
     NO_OUTPUT = "the signer wrote nothing"
@@ -57,7 +56,7 @@ class Failure(str, Enum):
 
 
 class SignerError(ToolError):
-    """A signer failed in one of the ways of ``failure``."""
+    """A signer failed; ``failure`` says how."""
 
     def __init__(self, failure: Failure, library: str, *, why: str, fix: str = "") -> None:
         super().__init__(f"{failure.value}: {library}", why=why, fix=fix)
@@ -73,9 +72,9 @@ class Interpreter:
 
 
 def find_interpreter(given: str = "") -> Interpreter:
-    """The Python for the SDK's signer: ``given``, QNN_CI_SIGNER_PYTHON's, else the first that fits.
+    """Return the Python for the SDK's signer. Raises UnfitError.
 
-    Raises UnfitError.
+    This is ``given``, else QNN_CI_SIGNER_PYTHON, else the first one found.
     """
     named = given or os.environ.get(PYTHON_VARIABLE, "")
     for program in [user_program(named)] if named else _list_pythons():
@@ -83,7 +82,7 @@ def find_interpreter(given: str = "") -> Interpreter:
         found = _probe_interpreter(Path(path)) if path else None
         if found:
             return found
-    what = f"{named} is not a" if named else "there is no"
+    what = f"{named} is not a" if named else "found no"
     raise UnfitError(
         f"{what} Python below 3.12",
         why="the Hexagon SDK's signer imports the module imp, which Python 3.12 removed",
@@ -93,7 +92,7 @@ def find_interpreter(given: str = "") -> Interpreter:
 
 
 def _list_pythons() -> Iterator[str]:
-    """This Python, those of PATH, and what uv finds: it knows its own and pyenv's."""
+    """Yield this Python, those on PATH, and the one that uv finds (uv knows pyenv's too)."""
     yield from (sys.executable, *PATH_PYTHONS)
     if uv := shutil.which("uv"):
         asked = run_process([uv, "python", "find", "<3.12"], timeout_s=PROBE_TIMEOUT_S, check=False)
@@ -101,7 +100,7 @@ def _list_pythons() -> Iterator[str]:
 
 
 def _probe_interpreter(path: Path) -> Interpreter | None:
-    """The interpreter at ``path``, None for one without imp and for what is none."""
+    """Return the interpreter at ``path``; None if it is not a Python or cannot import imp."""
     try:
         ended = run_process(
             [path, "-W", "ignore", "-c", PROBE], timeout_s=PROBE_TIMEOUT_S, check=False
@@ -115,14 +114,14 @@ def _probe_interpreter(path: Path) -> Interpreter | None:
 
 @dataclass(frozen=True)
 class Signer:
-    """A command; its ``words`` may hold {input} and {output}. ``timeout_s`` limits one run."""
+    """A command; ``words`` may contain {input} and {output}. ``timeout_s`` limits one run."""
 
     words: tuple[str, ...]
     timeout_s: float
     python: Interpreter | None = None
 
     def argv(self, source: Path, output: Path) -> list[str]:
-        """The command for one library: without places for it, -i and -o are added."""
+        """Return the command for one library; -i and -o are added if it has no placeholders."""
         filled = [
             word.replace("{input}", str(source)).replace("{output}", str(output))
             for word in self.words
@@ -132,7 +131,7 @@ class Signer:
         return [*filled, "-i", str(source), "-o", str(output)]
 
     def testsig_argv(self, serial: str, output: Path) -> list[str]:
-        """The command for a device's test signature. Raises UsageError."""
+        """Return the command for a device's test signature. Raises UsageError."""
         if any("{input}" in word for word in self.words):
             raise UsageError(
                 "--testsig needs a signer without {input}",
@@ -141,14 +140,14 @@ class Signer:
         return [*self.words, "-t", serial, "-o", str(output)]
 
     def list_arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """The words of ``argv`` that are no program file, secrets masked."""
+        """Return the arguments of ``argv`` without program files, secrets masked."""
         programs = {self.words[0], *(word for word in self.words if os.path.isfile(word))}  # noqa: PTH113
         return tuple(mask_arguments([word for word in argv if word not in programs]))
 
     def list_programs(self) -> list[tuple[str, str]]:
-        """The files that the command consists of, each with its SHA-256.
+        """Return the files that the command consists of, each with its SHA-256.
 
-        The Python that runs the SDK's signer is known by its version.
+        The Python that runs the SDK's signer is omitted: its version identifies it.
         """
         files = [Path(word) for word in self.words if os.path.isfile(word)]  # noqa: PTH113
         ours = self.python.path if self.python else None
@@ -156,9 +155,9 @@ class Signer:
 
 
 def parse_signer(command: str, timeout_s: float) -> Signer:
-    """The signer of ``--signer CMD``: split as a shell would, run without one.
+    """Return the signer of ``--signer CMD``, split like a shell command but run without a shell.
 
-    Raises UsageError, and UnfitError when its program is not found.
+    Raises UsageError, and UnfitError if its program is not found.
     """
     try:
         words = shlex.split(command)
@@ -192,34 +191,34 @@ def run_signer(signer: Signer, argv: Sequence[str], scratch: Path, name: str, ma
 
 
 def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
-    said = mask(ended.tail).strip() or "it printed nothing"
+    said = mask(ended.tail).strip() or "(nothing)"
     last = said.splitlines()[-1]
     if ended.timed_out and QUESTION.search(last):
         return SignerError(
             Failure.PROMPT,
             name,
-            why=f"after {ended.wall_s:.0f} s it still waits at: {last}",
-            fix="configure the signer so that it needs nothing but the agreement to its terms",
+            why=f"after {ended.wall_s:.0f} s it was still waiting at: {last}",
+            fix="configure the signer so that it asks only for consent to its terms",
         )
     if ended.timed_out:
         return SignerError(
             Failure.HUNG,
             name,
-            why=f"it was ended after {ended.wall_s:.0f} s; it last said: {last}",
-            fix="see whether it reaches its server; --timeout sets the limit in seconds",
+            why=f"it was stopped after {ended.wall_s:.0f} s; its last output: {last}",
+            fix="check whether it can reach its server; --timeout sets the limit in seconds",
         )
     if "No module named 'imp'" in ended.output:
         return SignerError(
             Failure.WRONG_PYTHON, name, why=last, fix="run it in Python 3.11 or earlier"
         )
-    return SignerError(Failure.EXITED, name, why=f"it {ended.describe()} and said:\n{said}")
+    return SignerError(Failure.EXITED, name, why=f"it {ended.describe()} and printed:\n{said}")
 
 
 def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: Masker) -> Path:
-    """The file in ``output`` that the signer wrote, named as ``source``. Raises SignerError.
+    """Return the file that the signer wrote to ``output`` for ``source``. Raises SignerError.
 
-    ``source`` is the copy that it was given, ``before`` that copy's bytes. A test signature may be
-    named with leading zeros in its serial.
+    ``source`` is the signer's copy of the input, ``before`` the bytes of that copy. The name of a
+    test signature may have leading zeros in its serial number.
     """
     name = mask(source.name)
     found = [path for path in sorted(scratch.rglob("*")) if is_named(path.name, source.name)]
@@ -234,19 +233,19 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
         raise SignerError(
             Failure.ELSEWHERE,
             name,
-            why=mask(f"it was given {output.relative_to(scratch)}/ and wrote {places}"),
+            why=mask(f"it wrote {places} instead of a file in {output.relative_to(scratch)}/"),
             fix="correct the command: {input} and {output} stand for the file and the directory",
         )
     others = ", ".join(sorted(path.name for path in output.rglob("*"))) or "nothing"
     raise SignerError(
         Failure.NO_OUTPUT,
         name,
-        why=mask(f"it exited with 0 and left {others} in its output directory"),
+        why=mask(f"it exited with 0; its output directory contains {others}"),
         fix="run the signer by hand on this library and read its log",
     )
 
 
 def is_named(name: str, wanted: str) -> bool:
-    """Whether it is the same name, or that of a test signature for the same serial."""
+    """Return whether the names are equal, or name test signatures for the same serial number."""
     serial = read_serial(wanted)
     return name == wanted or (serial is not None and read_serial(name) == serial)

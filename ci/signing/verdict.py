@@ -1,4 +1,4 @@
-"""The result of a verification, and its text: a verdict, what is wrong, what is worth knowing."""
+"""The result of a verification and its text: a verdict, faults, notes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_JUDGED = (
 
 
 class Scheme(str, Enum):
-    """How a signature was recognised as the leaf's."""
+    """The scheme by which a signature was recognised as the leaf's."""
 
     PKCS1 = "RSA PKCS #1 v1.5"
     PSS = "RSA-PSS"
@@ -30,7 +30,7 @@ class Scheme(str, Enum):
 
 
 class Verdict(str, Enum):
-    """What the bytes of a file prove."""
+    """The conclusion from the bytes of a file."""
 
     PROVEN = "proven"
     ENCRYPTED = "signed and encrypted"
@@ -42,7 +42,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class SignedBy:
-    """One authority's certificates and how its signature was recognised."""
+    """The certificates of one authority, and the scheme of its signature."""
 
     authority: str
     chain: tuple[Certificate, ...]
@@ -51,7 +51,7 @@ class SignedBy:
 
 
 class Kind(str, Enum):
-    """What a fault is about, the most telling first."""
+    """The kinds of faults, the most specific first."""
 
     TRUNCATED = "truncated"
     DATE = "certificate dates"
@@ -66,7 +66,7 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong."""
+    """A fault and its kind."""
 
     kind: Kind
     text: str
@@ -74,10 +74,10 @@ class Fault:
 
 @dataclass
 class Verification:
-    """What was found in one file. ``uncovered`` are file ranges that no hash covers.
+    """The findings in one file. ``uncovered`` are file ranges that no hash covers.
 
-    ``hexagon_version`` is 0 for other machines. ``proof`` is what a catalog next to an unsigned
-    library says of it, and ``build`` the QNN build that it names.
+    ``hexagon_version`` is 0 for other machines. For an unsigned library, ``proof`` is the finding
+    of the catalog next to it, and ``build`` the QNN build that the library names.
     """
 
     size: int
@@ -117,7 +117,7 @@ class Verification:
         return Verdict.PROVEN
 
     def as_data(self) -> dict[str, Any]:
-        """JSON of the report; dates in ISO 8601."""
+        """Return the report for JSON; dates in ISO 8601."""
         return {
             "verdict": self.verdict.value,
             "errors": [{"kind": one.kind.value, "what": one.text} for one in self.faults],
@@ -168,15 +168,15 @@ def _signer_data(signer: SignedBy) -> dict[str, Any]:
 
 
 def render_report(path: Path, report: Verification) -> str:
-    """Some lines: the verdict, the format, the chain, what is wrong."""
+    """Return the verdict, the format, the chain and the faults, a line each."""
     return "\n".join([f"{Masker()(path.name)}: {report.verdict.value}", *_lines(report)]) + "\n"
 
 
 def render_reports(reports: Mapping[Path, Verification]) -> str:
-    """Return all of ``reports``, followed by what only the device can judge."""
+    """Return the text of all ``reports``, then what only the device can judge."""
     text = "".join(render_report(path, one) for path, one in reports.items())
     if any(one.signed for one in reports.values()):
-        text += "".join(f"not judged here, the device does: {what}\n" for what in NOT_JUDGED)
+        text += "".join(f"not checked here, only the device can: {what}\n" for what in NOT_JUDGED)
     return text
 
 

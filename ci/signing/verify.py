@@ -1,7 +1,7 @@
-"""The proof of a signed library from its bytes alone.
+"""Verify a signed library from its bytes alone.
 
-What only a device can judge is said to be not judged: whether it trusts the root, and whether
-the identities in the metadata are its own.
+The report lists what only a device can judge as not judged: whether it trusts the root, and whether
+it accepts the identities in the metadata.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.files import hash_file
 from provisioning.manifest.catalogs import prove_skel
 
-# Of images that Qualcomm and device makers signed: none (a modem's configuration, mcfg_hw.mbn),
+# Machines of images that Qualcomm and device makers signed: none (mcfg_hw.mbn, modem settings),
 # DTB, Arm, Xtensa, Hexagon, AArch64, RISC-V.
 SIGNED_MACHINES = {0, 1, 40, 94, EM_QDSP6, EM_AARCH64, 243}
-# Versions are named by their hexadecimal digits, V68 to V81 in the SDKs of today.
+# Versions are named by their hexadecimal digits, V68 to V81 in current SDKs.
 LAST_HEXAGON = 0x99
 
 
 def verify_file(
     path: Path, original: Path | None = None, *, at: datetime | None = None
 ) -> Verification:
-    """Verify ``path``, beside ``original`` when that is given. Raises UsageError.
+    """Verify ``path``, and compare it with ``original`` if given. Raises UsageError.
 
-    ``at`` is as in verify_bytes. An unsigned one is looked up in the catalogs next to it and
-    in the list of genuine skels.
+    ``at`` is as in verify_bytes. An unsigned library is looked up in the catalogs next to it and in
+    the list of genuine skels.
     """
     serial = read_serial(path.name) or 0
     before = memoryview(read_bytes(original)) if original else None
@@ -57,7 +57,7 @@ def verify_file(
         report.build = build.text if build else ""
         report.proof = prove_skel(path, build, hash_file(path), at)
     if report.proof and report.proof.outcome is Genuine.FORGED:
-        report.add(Kind.CATALOG, f"{report.proof.catalog} proves nothing: {report.proof.why}")
+        report.add(Kind.CATALOG, f"{report.proof.catalog} is no proof: {report.proof.why}")
     return report
 
 
@@ -68,11 +68,12 @@ def verify_bytes(
     serial: int = 0,
     at: datetime | None = None,
 ) -> Verification:
-    """Judge the bytes of a library, and that they load as those of ``original`` do.
+    """Judge the bytes of a library, and whether its loadable content equals that of ``original``.
 
-    ``serial`` is what the hash segment's own entry holds in a device's test signature. A
-    certificate that is not valid ``at`` a time is a fault; without a time, one that is not valid
-    now is a note: leaves of released images live about two years, the images longer.
+    ``serial`` is the serial number that the hash segment's own entry contains in a device's test
+    signature. A certificate that is not valid at time ``at`` is a fault; without ``at``, a
+    certificate that is not valid now is a note, since images outlive their leaf certificates, which
+    are valid for about two years.
     """
     report = Verification(len(data))
     try:
@@ -82,7 +83,7 @@ def verify_bytes(
             image.hexagon_version,
         )
         if image.headers.machine not in SIGNED_MACHINES:
-            report.add(Kind.LAYOUT, f"is of machine {report.machine}, which no signed image is")
+            report.add(Kind.LAYOUT, f"no signed image is known for machine {report.machine}")
         if original is not None:
             report.add(Kind.DIFFERENT, *list_differences(image, parse_image(original)))
         _judge_image(image, report, serial, at)
@@ -99,7 +100,7 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
         left = [
             one for one in image.segments if one.header.type == PT_NULL and one.header.vendor_type
         ]
-        report.add(Kind.LAYOUT, *(f"{one.describe()} is left of a signature" for one in left))
+        report.add(Kind.LAYOUT, *(f"{one.describe()} remains of a signature" for one in left))
         return
     if len(found) > 1:
         raise MalformedError(f"{len(found)} hash segments instead of one")
@@ -107,7 +108,7 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
     parsed = parse_hash_segment(data)
     report.header_version = parsed.version
     if image.hexagon_version > LAST_HEXAGON:
-        report.notes.append(f"Hexagon V{image.hexagon_version:X} is no version that is known")
+        report.notes.append(f"Hexagon V{image.hexagon_version:X} is not a known version")
     report.add(Kind.HEADER, *parsed.faults)
     _judge_layout(image, found[0], report)
     _judge_hashes(image, parsed, report, data, serial)
@@ -124,23 +125,26 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
 
 
 def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> None:
-    """The placeholder stands first and covers the headers, nothing overlaps the hash segment, and
-    what is loaded fits into its memory."""
+    """Check that the layout is one that a loader accepts.
+
+    The placeholder comes first and covers the headers, nothing overlaps the hash segment, and
+    loaded segments fit into their memory.
+    """
     first = image.segments[0]
     if not first.is_header_placeholder:
-        raise MalformedError("the first program header does not stand for the headers")
+        raise MalformedError("the first program header is not the placeholder for the headers")
     if (first.offset, first.file_size) != (0, image.headers.end):
         report.add(
             Kind.LAYOUT,
-            f"the first hash covers {first.file_size} bytes at {first.offset:#x}, "
-            f"the headers have {image.headers.end} at 0x0",
+            f"the first hash covers {first.file_size} bytes at {first.offset:#x}, but "
+            f"the headers are {image.headers.end} bytes at 0x0",
         )
     loaded = [one for one in image.segments if one.header.type == PT_LOAD]
     if not loaded:
-        report.add(Kind.LAYOUT, "no segment is loaded (type LOAD)")
+        report.add(Kind.LAYOUT, "no segment is loadable (type LOAD)")
     for one in loaded:
         if one.header.memsz < one.file_size:
-            report.add(Kind.LAYOUT, f"{one.describe()} has {one.header.memsz} bytes of memory")
+            report.add(Kind.LAYOUT, f"{one.describe()} has only {one.header.memsz} bytes of memory")
     for other in image.segments:
         apart = other.end <= hash_segment.offset or hash_segment.end <= other.offset
         if other is not hash_segment and other.file_size and not apart:
@@ -160,7 +164,7 @@ def _judge_hashes(
     report.encrypted = parsed.is_encrypted
     for segment, entry in zip(image.segments, entries, strict=True):
         if segment.header.is_hashes:
-            # It cannot hash itself: its entry is zero, or a test signature's serial.
+            # It cannot hash itself: its entry is zero, or a test signature's serial number.
             wanted = serial.to_bytes(4, "little").ljust(len(entry), b"\0")
         elif not segment.file_size and not any(entry):
             continue
@@ -169,7 +173,7 @@ def _judge_hashes(
             report.hashed_segments += 1
         if entry != wanted and parsed.is_encrypted and segment.header.type != PT_NULL:
             report.hashed_segments -= 1
-            report.notes.append(f"the hash of {segment.describe()} is not of the encrypted bytes")
+            report.notes.append(f"the hash of {segment.describe()} is not of its encrypted bytes")
         elif entry != wanted:
             report.add(Kind.HASH, _name_mismatch(segment))
 
@@ -178,7 +182,7 @@ def _name_mismatch(segment: Segment) -> str:
     if segment.is_header_placeholder:
         return "the hash of the ELF header and the program headers does not match"
     if segment.header.is_hashes:
-        return "the hash segment's own entry is neither zero nor the serial in the file's name"
+        return "the hash segment's entry is neither zero nor the serial number in the file name"
     return f"the hash of {segment.describe()} does not match"
 
 
@@ -219,13 +223,13 @@ def _judge_signer(
         report.add(Kind.SIGNATURE, f"{name}: {judged.fault}")
     elif judged.scheme is Scheme.UNKNOWN:
         report.notes.append(
-            f"{name}: no scheme is published for a key of type {chain[0].key}; the device judges it"
+            f"{name}: no scheme is published for {chain[0].key} keys; only the device can judge"
         )
     return SignedBy(name, chain, judged.scheme, len(signature))
 
 
 def list_differences(signed: Image, original: Image) -> list[str]:
-    """What would load differently from ``original``: every segment but the added ones."""
+    """Return how the loadable segments differ from those of ``original``; added ones may."""
     differences = [
         f"e_{key} is {getattr(signed.headers, key):#x}, "
         f"the input's {getattr(original.headers, key):#x}"
@@ -234,18 +238,18 @@ def list_differences(signed: Image, original: Image) -> list[str]:
     ]
     after, before = list(signed.loadable()), list(original.loadable())
     if len(after) != len(before):
-        return [*differences, f"{len(after)} loadable segments, the input has {len(before)}"]
+        return [*differences, f"{len(after)} loadable segments, but the input has {len(before)}"]
     for new, old in zip(after, before, strict=True):
-        # A signer moves a segment in the file, and nothing else of it.
+        # A signer may move a segment in the file, but changes nothing else.
         if new.header._replace(offset=0) != old.header._replace(offset=0):
-            differences.append(f"{new.describe()} has other addresses or flags than in the input")
+            differences.append(f"{new.describe()} differs from the input in addresses or flags")
         elif bytes(signed.bytes_of(new)) != bytes(original.bytes_of(old)):
-            differences.append(f"{new.describe()} has other bytes than the input")
+            differences.append(f"{new.describe()} differs from the input in its bytes")
     return differences
 
 
 def list_uncovered(image: Image) -> list[tuple[int, int]]:
-    """File ranges outside the headers and every segment: padding, section headers, trailers."""
+    """Return the file ranges outside headers and segments: padding, section headers, trailers."""
     taken = sorted(
         [(0, image.headers.end)]
         + [(one.offset, one.end) for one in image.segments if one.file_size]

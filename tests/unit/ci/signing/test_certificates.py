@@ -80,10 +80,10 @@ def test_a_good_chain_has_no_errors_and_no_notes(chain: list[bytes]) -> None:
     assert (list_link_errors(parsed), list_chain_notes(parsed)) == ([], [])
 
 
-UNSIGNED = "is signed by none after it"
-FORBIDDEN = "signs others and may not"
+UNSIGNED = "is not signed by any certificate after it"
+FORBIDDEN = "signs others but is not allowed to"
 STRAY = "is neither part of the leaf's chain nor a root"
-ALONE = "so that no authority vouches for it"
+ALONE = "so no authority vouches for it"
 # Each with the one certificate that is named, and what is wrong with it.
 BAD = {
     "leaf alone": ([LEAF], 0, f"{UNSIGNED}, {ALONE}"),
@@ -171,17 +171,17 @@ def test_a_missing_root_is_a_note_unless_one_byte_makes_it_one() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "the chain holds no certificate"),
-        (b"\xff" * 40, "the chain holds no certificate"),
-        (LEAF[:-1], "certificate 0 ends after the chain's end"),
-        (LEAF + CA[:-1], "certificate 1 ends after the chain's end"),
-        (LEAF + b"\x30\x02a", "certificate 1 ends after the chain's end"),
+        (b"", "the chain has no certificate"),
+        (b"\xff" * 40, "the chain has no certificate"),
+        (LEAF[:-1], "certificate 0 extends past the end of the chain"),
+        (LEAF + CA[:-1], "certificate 1 extends past the end of the chain"),
+        (LEAF + b"\x30\x02a", "certificate 1 extends past the end of the chain"),
         (LEAF + b"\x30\x03abc", "certificate 1 does not parse"),
         (LEAF + CA + b"\1", "the chain has bytes after its 2 certificates"),
         (LEAF + b"\xff\0", "the chain has bytes after its 1 certificates"),
-        (b"".join([*LONGEST, ROOT]), f"the chain holds more than {MAX_CERTIFICATES} certificates"),
-        (b"".join(LONGEST) + b"\x30 not read", "the chain holds more than 20 certificates"),
-        (LEAF + b"\x30", "the data ends within a DER sequence"),
+        (b"".join([*LONGEST, ROOT]), f"the chain has more than {MAX_CERTIFICATES} certificates"),
+        (b"".join(LONGEST) + b"\x30 not read", "the chain has more than 20 certificates"),
+        (LEAF + b"\x30", "the data ends inside a DER sequence"),
         (LEAF + b"\x30\x80", "a DER sequence has no definite length"),
     ],
     ids=lambda value: value if isinstance(value, str) else "data",

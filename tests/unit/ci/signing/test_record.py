@@ -79,12 +79,12 @@ def change_byte(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: change_byte(d / "libone.so"), "libone.so has other bytes than recorded"),
+        (lambda d: change_byte(d / "libone.so"), "libone.so differs from the recorded bytes"),
         (
             lambda d: change_byte(d / "testsig-0xdeadbeef.so"),
-            "testsig-***.so has other bytes than recorded",
+            "testsig-***.so differs from the recorded bytes",
         ),
-        (lambda d: (d / "libone.so").unlink(), "libone.so is recorded and missing"),
+        (lambda d: (d / "libone.so").unlink(), "libone.so is in the record but missing"),
         (lambda d: (d / "libnew.so").touch(), "libnew.so is not in signing.json"),
         (lambda d: (d / RECORD_NAME).unlink(), "signing.json cannot be read"),
         (lambda d: (d / RECORD_NAME).write_text("{"), "signing.json cannot be read"),
@@ -121,8 +121,8 @@ def test_all_findings_are_listed(signed: Path) -> None:
     assert check_record(signed) == (
         "new.so is not in signing.json",
         "z.so is not in signing.json",
-        "libone.so is recorded and missing",
-        "libc++.so.1 has other bytes than recorded",
+        "libone.so is in the record but missing",
+        "libc++.so.1 differs from the recorded bytes",
         "statement.intoto.json contradicts signing.json",
     )
     (signed / STATEMENT_NAME).unlink()

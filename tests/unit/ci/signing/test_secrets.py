@@ -75,7 +75,10 @@ def test_a_device_is_asked_for_the_line_that_is_a_number(adb: Callable[[str], No
 @pytest.mark.parametrize(
     ("body", "part"),
     [
-        ("echo 1 serial", "/sys/devices/soc0/serial_number of the device holds no number"),
+        (
+            "echo 1 serial",
+            "/sys/devices/soc0/serial_number of the device does not contain a number",
+        ),
         ("echo no devices found >&2; exit 1", "no devices found"),
         ("", "adb is not on PATH"),
     ],

@@ -25,7 +25,7 @@ DIRECT = Selection(lpai_arch="v6", htp_arch="v81", direct_mode=True)
 @pytest.mark.parametrize(
     ("selection", "part"),
     [
-        (Selection(direct_mode=True, htp_arch="v81"), "nothing is selected"),
+        (Selection(direct_mode=True, htp_arch="v81"), "no library to sign"),
         (Selection(lpai_arch="v5"), "LPAI architecture 'v5'"),
         (Selection(lpai_arch="v6", direct_mode=True), "--direct-mode needs"),
         (Selection(files=(Path("a"),), direct_mode=True, htp_arch="v81"), "--direct-mode needs"),
@@ -93,7 +93,7 @@ def test_missing_libraries_are_named_by_what_would_hold_them(tmp_path: Path) -> 
         "lib/lpai-v6/unsigned/libQnnLpai.so of the QNN SDK (--qnn-sdk or QNN_SDK_ROOT is not set)"
     )
     assert lines[2] == f"{tmp_path}/Tools/target/hexagon/lib/v81/G0/pic/libc++abi.so.1"
-    assert lines[6] == f"{tmp_path}/op (no .so file of an op package)"
+    assert lines[6] == f"{tmp_path}/op (no .so file in it)"
     with pytest.raises(UnfitError, match=r"\{build\}/backends/qualcomm/libqnn_executorch_backend"):
         list_wanted(DIRECT, POLICY, {**roots, "build": None})
 

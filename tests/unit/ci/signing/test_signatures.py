@@ -127,11 +127,11 @@ def test_an_identity_is_sixteen_digits_of_its_field(subject: str, identity: int)
 
 
 EMPTY, ONES = "the signature is empty", "the signature is filled with 0xff"
-TOO_LARGE = "the signature is a number that the leaf's key cannot have made"
+TOO_LARGE = "the signature is larger than the modulus of the leaf's key"
 UNVERIFIED = "the signature does not verify with the leaf's key"
 ANOTHER_DIGEST = (
-    "the signature is of the leaf's key over another digest: it was made for another file, "
-    "or the header or the hash table was changed since"
+    "the leaf's key made the signature over another digest: it was made for another file, "
+    "or the header or the hash table was changed afterwards"
 )
 WRONG: dict[str, tuple[Make, str]] = {
     "nothing": (lambda: b"", EMPTY),
@@ -140,15 +140,15 @@ WRONG: dict[str, tuple[Make, str]] = {
     "0xff, longer": (lambda: b"\xff" * 512, ONES),
     "one byte short": (
         lambda: sign_pss(SIGNED)[:-1],
-        "a signature of 255 bytes for a key of 2048 bits",
+        "255 bytes are no signature by a key of 2048 bits",
     ),
     "one byte too many": (
         lambda: sign_pss(SIGNED) + b"\1",
-        "a signature of 257 bytes for a key of 2048 bits",
+        "257 bytes are no signature by a key of 2048 bits",
     ),
     "mixed padding": (
         lambda: sign_pss(SIGNED) + b"\xff\0",
-        "a signature of 258 bytes for a key of 2048 bits",
+        "258 bytes are no signature by a key of 2048 bits",
     ),
     "n": (lambda: number(modulus()), TOO_LARGE),
     "n + 5": (lambda: number(modulus() + 5), TOO_LARGE),
@@ -177,7 +177,7 @@ def test_a_wrong_rsa_signature_is_named(make: Make, fault: str) -> None:
     assert judge(make()) == (Scheme.UNKNOWN, fault)
 
 
-NO_ECDSA = "the signature is not one of ECDSA, as the leaf's key is"
+NO_ECDSA = "the leaf's key is for ECDSA, the signature is not"
 WRONG_EC: dict[str, tuple[Make, str]] = {
     "zeros": (lambda: bytes(104), EMPTY),
     "no sequence": (lambda: b"\x31" + sign_ec(SIGNED)[1:], NO_ECDSA),
@@ -187,7 +187,7 @@ WRONG_EC: dict[str, tuple[Make, str]] = {
     "RSA's": (lambda: b"\1" + sign_pss(SIGNED)[1:], NO_ECDSA),
     "bytes behind it": (
         lambda: sign_ec(SIGNED) + b"\0\1",
-        "the signature is followed by bytes that are not padding",
+        "bytes after the signature are not padding",
     ),
     "another file's": (lambda: sign_ec(OTHER), UNVERIFIED),
     "r and s of 1": (lambda: utils.encode_dss_signature(1, 1), UNVERIFIED),

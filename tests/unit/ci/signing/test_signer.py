@@ -101,7 +101,7 @@ def test_without_a_python_the_fix_names_the_option(put_program: Put) -> None:
         put_program("python3.11", body).chmod(0o644 if body else 0o755)
         with pytest.raises(UnfitError) as caught:
             find_interpreter()
-        assert caught.value.what == "there is no Python below 3.12"
+        assert caught.value.what == "found no Python below 3.12"
         assert caught.value.why.endswith("imports the module imp, which Python 3.12 removed")
         assert "--signer-python or QNN_CI_SIGNER_PYTHON" in caught.value.fix
 
@@ -199,8 +199,12 @@ def test_output_is_masked_and_questions_are_answered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "failure", "last"),
     [
-        ("echo one; echo a secret; exit 3", Failure.EXITED, "exited with 3 and said:\none\na ***"),
-        ("exit 3", Failure.EXITED, "it exited with 3 and said:\nit printed nothing"),
+        (
+            "echo one; echo a secret; exit 3",
+            Failure.EXITED,
+            "exited with 3 and printed:\none\na ***",
+        ),
+        ("exit 3", Failure.EXITED, "it exited with 3 and printed:\n(nothing)"),
         (
             "echo first; echo \"No module named 'imp'\"; exit 1",
             Failure.WRONG_PYTHON,
@@ -209,9 +213,9 @@ def test_output_is_masked_and_questions_are_answered(tmp_path: Path) -> None:
         (
             "echo one; printf 'Secret password:'; exec sleep 60",
             Failure.PROMPT,
-            " s it still waits at: *** password:",
+            " s it was still waiting at: *** password:",
         ),
-        ("echo a: b; echo at work.; exec sleep 60", Failure.HUNG, " s; it last said: at work."),
+        ("echo a: b; echo at work.; exec sleep 60", Failure.HUNG, " s; its last output: at work."),
     ],
 )
 def test_how_a_signer_fails_is_told(tmp_path: Path, body: str, failure: Failure, last: str) -> None:
@@ -260,8 +264,8 @@ def test_name_of_an_output(name: str, wanted: str, same: bool) -> None:
 
 
 SERIAL = "testsig-0xbadcafe.so"
-NOTHING = "it exited with 0 and left {} in its output directory"
-ELSEWHERE = "it was given out/ and wrote {}"
+NOTHING = "it exited with 0; its output directory contains {}"
+ELSEWHERE = "it wrote {} instead of a file in out/"
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_machines_of_released_images_are_proven(key: Key, library: bytes, machin
 @pytest.mark.parametrize(("machine", "name"), [(62, "x86-64"), (3, "x86"), (8, "e_machine 8")])
 def test_other_machines_are_not(key: Key, library: bytes, machine: int, name: str) -> None:
     report = verify(sign_elf(put(library, 18, "<H", machine), key))
-    assert report.errors == [f"is of machine {name}, which no signed image is"]
+    assert report.errors == [f"no signed image is known for machine {name}"]
 
 
 def place_segments(library: bytes, kind: int) -> list[int]:
@@ -131,7 +131,7 @@ def test_a_segment_that_its_memory_does_not_hold_is_not_proven(key: Key, library
 def test_an_image_of_which_nothing_is_loaded_is_not_proven(key: Key, library: bytes) -> None:
     for place in place_segments(library, PT_LOAD):
         library = put_word(library, place, 0x60000000)
-    assert verify(sign_elf(library, key)).errors == ["no segment is loaded (type LOAD)"]
+    assert verify(sign_elf(library, key)).errors == ["no segment is loadable (type LOAD)"]
 
 
 @pytest.mark.parametrize(("version", "known"), [(0x68, True), (0x81, True), (0x255, False)])
@@ -251,10 +251,13 @@ def spoil_layout(data: bytes, how: str) -> bytes:
     ("how", "part"),
     [
         ("two hash segments", "2 hash segments instead of one"),
-        ("no placeholder", "does not stand for the headers"),
-        ("placeholder too short", "the first hash covers 403 bytes at 0x0, the headers have 404"),
-        ("placeholder moved", "the first hash covers 404 bytes at 0x4, the headers have 404"),
-        ("no hash segment", "segment 0 (NULL, 404 bytes at 0x0) is left of a signature"),
+        ("no placeholder", "is not the placeholder for the headers"),
+        (
+            "placeholder too short",
+            "the first hash covers 403 bytes at 0x0, but the headers are 404",
+        ),
+        ("placeholder moved", "the first hash covers 404 bytes at 0x4, but the headers are 404"),
+        ("no hash segment", "segment 0 (NULL, 404 bytes at 0x0) remains of a signature"),
         ("segment over the hashes", "segment 5 "),
         ("text behind the last segment", "which no hash covers, are not padding"),
     ],
@@ -267,7 +270,11 @@ def test_a_wrong_layout_is_named(key: Key, library: bytes, how: str, part: str) 
 @pytest.mark.parametrize(
     ("name", "value", "fault"),
     [
-        ("PF_HEADERS", 0x06000000, "the first program header does not stand for the headers"),
+        (
+            "PF_HEADERS",
+            0x06000000,
+            "the first program header is not the placeholder for the headers",
+        ),
         ("PAGE", 4, ""),  # the hash segment touches its neighbours
     ],
 )
@@ -306,7 +313,7 @@ def test_bytes_that_no_hash_covers_are_padding(key: Key, library: bytes, filler:
     ("entry", "part"),
     [
         (0, "the hash of the ELF header and the program headers"),
-        (1, "the hash segment's own entry"),
+        (1, "the hash segment's entry"),
         (3, "the hash of segment 3 (LOAD"),
     ],
 )
@@ -408,12 +415,12 @@ CONTENT = ENTRIES * 48 + 256 + CHAIN_BYTES  # what follows the header and metada
         # The total counts the parts, and at most all that follows the header.
         *((6, 4, CONTENT - 1, f"{CONTENT - 1} bytes follow"), (6, 4, CONTENT, "")),
         *((6, 4, CONTENT + 120, ""), (6, 4, CONTENT + 121, f"{CONTENT + 121} bytes follow")),
-        *((7, 0, 1, "reserved word 0x1"), (8, 0, 1, "reserved word 0x1")),
+        *((7, 0, 1, "reserved word is 0x1"), (8, 0, 1, "reserved word is 0x1")),
         *((7, 10, 1, "version 1.0"), (7, 11, 2, "version 0.2")),
         (7, 14, 2, "names hash algorithm sha256, the table is sha384"),
-        (6, 5, ENTRIES * 48 + 1, "parts have"),
-        (6, 9, CHAIN_BYTES + 1, "the MBN header's parts have"),
-        (6, 1, 4, "MBN header version 4 is none of"),
+        (6, 5, ENTRIES * 48 + 1, "parts in the MBN"),
+        (6, 9, CHAIN_BYTES + 1, "the parts in the MBN header end"),
+        (6, 1, 4, "MBN header version 4 is not one of"),
     ],
 )
 def test_a_signed_header_is_judged_by_what_it_says(
@@ -440,7 +447,7 @@ def test_another_file_s_signature_is_told_from_another_key_s(key: Key, library: 
     start = other.index(key.chain) - key.size
     borrowed = FixedKey(0, 0, key.chain, value=other[start : start + key.size])
     (error,) = verify(sign_elf(library, borrowed)).errors
-    assert "of the leaf's key over another digest" in error
+    assert "over another digest" in error
 
 
 def test_hashes_without_any_signature_are_invalid(key: Key, library: bytes, monkeypatch) -> None:
@@ -482,7 +489,7 @@ def test_changed_metadata_of_one_of_two_signers_is_its_own_fault(
 ) -> None:
     (fault,) = verify(flip(sign_elf(library, key, vendor=vendor), PLACE + position)).faults
     assert fault.kind is Kind.SIGNATURE
-    assert fault.text.startswith(f"{authority}: the signature is of the leaf's key over another")
+    assert fault.text.startswith(f"{authority}: the leaf's key made the signature over another")
 
 
 def test_two_signatures_cover_every_byte_before_the_hashes(
@@ -555,7 +562,9 @@ def test_a_chain_in_a_file_is_judged(key: Key, library: bytes) -> None:
     _, *others = split_chain(make_key().chain)
     mixed = verify(sign_elf(library, with_chain(key, leaf, *others)))
     assert [fault.kind for fault in mixed.faults] == [Kind.CHAIN]
-    assert mixed.errors[0].startswith("OEM: certificate 0 is signed by none after it")
+    assert mixed.errors[0].startswith(
+        "OEM: certificate 0 is not signed by any certificate after it"
+    )
     rootless = verify(sign_elf(library, with_chain(key, leaf, middle)))
     assert (rootless.verdict, rootless.errors) == (Verdict.PROVEN, [])
     assert rootless.notes[0].startswith("OEM: the root is not in the file")
@@ -606,13 +615,15 @@ def test_what_loads_otherwise_is_named(library: bytes) -> None:
         found = differences(put(library, position, form, now))
         assert found[0] == f"e_{name} is {now:#x}, the input's {before:#x}"
     fewer = put(library, 44, "<H", len(image.segments) - 1)
-    assert differences(fewer) == [f"{len(loads) - 1} loadable segments, the input has {len(loads)}"]
+    assert differences(fewer) == [
+        f"{len(loads) - 1} loadable segments, but the input has {len(loads)}"
+    ]
     more = list_differences(image, parse_image(memoryview(fewer)))
-    assert more == [f"{len(loads)} loadable segments, the input has {len(loads) - 1}"]
+    assert more == [f"{len(loads)} loadable segments, but the input has {len(loads) - 1}"]
     for word in (2, 3, 5, 6, 7):
         value = struct.unpack_from("<I", library, 52 + 32 * third.index + 4 * word)[0]
         found = differences(put_header(library, third.index, word, value + 4))
-        assert f"{third.describe()} has other addresses or flags than in the input" in found
+        assert f"{third.describe()} differs from the input in addresses or flags" in found
     for position in (third.offset, third.end - 1):
         found = differences(flip(library, position))
-        assert f"{third.describe()} has other bytes than the input" in found
+        assert f"{third.describe()} differs from the input in its bytes" in found
