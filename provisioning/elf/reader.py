@@ -104,7 +104,7 @@ def read_elf(path: Path) -> ElfFacts:
         _open_elf(path) as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
     ):
-        return _Elf(path, mapped).facts()
+        return _Elf(mapped).facts(path)
 
 
 def read_exports(path: Path) -> frozenset[str]:
@@ -126,13 +126,13 @@ def parse_headers(data: bytes) -> ElfHeaders:
     Raises ValueError, and of these HeadersTruncatedError for headers that are not whole.
     """
     with _only_value_errors():
-        return _Elf(Path(), data).headers()
+        return _Elf(data).headers()
 
 
 def parse_checksum(data: bytes) -> Checksum | None:
     """The checksum that a Hexagon library carries, None without one. Raises ValueError."""
     with _only_value_errors():
-        return _Elf(Path(), data).checksum()
+        return _Elf(data).checksum()
 
 
 @contextmanager
@@ -159,8 +159,7 @@ def _refuse_other_formats(path: Path, head: bytes) -> None:
 class _Elf:
     """One file while it is being read. Every count that comes from the file is bounded."""
 
-    def __init__(self, path: Path, mapped: mmap.mmap | bytes) -> None:
-        self.path = path
+    def __init__(self, mapped: mmap.mmap | bytes) -> None:
         self.map = mapped
         self.stream: Any = io.BytesIO(mapped) if isinstance(mapped, bytes) else mapped
         self.size_bytes = len(mapped)
@@ -185,7 +184,7 @@ class _Elf:
             if head.filesz:
                 self._require(head.offset, head.filesz, f"segment {index}")
 
-    def facts(self) -> ElfFacts:
+    def facts(self, path: Path) -> ElfFacts:
         self._require_segments()
         tags = self._tags()
         notes = list(islice(self._notes(), MAX_ENTRIES))
@@ -194,7 +193,7 @@ class _Elf:
         flags = tags.get("DT_FLAGS", [0])[0]
         interpreters = [head.offset for head in self.heads if head.type == PT_INTERP]
         return ElfFacts(
-            path=self.path,
+            path=path,
             size_bytes=self.size_bytes,
             bits=self.bits,
             little_endian=self.little_endian,

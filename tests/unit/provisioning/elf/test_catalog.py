@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from provisioning.elf.catalog import (
     MAX_CHAIN,
     TIME_STAMPING,
     CatalogError,
+    _wrapped,
     parse_catalog,
     prove_file,
 )
@@ -263,6 +265,15 @@ def test_a_chain_has_no_more_than_eight_certificates(many: int, is_long: bool) -
         parse_catalog(data, TRUST, NOW)
 
 
+def test_a_catalog_has_one_content() -> None:
+    def wrap(content: bytes) -> Any:
+        return {"encap_content_info": {"content": SimpleNamespace(dump=lambda: content)}}
+
+    assert _wrapped(wrap(b"\xa0\x03\x02\x01\x07")) == b"\x02\x01\x07"
+    with pytest.raises(CatalogError, match="it has bytes after its content"):
+        _wrapped(wrap(b"\xa0\x03\x02\x01\x07" + b"\x02\x01\x08"))
+
+
 def test_cut_catalogs_prove_nothing() -> None:
     for size in range(0, len(STAMPED), 97):
         with pytest.raises(CatalogError):
@@ -292,6 +303,9 @@ def test_a_file_is_proven_by_a_catalog_next_to_it(tmp_path: Path) -> None:
     assert found.why == f"it names {NAME} with SHA-256 {DIGEST}, this one has {hash_file(skel)}"
     own.write_bytes(make_catalog({"libqnnhtpv73.inf": b"i"}))
     assert prove(tmp_path) == (Genuine.NOT_COVERED, own.name)
+    found = prove_file(skel, hash_file(skel), TRUST, NOW)
+    assert found
+    assert (found.why, found.listed) == (f"it does not name {NAME}", "")
     own.write_bytes(STAMPED[:-1])
     assert prove(tmp_path) == (Genuine.FORGED, own.name)
     found = prove_file(skel, hash_file(skel), TRUST, NOW)

@@ -14,6 +14,7 @@ from provisioning.elf.facts import Checksum, ElfError
 from provisioning.elf.reader import (
     E_SHOFF,
     MAX_MEMORY_BYTES,
+    HeadersTruncatedError,
     parse_checksum,
     read_elf,
     sum_segments,
@@ -55,6 +56,13 @@ def test_good_library_has_its_own(sealed: bytearray, tmp_path: Path) -> None:
     assert not checksum.is_wrong
     (tmp_path / "lib.so").write_bytes(sealed)
     assert read_elf(tmp_path / "lib.so").checksum == checksum
+
+
+def test_a_checksum_that_is_not_in_the_file_is_an_error(sealed: bytearray) -> None:
+    start, count = struct.unpack_from("<I", sealed, 32)[0], struct.unpack_from("<H", sealed, 48)[0]
+    struct.pack_into("<I", sealed, start + 40 * (count - 1) + 16, len(sealed) - 15)
+    with pytest.raises(HeadersTruncatedError, match=r"^a section is at bytes"):
+        parse_checksum(bytes(sealed))
 
 
 def test_segments_are_filled_up_to_their_size_in_memory(sealed: bytearray) -> None:

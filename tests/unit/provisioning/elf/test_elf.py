@@ -107,6 +107,32 @@ def test_a_note_of_android_may_hold_any_bytes() -> None:
     assert find_android(notes) == AndroidNote(30, "r26c\ufffd", "1")
 
 
+DYNSYM = 0x298  # of libx86.so: nothing, "needed", "answer"; 24 bytes each, st_info is the fifth
+
+
+def test_a_library_exports_what_it_defines_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("libx86.so", "libhexagon.so", "libandroid.so"):
+        assert reader.read_exports(LIBRARIES / name) == {"answer"}
+    data = bytearray((LIBRARIES / "libx86.so").read_bytes())
+    path = tmp_path / "lib.so"
+    for info, names in ((0x02, set()), (0x22, {"answer"})):  # local, weak
+        data[DYNSYM + 2 * 24 + 4] = info
+        path.write_bytes(data)
+        assert reader.read_exports(path) == names
+    monkeypatch.setattr(reader, "MAX_SYMBOLS", 2)
+    assert reader.read_exports(path) == frozenset()
+    data[0x28:0x30] = bytes(8)  # e_shoff
+    data[0x3C:0x40] = bytes(4)  # e_shnum, e_shstrndx
+    path.write_bytes(data)
+    assert reader.read_exports(path) == frozenset()
+    path.write_text("no library")
+    with pytest.raises(ElfError) as caught:
+        reader.read_exports(path)
+    assert caught.value.defect is Defect.NOT_ELF
+
+
 def test_an_aarch64_library_with_a_search_path() -> None:
     facts = read_elf(LIBRARIES / "libaarch64.so")
     assert facts.machine == EM_AARCH64
@@ -193,10 +219,16 @@ def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect
 
 
 def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -> None:
-    for path in (tmp_path / "no.so", tmp_path):
+    for path, why in (
+        (tmp_path / "no.so", "No such file or directory"),
+        (tmp_path, "Is a directory"),
+    ):
         with pytest.raises(ElfError) as caught:
             read_elf(path)
-        assert caught.value.defect is Defect.UNREADABLE
+        assert (caught.value.defect, caught.value.why) == (Defect.UNREADABLE, why)
+        with pytest.raises(ElfError) as caught:
+            find_qnn_build(path)
+        assert (caught.value.defect, caught.value.why) == (Defect.UNREADABLE, why)
 
 
 def test_a_loop_of_version_needs_ends(tmp_path: Path) -> None:
@@ -261,7 +293,7 @@ def test_notes_are_as_far_apart_as_their_segment_says(align: int, step: int) -> 
 def test_a_segment_says_how_far_apart_its_notes_are() -> None:
     first = struct.pack("<III", 6, 1, 3) + b"LINUX\0".ljust(12, b"\0") + b"x".ljust(8, b"\0")
     blob = first + struct.pack("<III", 4, 2, 3) + b"GNU\0" + b"\xab\xcd"
-    elf = reader._Elf(Path(), (LIBRARIES / "libx86.so").read_bytes())
+    elf = reader._Elf((LIBRARIES / "libx86.so").read_bytes())
     head = elf.loads[0]._replace(type=PT_NOTE, offset=4, filesz=len(blob), align=8)
     elf.heads, elf.map = [head], b"head" + blob + b"tail"
     notes = list(elf._notes())
@@ -277,7 +309,7 @@ def test_a_note_that_overruns_its_segment_ends_the_notes() -> None:
 
 
 def test_an_address_belongs_to_the_segment_that_begins_with_it() -> None:
-    elf = reader._Elf(Path(), (LIBRARIES / "libx86.so").read_bytes())
+    elf = reader._Elf((LIBRARIES / "libx86.so").read_bytes())
     first = elf.loads[0]._replace(vaddr=0, offset=0, filesz=16, memsz=99)
     elf.loads = [first, first._replace(vaddr=16, offset=64)]
     assert [elf._offset_of(address) for address in (0, 15, 16, 31)] == [0, 15, 64, 79]
@@ -289,7 +321,7 @@ def test_versions_are_as_many_as_their_limit(monkeypatch: pytest.MonkeyPatch) ->
     data = (LIBRARIES / "libx86.so").read_bytes()
 
     def read_needs(most: int) -> list[VersionNeed]:
-        elf = reader._Elf(Path(), data)
+        elf = reader._Elf(data)
         tags = elf._tags()
         monkeypatch.setattr(reader, "MAX_ENTRIES", most)
         found = list(elf._version_needs(tags))
@@ -439,6 +471,8 @@ def test_an_adaptor_tells_by_which_headers_it_was_compiled(
 def test_headers_alone_are_parsed_from_bytes() -> None:
     data = (LIBRARIES / "libhexagon.so").read_bytes()
     facts = read_elf(LIBRARIES / "libhexagon.so")
+    headers = parse_headers(data[:24] + b"\x78\x56\x34\x12" + data[28:])
+    assert headers.entry == 0x12345678
     headers = parse_headers(data)
     assert (headers.machine, headers.flags) == (facts.machine, facts.flags)
     assert headers.program_headers == facts.program_headers

@@ -89,6 +89,13 @@ def test_a_whole_program_is_as_long_as_it_says(kind: str) -> None:
     assert not find_program_damage(b"\x3c\0\0\0ET12".ljust(64, b"\0"))
 
 
+def test_a_program_that_ends_behind_its_header_lacks_its_segments() -> None:
+    head = b"\x3c\0\0\0ET12eh00" + struct.pack("<IQQQ", 32, 30, 36, 10)
+    assert find_program_damage(head) == "is cut short: it has 40 of 46 bytes"
+    assert not find_program_damage(head + bytes(6))
+    assert find_program_damage(head[:-1]) == ""  # of whose segments it does not tell
+
+
 def test_segments_are_where_they_can_be_mapped() -> None:
     assert not find_misplaced(make_segmented(128))
     assert "byte 356, not at a multiple of 128" in find_misplaced(make_segmented(100))
