@@ -11,6 +11,7 @@ from msgspec import structs
 from ci.report.schema import Status
 from ci.upstream.expectations import (
     Cause,
+    Checked,
     Expectations,
     Ratchet,
     Row,
@@ -81,6 +82,49 @@ def test_a_row_is_about_its_qnn_and_soc_only(change: dict[str, Any]) -> None:
     assert make(row).check(ONE_SIDED).fault
 
 
+def test_a_test_is_compared_with_the_row_that_fits_it() -> None:
+    late = Row(suite="upstream", tests=("*_acos",), outcome="timed-out", pattern="within 7")
+    both = make(late, GOOD)
+    first, second = both.known
+    assert both.find("C::test_acos") == [first, second]
+    assert both.find("C::test_abs") == []
+    assert both.check(ONE_SIDED) == Checked(ONE_SIDED, second)
+    in_time = end("C::test_acos", Ending.LATE, "did not end within 7 s")
+    assert both.check(in_time) == Checked(in_time, first)
+    passed = end("C::test_acos", Ending.PASSED)
+    told = "it passed, and is expected to end otherwise: acos"
+    assert both.check(passed) == Checked(passed, first, told)
+    other = end("C::test_abs", Ending.PASSED)
+    assert both.check(other) == Checked(other)
+    failed = end("C::test_acos", Ending.FAILED, "not faithful")
+    told = "failed, expected timed out with 'within 7' (acos): not faithful"
+    assert both.check(failed) == Checked(failed, first, told)
+    unknown = end("C::test_abs", Ending.FAILED, "died")
+    assert both.check(unknown) == Checked(unknown, None, "failed: died")
+    bare = Judged("C::test_abs", Ending.UNSUPPORTED, "no entry")
+    assert both.check(bare) == Checked(bare, None, "unsupported: no entry")
+
+
+def test_a_row_is_about_any_of_its_tests_socs_and_versions() -> None:
+    row = structs.replace(GOOD, tests=("C::a[1]", "*_abs"), socs=("SM86*", "SM8750"))
+    for suite, soc, test, covered in (
+        ("upstream", "SM8650", "C::a[1]", True),
+        ("upstream", "SM8750", "C::test_abs", True),
+        ("upstream", "SM8550", "C::test_abs", False),
+        ("upstream", "SM8650", "C::a2", False),
+        ("upstream-rework", "SM8650", "C::test_abs", False),
+    ):
+        assert row.covers(suite, soc, "2.49.40", test) is covered
+    assert not structs.replace(row, qnn=("2.50*",)).covers(
+        "upstream", "SM8650", "2.49.40", "C::test_abs"
+    )
+
+
+def test_a_slow_test_may_take_the_longest_that_is_said_of_it() -> None:
+    ratchet = Ratchet(0, 0, 1.0, {"*abs": 20.0, "C::*": 30.0, "*acos": 40.0})
+    assert [ratchet.expect_s(one) for one in ("C::abs", "C::acos", "D::x")] == [30.0, 40.0, 0.0]
+
+
 def test_a_refusal_that_upstreams_own_test_asserts_needs_no_row() -> None:
     entry = Entry(test="C::test_abs", ran=Ran.PASSED, refusal="upstream expects it to be refused")
     judged = Judged("C::test_abs", Ending.UNSUPPORTED, entry.refusal, entry=entry)
@@ -99,13 +143,15 @@ def test_a_refusal_that_upstreams_own_test_asserts_needs_no_row() -> None:
         ({"tests": ()}, "names no tests"),
         ({"suite": "other"}, "no suite"),
         ({"pattern": ""}, "no pattern"),
-        ({"pattern": "("}, "pattern"),
+        ({"pattern": "("}, "pattern '(': missing )"),
     ],
 )
 def test_a_row_that_would_cover_anything_is_refused(changes: dict[str, Any], words: str) -> None:
     given = {"suite": "upstream", "tests": ("x",), "outcome": "failed", "pattern": "x", **changes}
-    faults = find_row_faults(Row(**given), {"upstream": Ratchet(0, 0, 1.0)})
-    assert any(words in fault for fault in faults)
+    (fault,) = find_row_faults(Row(**given), {"upstream": Ratchet(0, 0, 1.0)})
+    assert words in fault
+    if changes.get("tests"):
+        assert repr(next(one for one in changes["tests"] if one[0] in "?*[")) in fault
 
 
 HEAD = "[suites.upstream]\nrun = 0\nunsupported = 0\ntimeout_s = 1.0\n"
@@ -167,6 +213,9 @@ def test_a_whole_run_that_lost_tests_fails() -> None:
     late = [every[0], end("C::test_acos", Ending.LATE)]
     assert make(run=2).find_losses(late) == ["1 tests ran, 2 did before"]
     assert make(run=1, unsupported=1).find_losses(every) == []
+    assert make(run=2, unsupported=1).find_losses(every) == ["1 tests ran, 2 did before"]
+    told = "1 tests are unsupported, 0 were before"
+    assert make(run=0, unsupported=0).find_losses(every) == [told]
 
 
 def test_a_row_about_no_test_fails_a_whole_run() -> None:
@@ -175,6 +224,8 @@ def test_a_row_about_no_test_fails_a_whole_run() -> None:
     assert faults == ["a row is about no test: acos: *_gone"]
     other = structs.replace(row, suite="upstream-rework")
     assert make(other).find_stale(TESTS) == []
+    several = structs.replace(row, tests=("*_abs", "*_gone", "?"))
+    assert make(GOOD, several).find_stale(TESTS) == ["acos: *_gone", "acos: ?"]
 
 
 def test_failures_without_a_cause_are_counted() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from ci.upstream.journal import (
     kept_directory,
     open_journal,
     read_journal,
+    size_whole,
 )
 from provisioning.errors import UsageError
 
@@ -67,19 +70,53 @@ def test_resume_without_a_journal_starts_one(tmp_path: Path) -> None:
 def test_the_journal_of_another_run_is_not_resumed(tmp_path: Path, other: Header) -> None:
     write(tmp_path, FIRST)
     with (
-        pytest.raises(UsageError, match="of another run"),
+        pytest.raises(UsageError, match="of another run") as caught,
         open_journal(tmp_path, other, resume=True),
     ):
         pass
+    assert caught.value.what == f"{tmp_path}/journal.jsonl is of another run"
+    assert caught.value.why == "its tests, SoC, tools or options are not those of this call"
+    assert caught.value.fix == "leave out --resume"
 
 
 def test_two_runs_do_not_write_to_one_journal(tmp_path: Path) -> None:
     with (
         open_journal(tmp_path, HEADER, resume=False),
-        pytest.raises(UsageError, match="in use"),
+        pytest.raises(UsageError) as caught,
         open_journal(tmp_path, HEADER, resume=True),
     ):
         pass
+    error = caught.value
+    told = (f"{tmp_path} is in use", "another run writes to it", "wait, or --reports")
+    assert (error.what, error.why, error.fix) == told
+
+
+def test_a_journal_is_read_by_all_and_written_by_its_owner(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write(tmp_path, FIRST)
+    finally:
+        os.umask(before)
+    assert (tmp_path / JOURNAL).stat().st_mode & 0o777 == 0o644
+
+
+def test_a_journal_that_is_empty_or_cut_off_in_its_first_line_is_none(tmp_path: Path) -> None:
+    assert read_journal(tmp_path) is None
+    for data in (b"", b'{"suite"'):
+        (tmp_path / JOURNAL).write_bytes(data)
+        assert read_journal(tmp_path) is None
+        assert size_whole(tmp_path) == 0
+    assert write(tmp_path, FIRST, resume=True) == []
+    assert read_journal(tmp_path) == (HEADER, [FIRST])
+
+
+def test_comparisons_are_below_the_name_of_their_test(tmp_path: Path) -> None:
+    name = "a.py::T-x_y[é 1]"
+    place = kept_directory(tmp_path, name, 2)
+    assert place == tmp_path / f"kept/a.py__T-x_y_é_1_-{zlib.crc32(name.encode()):08x}/2"
+    assert kept_directory(tmp_path, name).name == "0"
+    whole = kept_directory(tmp_path, 121 * "x").parent.name.rpartition("-")
+    assert (whole[0], len(whole[2])) == (120 * "x", 8)
 
 
 def test_names_that_differ_in_brackets_only_are_kept_apart(tmp_path: Path) -> None:

@@ -20,9 +20,11 @@ from ci.upstream.judged import (
     Judged,
     finite,
     judge_test,
+    make_references,
     merge_repeats,
     replace_bool,
     stack,
+    summarize_told,
 )
 from ci.upstream.kept import Comparison, Member, read_comparisons, write_comparison
 from ci.upstream.stubs import LACKS, NEEDS
@@ -204,6 +206,70 @@ def test_disturbed_runs_that_overflowed_predict_nothing(count: int, loudest: flo
     assert (kept.max(), len(kept) > 1, kept.shape[1:]) == (loudest, True, (1, 4))
 
 
+def test_both_models_and_the_bounds_of_one_are_what_is_judged_by() -> None:
+    record, arrays = make(GRID)
+    low, high = GRID - np.float32(1), GRID + np.float32(1)
+    made = make_references(record, {**arrays, Member.LOW: [low], Member.HIGH: [high]}, (INFO,))
+    assert made.quantized is not None
+    (eager,), (best,) = made.float32, made.quantized
+    for one, wanted in (
+        (eager.values, RIGHT),
+        (eager.low, RIGHT),
+        (eager.high, RIGHT),
+        (best.values, GRID),
+        (best.low, low),
+        (best.high, high),
+    ):
+        assert np.array_equal(one, wanted[None])
+    assert made.noise is not None
+    (noise,) = made.noise
+    assert noise is not None
+    assert noise.info is INFO
+    assert np.array_equal(noise.reference, GRID[None])
+    assert noise.runs.shape == (8, 1, *GRID.shape)
+
+
+def test_what_upstream_compares_with_stands_for_a_model_that_is_missing() -> None:
+    record, arrays = make(GRID)
+    few = {Member.UPSTREAM: arrays[Member.UPSTREAM]}
+    made = make_references(record, few, (INFO,))
+    assert made.quantized is not None
+    assert np.array_equal(made.quantized[0].values, GRID[None])
+    assert np.array_equal(made.float32[0].values, GRID[None])
+    assert made.noise == [None]
+    plain = make_references(replace(record, scheme="fp16"), arrays, (INFO,))
+    assert plain.quantized is None
+    assert np.array_equal(plain.float32[0].values, RIGHT[None])
+
+
+def test_only_a_rejected_comparison_names_what_it_lacks() -> None:
+    record, arrays = make(GRID)
+    record = replace(record, lacks=("no graph",))
+    (right,) = judge((record, arrays)).ours
+    assert (right.scheme, right.reasons, right.lacks) == ("8a8w", (), ("no graph",))
+    assert not right.accepts_zeros
+    (wrong,) = judge((record, arrays), wrong="noise").ours
+    assert wrong.reasons[-1] == "no graph"
+    assert len(wrong.reasons) > 1
+
+
+def test_long_reasons_are_cut_and_their_first_error_counts() -> None:
+    assert summarize_told("E   first\nE   second\nlast") == "first"
+    assert summarize_told("one\n\n  last  \n \n") == "last"
+    assert summarize_told("Error\nE:x") == "E:x"
+    assert summarize_told("") == "no reason was given"
+    assert summarize_told(600 * "x") == 500 * "x"
+
+
+def test_a_flaky_test_tells_how_often_it_ended_how() -> None:
+    good, bad = judge(make(GRID)), judge(make(GRID), wrong="noise")
+    merged = merge_repeats([good, bad, good])
+    told = "flaky: passed by both 2 times, passed by theirs, failed by ours 1 times; "
+    assert merged == copy(bad, outcome=Ending.FAILED, reason=told + bad.reason)
+    again = copy(bad, reason="another")
+    assert merge_repeats([bad, again]) is bad
+
+
 def test_booleans_are_bytes_and_other_outputs_what_they_are() -> None:
     yes = RIGHT > 0
     infos = [TensorInfo("uint8", yes.shape), INFO]
@@ -230,6 +296,11 @@ def test_a_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [one.pte_bytes for one, _ in found] == [0, 2, 10]
     assert np.array_equal(found[0][1][Member.NOISE][0], arrays[Member.NOISE][0])
     assert judge(*found).outcome is Ending.PASSED
+    several = {Member.OUTPUT: [np.full(2, number) for number in range(12)], Member.INPUT: []}
+    write_comparison(tmp_path / "11", record, several)
+    _, read = read_comparisons(tmp_path)[-1]
+    assert [int(one[0]) for one in read[Member.OUTPUT]] == [*range(12)]
+    assert set(read) == {Member.OUTPUT}
 
 
 def test_a_model_that_gives_a_number_as_one_element_is_compared_as_a_number() -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from ci.cases.pool import Ended
+from ci.upstream import session
 from ci.upstream.expectations import Ratchet
 from ci.upstream.journal import Entry, Header, Ran, kept_directory, read_journal
 from ci.upstream.session import (
@@ -22,7 +28,7 @@ from ci.upstream.session import (
     list_tests,
     read_durations,
 )
-from provisioning.console.progress import Progress
+from provisioning.console.progress import Bar, Progress
 from provisioning.errors import FailedError, UsageError
 
 TESTS = ("C::test_a", "C::test_cdist", "C::test_dies", "C::test_hangs", "C::test_refused")
@@ -64,13 +70,17 @@ def run(
     repeat: int = 1,
     tests: tuple[str, ...] = TESTS,
     interrupted: str = "",
+    jobs: int = 1,
+    progress: Progress | None = None,
 ) -> tuple[dict[tuple[str, int], Entry], StubPool]:
     pool: Any = StubPool(interrupted)
     header = Header(
         suite="upstream", soc="SM8650", identity="1", every=TESTS, tests=tests, repeat=repeat
     )
-    made = SuiteRun(directory=place, header=header, ratchet=RATCHET, timeout_s=7.0, resume=resume)
-    entries = made.run(pool, Progress())
+    made = SuiteRun(
+        directory=place, header=header, ratchet=RATCHET, timeout_s=7.0, resume=resume, jobs=jobs
+    )
+    entries = made.run(pool, progress or Progress())
     return {(one.test, one.repeat): one for one in entries}, pool
 
 
@@ -97,6 +107,132 @@ def test_a_test_that_dies_or_hangs_is_told_from_one_that_fails(tmp_path: Path) -
     assert (passed.ran, passed.test_s, passed.comparisons) == (Ran.PASSED, 0.5, 1)
     assert passed.log_tail == ""
     assert entries["C::test_refused", 0].refusal
+
+
+class Said(Progress):
+    """What a run says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[str] = []
+        self.bars: list[tuple[str, float, str]] = []
+        self.done = 0.0
+
+    def step(self, message: str) -> None:
+        self.steps.append(message)
+
+    @contextmanager
+    def bar(self, label: str, total: float = 0, unit: str = "B") -> Iterator[Bar]:
+        self.bars.append((label, total, unit))
+        with super().bar(label, total, unit) as bar:
+            yield bar
+            self.done = bar.done
+
+
+def test_a_run_says_how_far_it_is(tmp_path: Path) -> None:
+    said = Said()
+    entries, _ = run(tmp_path, tests=TESTS[:3], progress=said)
+    assert (said.bars, said.done) == ([("tests", 3, "")], 3)
+    assert said.steps == [describe(one, n, 3) for n, one in enumerate(entries.values(), 1)]
+    again = Said()
+    run(tmp_path, tests=TESTS[:3], resume=True, progress=again)
+    assert again.bars == [("tests", 0, "")]
+    assert again.steps == ["resumed: 3 of 3 runs are in the journal"]
+    cut = Said()
+    run(tmp_path, interrupted="C::test_refused", progress=cut)
+    (last,) = (one for one in cut.steps if one.startswith("interrupted"))
+    assert re.fullmatch(r"interrupted: \d of 5 runs are done", last)
+
+
+def test_an_entry_has_all_that_is_known_of_a_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [7.0]
+
+    class Slow(StubPool):
+        def run(self, job: RunTest, log: Path, timeout_s: float) -> Ended:
+            assert not (job.directory / "old").exists()
+            (job.directory / "work").mkdir()
+            now[0] += 2.34567
+            if job.name == "C::test_skips":
+                return Ended(TestEnd("skipped", "no phone", 0.25, 2), "", "chatter")
+            return super().run(job, log, timeout_s)
+
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    header = Header(suite="upstream", soc="S", identity="1", every=TESTS, tests=TESTS)
+    made = SuiteRun(directory=tmp_path, header=header, ratchet=RATCHET, timeout_s=7.0)
+
+    def run_test(test: str, turn: int) -> Entry:
+        place = kept_directory(tmp_path, test, turn)
+        (place / "old").mkdir(parents=True)
+        pool: Any = Slow()
+        entry = made.run_test(test, turn, pool)
+        assert not (place / "work").exists()
+        assert place.is_dir()
+        return entry
+
+    died = run_test("C::test_dies", 3)
+    told, tail = FAILURES["C::test_dies"], "the last words"
+    common = {"wall_s": 2.346}
+    assert died == Entry(
+        test="C::test_dies", repeat=3, ran=Ran.DIED, told=told, log_tail=tail, **common
+    )
+    assert run_test("C::test_refused", 1) == Entry(
+        test="C::test_refused",
+        repeat=1,
+        ran=Ran.PASSED,
+        test_s=0.5,
+        comparisons=1,
+        refusal="upstream expects it to be refused: x",
+        **common,
+    )
+    assert run_test("C::test_skips", 0) == Entry(
+        test="C::test_skips",
+        ran=Ran.SKIPPED,
+        told="no phone",
+        test_s=0.25,
+        comparisons=2,
+        log_tail="chatter",
+        **common,
+    )
+
+
+def test_tests_of_unknown_length_are_between_the_slow_and_the_quick(tmp_path: Path) -> None:
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / DURATIONS).write_text('{"C::test_a": 4.9, "C::test_hangs": 5.1}')
+    _, pool = run(tmp_path)
+    names = [name.removeprefix("C::test_") for name, _ in pool.calls]
+    assert names == ["cdist", "hangs", "dies", "refused", "a"]
+
+
+def test_as_many_tests_run_at_a_time_as_there_are_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def run_them(tasks: Any, jobs: int, **more: Any) -> None:
+        asked.append((len(tasks), jobs, sorted(more)))
+
+    monkeypatch.setattr(session, "run_tasks", run_them)
+    run(tmp_path, jobs=3)
+    assert asked == [(5, 3, ["abort", "on_done"])]
+
+
+def test_what_an_earlier_run_kept_stays_when_it_is_resumed(tmp_path: Path) -> None:
+    run(tmp_path, tests=TESTS[:2])
+    kept = kept_directory(tmp_path, "C::test_a") / "comparison"
+    kept.touch()
+    run(tmp_path, tests=TESTS[:2], resume=True)
+    assert kept.is_file()
+
+
+def test_jobs_ask_the_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    worker: Any = ModuleType("ci.upstream.worker")
+    worker.collected = SimpleNamespace(items={"a": 1, "b": 2}, errors=("x",))
+    worker.run_test = lambda *words: words
+    monkeypatch.setitem(sys.modules, "ci.upstream.worker", worker)
+    assert ListTests()() == (("a", "b"), ("x",))
+    assert RunTest("a", tmp_path)() == ("a", tmp_path)
 
 
 def test_resume_runs_only_what_is_missing(tmp_path: Path) -> None:
@@ -132,20 +268,37 @@ def test_resume_with_other_tests_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("ended", "what", "why", "fix"),
     [
-        (((), ()), "no test was found"),
-        ((("a",), ("x.py: No module named 'new'",)), "No module named 'new'"),
+        (
+            Ended(((), ()), "", ""),
+            "0 of upstream's files cannot be collected",
+            "no test was found",
+            True,
+        ),
+        (
+            Ended((("a",), ("x.py: No module named 'new'", "y.py: z")), "", ""),
+            "2 of upstream's files cannot be collected",
+            "x.py: No module named 'new'",
+            True,
+        ),
+        (
+            Ended(None, "it was killed", "last words"),
+            "upstream's tests cannot be collected: it was killed",
+            "last words",
+            False,
+        ),
     ],
 )
 def test_a_suite_that_cannot_be_collected_ends_the_run(
-    tmp_path: Path, found: Any, words: str
+    tmp_path: Path, ended: Ended, what: str, why: str, fix: bool
 ) -> None:
     pool: Any = StubPool()
-    pool.run = lambda *_: Ended(found, "", "")
+    pool.run = lambda *_: ended
     with pytest.raises(FailedError) as caught:
         list_tests(pool, tmp_path)
-    assert words in str(caught.value)
+    error = caught.value
+    assert (error.what, error.why, "ci/upstream/stubs.py" in error.fix) == (what, why, fix)
 
 
 def test_what_a_test_took_is_kept_for_the_next_run(tmp_path: Path) -> None:
