@@ -1,1 +1,1 @@
-"""Pin -> verified directory -> environment."""
+"""Turn pins into verified directories, and those into environments."""

@@ -1,4 +1,4 @@
-"""``python -m provisioning VERB``: pins become verified directories and environments."""
+"""``python -m provisioning VERB``: turn pins into verified directories and environments."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ VERBS: dict[str, Verb] = {
     ),
     "path": Verb("provisioning.verbs.path", "print where an artifact is"),
     "verify": Verb(
-        "provisioning.verbs.verify", "hash the store again; --repair restores what differs"
+        "provisioning.verbs.verify", "hash the store again; --repair restores files that differ"
     ),
-    "list": Verb("provisioning.verbs.list", "list artifacts, profiles, and what is in the store"),
+    "list": Verb(
+        "provisioning.verbs.list", "list artifacts, profiles and the content of the store"
+    ),
     "lock": Verb(
         "provisioning.verbs.lock", "show the hashes of an artifact as a diff; --write pins them"
     ),
@@ -26,23 +28,23 @@ VERBS: dict[str, Verb] = {
         "provisioning.verbs.update", "show the pins of another version as a diff; --write pins it"
     ),
     "gc": Verb(
-        "provisioning.verbs.gc", "remove from the store what no profile names and nothing uses"
+        "provisioning.verbs.gc", "remove from the store whatever no profile names and nothing uses"
     ),
     "cache": Verb("provisioning.verbs.cache", "show how large caches are; remove them"),
     "cache-key": Verb(
-        "provisioning.verbs.cache_key", "print what a CI system may cache, and its content's name"
+        "provisioning.verbs.cache_key", "print the key and the paths of a CI system's cache"
     ),
     "env": Verb("provisioning.verbs.env", "print the variables of a profile"),
     "doctor": Verb(
         "provisioning.verbs.doctor",
-        "check an environment; each fault comes with its fix",
+        "check an environment and print a fix for each fault",
         "validate",
     ),
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb; the exit codes are those of provisioning.errors.ExitCode."""
+    """Run one verb and return one of provisioning.errors.ExitCode."""
     words = sys.argv[1:] if argv is None else argv
     return run_program("python -m provisioning", VERBS, words)
 

@@ -1,4 +1,4 @@
-"""The one error tree: what happened, why, what to do next; one exit code per kind."""
+"""The error classes: what happened, why, and what to do next; one exit code per kind."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class ExitCode(IntEnum):
 
 
 def mask_credentials(text: str) -> str:
-    """``https://user:password@host/a?sig=x`` as ``https://***@host/a?***``."""
+    """Mask secrets: ``https://user:password@host/a?sig=x`` becomes ``https://***@host/a?***``."""
     return _QUERY.sub(r"\1?***", _CREDENTIALS.sub(r"\1***@", text))
 
 
 class QnnCiError(Exception):
     """Base of every error that a user may see.
 
-    ``what`` happened, ``why`` (may be empty) and ``fix``, the next step (may be empty), none of
-    them with the user, password and query of a URL.
+    ``what`` happened, ``why`` it did (may be empty) and ``fix``, the next step (may be empty). The
+    user, password and query of URLs are masked in all three.
     """
 
     exit_code = ExitCode.FAILED
@@ -63,8 +63,9 @@ class UsageError(QnnCiError):
 
 @contextmanager
 def at_key(key: str) -> Iterator[None]:
-    """Put the key of a user's file before what a UsageError says of its value; nothing if it is
-    empty."""
+    """Prefix each UsageError raised inside with ``key``, a key of a user's file, unless it is
+    empty.
+    """
     try:
         yield
     except UsageError as error:
@@ -79,19 +80,19 @@ class UnfitError(QnnCiError):
 
 
 class DownloadError(QnnCiError):
-    """Bytes could not be had."""
+    """Something could not be downloaded."""
 
     exit_code = ExitCode.DOWNLOAD
 
 
 class IntegrityError(QnnCiError):
-    """Bytes were had and are not the pinned ones."""
+    """Content does not match its pin."""
 
     exit_code = ExitCode.DOWNLOAD
 
 
 class StoreError(QnnCiError):
-    """What was made or fetched could not be written: no room, permissions, a lock."""
+    """A result or a download could not be written: no room, permissions, a lock."""
 
     exit_code = ExitCode.DOWNLOAD
 
@@ -115,12 +116,12 @@ class MissingToolError(ToolError):
 
 
 class DefectError(QnnCiError):
-    """Something that this project did not expect: its own fault."""
+    """Something that this project did not expect: a bug in it."""
 
     exit_code = ExitCode.DEFECT
 
 
 class InterruptedRunError(QnnCiError):
-    """Somebody ended it: Ctrl-C, SIGTERM, or a terminal that was closed."""
+    """The run was stopped: Ctrl-C, SIGTERM, or a closed terminal."""
 
     exit_code = ExitCode.INTERRUPTED

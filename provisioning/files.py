@@ -1,4 +1,4 @@
-"""Files and directories that others read while they are written: as they were or as they are."""
+"""Write files and directories atomically: readers see the old content or the new, never a mix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import Any
 from provisioning.errors import StoreError
 
 READ_BYTES = 1 << 20
-SPARE_BYTES = 64 << 20  # what a disk keeps free for others
+SPARE_BYTES = 64 << 20  # left free on the disk for others
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_LEAVE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -31,16 +31,16 @@ ELSEWHERE = "name a place that can be written"
 
 
 def leads_out(path: str) -> bool:
-    """Whether a path of a tree, as a manifest or record names it, is none below the tree's root."""
+    """Return whether a path that a manifest or record gives leads outside its tree."""
     is_odd = ".." in path or path[:1] == "/" or "\0" in path
     return is_odd and (path[:1] == "/" or "\0" in path or ".." in path.split("/"))
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
-    """Replace ``path`` by ``data`` (text as UTF-8) in one step, making its directory.
+    """Replace ``path`` by ``data`` (text as UTF-8) in one step; make its directory if needed.
 
-    What a symbolic link names, a pipe or a device is written to as it is. What processes that were
-    killed meanwhile left beside it goes. Raises OSError.
+    The target of a symbolic link, a pipe or a device is written in place. Temporary files that
+    killed processes left next to it are removed. Raises OSError.
     """
     raw = data.encode() if isinstance(data, str) else data
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def _clear_writes(path: Path) -> None:
 def open_own(path: Path, mode: int = 0o600) -> int:
     """Open one of our files to read and write; anything else with its name is removed.
 
-    A symbolic link, a second name of another file, or a pipe would lead elsewhere. Raises OSError.
+    A symbolic link, a hard link or a pipe would lead elsewhere. Raises OSError.
     """
     with suppress(FileNotFoundError):
         state = path.lstat()
@@ -76,7 +76,7 @@ def open_own(path: Path, mode: int = 0o600) -> int:
 
 
 def has_files(directory: Path) -> bool:
-    """Whether a directory holds anything besides git's own."""
+    """Return whether a directory holds anything except ``.git``."""
     return directory.is_dir() and any(entry.name != ".git" for entry in directory.iterdir())
 
 
@@ -87,7 +87,7 @@ def hash_file(path: Path) -> str:
 
 
 def hash_stream(file: Any, digest: Any) -> str:
-    """The digest of what is left of a stream that has readinto, in hexadecimal. Raises OSError."""
+    """Return the hexadecimal digest of the rest of a stream that has readinto. Raises OSError."""
     buffer = bytearray(READ_BYTES)
     view = memoryview(buffer)
     while count := file.readinto(buffer):
@@ -96,9 +96,9 @@ def hash_stream(file: Any, digest: Any) -> str:
 
 
 def digest_sources(*places: Path) -> str:
-    """The SHA-256 of the code that computes a thing, for the key under which that is kept.
+    """Return the SHA-256 of the code that computes a result, for the result's cache key.
 
-    Every file of a package's directory counts with its name, and so does each file named alone.
+    A directory stands for all files in it; each file counts with its path and content.
     """
     rows = [
         f"{path.relative_to(place.parent)}\0{hash_file(path)}\n"
@@ -111,10 +111,11 @@ def digest_sources(*places: Path) -> str:
 
 @contextmanager
 def staged_directory(target: Path) -> Iterator[Path]:
-    """A fresh directory beside ``target`` that takes its place at once when the block ends well.
+    """Yield a fresh directory next to ``target`` that replaces it in one step if the block
+    succeeds.
 
-    Several processes may stage the same target: the last one is kept. What a killed one left is
-    removed by the next. Raises OSError.
+    Several processes may stage the same target: the last one wins. The next process removes what a
+    killed one left. Raises OSError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with scratch_directory(target.parent, target.name) as staging:
@@ -124,9 +125,9 @@ def staged_directory(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_directory(parent: Path, name: str) -> Iterator[Path]:
-    """A directory below ``parent`` for as long as the block takes.
+    """Yield a directory below ``parent`` that is removed at the end of the block.
 
-    What killed processes left of the same name is removed first. Raises OSError.
+    Directories of the same name that killed processes left are removed first. Raises OSError.
     """
     _clear_staging(parent / name)
     scratch, descriptor = _lock_new(parent / name)
@@ -139,9 +140,9 @@ def scratch_directory(parent: Path, name: str) -> Iterator[Path]:
 
 
 def publish_directory(staging: Path, target: Path) -> None:
-    """Put ``staging`` where ``target`` is; the earlier content is in ``staging`` afterwards.
+    """Exchange ``staging`` and ``target``, so that ``staging`` then holds the earlier content.
 
-    On a file system that cannot exchange two directories, the old one is moved aside and removed.
+    If the file system cannot exchange two directories, the old one is moved aside and removed.
     Raises OSError.
     """
     if not target.exists():
@@ -165,7 +166,7 @@ def publish_directory(staging: Path, target: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove one of our directories, read-only ones inside included, or a file. Raises OSError."""
+    """Remove a file, or a directory with any read-only directories inside it. Raises OSError."""
     if path.is_symlink() or path.is_file():
         path.unlink()
         return
@@ -177,7 +178,7 @@ def remove_tree(path: Path) -> None:
                 inner.unlink()
                 continue
             inner.chmod(0o755)
-            # However deep it lies: its path stays short, and nothing calls itself.
+            # Moved to the top, so that paths stay short at any depth, without recursion.
             pending.append(inner.rename(path / f".{mark}-{next(numbers)}"))
         if at != path:
             at.rmdir()
@@ -185,7 +186,7 @@ def remove_tree(path: Path) -> None:
 
 
 def walk(top: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """What os.walk gives, which calls itself for each level before Python 3.12."""
+    """Yield what os.walk does, without the recursion that it uses before Python 3.12."""
     pending = [top]
     while pending:
         at = pending.pop()
@@ -196,13 +197,13 @@ def walk(top: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
             for child in children:
                 (names if child.is_dir() else files).append(child.name)
                 links |= {child.name} if child.is_symlink() else set()
-        yield at, names, files  # the caller may take names out
+        yield at, names, files  # the caller may remove names
         pending += [at / name for name in names if name not in links]
 
 
 @contextmanager
 def explain_writes(place: Path, fix: str = ELSEWHERE) -> Iterator[None]:
-    """Turn what the system refuses while ``place`` is written into a StoreError."""
+    """Turn an OSError raised while ``place`` is written into a StoreError."""
     try:
         yield
     except OSError as error:
@@ -210,7 +211,7 @@ def explain_writes(place: Path, fix: str = ELSEWHERE) -> Iterator[None]:
 
 
 def require_writable(directory: Path, fix: str = ELSEWHERE) -> None:
-    """Make a directory, and see that a file can be written into it. Raises StoreError."""
+    """Make a directory and check that files can be written into it. Raises StoreError."""
     with explain_writes(directory, fix):
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
@@ -223,17 +224,17 @@ def write_json(path: Path, data: Any, fix: str = ELSEWHERE) -> None:
 
 
 def explain_no_room(error: BaseException | None) -> StoreError | None:
-    """The error for a full disk, when that is what is behind ``error``."""
+    """Return a StoreError if ``error`` was caused by a full disk, else None."""
     while error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             place = Path(os.fsdecode(error.filename) if error.filename else tempfile.gettempdir())
-            return explain_write(place, error, "name a place that has some")
+            return explain_write(place, error, "name a place that has room")
         error = error.__cause__ or error.__context__
     return None
 
 
 def explain_write(place: Path, error: OSError, fix: str) -> StoreError:
-    """The error for a file system that has no room for ``place``, or refuses it."""
+    """Return the error for a ``place`` that has no room or cannot be written."""
     why = f"{error.filename or place}: {error.strerror or error}"
     if error.errno in NO_ROOM:
         why = f"{mib(free_bytes(place))} are free; {why}"
@@ -248,7 +249,7 @@ def free_bytes(place: Path) -> int:
 
 
 def mib(size_bytes: int) -> str:
-    """A size as a person reads it."""
+    """Return a size as text, in MiB."""
     return f"{size_bytes / (1 << 20):.0f} MiB"
 
 
@@ -257,13 +258,13 @@ def _beside(target: Path, word: str) -> Path:
 
 
 def _lock_new(target: Path) -> tuple[Path, int]:
-    """A new directory whose lock says, as long as it is held, that somebody is at work in it."""
+    """Make a directory and lock it; while the lock is held, other processes leave it alone."""
     while True:
         staging = _beside(target, secrets.token_hex(4))
         staging.mkdir()
         try:
             descriptor = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:  # another process swept it before it was locked
+        except FileNotFoundError:  # another process removed it before it was locked
             continue
         if _is_held(descriptor) and staging.exists():
             return staging, descriptor
@@ -279,7 +280,7 @@ def _is_held(descriptor: int) -> bool:
 
 
 def _clear_staging(target: Path) -> None:
-    """Remove what killed processes left; a target that one had moved aside goes back."""
+    """Remove what killed processes left, and move back a target that one had moved aside."""
     aside = _beside(target, REPLACED)
     for left in sorted(target.parent.glob(glob.escape(_beside(target, "").name) + "*")):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Versions compared as packaging compares them, and how those of vendors become such versions."""
+"""Compare versions with packaging, after vendors' version strings are converted for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from packaging.version import InvalidVersion, Version
 
 NUMBERS = re.compile(r"v?(\d+(?:\.\d+)*)")
 # QNN 2.37.0.250724 and v2.37.0.250724175447_124859 are one release, and so are 2.23.0.240624 and
-# v2.23.0.24.06.24: what follows the third number is when it was built.
+# v2.23.0.24.06.24: after the third number comes the build date.
 BUILT = re.compile(r"v?(\d+\.\d+\.\d+)\.(?:\d{6}(?:\d{6})?(?:_\d+)?|\d\d\.\d\d\.\d\d)")
 
 DIRECTORY = re.compile(r"(\d+\.\d+(?:\.\d+)*)")
@@ -18,19 +18,19 @@ STORED = re.compile(r"[a-z][a-z0-9-]*-(\d+\.\d+(?:\.\d+)*)-[0-9a-f]{12}")
 
 
 def find_place_version(place: str) -> str:
-    """The version that a directory is named after, or that the store has it under; else empty."""
+    """Return the version in a directory's name or its store path, '' if there is none."""
     path = PurePosixPath(place)
     found = DIRECTORY.fullmatch(path.name) or STORED.fullmatch(path.parent.name)
     return found[1] if found else ""
 
 
 def is_version(word: str) -> bool:
-    """Whether a word is a version of numbers, such as 2.43.0.260128, and no name or path."""
+    """Return whether a word is a numeric version such as 2.43.0.260128, not a name or path."""
     return bool(DIRECTORY.fullmatch(word))
 
 
 def parse_version(text: str) -> Version:
-    """The version that ``text`` is without a vendor's date, or begins with; 0 when it has none."""
+    """Return the version that ``text`` starts with, without a build date; 0 if it has none."""
     if built := BUILT.fullmatch(text):
         return Version(built[1])
     try:
@@ -41,11 +41,11 @@ def parse_version(text: str) -> Version:
 
 
 def is_older(version: str, than: str) -> bool:
-    """Whether ``version`` comes before ``than``; 13 and 13.0 are the same."""
+    """Return whether ``version`` is older than ``than``; 13 and 13.0 are the same."""
     return parse_version(version) < parse_version(than)
 
 
 def is_same(left: str, right: str) -> bool:
-    """Whether both are of one release, whatever they were built for or on which day."""
+    """Return whether both are one release, regardless of local version and build date."""
     versions = [parse_version(text).base_version for text in (left, right)]
     return Version(versions[0]) == Version(versions[1])

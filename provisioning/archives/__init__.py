@@ -1,1 +1,1 @@
-"""Archive -> tree, with every path checked."""
+"""Unpack archives into trees and check every path."""

@@ -1,7 +1,7 @@
-"""Archive -> tree: what is taken where, what is refused, and the bytes checked as they pass.
+"""Map an archive's members into a tree, refuse unsafe ones, and check bytes while writing them.
 
-Members are judged before a byte is written, and are written into a fresh directory only:
-regular files with O_EXCL and without following links, symbolic links after all files.
+All members are checked before a byte is written, and they go only into a fresh directory: regular
+files with O_EXCL and without following links, symbolic links after all files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_LINK_HOPS = 40
 MAX_DEPTH = 100
 MAX_RATIO = 1100  # deflate cannot do better than 1032:1
 MIN_BOMB_BYTES = 1 << 20
-# More than any SDK or compiler has; what is beyond costs memory and time, not room on the disk.
+# More than any SDK or compiler has; beyond this, an archive costs memory and time, not disk space.
 MAX_MEMBERS = 120_000
 MAX_DIRECTORIES = 40_000
 MAX_NAMES = 32 << 20  # characters of all names and links together
@@ -38,10 +38,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of an archive, as its directory declares it.
+    """One member of an archive, as the archive's directory declares it.
 
-    ``link`` is a link's target; a ZIP holds that of a symbolic link in the member's bytes,
-    so that it is empty here and judged when the link is made.
+    ``link`` is a link's target. A ZIP holds a symbolic link's target in the member's bytes, so that
+    it is empty here and is checked when the link is made.
     """
 
     name: str
@@ -62,7 +62,8 @@ class Member:
 
 @dataclass(frozen=True)
 class Limits:
-    """What an archive may hold. ``unpacked_bytes`` 0 means MAX_RATIO is the only limit."""
+    """Limits for an archive's content; if ``unpacked_bytes`` is 0, only MAX_RATIO limits its
+    size."""
 
     unpacked_bytes: int = 0
     case_collisions: bool = False
@@ -72,15 +73,15 @@ def unsafe(archive: str, why: str) -> IntegrityError:
     return IntegrityError(
         f"{archive} is refused",
         why=why,
-        fix="nothing of it was published; get the archive from its vendor again",
+        fix="none of it was published; download the archive from its vendor again",
     )
 
 
 class Layout:
-    """Which member goes where, from pairs of ``take`` and ``put`` (see manifest.Rule).
+    """Decides where each member goes, from pairs of ``take`` and ``put`` (see manifest.Rule).
 
-    Without rules everything is taken as it is. ``components`` are globs over the new paths
-    of what is wanted; none means all.
+    Without rules every member keeps its path. ``components`` are globs that select new paths;
+    without any, all are wanted.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Layout:
         self.takes = [take for take, _ in rules]
 
     def place(self, name: str) -> str:
-        """The path in the tree for a member's name; empty when it is not wanted."""
+        """Return the path in the tree for a member's name, '' if it is not wanted."""
         path = "" if self.rules else name
         for pattern, fixed, put in self.rules:
             if pattern.fullmatch(name):
@@ -101,16 +102,16 @@ class Layout:
         return path if path and self.wants(path) else ""
 
     def wants(self, path: str) -> bool:
-        """Whether a path of the tree belongs to the wanted components."""
+        """Return whether a path of the tree belongs to the wanted components."""
         return not self.wanted or any(pattern.fullmatch(path) for pattern in self.wanted)
 
     @property
     def takes_all(self) -> bool:
-        """Whether nothing below what it takes is left out."""
+        """Whether every rule takes a whole directory and no component is left out."""
         return not self.wanted and all(take.endswith("**") for take in self.takes)
 
     def literal_paths(self) -> set[str]:
-        """The paths of a layout that names single files only; empty for any other."""
+        """The paths of a layout whose rules name single files; empty for any other layout."""
         if any(mark in take for take in self.takes for mark in "*?"):
             return set()
         return {path for take in self.takes if (path := self.place(take))}
@@ -122,14 +123,14 @@ def _fixed_part(take: str) -> str:
 
 
 def _glob(pattern: str) -> re.Pattern[str]:
-    """A glob as a regular expression: ``*`` stays in a directory, ``**`` does not."""
+    """Return a glob as a regular expression; ``*`` stays within a directory, ``**`` does not."""
     words = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
     parts = re.split(r"(\*\*|\*|\?)", pattern)
     return re.compile("".join(words.get(part, re.escape(part)) for part in parts), re.DOTALL)
 
 
 def check_members(archive: str, members: Sequence[Member], limits: Limits) -> None:
-    """Refuse an archive whose members could write elsewhere, clash, or fill the disk.
+    """Refuse an archive if its members could write elsewhere, clash, or fill the disk.
 
     Raises IntegrityError, naming the member.
     """
@@ -167,7 +168,9 @@ class Census:
         self.directories: set[str] = set()
 
     def add(self, member: Member) -> None:
-        """Judge one more member. Raises IntegrityError when it is unsafe, or one too many."""
+        """Check and count one more member. Raises IntegrityError if it is unsafe or exceeds a
+        limit.
+        """
         check_name(self.archive, member)
         self.members += 1
         self.names += len(member.name) + len(member.link)
@@ -188,7 +191,7 @@ class Census:
 
 
 def check_name(archive: str, member: Member) -> None:
-    """Refuse a member whose name could lead elsewhere, or whose kind is not taken."""
+    """Refuse a member if its name could lead elsewhere or its kind is not supported."""
     name = member.name
     parts = name.rstrip("/").split("/")
     problems = {
@@ -198,7 +201,7 @@ def check_name(archive: str, member: Member) -> None:
         "has a control character or a backslash in its name": bool(_ODD.search(name)),
         "has an empty or '.' part in its path": not {"", "."}.isdisjoint(parts),
         "has a name that is not UTF-8": bool(_SURROGATE.search(name + member.link)),
-        f"lies more than {MAX_DEPTH} directories deep": len(parts) > MAX_DEPTH,
+        f"is more than {MAX_DEPTH} directories deep": len(parts) > MAX_DEPTH,
         f"is a {member.kind}": member.kind not in {"file", "dir", "symlink", "hardlink"},
     }
     for problem, is_so in problems.items():
@@ -209,9 +212,9 @@ def check_name(archive: str, member: Member) -> None:
 
 
 def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
-    """Where a path of a tree leads through the tree's links; None when that is outside, or a loop.
+    """Resolve a path through the tree's links; return None if it leads outside or in a loop.
 
-    The root itself is the empty path.
+    The empty path stands for the root itself.
     """
     hops = 0
     at: list[str] = []
@@ -234,7 +237,7 @@ def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
 
 
 class FileWriter:
-    """Writes one regular file, hashing as bytes pass; refuses more than it expects."""
+    """Writes and hashes one regular file; refuses more bytes than it expects."""
 
     def __init__(self, root: Path, path: str, archive: str, size: int) -> None:
         self.target = root / path
@@ -244,7 +247,7 @@ class FileWriter:
         self.digest = hashlib.sha256()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self.fd = os.open(self.target, flags, 0o600)
-        if size > RESERVED_BYTES:  # a full disk shows now, and the blocks come in one piece
+        if size > RESERVED_BYTES:  # a full disk fails now, and the blocks are contiguous
             try:
                 os.posix_fallocate(self.fd, 0, size)
             except OSError:
@@ -252,7 +255,7 @@ class FileWriter:
                 raise
 
     def write(self, data: bytes) -> None:
-        """Append ``data``. Raises IntegrityError on more bytes than declared, OSError."""
+        """Append ``data``. Raises OSError, and IntegrityError for more bytes than declared."""
         if not self.count:
             self.start = data[:4]
         self.count += len(data)
@@ -264,7 +267,7 @@ class FileWriter:
             view = view[os.write(self.fd, view) :]
 
     def finish(self, mode: int) -> TreeEntry:
-        """Close the file with its mode and time, and describe it."""
+        """Set the file's mode and time and return its tree entry."""
         if self.count != self.size:
             raise unsafe(
                 self.archive, f"{self.path!r} has {self.count} bytes, not its declared {self.size}"
@@ -279,7 +282,7 @@ class FileWriter:
 def seal_file(target: int | Path, mode: int) -> None:
     """Give a file its published mode and time. ``target`` is a path or a descriptor."""
     os.utime(target, (FILE_TIME_S, FILE_TIME_S))
-    os.chmod(target, mode)  # noqa: PTH101 - a descriptor is as good as a path here
+    os.chmod(target, mode)  # noqa: PTH101 - target may be a descriptor
 
 
 def make_parents(root: Path, paths: Iterable[str]) -> None:
@@ -289,13 +292,13 @@ def make_parents(root: Path, paths: Iterable[str]) -> None:
 
 
 def make_directories(root: Path, paths: Sequence[str]) -> list[TreeEntry]:
-    """Create empty directories, each path with ``/`` at its end: their tree entries."""
+    """Create empty directories, each path with a final ``/``, and return their tree entries."""
     make_parents(root, paths)
     return [TreeEntry(path, mode=DIRECTORY_MODE) for path in paths]
 
 
 def place_members(members: Sequence[Member], layout: Layout) -> Iterator[tuple[str, Member]]:
-    """Pairs of new path and member for everything wanted but directories that hold something."""
+    """Yield the new path and the member for all wanted members except non-empty directories."""
     parents = find_parents(member.name for member in members)
     for member in members:
         if member.kind == "dir":
@@ -309,7 +312,7 @@ def place_members(members: Sequence[Member], layout: Layout) -> Iterator[tuple[s
 def make_links(
     root: Path, links: Mapping[str, str], archive: str, present: Iterable[str]
 ) -> list[TreeEntry]:
-    """Create symbolic links (path -> target); after all files.
+    """Create symbolic links (path -> target); call it after all files are written.
 
     ``present`` are all other paths of the tree. Raises IntegrityError for a link that leaves the
     tree, or whose target, found through the tree's own links, is missing.
@@ -327,7 +330,7 @@ def make_links(
 
 
 def find_dangling(links: Mapping[str, str], present: Iterable[str]) -> list[str]:
-    """The links that lead to nothing in the tree, sorted."""
+    """Return the links that lead to nothing in the tree, sorted."""
     there = {path.rstrip("/") for path in present if path not in links}
     there |= {path.rstrip("/") for path in find_parents([*there, *links])} | {""}
     return sorted(path for path in links if resolve_link(path, links) not in there)

@@ -1,9 +1,9 @@
-"""tar, plain or inside xz or gzip: one pass, members judged as they come, read strictly: what the
-format does not allow is refused.
+"""Read tar archives, plain or inside xz or gzip, in one pass; each member is checked as it is read,
+and anything that the format does not allow is refused.
 
-Formats: POSIX.1-1988 (ustar), POSIX.1-2001 (pax) and GNU's long names. The interpreter's tarfile
-takes a damaged header after the first member for the end of the archive, and reads headers of
-any size into memory.
+Formats: POSIX.1-1988 (ustar), POSIX.1-2001 (pax) and GNU's long names. Python's tarfile treats a
+damaged header after the first member as the end of the archive, and reads headers of any size into
+memory.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL = b"L", b"K", b"x", b"g"
 
 
 class ByteStream(Protocol):
-    """What is read from its beginning to its end."""
+    """A stream that is read once, from start to end."""
 
     def read(self, count: int, /) -> bytes: ...
 
 
 @dataclass
 class _Extra:
-    """What the headers before a member's own say of it."""
+    """What extended headers say about the member that follows them."""
 
     name: str = ""
     link: str = ""
@@ -75,9 +75,9 @@ class TarReader:
         self.padding = 0
 
     def members(self) -> Iterator[Member]:
-        """Each member but the root directory. The stream is read to its end.
+        """Yield each member except the root directory, and read the stream to its end.
 
-        Raises IntegrityError for anything that is not as the format has it.
+        Raises IntegrityError for anything that violates the format.
         """
         extra = _Extra()
         while (block := self._next_header()) is not None:
@@ -93,11 +93,11 @@ class TarReader:
             if member.name != "/":
                 yield member
         if extra.seen_bytes:
-            raise unsafe(self.name, "it ends after the header of a name")
+            raise unsafe(self.name, "it ends after an extended header")
         self._drain()
 
     def data(self) -> Iterator[bytes]:
-        """The bytes of the member that ``members`` gave last."""
+        """Yield the bytes of the member that ``members`` yielded last."""
         while self.left:
             data = self._read(min(self.left, COPY_BYTES))
             self.left -= len(data)
@@ -129,15 +129,15 @@ class TarReader:
         return data
 
     def _drain(self) -> None:
-        """Read what follows the end, so that a compressed stream's own checksum is compared."""
+        """Read on after the end, so that a compressed stream's checksum is compared."""
         count = 0
         while data := self.stream.read(COPY_BYTES):
             count += len(data)
             if count > MAX_PADDING_BYTES or data.strip(b"\0"):
-                raise unsafe(self.name, "something follows its end")
+                raise unsafe(self.name, "there is data after its end")
 
     def _number(self, raw: bytes) -> int:
-        """Octal digits, or GNU's base 256; none is negative."""
+        """Parse octal digits or GNU's base 256. Raises IntegrityError for a negative number."""
         text = raw.strip(b" \0")
         if raw[0] == 0x80:
             number = int.from_bytes(raw[1:], "big")
@@ -218,7 +218,7 @@ def _text(raw: bytes) -> str:
 
 
 class XzStream:
-    """An xz file, of several streams too, unpacked with a limit for what xz's dictionary takes."""
+    """Unpacks an xz file of one or more streams, with a limit for the memory of xz's dictionary."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -229,7 +229,9 @@ class XzStream:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES)
 
     def read(self, count: int, /) -> bytes:
-        """At most ``count`` bytes; none at the end. Raises EOFError when the file is cut."""
+        """Return at most ``count`` bytes, none at the end. Raises EOFError if the file is cut
+        short.
+        """
         while count:
             if self.inner.eof:
                 rest = self.inner.unused_data or self.file.read(COPY_BYTES)
@@ -255,12 +257,12 @@ def is_tarball(filename: str) -> bool:
 def extract_tar(
     path: Path, root: Path, layout: Layout, limits: Limits, *, whole: bool = True
 ) -> tuple[list[TreeEntry], dict[str, str]]:
-    """Write the wanted regular files below ``root`` (fresh): their tree entries with those of
-    empty directories, and the symbolic links (path -> target), which are not made.
+    """Write the wanted regular files and empty directories below ``root`` (fresh) and return their
+    tree entries, with the symbolic links (path -> target), which are not made.
 
-    Members are judged before they are written and all together at the end. Unless ``whole``, the
-    reading ends when the layout names single files and all are there: for an archive whose hash
-    was compared. Raises IntegrityError, OSError.
+    Members are checked one by one before they are written, and together at the end. Unless
+    ``whole``, reading stops once all files of a layout that names single files are written; use
+    that only for an archive with a verified hash. Raises IntegrityError, OSError.
     """
     work = _Extraction(path.name, root, layout, limits)
     with explain_damage(path.name):
@@ -269,7 +271,7 @@ def extract_tar(
             for member in reader.members():
                 work.take(reader, member)
                 if not whole and work.literal and work.literal <= work.taken:
-                    break  # the layout names single files, and all are there
+                    break  # all files that the layout names are written
         missing = {end: path for path, end in work.aliases.items() if end not in work.places}
         if missing:
             with _open(path, path.name) as stream:
@@ -278,7 +280,9 @@ def extract_tar(
 
 
 def read_members(path: Path, name: str, limits: Limits) -> list[Member]:
-    """Every member of a tarball that is called ``name``. Raises IntegrityError, OSError."""
+    """Return every member of the tarball ``path``; ``name`` is for messages. Raises IntegrityError,
+    OSError.
+    """
     with explain_damage(name), _open(path, name) as stream:
         members, census = [], Census(name, limits)
         for member in TarReader(stream, name).members():
@@ -289,7 +293,7 @@ def read_members(path: Path, name: str, limits: Limits) -> list[Member]:
 
 @contextmanager
 def explain_damage(name: str) -> Iterator[None]:
-    """Turn what decompressors raise into IntegrityError."""
+    """Turn the errors of decompressors into IntegrityError."""
     try:
         yield
     except (lzma.LZMAError, zlib.error, EOFError) as error:
@@ -327,7 +331,7 @@ class _Extraction:
         self.census = Census(name, limits)
 
     def take(self, reader: TarReader, member: Member) -> None:
-        """Judge one member, and write it when it is a wanted file."""
+        """Check one member and write it if it is a wanted file."""
         self.census.add(member)
         self.members.append(member)
         path = self.layout.place(member.name) if member.kind != "dir" else ""
@@ -358,8 +362,9 @@ class _Extraction:
             return writer.finish(member.stored_mode)
 
     def write_targets(self, reader: TarReader, missing: Mapping[str, str]) -> None:
-        """Write what hard links name and the layout does not take, in a second pass, where the
-        links belong. ``missing`` has one path for each."""
+        """In a second pass, write the targets of hard links that the layout does not take, at the
+        links' paths. ``missing`` maps each target to such a path.
+        """
         for member in reader.members():
             if member.kind == "file" and (path := missing.get(member.name)):
                 self.entries[path] = self._write(reader, path, member)
@@ -367,7 +372,7 @@ class _Extraction:
                 del self.aliases[path]
 
     def finish(self) -> tuple[list[TreeEntry], dict[str, str]]:
-        """Judge all members together, then make the hard links and the empty directories."""
+        """Check all members together, then make the hard links and the empty directories."""
         check_members(self.name, self.members, self.limits)
         make_parents(self.root, self.aliases)
         for path, target in sorted(self.aliases.items()):

@@ -1,7 +1,7 @@
-"""ZIP: the central directory as values, and members inflated in parallel with ISA-L, checked and
-hashed as their bytes pass.
+"""Read a ZIP's central directory, and inflate members in parallel with ISA-L while checking and
+hashing their bytes.
 
-The format is that of PKWARE's APPNOTE.TXT 6.3; offsets are from the start of the file.
+The format follows PKWARE's APPNOTE.TXT 6.3; offsets are from the start of the file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ENCRYPTED = 0x1
 
 
 class ByteSource(Protocol):
-    """Where the archive's bytes are read: a local file, or ranges of a remote one."""
+    """Where the archive's bytes come from: a local file, or ranges of a remote one."""
 
     name: str
     size: int
@@ -59,7 +59,7 @@ class FileSource:
         self.size = os.fstat(self.fd).st_size
 
     def read_at(self, offset: int, count: int) -> bytes:
-        """At most ``count`` bytes at ``offset``; fewer at the end of the file."""
+        """Return at most ``count`` bytes at ``offset``, fewer at the end of the file."""
         return os.pread(self.fd, count, offset)
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class FileSource:
 
 
 def read_directory(source: ByteSource) -> list[Member]:
-    """The members of a ZIP file, in the order of its central directory.
+    """Return the members of a ZIP file in the order of its central directory.
 
     Raises IntegrityError when the directory is not well-formed, is split over disks, or
     names encrypted members or methods other than stored and deflated.
@@ -77,7 +77,7 @@ def read_directory(source: ByteSource) -> list[Member]:
     try:
         offset, size, count = _find_directory(source, tail)
         if size > source.size or offset + size > source.size:
-            raise unsafe(source.name, "its central directory lies outside the file")
+            raise unsafe(source.name, "its central directory is outside the file")
         if count > MAX_MEMBERS or size > MAX_DIRECTORY_BYTES:
             raise unsafe(source.name, f"its central directory has {count} members, {size} bytes")
         inside = offset - tail_offset
@@ -90,7 +90,7 @@ def read_directory(source: ByteSource) -> list[Member]:
 
 
 def _find_directory(source: ByteSource, tail: bytes) -> tuple[int, int, int]:
-    """Offset, size and number of entries of the central directory."""
+    """Return the offset, the size and the number of entries of the central directory."""
     at = tail.rfind(END, 0, len(tail) - END_BYTES + len(END))
     while at >= 0:
         comment = struct.unpack_from("<H", tail, at + 20)[0]
@@ -160,7 +160,9 @@ def _kind(name: str, mode: int) -> str:
 
 
 def _apply_zip64(extra: bytes, size: int, packed: int, offset: int) -> tuple[int, int, int]:
-    """Replace the three 32-bit fields that are saturated by those of the ZIP64 extra field."""
+    """Replace those of the three 32-bit fields that are saturated by values of the ZIP64 extra
+    field.
+    """
     at = 0
     while at + 4 <= len(extra):
         tag, length = struct.unpack_from("<HH", extra, at)
@@ -176,18 +178,18 @@ def _apply_zip64(extra: bytes, size: int, packed: int, offset: int) -> tuple[int
 
 
 def _check_extents(source: ByteSource, members: Sequence[Member], directory: int) -> None:
-    """Members that share bytes are how small archives become bombs: refuse them."""
+    """Refuse members that share bytes, with which small archives become zip bombs."""
     end = 0
     for member in sorted(members, key=lambda member: member.offset):
         if member.offset < end:
             raise unsafe(source.name, f"member {member.name!r} overlaps another")
         end = member.offset + LOCAL_BYTES + len(member.name.encode()) + member.compressed
         if end > directory:
-            raise unsafe(source.name, f"member {member.name!r} lies outside the file")
+            raise unsafe(source.name, f"member {member.name!r} is outside the file")
 
 
 CHUNK_BYTES = 256 << 10
-OUT_BYTES = 512 << 10  # whole pages, so that each write fills what it touches
+OUT_BYTES = 512 << 10  # whole pages, so that each write fills the pages that it touches
 OnBytes = Callable[[int], None]
 
 
@@ -197,12 +199,12 @@ def extract_members(
     placed: Sequence[tuple[str, Member]],
     on_bytes: OnBytes = lambda _: None,
 ) -> tuple[list[TreeEntry], dict[str, str]]:
-    """Write these regular files, each at its path below ``root`` (fresh), on all cores.
+    """Write members, each at its path below ``root`` (fresh), on all cores.
 
-    Returns their tree entries, with those of empty directories, and the symbolic links
-    (path -> target), which are not made.
-    CRC-32 and declared sizes are checked, SHA-256 is computed as the bytes pass.
-    ``on_bytes`` gets every count of unpacked bytes. Raises IntegrityError, OSError.
+    Returns the tree entries of files and empty directories, and the symbolic links (path ->
+    target), which are not made. CRC-32 and declared sizes are checked and SHA-256 is computed while
+    the bytes are written. ``on_bytes`` gets the number of unpacked bytes of each piece. Raises
+    IntegrityError, OSError.
     """
     path, count = Counter(path for path, _ in placed).most_common(1)[0] if placed else ("", 0)
     if count > 1:
@@ -241,7 +243,7 @@ def extract_members(
 
 
 def read_link(source: ByteSource, member: Member) -> str:
-    """The target of a symbolic link. Raises IntegrityError."""
+    """Return the target of a symbolic link. Raises IntegrityError."""
     chunks: list[bytes] = []
     if member.size > 4096:
         raise unsafe(source.name, f"link {member.name!r} has a target of {member.size} bytes")
@@ -261,7 +263,7 @@ def extract_member(
 ) -> TreeEntry:
     """Write one regular file. Raises IntegrityError, OSError.
 
-    A ZIP made elsewhere than on Unix has no modes: ELF files and scripts can be run then.
+    A ZIP that was not made on Unix has no modes: its ELF files and scripts become executable.
     """
     with closing(FileWriter(root, path, source.name, member.size)) as writer:
 
@@ -275,7 +277,7 @@ def extract_member(
 
 
 def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], None]) -> None:
-    """Give ``take`` the member's bytes piece by piece; check its size and CRC-32."""
+    """Pass the member's bytes to ``take`` piece by piece, and check its size and CRC-32."""
     from isal import isal_zlib
 
     start = find_data_offset(source, member)

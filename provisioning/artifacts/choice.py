@@ -1,6 +1,4 @@
-"""Which QNN models are judged on, and with which adaptor: the overlays that ``build aot`` made, an
-installed executorch with our own adaptor each; and which QNN devices get.
-"""
+"""The choice of QNN and AOT adaptor (ExecuTorch's QNN bindings for Python) that models run with."""
 
 from __future__ import annotations
 
@@ -33,30 +31,33 @@ DEVICE_COMPONENTS = {"android", "linux"}
 
 @dataclass(frozen=True)
 class QnnChoice:
-    """``sdk`` is ``wheel``, ``pinned``, a version or a directory; ``adaptor`` is ``wheel``,
-    ``overlay``, the directory of one, or empty: whichever fits, the wheel's first."""
+    """``sdk`` is ``wheel``, ``pinned``, a version or a directory. ``adaptor`` is ``wheel``,
+    ``overlay``, an overlay's directory, or empty: whichever fits, the wheel's first.
+    """
 
     sdk: str = WHEEL
     adaptor: str = ""
 
     @property
     def profile(self) -> str:
-        """The profile whose environment it is."""
+        """The name of the profile that provides the chosen QNN."""
         return WHEEL_PROFILE if self.sdk == WHEEL else SDK_PROFILE
 
     @property
     def is_usual(self) -> bool:
-        """Whether it is what the project pins and records: the wheel's runtime and adaptor."""
+        """Whether it is the choice that the project's baselines use: the wheel's runtime and
+        adaptor.
+        """
         return self.sdk == WHEEL and self.adaptor in {"", WHEEL}
 
     @property
     def options(self) -> dict[str, str]:
-        """The options that repeat it; empty for what is usual."""
+        """The command-line options that repeat this choice; '' for a default."""
         return {"sdk": "" if self.sdk == WHEEL else self.sdk, "adaptor": self.adaptor}
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, adaptor: bool = True) -> None:
-    """``--sdk`` and ``--adaptor``, for every verb that follows the choice."""
+    """Add ``--sdk`` and ``--adaptor``, for every verb that uses the choice."""
     parser.add_argument(
         "--sdk",
         default="",
@@ -68,15 +69,15 @@ def add_arguments(parser: argparse.ArgumentParser, *, adaptor: bool = True) -> N
             "--adaptor",
             default="",
             metavar="ADAPTOR",
-            help=f"wheel, overlay or a directory: where the SDK's does not fit; {ADAPTOR_VARIABLE}",
+            help=f"wheel, overlay or a directory, if the default does not fit; {ADAPTOR_VARIABLE}",
         )
 
 
 def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
-    """The choice of a command line, or of the variables where it says nothing.
+    """Return the choice of the command line, or of the variables if that is empty.
 
-    What it names becomes the variables' value, so that all that follows takes the same. Raises
-    UsageError for a directory that is missing, and for a version that has no release.
+    Sets the variables to the choice, so that later steps and child processes use the same one.
+    Raises UsageError for a missing directory, and for a version that has no release.
     """
     known = {SDK_VARIABLE: (WHEEL, PINNED), ADAPTOR_VARIABLE: (WHEEL, OVERLAY)}
     for name, word in ((SDK_VARIABLE, sdk), (ADAPTOR_VARIABLE, adaptor)):
@@ -94,8 +95,9 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
 
 
 def lay_over(environment: Environment, overlay: Path, base: Mapping[str, str]) -> Environment:
-    """An environment in which Python finds the executorch of ``overlay``, and the loader its
-    backend."""
+    """Return an environment in which Python finds the executorch of ``overlay``, and the dynamic
+    loader finds its backend.
+    """
     path = [str(overlay), *filter(None, [base.get("PYTHONPATH")])]
     libraries = [str(path.parent) for path in find_backends(overlay)]
     variables = {
@@ -107,18 +109,17 @@ def lay_over(environment: Environment, overlay: Path, base: Mapping[str, str]) -
 
 
 def find_laid(environment: Environment) -> Path | None:
-    """The overlay that was laid over an environment."""
+    """Return the overlay of an environment, None if it has none."""
     entries = environment.variables.get("PYTHONPATH", "").split(os.pathsep)
     return Path(entries[0]) if entries[0] else None
 
 
 def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield the names of ``wanted`` that bring QNN to a device, and its version there, such as
-    ("android", "2.37.0.250724"): profiles that push it, and qnn-android, which applications take
+    """Yield each name of ``wanted`` that brings QNN to a device, and its version there, such as
+    ("android", "2.37.0.250724"): profiles that push it, and qnn-android, which applications get
     from Maven.
 
-    Where QNN_CI_SDK chooses an SDK, profiles push that one. Raises UsageError for a name that is
-    neither.
+    If QNN_CI_SDK chooses an SDK, profiles push that one. Raises UsageError for an unknown name.
     """
     unknown = sorted({*wanted} - {*read_profiles(), MAVEN})
     if unknown:
@@ -155,17 +156,17 @@ class OverlayRecord(msgspec.Struct, frozen=True):
 
 
 def python_tag() -> str:
-    """``cpython-311``: what adaptors for the running Python are named after."""
+    """Return the tag in the names of adaptors for the running Python, such as ``cpython-311``."""
     return f"cpython-{sys.version_info.major}{sys.version_info.minor}"
 
 
 def write_overlay(overlay: Path, record: OverlayRecord) -> None:
-    """Say in an overlay what it was built from."""
+    """Write into an overlay what it was built from."""
     write_whole(overlay / RECORD, encode_record(record))
 
 
 def read_overlay(overlay: Path) -> OverlayRecord | None:
-    """What an overlay was built from; None where it does not tell."""
+    """Return what an overlay was built from, None if its record is missing or damaged."""
     try:
         return msgspec.json.decode((overlay / RECORD).read_bytes(), type=OverlayRecord)
     except (OSError, msgspec.MsgspecError):
@@ -180,7 +181,7 @@ def find_backends(overlay: Path) -> list[Path]:
 
 
 def find_overlays(sdk: str) -> list[tuple[Path, OverlayRecord]]:
-    """The overlays below ``builds/`` for a QNN SDK and the running Python, the newest first."""
+    """Return the overlays below ``builds/`` for a QNN SDK and the running Python, newest first."""
     found = [
         (path, record)
         for path in store_home().glob("builds/aot-*/overlay")

@@ -1,5 +1,5 @@
-"""What needs the user's consent, asked for once before the first fetch and recorded: a licence, and
-the first use of an archive whose vendor publishes no hash.
+"""Ask for the user's consent once, before the first fetch, and record it: to a licence, and to the
+first use of an archive for which the vendor publishes no hash.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ MACHINES = (
 def trust_first_use(
     request: ArtifactRequest, store: Store, progress: Progress
 ) -> Iterator[tuple[ArtifactRequest, Path | None]]:
-    """A pinned request with a hash to check against, its own or that of a first use, trusted now;
-    and the stage with the whole artifact, as it was unpacked to be judged, None when a hash was
-    known before.
+    """Yield the request with a hash to check against, and a staged directory. If no hash was known,
+    the artifact is fetched, its hash is trusted now, and the directory has the whole unpacked
+    artifact; else the directory is None.
 
-    Call it under the artifact's lock. Raises IntegrityError when there is no hash and this
-    is no place to trust a first use, or when what came contradicts itself.
+    Call it while holding the artifact's lock. Raises IntegrityError if there is no hash and a first
+    use may not be trusted here, or if the archive contradicts itself.
     """
     if not request.release.pin:
         request = request.pinned(store)  # another process may have trusted it meanwhile
@@ -57,7 +57,7 @@ def trust_first_use(
         yield request, None
         return
     require_trust(request)
-    progress.step(f"{request.label}: no hash is pinned; trusting this first use")
+    progress.step(f"{request.label}: no hash is pinned; trusting this first download")
     with _unpack_whole(request, store, progress) as (lock, staged):
         path = machine_lock_path(store, request.name, request.release.version)
         store.write_record(path, encode_record(lock))
@@ -68,17 +68,17 @@ def trust_first_use(
 
 
 def require_trust(request: ArtifactRequest) -> None:
-    """Return when there is a hash, or a first use may be trusted. Raises IntegrityError."""
+    """Raise IntegrityError unless there is a hash or the user agreed to trust a first use."""
     if request.release.pin or not request.release.can_lock:
         return
     if is_ci():
-        why = "no hash of it is published, and in CI a first use is never trusted"
+        why = "its vendor publishes no hash, and CI never trusts a first download"
     elif not request.options.trust_first_use:
-        why = "no hash of it is published, so its first use is a matter of trust"
+        why = "its vendor publishes no hash, so you have to trust the first download"
     else:
         return
     adoption = request.toolchain.adoption
-    installed = f"; or set {adoption.variable} to one that is installed" if adoption else ""
+    installed = f"; or set {adoption.variable} to an installed one" if adoption else ""
     raise IntegrityError(
         f"{request.label} has no SHA-256 to be checked against",
         why=why,
@@ -91,10 +91,10 @@ def require_trust(request: ArtifactRequest) -> None:
 
 
 def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
-    """Fetch the whole artifact, unpack all of it, and write down what it is.
+    """Fetch and unpack the whole artifact, and return its lock.
 
-    Raises IntegrityError when a CRC, the version or an ELF machine contradicts the manifest; a
-    download that no hash speaks for is removed then, since another may be served.
+    Raises IntegrityError if a CRC is wrong, or the version or an ELF machine contradicts the
+    manifest. A download without a known hash is then removed, so that it is fetched again.
     """
     with _unpack_whole(request, store, progress) as (lock, _):
         return lock
@@ -137,16 +137,16 @@ def _unpack_whole(
 def _count_files(release: FileRelease, entries: Sequence[TreeEntry]) -> str:
     count = sum(1 for entry in entries if entry.sha256)
     if isinstance(release, ZigRelease):
-        return f"{count} files: the sources, and what the pinned compiler makes of them"
+        return f"{count} files: the sources and what the pinned compiler built from them"
     if is_tarball(release.filename):
-        return f"{count} files unpacked, the tarball is whole; it has no checksums of files"
-    return f"{count} files unpacked, the archive's checksum of every one fits"
+        return f"{count} files unpacked, the tarball is complete; it has no checksums of files"
+    return f"{count} files unpacked, each matches its checksum in the archive"
 
 
 def check_version(request: ArtifactRequest, root: Path) -> list[str]:
-    """What the version file and the libraries' version strings say, against the manifest.
+    """Compare the version file and the libraries' version strings with the manifest.
 
-    Raises IntegrityError when one of them names another version.
+    Returns what they state, one line each. Raises IntegrityError for another version.
     """
     version, found = request.release.version, []
     adoption = request.toolchain.adoption
@@ -167,10 +167,10 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
 
 
 def check_machines(root: Path) -> list[str]:
-    """The ELF machine of every library below a directory that names one.
+    """Check the ELF machine of every library below a directory that is named after a machine.
 
-    Raises IntegrityError for a library of another machine, or that is no ELF file, or whose bytes
-    are not those of the checksum that it carries, as HTP skels of QNN 2.40 and newer do.
+    Raises IntegrityError for a library of another machine, for one that is not an ELF file, and for
+    one that does not match its embedded checksum (HTP skels since QNN 2.40 have one).
     """
     from provisioning.elf.reader import read_elf
 
@@ -188,7 +188,7 @@ def check_machines(root: Path) -> list[str]:
         if elf.machine != wanted:
             names = [MACHINE_NAMES.get(number, str(number)) for number in (elf.machine, wanted)]
             raise IntegrityError(
-                f"{relative} is for a machine other than its directory says",
+                f"{relative} is for another machine than its directory's name says",
                 why=f"it is {names[0]}, the directory says {names[1]}",
                 fix="do not use this archive",
             )
@@ -196,20 +196,20 @@ def check_machines(root: Path) -> list[str]:
             raise IntegrityError(
                 f"{relative} is damaged",
                 why=elf.checksum.describe(),
-                fix="do not use this archive; get it from its vendor again",
+                fix="do not use this archive; download it from its vendor again",
             )
         counts[wanted] = counts.get(wanted, 0) + 1
         checked += elf.checksum is not None
     found = [f"{count} libraries are {MACHINE_NAMES[machine]}" for machine, count in counts.items()]
-    return [*found, f"{checked} of them have the checksum that they carry"] if checked else found
+    return [*found, f"{checked} of them match the checksum embedded in them"] if checked else found
 
 
 def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
-    """What catalogs and the list of genuine skels prove of a QNN SDK's skels, and what is taken on
-    faith; empty for others.
+    """Return what catalogs and the list of genuine skels prove about a QNN SDK's skels, and what
+    remains unproven; nothing for other artifacts.
 
-    Raises IntegrityError if either names other bytes, if a catalog is forged, or if a library is
-    of another build than a proven skel.
+    Raises IntegrityError if a skel's bytes differ from those listed, if a catalog is forged, or if
+    a library comes from another build than a proven skel.
     """
     skels = sorted(path for path in root.rglob(SKELS) if not path.is_symlink())
     if not skels:
@@ -224,27 +224,27 @@ def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
             proven = build
             found.append(f"{path.name} is {proof.describe()}")
     if not (proven and proven.version):
-        return [*found, "nothing proves a build of QNN: every library is taken on faith"]
+        return [*found, "nothing proves the QNN build: no library is verified"]
     same = other = 0
     for path in sorted(root.rglob("lib*.so")):
         build = None if path.is_symlink() else find_qnn_build(path)
         if build and not build.agrees_with(proven):
             relative = path.relative_to(root)
-            raise contradiction(request, f"{relative} is of {build.text}, the proven skel is not")
+            raise contradiction(request, f"{relative} is from {build.text}, the proven skel is not")
         same, other = same + bool(build), other + (not build)
     return [
         *found,
-        f"{same} libraries carry the build of a proven skel, {proven.text}",
-        f"on faith: the bytes of all others, and that {other} without a build belong to them",
+        f"{same} libraries name the same build as a proven skel, {proven.text}",
+        f"unproven: the content of all others, and the build of {other} libraries that name none",
     ]
 
 
 def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:
-    """The error for an archive that is not what its manifest says."""
+    """Return the error for an archive that contradicts its manifest."""
     return IntegrityError(
         f"{request.label} contradicts itself, so it cannot be trusted",
         why=why,
-        fix="get the archive from its vendor again, or correct the manifest",
+        fix="download the archive from its vendor again, or correct the manifest",
     )
 
 
@@ -252,7 +252,7 @@ ACCEPT_VARIABLE = "QNN_CI_ACCEPT_LICENCE"
 
 
 class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who said yes to what: ``how`` is the option, the variable or the answer at a prompt."""
+    """A recorded consent to a licence; ``how`` is the option, the variable or the answer given."""
 
     licence: str
     text: str
@@ -265,9 +265,9 @@ def record_path(store: Store) -> Path:
 
 
 def require_acceptance(request: ArtifactRequest, store: Store, progress: Progress) -> None:
-    """Return when the artifact's licence needs no acceptance or has it; else ask for it.
+    """Ask for acceptance of the artifact's licence, unless none is needed or it was given before.
 
-    Raises UnfitError, naming the licence, its text and the ways to accept it.
+    Raises UnfitError without it, naming the licence, its text and the ways to accept it.
     """
     licence = request.toolchain.licence
     if not licence.accept:
@@ -304,5 +304,5 @@ def _ask(request: ArtifactRequest, progress: Progress) -> str:
     raise UnfitError(
         f"{request.label} comes under a licence that has not been accepted",
         why=f"{licence.name}: {licence.text}",
-        fix=f"read it, then give --accept-licence or set {ACCEPT_VARIABLE}={request.name}",
+        fix=f"read it, then use --accept-licence or set {ACCEPT_VARIABLE}={request.name}",
     )

@@ -1,4 +1,4 @@
-"""Profile -> published artifacts -> the variables that a process needs."""
+"""Turn a profile into published artifacts and the environment variables that a process needs."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Environment:
         return {artifact.name: artifact.root for artifact in self.artifacts}[name]
 
     def apply(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The whole environment of a process: ``base`` without any other QNN, plus ours.
+        """Return a process's whole environment: ``base`` without any other QNN, plus this one.
 
-        LD_LIBRARY_PATH is ours only and PYTHONPATH is left alone.
+        LD_LIBRARY_PATH of ``base`` is dropped; PYTHONPATH is kept.
         """
         stale = [root.rstrip("/") for name in ROOT_VARIABLES if (root := base.get(name))]
         kept = {name: value for name, value in base.items() if name not in DROPPED_VARIABLES}
@@ -75,10 +75,10 @@ def provision_profile(
     offline: bool = False,
     options: Options | None = None,
 ) -> Environment:
-    """Put every artifact of a profile in place and give its environment.
+    """Put every artifact of a profile in place and return its environment.
 
-    What is there is used; ``verify`` hashes all of it again and repairs what differs.
-    ``offline`` uses nothing but the store and its downloads.
+    Existing artifacts are used; ``verify`` hashes them again and repairs files that differ.
+    ``offline`` uses only the store and its downloads.
 
     Raises UsageError, ManifestError, UnfitError, DownloadError, IntegrityError, StoreError.
     """
@@ -91,9 +91,9 @@ def provision_profile(
 
 
 def locate_profile(name: str, progress: Progress) -> Environment:
-    """The environment of a profile that is in place already; nothing is fetched.
+    """Return the environment of a profile that is already in place; fetch nothing.
 
-    Raises UnfitError, naming all that is missing and the command that provisions it.
+    Raises UnfitError, naming everything that is missing and the command that fetches it.
     """
     profile = read_profile(name)
     store = Store()
@@ -103,7 +103,7 @@ def locate_profile(name: str, progress: Progress) -> Environment:
     if missing:
         adoptions = [request.toolchain.adoption for request in missing]
         variables = ", ".join(adoption.variable for adoption in adoptions if adoption)
-        or_adopt = f", or set {variables} to what is installed" if variables else ""
+        or_adopt = f", or set {variables} to an installation" if variables else ""
         raise UnfitError(
             f"profile {name} lacks {', '.join(request.label for request in missing)}",
             why=f"not in the store {store.home}",
@@ -113,7 +113,7 @@ def locate_profile(name: str, progress: Progress) -> Environment:
 
 
 def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest]:
-    """The requests for what a profile needs on this machine."""
+    """Return requests for the artifacts that a profile needs on this machine."""
     names = (wanted.unless_library for wanted in profile.artifacts)
     found = find_libraries(filter(None, names))
     needed = (wanted for wanted in profile.artifacts if not found.get(wanted.unless_library))
@@ -137,8 +137,9 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
 
 
 def _is_brought(wanted: ProfileArtifact) -> bool:
-    """Whether an installation that a variable names brings the files that mark ``wanted``, and no
-    variable names another one of ``wanted``."""
+    """Return whether an installation that a variable names contains the marker files of ``wanted``,
+    and no variable names an installation of ``wanted`` itself.
+    """
     own = read_toolchain(wanted.name).adoption
     if own is None or own.find_named(os.environ)[1]:
         return False
@@ -154,7 +155,7 @@ def _is_brought(wanted: ProfileArtifact) -> bool:
 def compose_environment(
     name: str, profile: Profile, artifacts: tuple[Provisioned, ...]
 ) -> Environment:
-    """Fill the roots into the profile's variables; the caller's own go first, where it has some."""
+    """Fill the roots into the profile's variables; variables set by the caller take precedence."""
     roots = {artifact.name: str(artifact.root) for artifact in artifacts}
     variables = {key: value.format_map(roots) for key, value in profile.variables.items()}
     for wanted in profile.artifacts:
@@ -167,7 +168,7 @@ def compose_environment(
 
 
 def render_shell(environment: Environment) -> str:
-    """Lines that a POSIX shell evaluates; variables of another QNN are unset."""
+    """Return lines for a POSIX shell's eval; they also unset variables of another QNN."""
     stale = sorted(set(DROPPED_VARIABLES) - environment.variables.keys())
     lines = [f"unset {name}" for name in stale]
     lines += [
@@ -177,10 +178,10 @@ def render_shell(environment: Environment) -> str:
 
 
 def render_github(environment: Environment) -> str:
-    """Lines for the file that GITHUB_ENV names; a value of several lines gets a delimiter.
+    """Return lines for the file that GITHUB_ENV names; a multi-line value gets a delimiter.
 
-    The format is that of GitHub's workflow commands. What is unset cannot be said in it:
-    such a variable is made empty.
+    The format is that of GitHub's workflow commands. It cannot unset a variable, so variables of
+    another QNN are set to ''.
     """
     stale = sorted(set(DROPPED_VARIABLES) - environment.variables.keys())
     values = {**dict.fromkeys(stale, ""), **environment.variables}
@@ -188,7 +189,7 @@ def render_github(environment: Environment) -> str:
 
 
 def github_line(name: str, value: str) -> str:
-    """One value for a file of GitHub's; of several lines with a delimiter that is not in it."""
+    """Return one value in the format of GITHUB_ENV, with a unique delimiter if it is multi-line."""
     if "\n" not in value and "\r" not in value:
         return f"{name}={value}\n"
     delimiter = f"end_{hashlib.sha256(value.encode()).hexdigest()}"

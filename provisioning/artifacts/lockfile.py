@@ -1,7 +1,7 @@
-"""What was learnt of an artifact at its first use: hash, size, every file, the evidence.
+"""Locks: what is recorded of an artifact at its first use: hash, size, every file, the evidence.
 
-manifests/locks/ holds what the project pins; ``pins/`` of the store holds what this machine
-trusted. Both are one JSON file per artifact and version.
+manifests/locks/ contains the project's locks, ``pins/`` in the store those that this machine
+trusted. Both have one JSON file per artifact and version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCHEMA_VERSION = 1
 
 
 class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A locked artifact. ``files`` is its whole tree after layout, when that is known."""
+    """A locked artifact. ``files`` is its whole tree after layout, empty if unknown."""
 
     artifact: str
     version: str
@@ -41,12 +41,12 @@ def lock_name(artifact: str, version: str) -> str:
 
 
 def project_lock_path(artifact: str, version: str) -> Path:
-    """Where the project's lock of an artifact is, or would be."""
+    """Return the path of the project's lock of an artifact, existing or not."""
     return manifests_root() / "locks" / lock_name(artifact, version)
 
 
 def machine_lock_path(store: Store, artifact: str, version: str) -> Path:
-    """Where this machine's lock of an artifact is, or would be."""
+    """Return the path of this machine's lock of an artifact, existing or not."""
     return store.home / "pins" / lock_name(artifact, version)
 
 
@@ -54,9 +54,9 @@ LOCKS = msgspec.json.Decoder(Lock)  # made here: see CONVERTING in manifest/read
 
 
 def read_lock(path: Path) -> Lock | None:
-    """A lock file, or None when there is none.
+    """Read a lock file; return None if there is none.
 
-    Raises ManifestError, also for one whose name tells of something else than it does.
+    Raises ManifestError, also for a lock of another artifact than its file name says.
     """
     try:
         lock = LOCKS.decode(path.read_bytes())
@@ -91,9 +91,9 @@ def _ways_out(path: Path) -> str:
 
 
 def find_lock(name: str, release: Release, store: Store) -> Lock | None:
-    """The lock of a release: the project's, else this machine's.
+    """Return the lock of a release: the project's, else this machine's, else None.
 
-    Raises ManifestError, and IntegrityError when a lock names another hash than the manifest.
+    Raises ManifestError, and IntegrityError if the lock and the manifest name different hashes.
     """
     if not isinstance(release, FileRelease):
         return None
@@ -106,6 +106,6 @@ def find_lock(name: str, release: Release, store: Store) -> Lock | None:
         raise IntegrityError(
             f"{name} {release.version} is locked to an archive that its manifest does not pin",
             why=f"the lock has SHA-256 {lock.sha256}, the manifest {release.sha256}",
-            fix="find out which one the vendor serves, and correct the other",
+            fix="find out which one the vendor provides, and correct the other",
         )
     return lock

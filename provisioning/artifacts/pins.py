@@ -1,4 +1,4 @@
-"""The project's pins, changed: manifests and locks as a diff, written when told to."""
+"""Change the project's pins: show changes of manifests and locks as a diff, and write them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ HEAD = re.compile(r"^\[\[releases\]\]\s*(?:#.*)?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Change:
-    """A file below manifests/ and what it becomes, which is removed without content; ``old`` is the
-    file in whose place it comes."""
+    """A changed file below manifests/; with an empty ``after`` it is removed. ``old`` is the file
+    that it replaces.
+    """
 
     path: Path
     before: str
@@ -49,7 +50,7 @@ class Change:
 
     def write(self) -> None:
         """Raises StoreError."""
-        with explain_writes(self.path.parent, "change pins in a checkout that can be written"):
+        with explain_writes(self.path.parent, "change pins in a writable checkout"):
             if not self.after:
                 self.path.unlink(missing_ok=True)
                 return
@@ -59,23 +60,25 @@ class Change:
 
 
 def plan_lock(request: ArtifactRequest, store: Store, progress: Progress) -> list[Change]:
-    """The lock of an artifact's release as it should be. Raises UsageError where none can be."""
+    """Return the changes that bring a release's lock up to date. Raises UsageError if it has no
+    lock.
+    """
     if not request.release.can_lock:
         raise UsageError(
             f"{request.name} has no lock",
-            why=f"its source is {request.release.source}: a commit is its pin",
+            why=f"its source is {request.release.source}: it is pinned by its commit",
         )
     return list(_change_lock(request, _learn(request, store, progress), request.release.version))
 
 
 def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
-    """Put an archive that somebody has where a download would be kept.
+    """Copy a local archive to the place where its download would be kept.
 
-    Raises UsageError when there is no such file or the artifact comes as none, IntegrityError
-    when the artifact is pinned and this is something else, StoreError.
+    Raises UsageError if the file is missing or the artifact is not a single file, IntegrityError if
+    the file does not match the pin, StoreError.
     """
     if not request.download:
-        raise UsageError(f"{request.name} does not come as one file", fix="leave --from out")
+        raise UsageError(f"{request.name} is not downloaded as a single file", fix="omit --from")
     if not file.is_file():
         raise UsageError(f"{file} is not a file")
     pin = request.pinned(store).release.origin.sha256
@@ -83,9 +86,9 @@ def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
         found = hash_file(file)
         if pin and found != pin:
             raise IntegrityError(
-                f"{file} is not {request.label} as it is pinned",
+                f"{file} is not the pinned {request.label}",
                 why=f"its SHA-256 is {found}, the pin is {pin}",
-                fix="find out which of the two is right before you trust either",
+                fix="find out which of the two hashes is right before you trust either",
             )
         store.downloads.mkdir(parents=True, exist_ok=True)
         fresh = store.downloads / f".{request.download}.{os.getpid()}"
@@ -106,7 +109,7 @@ def _learn(request: ArtifactRequest, store: Store, progress: Progress) -> Lock:
 
 
 def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator[Change]:
-    """Yield the lock instead of that of another ``version``, unless only the date differs."""
+    """Yield the change that replaces the lock of ``version``, unless only the date differs."""
     path = project_lock_path(request.name, version)
     old = read_lock(path)
     if old is None or msgspec.structs.replace(old, recorded=lock.recorded) != lock:
@@ -116,8 +119,9 @@ def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator
 
 
 def plan_baselines(name: str, old: str, new: str, *, carry: bool) -> Iterator[Change]:
-    """Yield what becomes of figures that were recorded with the old version of an artifact: they
-    are compared with those of the new one, or removed."""
+    """Yield changes to the recorded figures of an artifact's old version: rename them for the new
+    version, so that it is compared with them, or remove them.
+    """
     part = re.compile(rf"(?:^|(?<=-)){re.escape(f'{name}-{old}')}(?=-|\.toml$)")
     for path in sorted((manifests_root() / "baselines").glob("*.toml")):
         if part.search(path.name):
@@ -134,11 +138,11 @@ def plan_update(
     *,
     carry: bool = True,
 ) -> list[Change]:
-    """Return the manifest's row and the lock of another version instead of ``request``'s, and what
-    becomes of recorded figures, which the new version takes over with ``carry``. A version that has
-    a row already becomes the default one.
+    """Return the changes that replace ``request``'s manifest row and lock by those of another
+    version. With ``carry``, the new version takes over the recorded figures; else they are removed.
+    A version that already has a row becomes the default.
 
-    ``version`` is what the source calls it, '' the newest. Raises UsageError, DownloadError,
+    ``version`` is the source's name for it, '' the newest. Raises UsageError, DownloadError,
     IntegrityError, ManifestError.
     """
     old, source = request.release, load_source(request.release.source)
@@ -171,9 +175,10 @@ def plan_update(
 
 
 def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
-    """Return the lines of manifests/, pyproject.toml, workflows and docs that name the version
-    ``old`` of ``name`` after the changes of ``plan``, as ``file:line: text``: an update does not
-    decide whether they follow. A requirement of another package, as ``other==1.2``, is none."""
+    """Return the lines of manifests/, pyproject.toml, workflows and docs that still name the
+    version ``old`` of ``name`` after ``plan``, as ``file:line: text``, for the user to decide on.
+    Requirements of other packages, such as ``other==1.2``, are not listed.
+    """
     root = manifests_root().parent
     changed = {change.path for change in plan} | {change.old for change in plan}
     places = (
@@ -200,9 +205,9 @@ def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
 
 def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[str, Release]:
     """Return a manifest's text with ``new`` instead of the request's release, comments kept, and
-    the release that it then names: files that it writes name the versions, too.
+    the release parsed from it: the files in its ``write`` name versions too.
 
-    Raises ManifestError when the text cannot be changed to name it.
+    Raises ManifestError if the text cannot be rewritten.
     """
     old, name = request.release, request.name
     starts = [found.start() for found in HEAD.finditer(text)]
@@ -218,7 +223,7 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
     after = head + text[starts[0] : starts[index]] + block + text[ends[index] :]
     found = parse_toml(after, Toolchain).releases[index]
     if msgspec.structs.replace(found, write=new.write) != new:
-        raise _cannot_rewrite(name, f"its row for {old.version} does not name all that changes")
+        raise _cannot_rewrite(name, f"its row for {old.version} lacks a value that has to change")
     return after, found
 
 
@@ -226,12 +231,12 @@ def rewrite_default(text: str, request: ArtifactRequest, version: str) -> str:
     """Return a manifest's text with another default version. Raises ManifestError."""
     old = f'default = "{request.toolchain.default}"'
     if text.count(old) != 1:
-        raise _cannot_rewrite(request.name, f"it does not say {old} once")
+        raise _cannot_rewrite(request.name, f"it does not contain {old} exactly once")
     return text.replace(old, f'default = "{version}"')
 
 
 def _changed_words(old: Release, new: Release) -> dict[str, str]:
-    """What stands in the row of ``old`` -> what stands there for ``new``."""
+    """Map each value in the row of ``old`` to its replacement for ``new``."""
     words: dict[str, str] = {}
     for name in old.__struct_fields__:
         before, after = getattr(old, name), getattr(new, name)

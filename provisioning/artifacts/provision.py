@@ -1,5 +1,5 @@
-"""Artifacts put in place: found, verified, repaired, or fetched and published; several side by
-side, after one outline of what will come.
+"""Put artifacts in place: find, verify or repair them, or fetch and publish them. Several are
+fetched in parallel, after one summary of all fetches.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ SHOWN_DIFFERENCES = 10
 
 @dataclass(frozen=True)
 class Provisioned:
-    """An artifact in place. ``origin`` is what its bytes were checked against.
+    """An artifact in place. ``origin`` is what its content was checked against.
 
-    ``repaired`` lists the paths that this call restored; ``fetched`` says whether this call
-    published it; ``adopted`` that it is the user's own installation, used in place.
+    ``repaired`` lists the paths that this call restored; ``fetched`` is true if this call published
+    it, ``adopted`` if it is the user's own installation, used in place.
     """
 
     name: str
@@ -51,10 +51,10 @@ class Provisioned:
 def provision_pinned(
     request: ArtifactRequest, store: Store, progress: Progress, *, verify: bool = False
 ) -> Provisioned:
-    """The artifact of a pinned request: from the store, else fetched.
+    """Return the artifact of a pinned request from the store; fetch it if it is missing.
 
-    With ``verify`` every byte is hashed again and what differs is restored.
-    Raises DownloadError, IntegrityError, StoreError, ToolError, UnfitError.
+    With ``verify``, every file is hashed again and restored if it differs. Raises DownloadError,
+    IntegrityError, StoreError, ToolError, UnfitError.
     """
     key = request.key()
     if published := store.find(key):
@@ -76,7 +76,7 @@ def provision_pinned(
 def locate_artifact(
     request: ArtifactRequest, store: Store, progress: Progress
 ) -> Provisioned | None:
-    """The artifact of ``request`` where it is in place already; nothing is fetched."""
+    """Return the artifact of ``request`` if it is already in place, else None; fetch nothing."""
     if adopted := adopt_artifact(request, store, progress):
         return adopted
     store.say_who_writes(progress)
@@ -88,10 +88,11 @@ def locate_artifact(
 def adopt_artifact(
     request: ArtifactRequest, store: Store, progress: Progress, *, verify: bool = False
 ) -> Provisioned | None:
-    """The user's own installation, when the variable that names one is set.
+    """Return the user's own installation if a variable names one, else None.
 
-    Another version in the store is one too. A release that is copied is not adopted. With
-    ``verify`` it is compared with its lock. Raises UnfitError, and with ``verify`` ManifestError.
+    Another version in the store counts as an installation. Releases that are copied into the store
+    are not adopted. ``verify`` compares with the lock. Raises UnfitError, and with ``verify``
+    ManifestError.
     """
     adoption = None if request.release.is_copied else request.toolchain.adoption
     variable, named = adoption.find_named(os.environ) if adoption else ("", "")
@@ -114,8 +115,9 @@ def adopt_artifact(
 
 
 def _is_of_env(root: Path, request: ArtifactRequest, store: Store) -> bool:
-    """Whether ``root`` is what `env` gave for some profile: in the store, and either the version
-    that is asked for or another artifact, such as the runtime of profile emulator."""
+    """Return whether ``root`` was set by `qnn-ci env` for some profile: it is in the store, and it
+    is either the requested version or another artifact, such as the runtime of profile emulator.
+    """
     trees = store.trees.resolve()
     if not root.is_relative_to(trees):
         return False
@@ -127,7 +129,7 @@ def _is_of_env(root: Path, request: ArtifactRequest, store: Store) -> bool:
 def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
     """Hash an installation against the lock of its version, if there is one.
 
-    Modes may differ and more files may be there. Raises UnfitError, naming what differs.
+    Modes may differ and there may be more files. Raises UnfitError, naming a file that differs.
     """
     if not adopted.version.startswith(request.release.version):
         return
@@ -137,7 +139,7 @@ def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise UnfitError(
-            f"{adopted.root} is not {request.label} as it is locked",
+            f"{adopted.root} does not match the lock of {request.label}",
             why=f"{found[0]}{more}",
             fix="reinstall it, or unset the variable that names it and fetch it",
         )
@@ -176,7 +178,7 @@ def _publish(
 
 
 def check_lock(request: ArtifactRequest, entries: Sequence[TreeEntry]) -> None:
-    """Compare what was written with the lock. Raises IntegrityError, showing both."""
+    """Compare the written files with the lock. Raises IntegrityError, showing both."""
     wanted = {entry.path: entry for entry in request.locked}
     if not wanted:
         return
@@ -184,28 +186,28 @@ def check_lock(request: ArtifactRequest, entries: Sequence[TreeEntry]) -> None:
     for path in sorted(wanted.keys() | found.keys()):
         if found.get(path) != wanted.get(path):
             raise IntegrityError(
-                f"{request.label} is not what is locked: {path}",
-                why=f"it is {_show(found.get(path))}, the lock has {_show(wanted.get(path))}",
+                f"{request.label} does not match its lock: {path}",
+                why=f"found {_show(found.get(path))}; the lock has {_show(wanted.get(path))}",
                 fix=f"compare with `qnn-ci lock {request.name}`",
             )
 
 
 def _show(entry: TreeEntry | None) -> str:
     if entry is None:
-        return "not there"
+        return "nothing"
     return f"SHA-256 {entry.sha256}, {entry.size} bytes, mode {entry.mode:o}{entry.link}"
 
 
 def verify_published(
     request: ArtifactRequest, key: Key, published: Published, store: Store, progress: Progress
 ) -> Provisioned:
-    """Hash everything; if something differs, publish it again and report the difference."""
+    """Hash every file; if any differs, report the differences and publish the artifact again."""
     found = find_differences(request, published)
     if not found:
         return _describe(request, published)
     with store.lock((request.name, request.download), progress):
         differences = find_differences(request, published)
-        if not differences:  # another process mended it, or the lock did: modes of directories
+        if not differences:  # repaired by another process or by store.lock
             return _describe(request, published, tuple(item.path for item in found))
         for difference in differences[:SHOWN_DIFFERENCES]:
             progress.step(f"{request.label}: {difference}")
@@ -217,7 +219,7 @@ def verify_published(
             raise IntegrityError(
                 f"{request.label} cannot be repaired",
                 why=str(left[0]),
-                fix="find out what writes into the store, and repair it again",
+                fix="find out which program writes into the store, then repair it again",
             )
     repaired = tuple(item.path for item in differences)
     progress.step(f"{request.label}: repaired {', '.join(repaired[:SHOWN_DIFFERENCES])}")
@@ -227,10 +229,10 @@ def verify_published(
 def find_differences(
     request: ArtifactRequest, published: Published, *, quick: bool = False
 ) -> list[Difference]:
-    """How a published directory is not what its lock, or else its tree.json, says."""
+    """Return how a published directory differs from its lock, or without one from its tree.json."""
     tree = trusted_tree(request, published)
     if tree is None:
-        return [Difference("tree.json", "is damaged, or of another artifact")]
+        return [Difference("tree.json", "is damaged or belongs to another artifact")]
     owners = published.owners
     found = compare_tree(published.root, tree.files, quick=quick, owners=owners)
     return [*published.find_exposed(owners), *found]
@@ -239,7 +241,7 @@ def find_differences(
 def trusted_tree(request: ArtifactRequest, published: Published) -> Tree | None:
     """Return the tree.json of a published directory, with the entries of the lock if there is one.
 
-    None when tree.json is missing or damaged, or tells of something other than ``request``.
+    Returns None if tree.json is missing, damaged, or belongs to another request.
     """
     tree = published.read_tree()
     if tree is None or not _is_of(request, tree):
@@ -254,7 +256,7 @@ def _is_of(request: ArtifactRequest, tree: Tree) -> bool:
     said = (tree.artifact, tree.version, tree.source_sha256)
     patterns = [glob for name in tree.components for glob in known.get(name, ("/",))]
     fits = sorted(patterns) == sorted(request.patterns)
-    if release.origin.commit:  # one that was published before .git was looked at names none of it
+    if release.origin.commit:  # older trees do not list .git
         fits = fits and any(entry.path == f"{GIT}/config" for entry in tree.files)
     return fits and said == (request.name, release.version, source)
 
@@ -265,13 +267,13 @@ AT_ONCE = 4
 def provision_artifacts(
     requests: Sequence[ArtifactRequest], store: Store, progress: Progress, *, verify: bool = False
 ) -> list[Provisioned]:
-    """Every artifact of ``requests``, in their order: the user's own installation if a variable
-    names one, else from the store, fetched if it is missing.
+    """Return every artifact of ``requests``, in their order: the user's own installation if a
+    variable names one, else from the store, fetched if it is missing.
 
-    What is to come is shown, and consent asked for, before anything is fetched. With ``verify``
-    every byte is hashed again and what differs is restored, or reported of an installation. If
-    one artifact fails, the others are finished first, and the first failure is raised. A library
-    that is compiled comes before all others, which are of no use without it.
+    Before anything is fetched, all fetches are listed and consent is asked for. With ``verify``,
+    every file is hashed again; differences are restored in the store and reported for an
+    installation. If one artifact fails, the others are finished first, then the first failure is
+    raised. Libraries to compile come first, since the other artifacts need them.
 
     Raises UnfitError, DownloadError, IntegrityError, StoreError, ToolError, ManifestError.
     """
@@ -289,7 +291,7 @@ def provision_artifacts(
         for request in (one for one in missing if isinstance(one.release, ZigRelease)):
             provision_pinned(request, store, progress)
     several = len({request.name for request in missing}) > 1
-    # Several live bars would share one line.
+    # Several progress bars would share one line.
     shown = Progress(progress.stream) if several else progress
 
     def bring(numbers: Sequence[int]) -> list[tuple[int, Provisioned]] | Exception:
@@ -298,7 +300,7 @@ def provision_artifacts(
                 (number, provision_pinned(wanted[number], store, shown, verify=verify))
                 for number in numbers
             ]
-        except Exception as error:  # noqa: BLE001 - raised when the others have finished
+        except Exception as error:  # noqa: BLE001 - raised once the others are finished
             return error
 
     groups: dict[str, list[int]] = {}
@@ -316,10 +318,10 @@ def provision_artifacts(
 
 
 def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:
-    """Say what comes from where, how large it is, what it is checked against and its licence.
+    """Print each artifact's source, size, check and licence, and ask for missing consent.
 
-    One artifact that needs no consent goes without. Raises UnfitError or IntegrityError, which
-    name every licence and first use that has no consent yet, and the one command that gives it.
+    Prints nothing for a single artifact that needs no consent. Raises UnfitError or IntegrityError,
+    which name every licence and first use without consent, and one command that gives it.
     """
     if len(requests) == 1 and not requests[0].toolchain.licence.accept:
         return
@@ -329,11 +331,11 @@ def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
 
 
 def describe_fetch(requests: Sequence[ArtifactRequest], store: Store) -> list[str]:
-    """The outline as lines: a head with the room that there is, then each artifact."""
+    """Return the summary as lines: a header with the free disk space, then each artifact."""
     releases = [each.release for each in requests if isinstance(each.release, FileRelease)]
     most = sum(release.unpacked_bytes for release in releases)
     room = f"{mib(free_bytes(store.home))} are free in {store.home}"
-    unpacked = f"refused above {mib(most)} unpacked; " if most else ""
+    unpacked = f"limit {mib(most)} unpacked; " if most else ""
     lines = [f"to fetch: {len(requests)} artifacts; {unpacked}{room}"]
     for request in requests:
         licence, place = request.toolchain.licence, request.release.place
@@ -356,14 +358,14 @@ def _describe_size(request: ArtifactRequest) -> str:
 
 def _describe_check(request: ArtifactRequest) -> str:
     if request.lock and request.lock.files:
-        return f"SHA-256 of every one of its {len(request.lock.files)} files, locked"
+        return f"SHA-256 of each of its {len(request.lock.files)} locked files"
     if request.release.pin:
         return f"pinned, {request.release.pin[:16]}"
-    return "no hash is published, so that its first use is a matter of trust"
+    return "no hash is published, so you have to trust the first download"
 
 
 def _require_yes(requests: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:
-    """Raise one refusal for all: the command that it names needs no further consent."""
+    """Raise one error for all missing consents, with a command that gives all of them."""
     problems: list[UnfitError | IntegrityError] = []
     for request in requests:
         if request.toolchain.licence.accept:
@@ -384,19 +386,19 @@ def _require_yes(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
     words = [_name(request) for request in requests]
     words += ["--accept-licence"] if licences else []
     words += ["--trust-first-use"] if first_uses and not is_ci() else []
-    fix = f"read what is above, then run `qnn-ci fetch {' '.join(dict.fromkeys(words))}`"
+    fix = f"read the list above, then run `qnn-ci fetch {' '.join(dict.fromkeys(words))}`"
     if first_uses and is_ci():
         fix = f"{fix}; {first_uses[0].fix}"
     kind = UnfitError if licences else IntegrityError
     raise kind(
-        f"{len(problems)} questions are open before this fetch",
+        f"this fetch needs your consent on {len(problems)} points",
         why="; ".join(f"{error.what}" for error in problems),
         fix=fix,
     )
 
 
 def _name(request: ArtifactRequest) -> str:
-    """The request as a word of the command line."""
+    """Return the request as an argument of the command line."""
     release, components = request.release.version, ",".join(request.components)
     version = "" if release == request.toolchain.default else f"@{release}"
     return f"{request.name}{version}{':' if components else ''}{components}"

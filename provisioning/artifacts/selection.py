@@ -1,4 +1,4 @@
-"""Words of a command line -> requests: a profile, or ARTIFACT[@VERSION][:COMPONENT,...]."""
+"""Parse arguments into requests: PROFILE or ARTIFACT[@VERSION][:COMPONENT,...]."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from provisioning.store.tree import Tree
 
 
 def parse_selection(words: Sequence[str], options: Options) -> list[ArtifactRequest]:
-    """The requests that ``words`` name, each once. Raises UsageError for an unknown word."""
+    """Return the requests that ``words`` name, without duplicates. Raises UsageError for an unknown
+    name.
+    """
     return unique_requests(
         request for word in words or ["emulator"] for request in _parse_word(word, options)
     )
 
 
 def all_requests(options: Options) -> list[ArtifactRequest]:
-    """What all profiles together ask for."""
+    """Return the requests of all profiles, without duplicates."""
     profiles = read_profiles().values()
     return unique_requests(r for profile in profiles for r in profile_requests(profile, options))
 
@@ -50,18 +52,18 @@ def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
 
 
 def unique_requests(requests: Iterable[ArtifactRequest]) -> list[ArtifactRequest]:
-    """The same requests without those that name one directory twice."""
+    """Return the requests without duplicates of one directory."""
     return list({request.key().directory: request for request in requests}.values())
 
 
 def stored_trees(store: Store) -> Iterator[tuple[Published, Tree]]:
-    """Every published directory with a readable tree.json."""
+    """Yield every published directory that has a readable tree.json, with its content."""
     paths = sorted(store.trees.iterdir()) if store.trees.is_dir() else []
     return filter(None, map(find_published, paths))
 
 
 def unreadable_trees(store: Store) -> list[Path]:
-    """Directories with a name that the store gives, and no tree.json that belongs there."""
+    """Return directories that are named like published ones but have no valid tree.json."""
     readable = {published.path for published, _ in stored_trees(store)}
     found = store.trees.iterdir() if store.trees.is_dir() else ()
     is_ours = re.compile(r"[^.].*-[0-9a-f]{12}").fullmatch
@@ -69,7 +71,7 @@ def unreadable_trees(store: Store) -> list[Path]:
 
 
 def stored_requests(store: Store) -> list[ArtifactRequest]:
-    """What is published of what the manifests describe: profiles first, then single ones."""
+    """Return requests for everything published that the manifests describe, profiles first."""
     candidates = all_requests(Options())
     for name in list_toolchains():
         toolchain = read_toolchain(name)
@@ -83,6 +85,6 @@ def stored_requests(store: Store) -> list[ArtifactRequest]:
         ]
     pinned = []
     for request in unique_requests(candidates):
-        with suppress(ManifestError):  # of a damaged lock: see damaged_locks
+        with suppress(ManifestError):  # its lock is damaged: see damaged_locks
             pinned.append(request.pinned(store))
     return unique_requests(request for request in pinned if store.find(request.key()))

@@ -1,1 +1,1 @@
-"""One module a verb: arguments in, outcome out."""
+"""One module per verb: it takes arguments and returns an outcome."""

@@ -1,4 +1,4 @@
-"""``cache info|clean``: how large what is kept between runs is, and how to get the room back."""
+"""``cache info|clean``: show the size of caches that are kept between runs, or remove them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ LOCKED = frozenset({"store", "downloads"})
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("info", "clean"), help="show the sizes, or remove")
-    parser.add_argument("parts", nargs="*", metavar="PART", help="as info names them, or all")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help="names as info prints them, or all"
+    )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be removed")
 
 
@@ -29,7 +31,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return describe_parts(store, chosen or parts)
     if not chosen:
         raise UsageError(
-            "no part of the cache is named",
+            "no part of the cache was named",
             fix="name some: " + ", ".join(one.name for one in parts),
         )
     is_locked = not (args.dry_run or LOCKED.isdisjoint(one.name for one in chosen))
@@ -38,7 +40,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_parts(parts: list[CachePart], names: list[str]) -> list[CachePart]:
-    """The parts of these names. Raises UsageError for an unknown one."""
+    """Return the parts with these names. Raises UsageError for an unknown name."""
     known = {part.name: part for part in parts}
     if unknown := [name for name in names if name not in {*known, "all"}]:
         raise UsageError(
@@ -48,7 +50,7 @@ def choose_parts(parts: list[CachePart], names: list[str]) -> list[CachePart]:
 
 
 def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
-    """One line a part, and the sum."""
+    """Return one line per part, and the sum."""
     rows = [(part, part.size_bytes()) for part in parts]
     total = sum(size for _, size in rows)
     lines = [f"{part.name:<13} {mib(size):>10}  {part.about}" for part, size in rows]
@@ -62,7 +64,7 @@ def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
 
 
 def clean_parts(store: Store, parts: list[CachePart], *, dry_run: bool) -> Outcome:
-    """Remove what no process uses."""
+    """Remove everything in these parts that no process uses."""
     with explain_errors(store.home):
         garbage, kept = find_removable(parts)
         freed = 0 if dry_run else remove_garbage(store, garbage)

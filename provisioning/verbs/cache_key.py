@@ -1,8 +1,8 @@
-"""``cache-key``: the name and the paths of a CI system's cache for artifacts or profiles.
+"""``cache-key``: print the key and the paths of a CI system's cache for artifacts or profiles.
 
-A cache holds only what the project's own pins prove: trees of which every file is locked, else
-the file that is fetched. So what comes out of a cache is hashed before it is used, no matter who
-wrote it. A cache that others can read holds only what its licence lets others have.
+A cache holds only content that the project's own pins can verify: a tree if all its files are
+locked, else the downloaded file. So whatever a cache returns is hashed before it is used, no matter
+who wrote it. A cache that others can read holds only what its licence allows to redistribute.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """``key`` names the content of ``paths``; ``left_out`` says of other artifacts why."""
+    """``key`` identifies the content of ``paths``; ``left_out`` gives the reason per other
+    artifact.
+    """
     store = Store()
     kept: dict[str, Path] = {}
     left_out: dict[str, str] = {}
@@ -40,13 +42,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     ):
         licence = request.toolchain.licence
         if not (licence.redistribute or args.private):
-            left_out[request.name] = f"its licence does not allow passing it on: {licence.name}"
+            left_out[request.name] = f"its licence does not allow redistribution: {licence.name}"
         elif path := _find_provable(request, store):
             kept[request.key().directory] = path
         else:
-            left_out[request.name] = "no pinned hash of its files proves what a cache gives back"
+            left_out[request.name] = "no pinned hash can verify what a cache returns"
     for name, why in left_out.items():
-        progress.step(f"{name} is in no cache: {why}")
+        progress.step(f"{name} is not cached: {why}")
     parts = [[name, path.parent.name, path.name] for name, path in sorted(kept.items())]
     key = f"qnn-ci-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"
     paths = [str(path) for path in sorted(kept.values())]
@@ -58,7 +60,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _find_provable(request: ArtifactRequest, store: Store) -> Path | None:
-    """The published tree where its files are locked, else the pinned download."""
+    """Return the published tree if its files are locked, else the pinned download."""
     if request.lock and request.lock.files:
         return store.trees / request.key().directory
     if request.download and request.release.pin:

@@ -1,4 +1,4 @@
-"""``doctor PROFILE``: whether an environment is fit, and the fix for every fault."""
+"""``doctor PROFILE``: check whether an environment is fit, and print the fix for every fault."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from provisioning.manifest.targets import Backend
 from provisioning.store.store import Store
 
 EMULATORS = {choice.WHEEL_PROFILE, choice.SDK_PROFILE}
-LEAST = 40  # columns, below which every word is broken
+LEAST = 40  # columns; in fewer, every word is broken
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=DIR",
-        help=f"examine DIR as artifact NAME; '{STAGING}' is a directory as a device has it",
+        help=f"examine DIR as artifact NAME; '{STAGING}' is a directory laid out as on a device",
     )
-    parser.add_argument("--strict", action="store_true", help="a warning makes it unfit too")
+    parser.add_argument("--strict", action="store_true", help="treat a warning as a fault")
     parser.add_argument(
         "--python", type=user_program, help="the interpreter to examine (default: this)"
     )
@@ -55,11 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Backend.HTP.value,
         help="the processor to lower for; default: htp",
     )
-    parser.add_argument("--device", action="store_true", help="look at devices that adb lists")
+    parser.add_argument("--device", action="store_true", help="examine devices that adb lists")
     parser.add_argument(
         "--shell",
         action="store_true",
-        help="judge this shell's variables, not those that the profile composes",
+        help="check this shell's variables instead of those that the profile composes",
     )
 
 
@@ -79,7 +79,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         request = replace(request, python=python, soc=args.soc, device=args.device, backend=backend)
         verdict = examine_request(request, progress)
     fit = verdict.fit and not (args.strict and verdict.warnings)
-    columns = shutil.get_terminal_size((WIDTH, 24)).columns  # more are not easy to read
+    columns = shutil.get_terminal_size((WIDTH, 24)).columns  # more are hard to read
     return Outcome(
         render_verdict(verdict, strict=args.strict, width=max(LEAST, min(WIDTH, columns))),
         verdict.data(strict=args.strict),
@@ -88,17 +88,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def check_backend(profile: str, backend: Backend) -> None:
-    """Raises UsageError for a backend of a profile that lowers nothing on this machine."""
+    """Raise UsageError if a backend is given for a profile that lowers nothing on this machine."""
     if backend is not Backend.HTP and profile not in EMULATORS:
         raise UsageError(
             f"--backend {backend.value} with profile {profile}",
-            why="it says what is lowered and run on this machine",
+            why="it selects the processor for programs lowered and run on this machine",
             fix=f"one of: {', '.join(sorted(EMULATORS))}",
         )
 
 
 def parse_roots(words: list[str]) -> dict[str, Path]:
-    """``NAME=DIR`` options. Raises UsageError for another form."""
+    """Parse ``NAME=DIR`` options. Raises UsageError for any other form."""
     roots = {}
     for word in words:
         name, equals, directory = word.partition("=")
@@ -111,7 +111,7 @@ def parse_roots(words: list[str]) -> dict[str, Path]:
 
 
 def check_roots(profile: str, given: Mapping[str, Path]) -> None:
-    """Raises UsageError for a root that a profile has no use for."""
+    """Raise UsageError for a root that a profile does not use."""
     known = [STAGING, *(request.name for request in wanted_requests(profile))]
     for name in given:
         if name not in known:
@@ -124,9 +124,9 @@ def check_roots(profile: str, given: Mapping[str, Path]) -> None:
 def compose_request(
     profile: str, given: Mapping[str, Path], base: Mapping[str, str], *, keep_variables: bool
 ) -> SurveyRequest:
-    """Roots: those given, those that variables name, those published in the store.
+    """Collect roots: the given ones, else those that variables name, else those in the store.
 
-    Where the profile is complete, the variables are those that it composes, as a job gets them.
+    If the profile is complete, the variables are those that it composes, the same as for a job.
     """
     requests = wanted_requests(profile)
     located = [
@@ -134,7 +134,7 @@ def compose_request(
         for request in requests
         if (root := _locate(request, given, base))
     ]
-    # Of artifacts that may serve as the SDK, the one that was given is meant.
+    # If several artifacts may serve as the SDK, use the given one.
     rivals = set(find_fitness(profile).sdk) if given.keys() & find_fitness(profile).sdk else set()
     found = {artifact.name: artifact.root for artifact in located if artifact.name not in rivals}
     roots = {**found, **given}

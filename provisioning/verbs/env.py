@@ -1,4 +1,4 @@
-"""``env``: the variables of a profile, for a shell, for GITHUB_ENV, or as JSON."""
+"""``env``: print the variables of a profile for a shell, for GITHUB_ENV, or as JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
-    """The profile's environment; with the overlay of its SDK, where one was built or chosen."""
+    """Return the profile's environment, with the overlay of its SDK if one was built or chosen."""
     chosen = choice.read_choice(args.sdk, args.adaptor)
     is_emulator = args.profile in {choice.WHEEL_PROFILE, choice.SDK_PROFILE}
     profile = chosen.profile if is_emulator else args.profile
@@ -58,7 +58,7 @@ def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
 
 
 def find_built(environment: Environment) -> Path | None:
-    """The newest overlay that was built from this checkout's version for this SDK and Python."""
+    """Return the newest overlay built from this checkout's version for this SDK and Python."""
     versions = {artifact.name: artifact.version for artifact in environment.artifacts}
     for overlay, record in find_overlays(versions["qnn-sdk"]):
         if is_same(record.executorch, versions["executorch"]):

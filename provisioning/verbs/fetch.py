@@ -1,5 +1,5 @@
-"""``fetch``: put artifacts or the artifacts of profiles into the store, or what another machine
-needs for them into a mirror: files by name, git by bare repository.
+"""``fetch``: put artifacts, or those of profiles, into the store; or fill a mirror for another
+machine with the files and bare git repositories that it needs.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every verb that may fetch."""
-    parser.add_argument("--offline", action="store_true", help="store and downloads only")
+    """Add the options that all verbs that may fetch share."""
+    parser.add_argument(
+        "--offline", action="store_true", help="use only the store and its downloads"
+    )
     parser.add_argument(
         "--trust-first-use",
         action="store_true",
-        help="fetch even without a published hash, and record it",
+        help="fetch even without a published hash, and record the hash",
     )
     parser.add_argument(
         "--accept-licence", action="store_true", help="accept the licences of the artifacts"
@@ -63,17 +65,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def describe(item: Provisioned) -> dict[str, Any]:
-    """A provisioned artifact for --json."""
+    """Return a provisioned artifact for --json."""
     return {**asdict(item), "root": str(item.root)}
 
 
 def fill_mirror(
     requests: Sequence[ArtifactRequest], directory: Path, store: Store, progress: Progress
 ) -> list[Path]:
-    """Put what ``requests`` need below ``directory``, and sums beside it.
+    """Put the files that ``requests`` need below ``directory``, with a SHA256SUMS file.
 
-    QNN_CI_MIRROR names the directory, or the URL that serves it, on the other machine.
-    Raises as provision_artifact does; StoreError when ``directory`` cannot be written.
+    On the other machine, QNN_CI_MIRROR names the directory or the URL that serves it. Raises as
+    provision_artifact does; StoreError when ``directory`` cannot be written.
     """
     with explain_writes(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -103,7 +105,7 @@ def _mirror(
 
 
 def _write_sums(directory: Path, files: Sequence[Path]) -> None:
-    """SHA256SUMS with ``files`` in it, sorted by name."""
+    """Write SHA256SUMS for ``files``, sorted by name."""
     path = directory / SUMS_FILE
     rows = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     sums = {row[66:]: row[:64] for row in rows} | {file.name: hash_file(file) for file in files}

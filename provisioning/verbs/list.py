@@ -1,4 +1,4 @@
-"""``list``: every artifact and profile, what is pinned and what is in the store."""
+"""``list``: list every artifact and profile, with its pin and its state in the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lock``: what an artifact is, file by file, as a pin of the project; a diff comes first."""
+"""``lock``: pin every file of an artifact in the project; print a diff first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_write_option(parser: argparse.ArgumentParser) -> None:
-    """The options of a verb that changes pins."""
+    """Add the options of a verb that changes pins."""
     parser.add_argument("--write", action="store_true", help="write the changes of the diff")
     add_options(parser)
 
@@ -41,7 +41,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     requests = parse_selection(args.names, options)
     if args.archive:
         if len(requests) != 1:
-            raise UsageError("--from FILE is of one artifact", fix="name one ARTIFACT[@VERSION]")
+            raise UsageError(
+                "--from FILE works with one artifact only", fix="name one ARTIFACT[@VERSION]"
+            )
         take_archive(requests[0], args.archive, store)
     plans = {request.label: plan_lock(request, store, progress) for request in requests}
     return conclude(plans, write=args.write)
@@ -50,8 +52,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def conclude(
     plans: Mapping[str, list[Change]], *, write: bool, by_hand: Sequence[str] = ()
 ) -> Outcome:
-    """Show the changes of each artifact, and write them when told to. ``by_hand`` are lines of
-    other files that name the old version."""
+    """Show the changes of each artifact, and write them if ``write``. ``by_hand`` are lines of
+    other files that name the old version.
+    """
     changes = [change for plan in plans.values() for change in plan]
     for change in reversed(
         changes if write else []
@@ -61,7 +64,7 @@ def conclude(
     diff = "".join(change.diff() for change in changes)
     hint = "" if write or not changed else "nothing was written; add --write\n"
     left = "".join(f"  {line}\n" for line in by_hand)
-    left = f"left to you, if they are to follow:\n{left}" if left else ""
+    left = f"lines that name the old version, for you to decide:\n{left}" if left else ""
     text = diff + left + (hint or ("" if changed else "nothing changed\n"))
     data = {"changed": changed, "written": write, "diff": diff, "by_hand": list(by_hand)}
     return Outcome(text, data)

@@ -1,4 +1,4 @@
-"""``lock-skels``: the genuine skels in wheels with QNN, as pins; a diff comes first."""
+"""``lock-skels``: pin the genuine skels (QNN's DSP libraries) in wheels; print a diff first."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=user_path,
         metavar="WHEEL",
-        help="a wheel with QNN as its index serves it, from `pip download`",
+        help="an unchanged wheel that contains QNN, from `pip download`",
     )
     parser.add_argument("--write", action="store_true", help="write the changes of the diff")
 
@@ -50,10 +50,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def read_wheel(wheel: Path) -> tuple[str, KnownBuild]:
-    """The QNN build of a wheel and its skels.
+    """Return the QNN build of a wheel and its skels.
 
-    Raises UsageError for a file without skels, and IntegrityError for skels that are damaged, of
-    several builds, or not what a catalog or the list says.
+    Raises UsageError for a file without skels, and IntegrityError for skels that are damaged, come
+    from several builds, or contradict a catalog or the list.
     """
     skels, builds = {}, set()
     with tempfile.TemporaryDirectory(prefix="lock-skels-") as directory:
@@ -91,27 +91,30 @@ def extract(wheel: Path, directory: Path) -> list[Path]:
 
 
 def join(old: KnownBuild, new: KnownBuild) -> KnownBuild:
-    """The row of a build: that of the wheel with more skels.
+    """Merge two rows of a build: keep that of the wheel with more skels.
 
-    Raises IntegrityError for a listed wheel with another content.
+    Raises IntegrityError if the listed wheel has other content.
     """
     if old.wheel == new.wheel and old != new:
-        raise refuse(f"{new.wheel} is not the wheel that is listed", f"its SHA-256 is {new.sha256}")
+        raise refuse(
+            f"{new.wheel} differs from the listed wheel of that name",
+            f"its SHA-256 is {new.sha256}",
+        )
     return new if set(new.skels) > set(old.skels) else old
 
 
 def refuse(what: str, why: str) -> IntegrityError:
-    return IntegrityError(what, why=why, fix="list wheels as their index serves them, unchanged")
+    return IntegrityError(what, why=why, fix="name unchanged wheels, as their index serves them")
 
 
 def order(text: str) -> tuple[object, str]:
-    """The key that sorts builds by version, then by date."""
+    """Return the key that sorts builds by version, then by date."""
     version, _, stamp = text.removeprefix("v").rpartition(".")
     return parse_version(version), stamp
 
 
 def render(text: str, build: KnownBuild) -> str:
-    """A build in TOML."""
+    """Return a build as TOML."""
     rows: Mapping[str, str] = {f'skels."{name}"': build.skels[name] for name in sorted(build.skels)}
     fields = {"wheel": build.wheel, "sha256": build.sha256, **rows}
     lines = [f'[builds."{text}"]', *(f'{name} = "{value}"' for name, value in fields.items())]

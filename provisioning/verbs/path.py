@@ -1,4 +1,4 @@
-"""``path``: the root of an artifact that is in place; nothing is fetched."""
+"""``path``: print the root of an artifact that is already in place; fetch nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``update``: another version of an artifact as the project's pin; a diff comes first."""
+"""``update``: pin another version of an artifact in the project; print a diff first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioning.store.store import Store
 from provisioning.verbs.fetch import read_options
 from provisioning.verbs.lock import add_write_option, conclude
 
-LOWERED_WITH = ("qnn-runtime", "qnn-sdk")  # what a new version of changes programs
+LOWERED_WITH = ("qnn-runtime", "qnn-sdk")  # a new version of these changes lowered programs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,14 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "names",
         nargs="+",
         metavar="ARTIFACT[@VERSION]",
-        help="VERSION as the source has it: of the package, the archive, the tag; default: newest",
+        help="VERSION of the package, archive or tag, as its source names it; default: the newest",
     )
     parser.add_argument(
         "--cooldown",
         type=int,
         default=0,
         metavar="DAYS",
-        help="take no version that its index has had for less",
+        help="take no version published fewer days ago",
     )
     parser.add_argument(
         "--baselines",
@@ -51,8 +51,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         toolchain = read_toolchain(name)
         release = toolchain.release()
         if args.cooldown and not isinstance(release, WheelRelease):
-            why = f"its source, {release.source}, does not tell when a version appeared"
-            raise UsageError(f"{name} has no cooldown", why=why, fix="leave --cooldown out")
+            why = f"its source, {release.source}, does not tell when a version was published"
+            raise UsageError(
+                f"--cooldown does not work with {name}", why=why, fix="leave --cooldown out"
+            )
         request = ArtifactRequest(toolchain, release, options=options)
         carry = args.baselines == "carry"
         plan = plan_update(request, version, store, progress, carry=carry)

@@ -1,4 +1,4 @@
-"""``verify``: hash what is published again, name every difference, restore with --repair."""
+"""``verify``: hash published files again and list every difference; --repair restores them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from provisioning.verbs.fetch import add_options, read_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", help="as for fetch; everything published if none")
-    parser.add_argument("--quick", action="store_true", help="sizes, modes and times only")
-    parser.add_argument("--repair", action="store_true", help="restore what differs")
+    parser.add_argument("names", nargs="*", help="as for fetch; default: everything published")
+    parser.add_argument("--quick", action="store_true", help="compare sizes, modes and times only")
+    parser.add_argument("--repair", action="store_true", help="restore files that differ")
     add_options(parser)
 
 
@@ -39,7 +39,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         requests = stored_requests(store)
     rows = [_verify(request, args, store, progress) for request in requests]
     if not args.names:
-        why = "is damaged, or of another artifact: remove the directory"
+        why = "is damaged or belongs to another artifact: remove the directory"
         damage = Difference("tree.json", why)
         rows += [_row(path.name, "", str(path), damage) for path in unreadable_trees(store)]
         locks = [Difference(one.what, one.why, one.fix) for one in damaged_locks(store)]

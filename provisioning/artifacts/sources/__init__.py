@@ -1,9 +1,9 @@
-"""Where an artifact's bytes come from: one Protocol, one module per kind of source.
+"""Sources of artifacts: one Protocol, one module per kind of source.
 
-The module is named as the kind is in a manifest, its release is a struct of manifest.releases.
+A module has the name of its kind in manifests; its release is a struct of manifest.releases.
 
-A source fills a fresh directory and says what it wrote. It never publishes: the store does. The one
-file that many artifacts come as is kept in downloads/, or fetched and checked.
+A source fills a fresh directory and returns what it wrote; only the store publishes. The downloaded
+file of an artifact, if it has one, is kept in downloads/.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Options:
     offline: bool = False
     trust_first_use: bool = False
     accept_licence: bool = False
-    cooldown_days: int = 0  # an update takes no version that is younger
+    cooldown_days: int = 0  # an update takes no younger version
 
 
 @dataclass(frozen=True)
 class ArtifactRequest:
-    """What is wanted: a release of an artifact, and which of its components (none: all).
+    """A wanted release of an artifact, and the wanted components (none means all).
 
-    An adopted installation must be of version ``minimum`` or later.
+    An adopted installation must have version ``minimum`` or later.
     """
 
     toolchain: Toolchain
@@ -69,14 +69,14 @@ class ArtifactRequest:
 
     @property
     def installation(self) -> str:
-        """The directory that a release is copied from, where it is; else empty."""
+        """The directory that the release is copied from; '' for other releases."""
         adoption = self.toolchain.adoption if self.release.is_copied else None
         return os.environ.get(adoption.variable, "") if adoption else ""
 
     def release_as(self, kind: type[R]) -> R:
-        """Its release, as the source of that kind knows it. Raises TypeError for another."""
+        """Return the release as ``kind``. Raises TypeError for a release of another kind."""
         if not isinstance(self.release, kind):
-            raise TypeError(f"{self.label} is no {kind.__name__}")
+            raise TypeError(f"{self.label} is not a {kind.__name__}")
         return self.release
 
     @property
@@ -93,11 +93,11 @@ class ArtifactRequest:
 
     @property
     def download(self) -> str:
-        """The file in downloads/ that it comes from; empty when it comes from none."""
+        """The name of its file in downloads/, '' if it has none."""
         return self.release.filename if isinstance(self.release, FileRelease) else ""
 
     def key(self) -> Key:
-        """The identity of the published directory: pins, layout and components."""
+        """Return the identity of the published directory: pins, layout and components."""
         release = self.release
         recipe = {
             "source": release.pin or self.installation or release.place,
@@ -109,15 +109,15 @@ class ArtifactRequest:
         return Key(self.name, release.version, recipe)
 
     def layout(self) -> Layout:
-        """The layout of its release, for the wanted components."""
+        """Return the layout of its release, limited to the wanted components."""
         rules = [(rule.take, rule.put) for rule in self.release.layout]
         return Layout(rules, self.patterns)
 
     @property
     def locked(self) -> tuple[TreeEntry, ...]:
-        """What the lock says that its tree holds; nothing when no files are locked.
+        """The tree entries of the lock; empty if no files are locked.
 
-        A link that leads out of the wanted components is not in it.
+        Links that lead out of the wanted components are left out.
         """
         layout = self.layout()
         files = self.lock.files if self.lock else ()
@@ -127,28 +127,28 @@ class ArtifactRequest:
         return tuple(entry for entry in wanted if entry.path not in left_out)
 
     def pinned(self, store: Store) -> ArtifactRequest:
-        """The request with the hash, size and files of its lock, if there is one.
+        """Return the request with the hash, size and files of its lock, if there is one.
 
-        Requests are pinned where they enter: nothing below reads a lock again, except under the
-        artifact's lock when there was none. Raises IntegrityError, ManifestError.
+        Call it once per request, at the start. Only a request without a lock is pinned again, while
+        the store's lock of the artifact is held. Raises IntegrityError, ManifestError.
         """
         lock = find_lock(self.name, self.release, store)
         return self.locked_by(lock) if lock else self
 
     def locked_by(self, lock: Lock) -> ArtifactRequest:
-        """The request with what ``lock`` adds to it."""
+        """Return the request with the hash, size and files of ``lock``."""
         pin = {"sha256": lock.sha256, "size_bytes": lock.size_bytes}
         return replace(self, release=msgspec.structs.replace(self.release, **pin), lock=lock)
 
     def limits(self) -> Limits:
-        """What its archive may unpack to."""
+        """Return the limits for unpacking its archive."""
         release = self.release_as(FileRelease)
         return Limits(release.unpacked_bytes, release.case_collisions)
 
 
 @dataclass(frozen=True)
 class FillJob:
-    """One filling of a fresh directory ``root``; ``only`` limits it to some paths."""
+    """A job that fills a fresh directory ``root``; ``only`` limits it to some paths."""
 
     request: ArtifactRequest
     root: Path
@@ -157,7 +157,7 @@ class FillJob:
     only: frozenset[str] | None = None
 
     def wants(self, path: str) -> bool:
-        """Whether a path of the tree is to be written."""
+        """Return whether a path of the tree is to be written."""
         return self.only is None or path in self.only
 
     @property
@@ -167,34 +167,35 @@ class FillJob:
 
 
 class Source(Protocol):
-    """What the module of a kind of source offers."""
+    """The functions in the module of each kind of source."""
 
     def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
-        """Write the artifact, or the paths of it that are wanted, below the job's root.
+        """Write the artifact, or those of its paths that are wanted, below the job's root.
 
-        Gives every entry, sorted by path. Called in a stage of the store, which explains what the
-        disk refuses. Raises DownloadError, IntegrityError, StoreError, ToolError, OSError.
+        Returns every entry, sorted by path. Raises DownloadError, IntegrityError, StoreError,
+        ToolError, and OSError, which the caller, a stage of the store, explains.
         """
         ...
 
     def mirror(self, job: FillJob, directory: Path) -> list[Path]:
-        """Put what another machine needs for ``fill`` below ``directory``: files, repositories.
+        """Put the files or repositories that another machine needs for ``fill`` below
+        ``directory``.
 
-        The job's root is for the work. Raises as ``fill`` does, and OSError.
+        The job's root is a scratch directory. Raises the errors of ``fill``, and OSError.
         """
         ...
 
     def find_release(self, job: FillJob, version: str) -> Release:
         """Return the release of another version, '' the newest, instead of the job's.
 
-        The job's root is for the work. What is not known before a first use stays empty.
-        Raises UsageError where a version must be named, DownloadError.
+        The job's root is a scratch directory. Fields unknown before a first use stay empty. Raises
+        UsageError if a version has to be named, DownloadError.
         """
         ...
 
 
 def substitute(text: str, words: Mapping[str, str]) -> str:
-    """``text`` with each word of ``words`` replaced, unless it is part of a longer number."""
+    """Return ``text`` with each key of ``words`` replaced, except inside a longer number."""
     if not words:
         return text
     longest = sorted(map(re.escape, words), key=len, reverse=True)
@@ -203,19 +204,19 @@ def substitute(text: str, words: Mapping[str, str]) -> str:
 
 
 def require_version(job: FillJob, version: str) -> str:
-    """``version``, for a source that does not tell which one is the newest. Raises UsageError."""
+    """Return ``version``. Raises UsageError if it is empty: this source cannot tell the newest."""
     if version:
         return version
     request = job.request
     raise UsageError(
         f"which version of {request.name}?",
-        why=f"its source, {request.release.source}, does not tell which one is the newest",
+        why=f"its source, {request.release.source}, cannot tell which version is the newest",
         fix=f"name it: {request.name}@VERSION (now {request.release.version})",
     )
 
 
 def copy_to_mirror(source: Path, directory: Path) -> Path:
-    """``source`` in ``directory``, readable for all, in one step. Raises OSError."""
+    """Put ``source`` into ``directory`` in one step, readable by all. Raises OSError."""
     target = directory / source.name
     fresh = target.with_name(f".{target.name}")
     fresh.unlink(missing_ok=True)
@@ -236,10 +237,10 @@ def obtain_file(
     fetch: Callable[[Path], object],
     advice: str = "try again (what came is kept)",
 ) -> Path:
-    """The verified file in downloads/, fetched when it is missing or not the pinned one.
+    """Return the verified file in downloads/; fetch it if it is missing or does not match its pin.
 
-    ``fetch`` puts the pinned bytes at a path; ``advice`` is what helps when it cannot.
-    Raises DownloadError, IntegrityError, StoreError.
+    ``fetch`` writes the pinned file to a path; ``advice`` is the fix shown if it fails. Raises
+    DownloadError, IntegrityError, StoreError.
     """
     release = request.release_as(FileRelease)
     target = store.downloads / release.filename
@@ -249,7 +250,7 @@ def obtain_file(
             if not problem:
                 return target
             progress.step(
-                f"{request.label}: the kept {target.name} is not the pinned one: {problem}"
+                f"{request.label}: the kept {target.name} does not match its pin: {problem}"
             )
             if not request.options.offline:
                 target.unlink()
@@ -267,12 +268,12 @@ def obtain_file(
 
 
 def pin_of(release: FileRelease) -> Pin:
-    """What the file must be."""
+    """Return the size and hash that the file must have."""
     return Pin(release.size_bytes, release.sha256, release.unpacked_bytes)
 
 
 def find_mismatch(path: Path, pin: Pin) -> str:
-    """Why a file is not the pinned one; empty when it is. Raises OSError."""
+    """Return how a file differs from its pin, '' if it matches. Raises OSError."""
     size_bytes = path.stat().st_size
     is_hashed = pin.sha256 and pin.size_bytes in {0, size_bytes}
     try:
@@ -283,7 +284,7 @@ def find_mismatch(path: Path, pin: Pin) -> str:
 
 
 def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) -> DownloadError:
-    """The error for a file that did not come, with the ways to supply it."""
+    """Return the error for a file that could not be fetched, with other ways to provide it."""
     release = request.release_as(FileRelease)
     size = f" ({mib(release.size_bytes)})" if release.size_bytes else ""
     pin = f"; its SHA-256 must be {release.sha256}" if release.sha256 else ""
@@ -291,7 +292,7 @@ def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) 
         f"{request.label} could not be fetched: {release.filename}{size}",
         why=why,
         fix=(
-            f"{advice}, put that file by hand into {store.downloads} ({HOME_VARIABLE} moves it)"
+            f"{advice}, put that file into {store.downloads} by hand ({HOME_VARIABLE} moves it)"
             f"{pin}, or set QNN_CI_MIRROR to a directory or URL that `fetch --to` made"
         ),
     )

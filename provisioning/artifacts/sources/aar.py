@@ -1,6 +1,6 @@
-"""An Android archive in a Maven repository, by its coordinates.
+"""An Android archive (AAR) in a Maven repository, found by its coordinates.
 
-An AAR is a ZIP; the repository's own .sha1 beside it is checked when it is there.
+An AAR is a ZIP; it is compared with the .sha1 file of the repository if there is one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def find_release(job: FillJob, version: str) -> AarRelease:
 
 
 def locate_job(job: FillJob) -> FillJob:
-    """The same job for the archive at the URL that the coordinates ``group:artifact`` have."""
+    """Return the job with the archive's URL, made from the coordinates ``group:artifact``."""
     release = job.request.release_as(AarRelease)
     group, _, artifact = release.package.partition(":")
     base = os.environ.get(REPOSITORY_VARIABLE, REPOSITORY).rstrip("/")
@@ -54,7 +54,7 @@ def locate_job(job: FillJob) -> FillJob:
 
 
 def read_start(body: Iterator[bytes], most_bytes: int) -> bytes:
-    """The first bytes of a body, however small its pieces are."""
+    """Return the first bytes of a body, joining small pieces."""
     data = b""
     while len(data) < most_bytes and (piece := next(body, b"")):
         data += piece
@@ -62,9 +62,9 @@ def read_start(body: Iterator[bytes], most_bytes: int) -> bytes:
 
 
 def check_published_sha1(job: FillJob) -> None:
-    """Compare with the .sha1 that a Maven repository keeps beside a file.
+    """Compare the download with the .sha1 file that the Maven repository has for it.
 
-    Raises IntegrityError when it names another hash.
+    Raises IntegrityError if it names another hash.
     """
     release = job.request.release_as(ArchiveRelease)
     path = job.store.downloads / release.filename
@@ -80,15 +80,17 @@ def check_published_sha1(job: FillJob) -> None:
     wanted = text.split()[0].lower() if text.strip() else ""  # a name may follow
     if not re.fullmatch(r"[0-9a-f]{40}", wanted):
         shown = " ".join(text.split())[:40]
-        job.progress.step(f"{job.request.label}: no SHA-1 is published: {shown!r} came for it")
+        job.progress.step(f"{job.request.label}: no SHA-1 is published: the server sent {shown!r}")
         return
     with path.open("rb", buffering=0) as file:
         found = hash_stream(file, hashlib.sha1(usedforsecurity=False))
     if wanted != found:
         path.unlink()
         raise IntegrityError(
-            f"{release.filename} is not what its repository publishes",
+            f"{release.filename} does not match its repository's SHA-1",
             why=f"its SHA-1 is {found}, the repository says {wanted}",
-            fix="try again; if it stays so, the repository is damaged",
+            fix="try again; if it fails again, the repository is damaged",
         )
-    job.progress.step(f"{job.request.label}: SHA-1 {found} as published; {hash_file(path)} kept")
+    job.progress.step(
+        f"{job.request.label}: SHA-1 {found} as published; SHA-256 {hash_file(path)} kept"
+    )

@@ -1,6 +1,6 @@
-"""A ZIP or tarball at a URL: downloaded whole, or by the parts that are wanted.
+"""A ZIP or tarball at a URL: downloaded whole, or only the wanted parts.
 
-What is locked and already in another published tree is not fetched again.
+Locked files that another published tree already has are not fetched again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from provisioning.store.store import Store, link_or_copy
 from provisioning.store.tree import TreeEntry, compare_tree, list_files, remove_others
 
 F = TypeVar("F", bound=FileRelease)
-EXTRA_BYTES = 64  # what a local header's extra field may have more than the directory's
+EXTRA_BYTES = 64  # how much longer a local header's extra field may be than the directory's
 
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
@@ -64,7 +64,9 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
 
 
 def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
-    """The wanted members over HTTP ranges; nothing when that cannot be done or checked."""
+    """Fetch the wanted members over HTTP ranges; return nothing if that is impossible or
+    unverifiable.
+    """
     request, release = job.request, job.request.release_as(ArchiveRelease)
     locked = request.lock is not None and request.lock.files
     is_part = bool(request.components) or job.only is not None
@@ -101,7 +103,7 @@ def find_release(job: FillJob, version: str) -> ArchiveRelease:
 
 
 def rename_release(old: F, version: str) -> F:
-    """``old`` as it is for another version: in its URLs, names and layout; its hash not known."""
+    """Return ``old`` with another version in its URLs, names and layout, and without a hash."""
     if version == old.version:
         return old
     text = substitute(msgspec.json.encode(old).decode(), {old.version: version})
@@ -110,9 +112,9 @@ def rename_release(old: F, version: str) -> F:
 
 
 def reuse_published(job: FillJob) -> list[TreeEntry]:
-    """Give files of other published trees of this release a second name in this one.
+    """Link files of other published trees of this release into this one.
 
-    Only what the lock names, from a tree of the same archive, and only after it was hashed.
+    Only locked files, from trees of the same archive, after their hashes were verified.
     """
     locked = job.locked
     wanted = {entry.path: entry for entry in locked if entry.sha256}
@@ -125,7 +127,7 @@ def reuse_published(job: FillJob) -> list[TreeEntry]:
         left = wanted.keys() - found.keys() - {item.path for item in same}
         found |= {path: published.root / path for path in left}
     if not found or (found.keys() < wanted.keys() and is_tarball(job.request.download)):
-        return []  # a tarball is read from its beginning anyway
+        return []  # a tarball has to be read from its start anyway
     make_parents(job.root, found)
     for path, source in found.items():
         link_or_copy(source, job.root / path)
@@ -134,7 +136,7 @@ def reuse_published(job: FillJob) -> list[TreeEntry]:
 
 
 def _make_rest(job: FillJob, locked: Sequence[TreeEntry]) -> list[TreeEntry]:
-    """The locked links and empty directories; for when every file is there already."""
+    """Make the locked links and empty directories, once every file is there."""
     links = {entry.path: entry.link for entry in locked if entry.link}
     paths = [entry.path for entry in locked]
     empty = make_directories(job.root, [path for path in paths if path.endswith("/")])
@@ -152,23 +154,22 @@ def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:
         entries = unpack_members(remote, placed, job)
     if bad := set(entries) ^ set(job.locked):
         first = min(entry.path for entry in bad)
-        raise MismatchError(f"{first!r} is not what is locked")
+        raise MismatchError(f"{first!r} does not match the lock")
     return entries
 
 
 def _compare_listing(placed: Sequence[tuple[str, Member]], job: FillJob) -> None:
-    """Raise MismatchError for an archive that lists files or directories that are not locked so."""
+    """Raise MismatchError if the archive lists files or directories that differ from the lock."""
     sizes = {entry.path: entry.size for entry in job.locked if not entry.link}
     for path, member in placed:
         if member.kind != "symlink" and sizes.get(path) != member.size:
-            raise MismatchError(f"{path!r} is listed otherwise than it is locked")
+            raise MismatchError(f"the archive's entry for {path!r} does not match the lock")
 
 
 def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
-    """Where these members' headers and bytes lie in an archive of ``size_bytes``.
+    """Return the spans of these members' headers and bytes in an archive of ``size_bytes``.
 
-    A header's length is known only when it is read, so that some bytes more than the
-    directory tells of are asked for.
+    A header's exact length is known only after it is read, so spans include some extra bytes.
     """
     spans = []
     for member in members:
@@ -179,13 +180,13 @@ def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
 
 
 def archive_urls(release: ArchiveRelease) -> list[str]:
-    """Where to look for an archive, in order: the user's mirror, the vendor, its mirrors."""
+    """Return the URLs of an archive, in order: the user's mirror, the vendor, its mirrors."""
     own = [release.url] if release.url else []
     return [*mirror_urls(release.filename, release.sha256), *own, *release.mirrors]
 
 
 def obtain_archive(request: ArtifactRequest, store: Store, progress: Progress) -> Path:
-    """The verified archive in downloads/. Raises as obtain_file does."""
+    """Return the verified archive in downloads/. Raises the errors of obtain_file."""
     release = request.release_as(ArchiveRelease)
     urls, pin = archive_urls(release), pin_of(release)
 

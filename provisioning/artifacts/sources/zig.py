@@ -1,8 +1,8 @@
-"""A small library that this machine lacks, compiled with the C compiler of a pinned wheel.
+"""A small library that this machine lacks, compiled with Zig's C compiler from a pinned wheel.
 
-``write`` of the release holds its sources and, in the file ``arguments``, the compiler's arguments.
-The compiler runs where the layout puts it, as ``zig``. The same compiler and sources give the same
-bytes, so that a lock holds the library's hash, as it does that of a downloaded file.
+``write`` of the release contains the sources and, in the file ``arguments``, the compiler's
+arguments. The layout puts the compiler at ``zig``. The same compiler and sources produce the same
+bytes, so a lock can pin the library's hash as it does for a downloaded file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
         wheel = obtain_wheel(job.request, job.store, job.progress)
     except DownloadError as error:
         raise DownloadError(
-            f"{name} is not on this machine, and the compiler to make it could not be fetched",
+            f"{name} is not on this machine, and the compiler to build it could not be fetched",
             why=error.why,
             fix=f"install the library: {release.instead}",
         ) from error
@@ -48,6 +48,6 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
             timeout_s=TIMEOUT_S,
             fix=f"install the library: {release.instead}",
         )
-        (scratch / release.output).chmod(0o644)  # whatever the umask is
+        (scratch / release.output).chmod(0o644)  # regardless of the umask
         paths = sorted(path for path in (*release.write, release.output) if job.wants(path))
         return tuple(copy_file(scratch / path, job.root, path) for path in paths)

@@ -118,13 +118,13 @@ def test_a_trusted_first_use_is_recorded_with_its_evidence(world: World, server:
     assert lock["size_bytes"] == len(server.files["sdk.zip"])
     assert lock["url"] == server.url("sdk.zip")
     assert lock["evidence"] == [
-        "9 files unpacked, the archive's checksum of every one fits",
+        "9 files unpacked, each matches its checksum in the archive",
         "sdk.yaml says 2.37.0.250724175447",
         "4 libraries say 2.37.0.250724175447",
         "1 libraries are aarch64",
         "1 libraries are hexagon",
         "2 libraries are x86-64",
-        "nothing proves a build of QNN: every library is taken on faith",
+        "nothing proves the QNN build: no library is verified",
     ]
     assert all(line in said for line in lock["evidence"])
     assert len(lock["files"]) == 10
@@ -149,14 +149,14 @@ def test_an_archive_on_disk_is_locked_without_a_download(
     archive.write_bytes(archive.read_bytes() + b"\0")
     again = run(*words)
     assert again.returncode == 4
-    assert "as it is pinned" in again.stderr
+    assert "is not the pinned " in again.stderr
     assert lock["sha256"] in again.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("qnn-sdk", "libcxx", "--from", "FILE"), "--from FILE is of one artifact"),
+        (("qnn-sdk", "libcxx", "--from", "FILE"), "--from FILE works with one artifact only"),
         (("qnn-sdk", "--from", "gone.zip"), "gone.zip is not a file"),
     ],
 )
@@ -179,9 +179,9 @@ def test_all_that_needs_consent_is_asked_for_at_once(
     for words in (
         f"qnn-sdk {VERSION}: an archive of unknown size from 127.0.0.1",
         "to read: LICENSE.pdf",
-        "its first use is a matter of trust",
+        "you have to trust the first download",
         "are free in",
-        "2 questions are open before this fetch",
+        "needs your consent on 2 before this fetch",
     ):
         assert words in ended.stderr
     fix = next(line for line in ended.stderr.splitlines() if line.startswith("  fix:"))
@@ -448,7 +448,7 @@ def test_another_sha1_leaves_neither_archive_nor_record(
     world: World, server: BadServer, repository: bytes
 ) -> None:
     server.files[f"{AAR_PATH}.sha1"] = b"0" * 40
-    with pytest.raises(IntegrityError, match="is not what its repository publishes"):
+    with pytest.raises(IntegrityError, match="does not match its repository"):
         fetch_aar()
     assert not (world.home / "downloads" / "qnn-runtime-2.37.1.aar").exists()
     assert not list((world.home / "pins").iterdir())

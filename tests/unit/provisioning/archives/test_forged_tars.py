@@ -223,10 +223,10 @@ def signed(blank: bytes) -> bytes:
         (file() + END[:-1], "it is cut short"),
         (header(size=4) + b"dat", "it is cut short"),
         (header(size=4) + b"data" + bytes(507), "it is cut short"),
-        (file() + END + b"X", "something follows its end"),
-        (file() + END + bytes(COPY_BYTES) + b"\0x", "something follows its end"),
-        (extra(b"L", b"long\0") + END, "it ends after the header of a name"),
-        (extra(b"x", b"") + END, "it ends after the header of a name"),
+        (file() + END + b"X", "there is data after its end"),
+        (file() + END + bytes(COPY_BYTES) + b"\0x", "there is data after its end"),
+        (extra(b"L", b"long\0") + END, "it ends after an extended header"),
+        (extra(b"x", b"") + END, "it ends after an extended header"),
         (extra(b"g", record(b"path", b"b")) + file() + END, "a global pax header sets path"),
         (
             extra(b"g", record(b"linkpath", b"b")) + file() + END,
@@ -271,7 +271,7 @@ def test_an_end_may_be_padded_with_zeros(monkeypatch: pytest.MonkeyPatch) -> Non
     assert names(file() + END + bytes(1000)) == ["a"]
     with pytest.raises(IntegrityError) as caught:
         list(TarReader(Trickle(file() + END + bytes(1001)), "a.tar").members())
-    assert caught.value.why == "something follows its end"
+    assert caught.value.why == "there is data after its end"
 
 
 LONG = b"d/" * 80 + b"XnameX"

@@ -263,7 +263,7 @@ def test_only_files_have_a_method(directory_of: Read) -> None:
         *(
             (
                 partial(forge, GOOD, end=End(is_64=True, offset=FULL, wide={name: (1 << 64) - 1})),
-                "its central directory lies outside the file",
+                "its central directory is outside the file",
             )
             for name in ("size", "offset")
         ),
@@ -282,12 +282,12 @@ def test_only_files_have_a_method(directory_of: Read) -> None:
         (lambda: forge(GOOD, end=End(size=len(GOOD.central(0)) - 1)), CUT),
         (
             lambda: forge(GOOD, end=End(offset=1 << 20)),
-            "its central directory lies outside the file",
+            "its central directory is outside the file",
         ),
-        (lambda: forge(GOOD, end=End(size=1 << 20)), "its central directory lies outside the file"),
+        (lambda: forge(GOOD, end=End(size=1 << 20)), "its central directory is outside the file"),
         (
             lambda: forge(GOOD, end=End(offset=FULL)),
-            "its central directory lies outside the file",
+            "its central directory is outside the file",
         ),
         (lambda: forge(GOOD)[:-1], MISSING),
         (lambda: forge(GOOD) + b"x", MISSING),
@@ -300,11 +300,11 @@ def test_only_files_have_a_method(directory_of: Read) -> None:
         ),
         (
             lambda: forge(GOOD, replace(GOOD, name=b"b", offset=SECOND + 1)),
-            "member 'b' lies outside the file",
+            "member 'b' is outside the file",
         ),
         (
             lambda: forge(replace(GOOD, packed=PACKED + 1)),
-            "member 'a' lies outside the file",
+            "member 'a' is outside the file",
         ),
     ],
 )
@@ -356,7 +356,7 @@ def test_an_end_of_zip64_counts_only_where_a_field_says_so(directory_of: Read) -
     assert directory_of(forge(GOOD, end=End(is_64=True, wide={"count": 5}))) == [WHOLE]
     with pytest.raises(IntegrityError) as caught:
         directory_of(forge(GOOD, end=End(is_64=True, offset=FULL, locator=b"PK\6\6")))
-    assert caught.value.why == "its central directory lies outside the file"
+    assert caught.value.why == "its central directory is outside the file"
 
 
 def test_limits_of_a_directory(directory_of: Read, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
         "is a symlink and holds",
     ),
     "bomb by total": (lambda: zipped(("pkg/zeros", bytes(4_000_000))), "unpacks to more than"),
-    "cut in the middle": (lambda: zipped()[60:], "lies outside|cut short|fewer|no local header"),
+    "cut in the middle": (lambda: zipped()[60:], "is outside|cut short|fewer|no local header"),
 }
 
 

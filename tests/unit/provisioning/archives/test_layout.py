@@ -64,7 +64,7 @@ def refusal(*members: Member, limits: Limits = FREE) -> str:
         (Member("a/.", 0), "has an empty or '.' part in its path"),
         (Member("a\udcff", 0), "has a name that is not UTF-8"),
         (Member("a", 0, kind="symlink", link="\ud800"), "has a name that is not UTF-8"),
-        (Member("d/" * MAX_DEPTH + "a", 0), "lies more than 100 directories deep"),
+        (Member("d/" * MAX_DEPTH + "a", 0), "is more than 100 directories deep"),
         (Member("n" * 256, 0), TOO_LONG),
         (Member("é" * 128, 0), TOO_LONG),
         (Member(f"{'n' * 199}/" * 10 + "n", 0), TOO_LONG),
@@ -77,7 +77,7 @@ def test_a_name_that_is_refused(member: Member, problem: str) -> None:
     with pytest.raises(IntegrityError) as caught:
         check_name("a.zip", member)
     assert caught.value.what == "a.zip is refused"
-    assert caught.value.fix.endswith("; get the archive from its vendor again")
+    assert caught.value.fix.endswith("; download the archive from its vendor again")
 
 
 @pytest.mark.parametrize(

@@ -87,13 +87,13 @@ def test_an_equal_sha1_counts_however_it_is_written(
 ) -> None:
     server.files[SAID] = text.encode()
     check_published_sha1(job)
-    assert f"SHA-1 {SHA1} as published; {SHA256} kept" in read_steps(job)
+    assert f"SHA-1 {SHA1} as published; SHA-256 {SHA256} kept" in read_steps(job)
     assert (job.store.downloads / "r.aar").is_file()
 
 
 def test_another_sha1_refuses_the_archive(job: FillJob, server: BadServer) -> None:
     server.files[SAID] = b"0" * 40
-    with pytest.raises(IntegrityError, match=r"r\.aar is not what its repository") as caught:
+    with pytest.raises(IntegrityError, match=r"r\.aar does not match") as caught:
         check_published_sha1(job)
     assert caught.value.why == f"its SHA-1 is {SHA1}, the repository says {'0' * 40}"
     assert not (job.store.downloads / "r.aar").exists()
@@ -167,9 +167,9 @@ def test_a_repository_is_neither_one_file_nor_locked(
 ) -> None:
     job = make_job(tmp_path, monkeypatch, "git")
     (tmp_path / "mine").touch()
-    with pytest.raises(UsageError, match="lib does not come as one file") as caught:
+    with pytest.raises(UsageError, match="lib is not downloaded as a single file") as caught:
         take_archive(job.request, tmp_path / "mine", job.store)
     assert "--from" in caught.value.fix
     with pytest.raises(UsageError, match="lib has no lock") as caught:
         plan_lock(job.request, job.store, job.progress)
-    assert caught.value.why == "its source is git: a commit is its pin"
+    assert caught.value.why == "its source is git: it is pinned by its commit"

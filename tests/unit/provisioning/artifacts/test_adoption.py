@@ -136,7 +136,7 @@ def test_an_installation_that_lacks_a_part_is_refused(
     sdk = make_sdk(tmp_path / "sdk", "2.37.0.250724", "lib/aarch64-oe-linux-gcc11.2")
     (sdk / missing).rename(tmp_path / "away")
     monkeypatch.setenv("QNN_SDK_ROOT", str(sdk))
-    with pytest.raises(UnfitError, match="is not a fit qnn-sdk") as caught:
+    with pytest.raises(UnfitError, match="is not a usable qnn-sdk") as caught:
         locate_profile("linux", Progress())
     assert f"it has no {missing}" in caught.value.why
 

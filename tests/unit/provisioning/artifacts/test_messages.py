@@ -331,7 +331,7 @@ def test_why_pip_failed_is_said_shortly(
     monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(QnnCiError) as caught:
         wheel.download_with_pip("x", [], "3.11", [])
-    assert caught.value.what == "this Python has no pip, which fetches wheels"
+    assert caught.value.what == "this Python has no pip, which is needed to fetch wheels"
     assert caught.value.why == f"{sys.executable} cannot import it"
     assert caught.value.fix == f"run `{sys.executable} -m ensurepip`"
 
@@ -348,7 +348,7 @@ def test_what_pip_brings_under_another_name_is_refused(
         monkeypatch.setattr(wheel, "run_process", run)
         with pytest.raises(QnnCiError) as caught:
             wheel.obtain_wheel(tiny(), store, Progress(io.StringIO()))
-        assert caught.value.why == f"pip brought {brought or 'nothing'}"
+        assert caught.value.why == f"pip downloaded {brought or 'nothing'}"
 
 
 # -- words, pins, environments -------------------------------------------------------------------

@@ -265,7 +265,7 @@ def test_another_wheel_is_described_by_its_name_and_what_it_holds(
 
 
 def test_a_release_of_another_kind_is_no_wheel(store: Store) -> None:
-    with pytest.raises(TypeError, match="sdk 1 is no WheelRelease"):
+    with pytest.raises(TypeError, match="sdk 1 is not a WheelRelease"):
         ask().release_as(WheelRelease)
     changed = msgspec.structs.replace(ask().release, sha256="")
     assert replace(ask(), release=changed).release.pin == ""

@@ -219,7 +219,7 @@ def test_first_use_of_an_archive_compares_them(sealed: bytearray, tmp_path: Path
         path.with_name(name).write_bytes(LIBRARY.read_bytes() if name == "libB.so" else sealed)
     assert check_machines(tmp_path) == [
         "3 libraries are hexagon",
-        "2 of them have the checksum that they carry",
+        "2 of them match the checksum embedded in them",
     ]
     path.with_name("libA.so").unlink()
     path.with_name("libB.so").unlink()
