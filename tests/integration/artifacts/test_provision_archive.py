@@ -181,7 +181,7 @@ def test_all_that_needs_consent_is_asked_for_at_once(
         "to read: LICENSE.pdf",
         "you have to trust the first download",
         "are free in",
-        "needs your consent on 2 before this fetch",
+        "needs your consent on 2 points",
     ):
         assert words in ended.stderr
     fix = next(line for line in ended.stderr.splitlines() if line.startswith("  fix:"))
