@@ -225,7 +225,6 @@ def _start(
             text=True,
             encoding="utf-8",
             errors="replace",
-            bufsize=1,
             start_new_session=True,
         )
     except OSError as error:

@@ -102,7 +102,6 @@ def _fit_line(line: str, columns: int) -> str:
         bare,
         columns,
         subsequent_indent=f"{indent}    ",
-        drop_whitespace=True,
         replace_whitespace=False,
         break_on_hyphens=False,
         break_long_words=False,
@@ -159,6 +158,7 @@ def _encodable(text: str, stream: TextIO) -> str:
 def silence(stream: TextIO) -> None:
     """Send what is left in ``stream`` nowhere, so that the interpreter's own flush succeeds."""
     with suppress(OSError, ValueError):
+        descriptor = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
+        os.dup2(nowhere, descriptor)
         os.close(nowhere)

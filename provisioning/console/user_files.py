@@ -26,7 +26,7 @@ def read_user_file(path: Path, what: str, limit_bytes: int = LIMIT_BYTES) -> byt
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            kind = KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
+            kind = KINDS[stat.S_IFMT(status.st_mode)]
             raise UsageError(f"cannot read {what} {path}", why=f"it is {kind}", fix="name a file")
         if status.st_size > limit_bytes:
             why = f"it has {status.st_size} bytes, at most {limit_bytes} are read"

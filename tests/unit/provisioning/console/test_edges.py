@@ -7,6 +7,7 @@ import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -101,6 +102,35 @@ def test_what_may_be_read_and_not_written_is_a_refused_write(tmp_path: Path) -> 
     assert not refused(errno.EMFILE, str(tmp_path / "file"))
 
 
+def test_what_may_not_be_read_either_is_no_refused_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    allowed: set[tuple[Path, int]] = set()
+    monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) in allowed)
+
+    def refused(name: str) -> bool:
+        error = OSError(errno.EACCES, "refused", os.fsencode(tmp_path / name))
+        return command.is_refused_write(error)
+
+    assert not refused("file")
+    assert not refused("new")
+    allowed.add((tmp_path, os.X_OK))
+    assert not refused("file")
+    assert refused("new")
+    allowed.add((tmp_path / "file", os.R_OK))
+    assert refused("file")
+
+
+def test_help_goes_to_the_output_or_into_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = command.make_parser(Caller("qnn-ci"), VERBS, "verify")
+    parser.print_help()
+    assert capsys.readouterr().out == parser.format_help()
+    file = io.StringIO()
+    parser.print_help(file)
+    assert (file.getvalue(), capsys.readouterr().out) == (parser.format_help(), "")
+
+
 # -- git and users' files ------------------------------------------------------------------------
 
 
@@ -122,6 +152,12 @@ def test_a_users_file_is_read_whole_or_refused_by_its_kind(tmp_path: Path) -> No
     with pytest.raises(UsageError) as caught:
         read_user_file(tmp_path / "pipe", "the file")
     assert caught.value.why == "it is a pipe"
+    with socket.socket(socket.AF_UNIX) as one, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)  # a socket's path is short
+        one.bind("socket")
+        with pytest.raises(UsageError) as caught:
+            read_user_file(tmp_path / "socket", "the file")
+    assert caught.value.why == "it is a socket"
 
 
 # -- signals -------------------------------------------------------------------------------------
@@ -182,6 +218,12 @@ def test_an_interrupt_waits_for_the_end_of_a_block_that_holds_it() -> None:
     with interrupts_held():
         assert handler.held
     assert not handler.held
+
+
+def test_nothing_came_before_the_first_signal() -> None:
+    interrupt = Interrupt()
+    assert (interrupt.held, interrupt.pending) == (False, False)
+    interrupt.release()
 
 
 def test_a_later_signal_interrupts_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,6 +366,37 @@ def test_what_is_left_in_a_stream_that_takes_nothing_goes_nowhere(
     os.write(descriptor, b"the interpreter's own flush")
     os.close(descriptor)
     assert file.read_bytes() == b""
+
+
+@pytest.mark.parametrize("error", [OSError(), ValueError()])
+def test_a_stream_without_a_descriptor_is_silent_already(error: Exception) -> None:
+    class Gone(io.StringIO):
+        def fileno(self) -> int:
+            raise error
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    terminal.silence(Gone())
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize(("asked", "columns"), [("", 33), ("50", 50), ("x", 33), ("0", 0)])
+def test_the_width_of_a_terminal_is_what_is_asked_for_or_its_own(
+    monkeypatch: pytest.MonkeyPatch, asked: str, columns: int
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def fileno(self) -> int:
+            return 77
+
+    sizes = {77: os.terminal_size((33, 9))}
+    monkeypatch.setattr(os, "get_terminal_size", sizes.__getitem__)
+    monkeypatch.setenv("COLUMNS", asked)
+    assert terminal.count_columns(Terminal()) == columns
+    sizes[77] = os.terminal_size((0, 0))
+    monkeypatch.delenv("COLUMNS")
+    assert terminal.count_columns(Terminal()) is None
 
 
 def test_streams_that_the_caller_closed_are_the_null_device(

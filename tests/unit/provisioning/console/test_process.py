@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from provisioning.console import process
 from provisioning.console.interrupts import ENDING_SIGNALS, catch_signals
 from provisioning.console.process import (
     Completed,
@@ -99,6 +101,69 @@ def test_what_starts_other_programs_all_the_time_is_ended() -> None:
                 assert end_marked(mark) == ["sh"]
             finally:
                 child.kill()
+
+
+def make_proc(place: Path, pid: str, variables: bytes | None, name: bytes = b"one") -> None:
+    """A process without ``variables`` is a kernel thread."""
+    (place / pid).mkdir()
+    (place / pid / "comm").write_bytes(name + b"\n")
+    (place / pid / "environ").write_bytes(variables or b"MARK=1\0")
+    if variables is not None:
+        (place / pid / "exe").symlink_to("/bin/sh")
+
+
+def test_a_process_is_known_by_a_variable_that_it_started_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid, variables in (
+        *(("11", b"A=1\0MARK=1\0"), ("12", b"MARK=12\0"), ("13", None)),
+        *(("14", b"MARK=1"), ("15", b""), ("self", b"MARK=1"), ("16", b"XMARK=1\0")),
+    ):
+        make_proc(tmp_path, pid, variables)
+    make_proc(tmp_path, "17", b"MARK=1\0", b"a\xffb")
+    make_proc(tmp_path, "18", b"MARK=1\0")
+    (tmp_path / "18" / "environ").unlink()
+    (tmp_path / "15" / "environ").write_bytes(b"")
+    looks: list[float] = []
+
+    def wait(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            (tmp_path / "15" / "environ").write_bytes(b"MARK=1\0")
+
+    monkeypatch.setattr(process, "Path", {"/proc": tmp_path}.__getitem__)
+    monkeypatch.setattr(process.time, "sleep", wait)
+    found = {11: "one", 14: "one", 15: "one", 17: "a\N{REPLACEMENT CHARACTER}b"}
+    assert process._find_marked("MARK=1") == found
+    assert looks == [process.LOOK_S] * 3
+    (tmp_path / "15" / "environ").write_bytes(b"")
+    looks[:] = [0.0] * 9
+    assert 15 not in process._find_marked("MARK=1")
+    assert len(looks) == 9 + process.LOOKS
+
+
+def test_marked_processes_are_killed_until_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [{3: "b", 2: "a"}, {4: "b", 5: "gone"}, {}]
+    killed: list[tuple[int, int]] = []
+    now = [0.0]
+
+    def kill(pid: int, number: int) -> None:
+        if pid == 5:
+            raise ProcessLookupError
+        killed.append((pid, number))
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(process, "_find_marked", lambda mark: left.pop(0) if mark == "M=1" else {})
+    monkeypatch.setattr(process.os, "kill", kill)
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=wait))
+    assert end_marked("M=1") == ["b", "a"]
+    assert killed == [(pid, signal.SIGKILL) for pid in (3, 2, 4)]
+    assert now[0] == pytest.approx(2 * process.GROUP_POLL_S)
+    monkeypatch.setattr(process, "_find_marked", lambda _: {9: "stays"})
+    assert end_marked("M=1") == ["stays"]
+    assert now[0] == pytest.approx(process.GRACE_S, abs=3 * process.GROUP_POLL_S)
 
 
 def test_all_that_was_printed_before_the_end_is_there() -> None:

@@ -19,8 +19,18 @@ def make_parser(*options: tuple[str, dict[str, object]]) -> argparse.ArgumentPar
     return parser
 
 
-BUILD = make_parser(("target", {}), ("--no-doctor", {"action": "store_true"}), ("-D", {}))
-EMULATE = make_parser(("--model", {}), ("--pair", {"nargs": 2}), ("--some", {"nargs": "*"}))
+BUILD = make_parser(
+    ("target", {}), ("--no-doctor", {"action": "store_true"}), ("-D", {}), ("--both", {})
+)
+EMULATE = make_parser(
+    ("--model", {}),
+    ("-m", {}),
+    ("--pair", {"nargs": 2}),
+    ("--some", {"nargs": "*"}),
+    ("--maybe", {"nargs": "?"}),
+    ("--more", {"nargs": "+"}),
+    ("--both", {"action": "store_true"}),
+)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +42,14 @@ EMULATE = make_parser(("--model", {}), ("--pair", {"nargs": 2}), ("--some", {"na
         ("aot --some a b --no-doctor", "aot --no-doctor", "--some a b"),
         ("aot --nonsense mlp", "aot --nonsense mlp", ""),
         ("-D A=1 aot", "-D A=1 aot", ""),
+        ("-DA=1 --model m -m n aot", "-DA=1 aot", "--model m -m n"),
+        ("-mn aot", "aot", "-mn"),
+        ("--maybe x aot", "aot", "--maybe x"),
+        ("--maybe --no-doctor aot", "--no-doctor aot", "--maybe"),
+        ("--maybe", "", "--maybe"),
+        ("--more a b --no-doctor", "--no-doctor", "--more a b"),
+        ("--both own aot --pair a b c", "--both own aot c", "--pair a b"),
+        ("aot --model", "aot", "--model"),
     ],
 )
 def test_a_session_takes_what_it_knows_and_leaves_what_another_knows(
