@@ -10,7 +10,7 @@ from provisioning.console.command import Verb, run_program
 
 VERBS: dict[str, Verb] = {
     **provisioning.__main__.VERBS,
-    "setup": Verb("ci.verbs.setup", "provision and examine a profile for the steps of a CI job"),
+    "setup": Verb("ci.verbs.setup", "provision and check a profile for the steps of a CI job"),
     "test-emulator": Verb(
         "ci.verbs.emulate", "lower models, run them on the HTP emulator, judge", "test_emulator"
     ),
@@ -29,11 +29,11 @@ VERBS: dict[str, Verb] = {
     "build": Verb("ci.verbs.build", "build adaptors and runners with CMake", "build_"),
     "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),
     "report": Verb("ci.verbs.report", "show a report.json again, or rewrite its other files"),
-    "judge": Verb("ci.verbs.judge", "judge kept outputs again, by their bytes alone"),
+    "judge": Verb("ci.verbs.judge", "judge the outputs that a run kept, without running anything"),
     "fuzz": Verb(
         "ci.verbs.fuzz", "search for faults of the compiler with generated graphs", "fuzz"
     ),
-    "localise": Verb("ci.verbs.localise", "name the operators at which a model loses its accuracy"),
+    "localise": Verb("ci.verbs.localise", "name the operators at which a model loses accuracy"),
     "parity": Verb(
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
     ),
@@ -41,7 +41,7 @@ VERBS: dict[str, Verb] = {
     "matrix": Verb("ci.verbs.matrix", "print a plan's jobs as GitHub's matrix"),
     "gate": Verb("ci.verbs.gate", "judge the results of a plan's jobs: one verdict"),
     "stage": Verb("ci.verbs.stage", "collect what a device needs to run programs", "stage"),
-    "deploy": Verb("ci.verbs.deploy", "push it to a phone or a board", "deploy"),
+    "deploy": Verb("ci.verbs.deploy", "push a bundle to a phone or a board", "deploy"),
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
     "inspect": Verb("ci.verbs.inspect", "show what a program, library, APK or AAR contains"),
     "check-app": Verb("ci.verbs.check_app", "check whether an Android app can run QNN"),
@@ -55,7 +55,7 @@ VERBS: dict[str, Verb] = {
     "upgrade-report": Verb(
         "ci.verbs.upgrade_report", "show what another QNN or ExecuTorch changes, worst first"
     ),
-    "verify-evidence": Verb("ci.verbs.evidence", "check by its evidence whether a program passed"),
+    "verify-evidence": Verb("ci.verbs.evidence", "check from its evidence that a program passed"),
     "verify-signature": Verb(
         "ci.verbs.verify_signature", "verify a signed Hexagon library from its bytes"
     ),
@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def explain_error(text: str) -> str:
-    """Return what helps against an error that came without a fix; empty if that is not known."""
+    """Return the known fix for an error message that names none; empty if no rule matches it."""
     from ci.explain.render import advise
 
     return advise(text)

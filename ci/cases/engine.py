@@ -129,7 +129,7 @@ class Staging:
 
 
 def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:
-    """Raises FailedError if the float32 model's outputs in ``directory`` prove nothing; a program
+    """Raise FailedError if the float32 model's outputs in ``directory`` prove nothing; a program
     without input sets has its references elsewhere, as that of a language model does."""
     if not compiled.sets:
         return
@@ -137,7 +137,7 @@ def require_references(directory: Path, compiled: Compiled, policy: ReferencePol
 
 
 def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy | None) -> None:
-    """Raises FailedError for outputs of a float32 model that no program could be judged by."""
+    """Raise FailedError for outputs of a float32 model that no program could be judged by."""
     if policy and (fault := find_degenerate(reference, policy)):
         raise FailedError(f"the reference proves nothing: {fault}")
 

@@ -198,7 +198,7 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
 
 
 def check_tensor(info: TensorInfo) -> None:
-    """Raises ValueError for a tensor that no program has."""
+    """Raise ValueError for a tensor that no program has."""
     axes = len(info.shape)
     good = info.dtype in DTYPES and min(info.shape, default=1) > 0 and info.step >= 0
     joins = not info.joined or (

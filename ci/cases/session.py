@@ -180,7 +180,7 @@ class Session:
         return self.make_report(results, phases, () if compared else (UNRECORDED,))
 
     def check_data(self, pool: Pool, work: Path) -> None:
-        """Raises UsageError, with the key, for data of a policy that does not fit its model, before
+        """Raise UsageError, with the key, for data of a policy that does not fit its model, before
         anything is lowered. What the model's own code raises is the failure of its cases."""
         models = self.options.policy.models
         metrics = {name: entry.metric for name, entry in models.items()}

@@ -189,7 +189,7 @@ def default_soc(backend: Backend) -> str:
 
 
 def require_hardware(specs: Iterable[CaseSpec], backend: Backend) -> None:
-    """Raises UsageError for a SoC without the backend's hardware."""
+    """Raise UsageError for a SoC without the backend's hardware."""
     socs = read_socs()
     without = [spec.soc for spec in specs if backend.is_lpai and socs[spec.soc].lpai is None]
     if without:
@@ -198,7 +198,7 @@ def require_hardware(specs: Iterable[CaseSpec], backend: Backend) -> None:
 
 
 def require_choices(specs: Iterable[CaseSpec], backend: Backend) -> None:
-    """Raises UsageError for a choice of a model's entry that was seen with HTP alone."""
+    """Raise UsageError for a choice of a model's entry that was seen with HTP alone."""
     for spec in specs:
         own = [name for name, _ in spec.source.choices.chosen() if name in OF_HTP]
         if own and backend is not Backend.HTP:
@@ -211,7 +211,7 @@ def require_choices(specs: Iterable[CaseSpec], backend: Backend) -> None:
 
 
 def require_options(backend: Backend, *, runner: str, plan: bool) -> None:
-    """Raises UsageError for an option that goes with HTP alone."""
+    """Raise UsageError for an option that goes with HTP alone."""
     if backend is Backend.HTP:
         return
     if plan:

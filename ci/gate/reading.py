@@ -81,7 +81,7 @@ class Repository:
 
     @property
     def git_dir(self) -> Path:
-        """Raises UsageError."""
+        """Raise UsageError."""
         found = find_git_dir(self.source)
         if found is None:
             raise UsageError(
@@ -96,7 +96,7 @@ class Repository:
         return self.git_dir == self.source
 
     def require_history(self) -> None:
-        """Raises UsageError for a shallow clone, in which merge bases and counts are wrong."""
+        """Raise UsageError for a shallow clone, in which merge bases and counts are wrong."""
         if self.ask("rev-parse", "--is-shallow-repository").strip() == "true":
             raise UsageError(
                 f"{self.source} is a shallow clone",

@@ -182,7 +182,7 @@ def parse_statement(data: bytes) -> Statement:
 
 
 def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError for an object that has a key twice."""
+    """Raise ValueError for an object that has a key twice."""
     names = [name for name, _ in pairs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -1,1 +1,1 @@
-"""One module a verb: arguments in, outcome out."""
+"""The verbs, one module each: arguments in, outcome out."""

@@ -1,5 +1,4 @@
-"""``audit``: which operators QNN takes of a model and which stay on the CPU, before anything is
-lowered."""
+"""``audit``: list which operators of a model QNN takes and which stay on the CPU, lowering none."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ from provisioning.errors import ExitCode
 from provisioning.files import write_json, write_whole
 from provisioning.manifest.targets import Backend
 
-if TYPE_CHECKING:  # these bring what a list of choices can do without
+if TYPE_CHECKING:  # slow to import, and --list does not need them
     from ci.audit.operators import Audit, Audited
 
 SESSION, PAGE = "audit", "index.html"

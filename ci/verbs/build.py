@@ -1,4 +1,4 @@
-"""``build TARGET``: check what is needed, build, judge every artifact, write artifacts.json."""
+"""``build TARGET``: check requirements, build, check every artifact, write artifacts.json."""
 
 from __future__ import annotations
 
@@ -42,29 +42,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("target", help="one of: " + ", ".join(read_targets()))
     add("--source", type=user_path, help="ExecuTorch checkout (default: EXECUTORCH_ROOT)")
-    add("--profile", default="", help="one that is like the target's, such as for another NDK")
-    add("--jobs", type=int, default=0, help="compilers at a time (default: one a core)")
+    add("--profile", default="", help="a profile like the target's, for example with another NDK")
+    add("--jobs", type=int, default=0, help="parallel compilers (default: one per core)")
     add("--clean", action="store_true", help="remove the earlier build first")
     add("--release", action="store_true", help="CMAKE_BUILD_TYPE Release")
     add("--dry-run", action="store_true", help="check, print the commands, stop")
-    add("--check", action="store_true", help="check all but Python's packages, build nothing")
+    add(
+        "--check",
+        action="store_true",
+        help="check everything except Python packages, build nothing",
+    )
     add(
         "--python",
         action="append",
         type=user_program,
         default=[],
-        help="path, command or version (aot: repeat)",
+        help="path, command or version (aot: repeatable)",
     )
     add("--install", choices=PLACES, default=PLACES[0], help="where aot's adaptor goes")
     add("--no-proof", action="store_true", help="aot: lower no model with the adaptor")
-    add("--no-doctor", action="store_true", help="build where the doctor objects")
-    add("--with", dest="extras", action="append", default=[], help="an extra: llama")
+    add("--no-doctor", action="store_true", help="build even if the doctor reports errors")
+    add(
+        "--with",
+        dest="extras",
+        action="append",
+        default=[],
+        help="also build an extra, such as llama",
+    )
     add("-D", dest="defines", action="append", default=[], help="one more CMake option, NAME=VALUE")
     add(
         "--parity",
         choices=("on", "strict", "off"),
         default="on",
-        help="show where Buck and CMake disagree, fail if they do, or do not look",
+        help="differences between Buck and CMake: show them, fail on them, or skip the check",
     )
     choice.add_arguments(parser, adaptor=False)
     add_executorch(parser)
@@ -110,7 +120,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def add_parity(outcome: Outcome, parity: ParityReport | None, *, strict: bool) -> Outcome:
-    """Return what ended with parity's findings below; ``strict`` lets them fail it."""
+    """Return the outcome with parity's findings added; with ``strict`` they make it fail."""
     if not parity:
         return outcome
     fails = strict and (parity.failing or parity.unread)
@@ -122,8 +132,8 @@ def add_parity(outcome: Outcome, parity: ParityReport | None, *, strict: bool) -
 
 
 def compare_parity(job: BuildJob, progress: Progress) -> ParityReport | None:
-    """Return where Buck and CMake disagree about what a target builds; None for sources that Buck
-    does not describe. Raises UsageError for a tree that parity cannot read."""
+    """Return where Buck and CMake disagree about what a target builds; None for a target without
+    Buck files. Raises UsageError for a tree that parity cannot read."""
     folders = job.plan.target.parity
     if not folders:
         return None
@@ -133,8 +143,8 @@ def compare_parity(job: BuildJob, progress: Progress) -> ParityReport | None:
 
 
 def choose_target(args: argparse.Namespace) -> Target:
-    """The target of the command line; a checkout given chooses the one for checkouts, DSP type 0
-    the profile for LPAI."""
+    """Return the target of the command line: --source chooses its variant for checkouts, DSP type 0
+    the profile for LPAI. Raises UsageError."""
     target = find_target(args.target)
     if args.dsp_type == LPAI and target.lpai_profile and not args.profile:
         return msgspec.structs.replace(target, profile=target.lpai_profile)
@@ -153,7 +163,7 @@ def choose_target(args: argparse.Namespace) -> Target:
 
 
 def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
-    """What the command line asks of one build. Raises UsageError, UnfitError."""
+    """Return the command line's request for one build. Raises UsageError, UnfitError."""
     if args.jobs < 0:
         raise UsageError(f"--jobs {args.jobs} is not a number of compilers")
     return BuildRequest(
@@ -172,7 +182,7 @@ def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
 
 
 def split_define(word: str) -> tuple[str, str]:
-    """``NAME=VALUE`` in two. Raises UsageError."""
+    """Split ``NAME=VALUE`` into name and value. Raises UsageError."""
     name, equals, value = word.partition("=")
     if not equals or not name:
         raise UsageError(f"-D {word} is not NAME=VALUE")
@@ -180,9 +190,9 @@ def split_define(word: str) -> tuple[str, str]:
 
 
 def prepare_job(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
-    """A build that is ready to start.
+    """Return a build that is ready to start.
 
-    Raises UsageError for an extra that the target does not have, UnfitError for what is missing.
+    Raises UsageError for an extra that the target does not have, UnfitError if anything is missing.
     """
     if unknown := request.extras - set(target.extras):
         raise UsageError(
@@ -193,7 +203,7 @@ def prepare_job(target: Target, request: BuildRequest, progress: Progress) -> Bu
 
 
 def check_jobs(jobs: list[BuildJob]) -> Outcome:
-    """Whether licences, sources, tools and the environment allow the builds. Raises UnfitError."""
+    """Check that licences, sources, tools and environment allow the builds. Raises UnfitError."""
     for job in jobs:
         job.check()
     names = [job.plan.target.name for job in jobs]
@@ -201,6 +211,6 @@ def check_jobs(jobs: list[BuildJob]) -> Outcome:
 
 
 def describe_plans(jobs: list[BuildJob]) -> Outcome:
-    """The commands, one a line, as a shell would take them."""
+    """Return the commands of the builds, quoted for a shell, one per line."""
     lines = [shlex.join(command) for job in jobs for command in job.plan.list_commands()]
     return Outcome("".join(f"{line}\n" for line in lines), {"commands": lines})

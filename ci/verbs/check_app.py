@@ -1,4 +1,4 @@
-"""``check-app APP``: whether an Android app can run QNN, before a device is involved."""
+"""``check-app APP``: check whether an Android app can run QNN, without a device."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SOC",
-        help="a SoC that the app must run on, such as SM8650; may be repeated",
+        help="a SoC that the app must run on, such as SM8650; repeatable",
     )
-    parser.add_argument("--strict", action="store_true", help="a warning counts as an error")
+    parser.add_argument("--strict", action="store_true", help="treat warnings as errors")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

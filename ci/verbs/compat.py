@@ -1,4 +1,4 @@
-"""``compat FILE --runtime ... --soc ...``: whether a program will load there, and why not."""
+"""``compat FILE --runtime ... --soc ...``: check whether a program will load, and why not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         if found.kind == "onnx":
             raise FailedError(f"{found.file} cannot be judged", why=f"it {found.damage}")
         why = f"it is of kind {found.kind}"
-        raise UsageError(f"{found.file} is no program", why=why, fix="name a .pte or a context")
+        raise UsageError(f"{found.file} is not a program", why=why, fix="name a .pte or a context")
     operators = {one for method in found.program.methods for one in method.cpu_operators}
     runtime = read_runtime(args.runtime, operators) if args.runtime else None
     answer = judge_compat(found.program, runtime, args.soc)

@@ -1,4 +1,4 @@
-"""``completion SHELL``: what makes a shell complete ``qnn-ci``'s verbs, options and choices."""
+"""``completion SHELL``: print shell code that completes ``qnn-ci``'s verbs, options and choices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def make_whole_parser() -> argparse.ArgumentParser:
-    """One parser of all verbs; a program runs the parser of a single one."""
+    """Return one parser with all verbs; the program itself only builds that of the verb it runs."""
     from ci.__main__ import VERBS
 
     whole = argparse.ArgumentParser("qnn-ci")

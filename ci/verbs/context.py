@@ -10,7 +10,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import read_socs
 
-if TYPE_CHECKING:  # it brings the onnx package, which the help of this verb can do without
+if TYPE_CHECKING:  # it imports the onnx package, which --help does not need
     from ci.onnx.contexts import Context
 
 
@@ -20,22 +20,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--soc", type=str.upper, choices=sorted(read_socs()), metavar="SOC", help="judge it for SOC"
     )
     parser.add_argument(
-        "--qnn", default="", metavar="VERSION", help="judge it for a runtime of VERSION: 2.49.40"
+        "--qnn",
+        default="",
+        metavar="VERSION",
+        help="judge it for a runtime of QNN VERSION, such as 2.49.40",
     )
     parser.add_argument(
         "--seal",
         action="store_true",
-        help="write the SHA-256 of its binary into it, so that a change is found later",
+        help="write the SHA-256 of its binary into it, so that later changes are found",
     )
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.qnn and not args.soc:
-        raise UsageError("--qnn needs --soc", fix="add --soc, SM8750 for one")
+        raise UsageError("--qnn needs --soc", fix="add --soc, for example SM8750")
     from ci.onnx.contexts import check_context, read_context, seal_context
 
     successor = f"compat {args.file.name} --soc {args.soc}" if args.soc else "inspect"
-    progress.step(f"warning: `context` goes with the next release; use `qnn-ci {successor}`")
+    progress.step(
+        f"warning: `context` will be removed in the next release; use `qnn-ci {successor}`"
+    )
     progress.step(f"reading {args.file.name}")
     if args.seal:
         seal_context(args.file)
@@ -54,7 +59,7 @@ def _render(context: Context, soc: str | None) -> str:
         "compiled with": f"QNN {context.qnn or 'unknown'}",
         "compiled for": made_for or "unknown",
         "graphs": ", ".join(context.partitions),
-        "sealed": "yes, the binary is what was compiled" if context.seal else "no",
+        "sealed": "yes, the binary is unchanged since it was compiled" if context.seal else "no",
         **({"verdict": f"fits {soc}"} if soc else {}),
     }
     return "".join(f"{name:14} {value}\n" for name, value in rows.items())

@@ -1,4 +1,4 @@
-"""``deploy``: bring a bundle to a phone or a board, and send only what it lacks."""
+"""``deploy``: push a bundle to a phone or a board, sending only the files that it lacks."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ ROOM = 64 << 20  # bytes besides the bundle: programs, inputs and outputs
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
-    parser.add_argument("--clean", action="store_true", help="remove what is ours there, and stop")
+    parser.add_argument(
+        "--clean", action="store_true", help="remove our directory from the device, and stop"
+    )
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name a device and what it runs programs with."""
+    """Add the options that choose a device and the bundle with its runner."""
     add = parser.add_argument
     add(
         "--device",
         action="append",
         default=[],
         metavar="adb:SERIAL|ssh:HOST",
-        help="a phone (adb: is the only one) or a board (ssh:[USER@]HOST[:PORT]); with --any,"
-        " several",
+        help="a phone (adb: if only one is connected) or a board (ssh:[USER@]HOST[:PORT]);"
+        " repeatable with --any",
     )
     add(
         "--any",
         default="",
         metavar="soc=SOC",
-        help="the first free device with that SoC, of those given with --device, else of those that"
-        " adb lists",
+        help="use the first free device with that SoC among the --device options, or else among"
+        " those that adb lists",
     )
-    add("--bundle", type=user_path, metavar="DIR", help="what `stage` wrote for it")
+    add("--bundle", type=user_path, metavar="DIR", help="the directory that `stage` wrote")
     add("--place", default="", metavar="DIR", help="our directory on the device")
     add("--wait", type=float, default=0.0, metavar="S", help="seconds to wait for a device in use")
 
@@ -73,8 +75,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def ready_device(
     args: argparse.Namespace, progress: Progress
 ) -> Iterator[tuple[DeviceRunner, DeviceFacts]]:
-    """Yield a runner on the device that the options name, with their bundle in place, and hold the
-    device meanwhile. Raises UsageError, UnfitError, ToolError or StoreError."""
+    """Push the bundle to the device that the options name, and yield a runner on it; the device is
+    locked meanwhile. Raises UsageError, UnfitError, ToolError or StoreError."""
     if not args.bundle:
         raise UsageError("--device without --bundle", fix="make one with `qnn-ci stage`")
     bundle = read_bundle(args.bundle)
@@ -104,7 +106,7 @@ def ready_device(
 
 
 def choose_word(args: argparse.Namespace) -> str:
-    """Return the device that a call names. Raises UsageError if it names several."""
+    """Return the one --device of the call. Raises UsageError if there are several, or --any."""
     if len(args.device) != 1 or args.any:
         raise UsageError(
             "one --device is needed here" if args.any else f"{len(args.device)} devices are named",
@@ -116,8 +118,8 @@ def choose_word(args: argparse.Namespace) -> str:
 def find_device(
     word: str, args: argparse.Namespace, bundle: Bundle, progress: Progress
 ) -> tuple[Device, DeviceFacts]:
-    """Return a device that a bundle is for, and what it is. Raises as open_device, identify and
-    require_match do."""
+    """Return a device that matches a bundle, and its facts. Raises what open_device, identify and
+    require_match raise."""
     device = open_device(word, args.place)
     facts = identify(device)
     progress.step(f"{device.name}: {facts.describe()}")
@@ -128,8 +130,8 @@ def find_device(
 def list_candidates(
     args: argparse.Namespace, bundle: Bundle, progress: Progress
 ) -> list[tuple[Device, DeviceFacts]]:
-    """Return the devices with the wanted SoC that can be reached: a host that emulates is one for
-    each SoC of the bundle. Raises UsageError, UnfitError."""
+    """Return the reachable devices with the wanted SoC; for a bundle of the emulator every host has
+    it. Raises UsageError, UnfitError."""
     key, _, soc = args.any.partition("=")
     soc = soc.upper()
     if key != "soc" or soc not in read_socs():
@@ -156,14 +158,14 @@ def list_candidates(
     if not found:
         raise UnfitError(
             f"no device with {soc}",
-            why="; ".join(others) or "adb lists none that can be used",
+            why="; ".join(others) or "adb lists no usable device",
             fix="connect one, or name boards: --device ssh:A --device ssh:B",
         )
     return found
 
 
 def describe_device(runner: DeviceRunner, facts: DeviceFacts) -> str:
-    """Return for a report on what its programs ran."""
+    """Return a sentence for the report on the device that ran the programs."""
     emulates = runner.bundle.target is Target.EMULATOR
     what = "the HTP emulator" if emulates else facts.soc or "an unknown SoC"
     return (
@@ -173,8 +175,8 @@ def describe_device(runner: DeviceRunner, facts: DeviceFacts) -> str:
 
 
 def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
-    """Before anything is sent. Raises UnfitError for a device that a bundle is not for, StoreError
-    if it has no room."""
+    """Check a device before anything is sent. Raises UnfitError if the bundle is not for it,
+    StoreError if it has too little space."""
     if facts.machine != bundle.target.machine and (facts.machine, bundle.target.machine) not in ARM:
         raise UnfitError(
             f"{device.name} is {facts.machine}, the bundle is for {bundle.target.value}",
@@ -185,7 +187,7 @@ def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
         raise UnfitError(
             f"{device.name} runs {'Android' if is_phone else 'Linux'}, the bundle is for"
             f" {bundle.target.value}",
-            fix="stage one with a runner of build_android or build_linux, and libraries like it",
+            fix="stage one with a runner of build_android or build_linux, and matching libraries",
         )
     other = facts.soc in read_socs() and facts.soc not in bundle.socs
     if other and bundle.target is not Target.EMULATOR:
@@ -198,7 +200,7 @@ def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
         raise UnfitError(
             f"{device.name}: {facts.user} may not open {', '.join(facts.closed)}",
             why="the DSP is reached through it: error 4000 or 14001",
-            fix="let a udev rule or a group give it to this user",
+            fix="give this user access, with a udev rule or a group",
         )
     needed = sum(file.size_bytes for file in bundle.files) + ROOM
     if facts.free_bytes and facts.free_bytes < needed:

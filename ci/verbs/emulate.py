@@ -1,5 +1,5 @@
-"""``test-emulator``: the main job, from pinned wheel to judged outputs, of all cases or of those
-that a plan and a shard leave to it.
+"""``test-emulator``: the main job, from pinned wheels to judged outputs, for all cases or for those
+of a plan or a shard.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the processor to lower for; default: htp",
     )
     add("--plan", type=user_path, metavar="FILE", help="only the cases of a plan.json")
-    add("--shard", default="", metavar="I/N", help="only this part of the cases, as 2/3")
+    add("--shard", default="", metavar="I/N", help="only part I of N of the cases, such as 2/3")
     add("--plain", action="store_true", help="lower without the patches that save time")
     add(
         "--try-unsupported",
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--strict",
         action="store_true",
-        help="exit with 3 if the runner that a build of this call made does not load the programs",
+        help="exit with 3 if the runner built by this call cannot load the programs",
     )
     choice.add_arguments(parser)
     add_device(parser)
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help=f"how often a device starts each program, for its times; default: {STARTS}",
+        help=f"how often to start each program on a device, to measure times; default: {STARTS}",
     )
     add_suite_arguments(parser)
 
@@ -109,7 +109,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Run the cases that are asked for. Raises UsageError, and what running them raises."""
+    """Run the requested cases. Raises UsageError, and what running them raises."""
     check_arguments(args, SESSION)
     if args.plan and (args.model or args.scheme or args.soc):
         raise UsageError("--plan names the cases", fix="leave out --model, --scheme and --soc")
@@ -151,11 +151,14 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def check_device(args: argparse.Namespace) -> None:
-    """Let the bundle choose the SoC if the call does not. Raises UsageError, UnfitError."""
+    """Check the options of a run on a device, and take the SoC from the bundle unless one is given.
+    Raises UsageError, UnfitError."""
     if args.starts < 0:
-        raise UsageError(f"--starts {args.starts}", why="a program is started once or more")
+        raise UsageError(f"--starts {args.starts}", why="a program is started at least once")
     if args.runner != PYTHON:
-        raise UsageError("--device with --runner", fix="the bundle has the runner: leave one out")
+        raise UsageError(
+            "--device with --runner", fix="the bundle contains the runner: leave one out"
+        )
     if not args.bundle:
         raise UsageError("--device without --bundle", fix="make one with `qnn-ci stage`")
     socs = read_bundle(args.bundle).socs
@@ -169,27 +172,27 @@ def check_device(args: argparse.Namespace) -> None:
 
 
 def require_executorch(wanted: str) -> None:
-    """Raises UnfitError if another ExecuTorch than ``wanted`` is installed."""
+    """Raise UnfitError if a version is ``wanted`` and another ExecuTorch is installed."""
     installed = installed_executorch()
     if wanted and not is_same(installed or "0", wanted):
         raise UnfitError(
             f"--executorch {wanted}: "
             + (f"{installed} is installed" if installed else "none is installed"),
-            why="a call of `./nox -s` makes an environment with it, a call of qnn-ci does not",
+            why="`./nox -s` makes an environment with that version, qnn-ci does not",
             fix=f"./nox -s test_emulator -- --executorch {wanted}, or pip install "
             f"executorch=={wanted} into another environment",
         )
 
 
 def set_log_level(spec: CaseSpec, level: str) -> CaseSpec:
-    """The case with another level of QNN's log."""
+    """Return the case with QNN's log level set."""
     choices = replace(spec.source.choices, log_level=level)
     return dataclasses.replace(spec, source=replace(spec.source, choices=choices))
 
 
 def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Backend.HTP) -> None:
-    """Raises UsageError for a case that only ExecuTorch's Python runtime runs, and for options of
-    LPAI that it does not take, or that the backend does not."""
+    """Raise UsageError for a case that only ExecuTorch's Python runtime can run, and for options of
+    LPAI that the runner or the backend does not take."""
     for spec in specs:
         choices = spec.source.choices
         if runner != PYTHON and (choices.traces or choices.methods):
@@ -198,7 +201,7 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
         own = spec.source.run.of_lpai
         if own and not backend.is_lpai:
             told = f"models.{spec.model}.run has {', '.join(own)}"
-            raise UsageError(told, why="--backend lpai alone has them", fix="give it")
+            raise UsageError(told, why="only --backend lpai takes these options", fix="add it")
         if own and runner == PYTHON:
             raise UsageError(
                 f"models.{spec.model}.run has {', '.join(own)}",
@@ -210,29 +213,28 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
 def run(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> Report:
-    """Run the cases. Raises UnfitError for a package that is missing, and what running them
-    raises."""
+    """Run the cases. Raises UnfitError if torch or executorch is missing, else what runs raise."""
     require_packages(("torch", "executorch"), "lowering")
-    from ci.verbs.lanes import executorch  # it brings what a list of choices can do without
+    from ci.verbs.lanes import executorch  # slow to import, and --list does not need it
 
     return executorch.run(specs, policy, args, progress)
 
 
 def list_planned(path: Path) -> list[CaseSpec]:
-    """The cases of a plan.json. Raises UsageError where there is none."""
+    """Return the cases of a plan.json. Raises UsageError if it has none."""
     cases = read_plan(path).cases
     if not cases:
         raise UsageError(f"{path} plans no case", fix="leave --plan out to run all")
     try:
         return [CaseSpec(case.model, Scheme(case.scheme), case.soc) for case in cases]
     except ValueError as error:
-        raise UsageError(f"{path} plans what is not there", why=str(error)) from error
+        raise UsageError(f"{path} plans a case that does not exist", why=str(error)) from error
 
 
 def take_shard(
     specs: Sequence[CaseSpec], text: str, policy: EmulatorPolicy, runner: str
 ) -> tuple[list[CaseSpec], ShardMark]:
-    """The cases of a shard such as ``2/3``, and its mark. Raises UsageError."""
+    """Return the cases of a shard such as ``2/3``, and its mark. Raises UsageError."""
     index, count = parse_shard(text)
     parts = split_cases(specs, count, lambda one: expect_s(one.model, one.scheme.value))
     chosen = parts[index - 1]
@@ -247,7 +249,7 @@ def take_shard(
 
 
 def digest_policy(policy: EmulatorPolicy, specs: Sequence[CaseSpec], runner: str) -> str:
-    """SHA-256 over all that cases are lowered with and judged by, and what runs them."""
+    """Return the SHA-256 of what determines a shard's results: lowering options, limits, runner."""
     chosen = [str(spec.source.choices) for spec in specs]
     limits = policy.describe_limits(specs)
     parts = (chosen, limits, policy.reference, policy.unsupported, runner)

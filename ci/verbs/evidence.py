@@ -1,4 +1,4 @@
-"""``verify-evidence``: whether a program is one that passed, by limits that are strict enough."""
+"""``verify-evidence``: check that a program passed, and by limits that are strict enough."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         type=user_path,
         metavar="FILE",
-        help="limits: it has to have been judged by these or stricter ones",
+        help="limits; the program must have been judged by these or stricter ones",
     )
     add("--bundle", type=user_path, metavar="FILE", help="the Sigstore bundle of its signature")
     add(
@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     try:
         statement = parse_statement(data)
     except ValueError as error:
-        faults = [f"{args.evidence.name} is no statement of a test result: {error}"]
+        faults = [f"{args.evidence.name} is not a statement of a test result: {error}"]
     else:
         case = statement.predicate.describe(CASE)
         faults = list(compare(statement, args.program, args.policy))
@@ -84,7 +84,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def compare(statement: Statement, program: Path, policy: Path | None) -> Iterator[str]:
-    """Yield what of a statement does not fit a program, and limits if a policy is given."""
+    """Yield each fact of a statement that does not match the program, or the policy if given."""
     build = find_qnn_build(program)
     wanted = partial(find_limits, policy) if policy else None
     yield from find_faults(statement, hash_file(program), build.text if build else "", wanted)
@@ -92,7 +92,7 @@ def compare(statement: Statement, program: Path, policy: Path | None) -> Iterato
 
 def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:
     """Return a policy's limits for a case. Raises ManifestError for a bad policy or one without
-    limits, ValueError for a case that cannot be."""
+    limits, ValueError for a case that does not exist."""
     if case["session"] not in LANES:
         raise ValueError(f"there is no session {case['session']}")
     policy = read_emulator_policy(path, LANES[case["session"]])
@@ -101,7 +101,7 @@ def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:
 
 
 def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iterator[str]:
-    """Yield why a Sigstore bundle is no signature of a file by a workflow of a GitHub repository.
+    """Yield why a Sigstore bundle does not sign a file by a workflow of a GitHub repository.
 
     The trust root is the one in the package sigstore: nothing is fetched. Raises UnfitError if that
     package is missing.

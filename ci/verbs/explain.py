@@ -1,4 +1,4 @@
-"""``explain [FILE...]``: the first cause of what failed in a log, with its fix and its source."""
+"""``explain [FILE...]``: name the first cause of a failure in a log, with its fix and source."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def read_team_rules(policy: Path | None) -> tuple[Rule, ...]:
-    """Return the rules of a team's own policy. Raises ManifestError."""
+    """Return the rules in a team's policy. Raises ManifestError."""
     if policy is None:
         return ()
     from ci.cases.policy import read_emulator_policy
@@ -68,8 +68,8 @@ def read_team_rules(policy: Path | None) -> tuple[Rule, ...]:
 
 
 def list_logs(names: list[str]) -> Iterator[str]:
-    """Yield the logs that names stand for: files, and those in directories whose names are of
-    logs. Raises UsageError."""
+    """Yield the paths of the logs: named files, and files in named directories that have a log's
+    suffix. Raises UsageError if a directory has none."""
     for name in names:
         path = user_path(name) if name != STDIN else Path(STDIN)
         if not path.is_dir():
@@ -80,7 +80,7 @@ def list_logs(names: list[str]) -> Iterator[str]:
         )
         if not found:
             raise UsageError(
-                f"{path} holds no logs",
+                f"{path} contains no logs",
                 why=f"no file in it ends in {', '.join(LOGS)}",
                 fix="name the files",
             )
@@ -105,7 +105,9 @@ def read_parts(path: Path | None) -> Iterator[bytes]:
     if path is None:
         if sys.stdin is None or sys.stdin.isatty():
             raise UsageError(
-                "there is no log", why="standard input is a terminal", fix="name a file, or pipe it"
+                "there is no log",
+                why="standard input is a terminal",
+                fix="name a file, or pipe a log in",
             )
         while part := sys.stdin.buffer.read(PART_BYTES):
             yield part

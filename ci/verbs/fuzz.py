@@ -1,4 +1,4 @@
-"""``fuzz``: small graphs made by machine, compared with their prediction; faults shrunk."""
+"""``fuzz``: run small generated graphs, compare them with a prediction, shrink each fault."""
 
 from __future__ import annotations
 
@@ -39,13 +39,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--minutes", type=float, default=MINUTES, metavar="N", help="how long to search; default 10"
     )
-    add("--graphs", type=int, default=0, metavar="N", help="stop after so many graphs a scheme")
+    add("--graphs", type=int, default=0, metavar="N", help="stop after N graphs per scheme")
     add("--scheme", action="append", default=[], help="a quantization scheme; repeatable")
-    add("--seed", type=int, default=0, metavar="S", help="which graphs; default 0")
-    add("--frontend", choices=FRONTENDS, default="onnx", help="what lowers; default onnx")
+    add("--seed", type=int, default=0, metavar="S", help="seed of the generator; default 0")
+    add(
+        "--frontend", choices=FRONTENDS, default="onnx", help="what lowers the graphs; default onnx"
+    )
     add("--without-known", action="store_true", help="search as if no fault were known")
     add("--soc", default=DEFAULT_SOC, help=f"a SoC; default {DEFAULT_SOC}")
-    add("--graph", type=user_path, metavar="FILE", help="search nothing: try this graph, ten seeds")
+    add(
+        "--graph",
+        type=user_path,
+        metavar="FILE",
+        help="do not search: try this graph with ten seeds",
+    )
     cores = len(os.sched_getaffinity(0))
     add("--jobs", type=int, default=cores, help=f"workers at a time; default {cores}")
     add("--reports", type=user_path, default=Path("reports"), help="where to write fuzz/")
@@ -105,13 +112,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def read_graph(path: Path) -> str:
-    """Return a graph of a file. Raises UsageError."""
+    """Return the graph in a file, as text. Raises UsageError."""
     data = read_user_file(path, "the graph", LIMIT_BYTES)
     return str(parse_graph(data.decode("utf-8", "replace")))
 
 
 def try_graph(text: str, trials: list[tuple[Scheme, Trial]]) -> Outcome:
-    """Try one graph with SEEDS in each scheme."""
+    """Try one graph in each scheme, with each of SEEDS."""
     lines, data, wrong = [], [], False
     for scheme, trial in trials:
         for one in trial.run([Item(text, seed) for seed in SEEDS], 1):

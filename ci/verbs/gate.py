@@ -1,4 +1,4 @@
-"""``gate``: the verdict on what the jobs of a plan left, for the one required check."""
+"""``gate``: judge the results that a plan's jobs left, for the one required check."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
         "jobs": [asdict(one) for one in verdict.jobs],
         "notes": list(verdict.notes),
     }
-    # Where nothing but machines failed, DOWNLOAD asks for another run; FAILED is for the author.
+    # DOWNLOAD asks for another run, if only infrastructure failed; FAILED asks for a fix.
     bad = ExitCode.DOWNLOAD if verdict.is_infrastructure else ExitCode.FAILED
     return Outcome(text, data, ExitCode.OK if verdict.is_green else bad, exact=args.markdown)
 
 
 def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVerdict:
-    """Read and judge; what cannot be read is a fault, since nothing proves that all is well."""
+    """Read and judge a plan's results; a plan or result that cannot be read is a fault."""
     try:
         plan = read_plan(plan_file)
         needs = read_needs(needs_file)
@@ -54,9 +54,8 @@ def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVer
 
 
 def judge_shards(directory: Path, plan: Plan) -> list[str]:
-    """Return what is wrong with the shards of the plan taken together.
-
-    Nothing while one is missing: its own job says whose fault that is.
+    """Return the faults of the plan's shards taken together; none if a shard is missing, which its
+    job's verdict reports.
     """
     expected = sum(bool(job.shard and job.report) for job in plan.jobs)
     if not plan.cases or not expected:

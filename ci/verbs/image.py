@@ -48,8 +48,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
-    """Return the base that is named, else the one that this checkout last built on, if the engine
-    still has it; empty for the default."""
+    """Return the base given on the command line, else the one that this checkout last built on if
+    the engine still has it; empty for the default."""
     known = recall_base(find_checkout())
     if given or not known:
         return given
@@ -63,7 +63,7 @@ def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
 
 
 def build(client: DockerClient, name: str, args: argparse.Namespace, progress: Progress) -> Built:
-    """Build an image, and remember its base if it was named."""
+    """Build an image, and remember its base if the user chose one."""
     built = build_image(client, name, progress, base=args.base)
     if args.base:
         remember_base(find_checkout(), args.base)
@@ -161,7 +161,7 @@ def _prune(client: DockerClient, args: argparse.Namespace, _progress: Progress) 
     built_on = find_bases(client) - {one.image for one in bases.values()}
     current = set()
     for base in {args.base, *bases, *built_on}:
-        with suppress(UsageError):  # a base that the engine has no more: nothing can be built on it
+        with suppress(UsageError):  # a base the engine no longer has: nothing was built on it
             current |= {plan_image(client, name, base).reference() for name in names}
     stale = find_stale(client, current)
     gone = stale if args.dry_run else remove_stale(client, stale)
@@ -186,7 +186,7 @@ JSON = _switch("--json", "print the result as JSON")
 BASE = _argument("--base", type=nonempty_word, help="a base of images.toml, or an image you have")
 NAMES = _argument("words", nargs="*", metavar="IMAGE", help=f"default: {DEFAULT}")
 TOOLCHAINS = _switch(
-    "--with-toolchains", "with the profile's artifacts inside; such an image is never pushed"
+    "--with-toolchains", "put the profile's artifacts into the image; it is never pushed"
 )
 
 
@@ -214,7 +214,7 @@ ACTIONS = {
         _shell,
         (
             TOOLCHAINS,
-            _switch("--read-only-store", "nothing in the store can change"),
+            _switch("--read-only-store", "mount the store read-only"),
             _argument(
                 "words",
                 nargs=argparse.REMAINDER,
@@ -223,17 +223,17 @@ ACTIONS = {
             ),
         ),
     ),
-    "list": Action("the images, their tags and sizes", _list),
+    "list": Action("list the images, their tags and sizes", _list),
     "digest": Action(
-        "an image's digests; --check builds it twice and compares",
+        "print an image's digests; --check builds it twice and compares",
         _digest,
-        (NAMES, _switch("--check", "build twice from clean and compare")),
+        (NAMES, _switch("--check", "build twice without a cache and compare")),
     ),
     "lock": Action(
         "pin the packages of an image", _lock, (NAMES, _switch("--write", "write the lock files"))
     ),
     "prune": Action(
-        "remove images of other inputs, and what shells left",
+        "remove outdated images, and containers that shells left behind",
         _prune,
         (_switch("--dry-run", "show what would be removed"),),
     ),

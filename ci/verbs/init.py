@@ -1,4 +1,4 @@
-"""``init``: a policy and a workflow for a repository with its own models."""
+"""``init``: write a policy and a workflow into a repository that has its own models."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from provisioning.files import explain_writes, write_whole
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 POLICY, WORKFLOW, MODEL = "qnn.toml", ".github/workflows/qnn.yml", "qnn_model.py"
 IGNORED = ".gitignore"
-# What the template of the policy says otherwise for an .onnx file.
+# Replacements in the policy's template for an .onnx file.
 OF_ONNX = {
     "test-emulator": "test-onnx",
     " # FACTORY() returns (module, example_inputs) or (..., calibration)": "",
     'schemes = ["8a8w", "16a8w"] # and fp16, 16a16w, 16a4w, 16a4w_block': (
         '# schemes = ["u8"] # fp16, u8 and u16a8w by default; a quantized file runs as it is\n'
-        '# float_model = "float.onnx" # what a quantized file was made of'
+        '# float_model = "float.onnx" # the float model of a quantized file'
     ),
-    '"data/calibration.npz" # an array an input, [sets, *shape], or data.py:function': (
-        '"data/calibration.npz" # an array an input, by its name, [sets, *shape]'
+    '"data/calibration.npz" # one array per input, [sets, *shape], or data.py:function': (
+        '"data/calibration.npz" # one array per input, by its name, [sets, *shape]'
     ),
     "limits.8a8w": "limits.u8",
 }
@@ -43,7 +43,7 @@ USES = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
-        "--model", default="", help="file.py:factory or file.onnx; without it an example is written"
+        "--model", default="", help="file.py:factory or file.onnx; by default an example is written"
     )
     add(
         "--uses",
@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="executorch-qnn-ci on GitHub, at the commit whose workflow to call",
     )
     add("--policy-only", action="store_true", help="write no workflow")
-    add("--directory", type=user_path, help="the repository; by default that of the caller")
-    add("--force", action="store_true", help="write over files that are there")
+    add("--directory", type=user_path, help="the repository; default: the one you are in")
+    add("--force", action="store_true", help="overwrite existing files")
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
@@ -65,8 +65,8 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     files = make_files(args.model, root, uses, policy_only=args.policy_only)
     present = [name for name in files if os.path.lexists(root / name)]
     if present and not args.force:
-        what = f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} there already"
-        raise UsageError(what, why="nothing was written", fix="--force writes over them")
+        what = f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} already there"
+        raise UsageError(what, why="nothing was written", fix="--force overwrites them")
     is_onnx = args.model.endswith(ONNX.suffix)
     files |= ignore_reports(root)
     with explain_writes(root, "name another --directory"):
@@ -83,7 +83,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def ignore_reports(root: Path) -> dict[str, str]:
-    """The text of .gitignore with reports/, unless it has that already, or is no file to add to."""
+    """Return .gitignore with reports/ added; nothing if it lists that or is not a regular file."""
     path = root / IGNORED
     if os.path.lexists(path) and not path.is_file():
         return {}
@@ -94,13 +94,13 @@ def ignore_reports(root: Path) -> dict[str, str]:
 
 
 def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[str, str]:
-    """Each file's text by its path below ``root``. Raises UsageError for a model that is not
-    there, or a workflow that cannot be named."""
+    """Return each file's text by its path below ``root``. Raises UsageError if the model does not
+    exist or the workflow to call is not known."""
     if not policy_only and not USES.fullmatch(uses):
         raise UsageError(
             f"--uses {uses} is not a commit" if uses else "which workflow to call is not known",
-            why="it is called by its commit, which cannot be changed afterwards",
-            fix="--uses OWNER/REPOSITORY@COMMIT, of 40 digits; or --policy-only",
+            why="the workflow is pinned by commit, because a tag can be moved",
+            fix="--uses OWNER/REPOSITORY@COMMIT with all 40 digits; or --policy-only",
         )
     path, factory, files = MODEL, "factory", {}
     is_onnx = model.endswith(ONNX.suffix)
@@ -108,7 +108,7 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
         (entry,) = find_models(model, {}, ONNX if is_onnx else EXECUTORCH).values()
         file, _, factory = (entry.path, "", "") if is_onnx else entry.path.rpartition(":")
         if not Path(file).is_relative_to(root):
-            raise UsageError(f"{file} is not in {root}", fix="name --directory, or another model")
+            raise UsageError(f"{file} is not in {root}", fix="give --directory, or another model")
         path = Path(file).relative_to(root).as_posix()
     else:
         files[MODEL] = fill_template("qnn_model.txt", {})
@@ -126,13 +126,13 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
 
 
 def name_model(path: str) -> str:
-    """A key of the policy for a model's file."""
+    """Return the policy's key for a model file."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")[:40] or "model"
     return f"my-{name}" if name in SUITE else name
 
 
 def find_origin() -> str:
-    """``OWNER/REPOSITORY@COMMIT`` where pip installed this from GitHub, as it records (PEP 610)."""
+    """Return ``OWNER/REPOSITORY@COMMIT`` if pip installed this from GitHub (PEP 610), else ""."""
     with suppress(metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
         text = metadata.distribution("executorch-qnn-ci").read_text("direct_url.json")
         found = json.loads(text or "{}")
@@ -142,6 +142,6 @@ def find_origin() -> str:
 
 
 def fill_template(name: str, words: dict[str, str]) -> str:
-    """A template in which ``words`` replace others, all at once."""
+    """Return a template with each key of ``words`` replaced by its value, in one pass."""
     text = (TEMPLATES / name).read_text(encoding="utf-8")
     return re.sub("|".join(map(re.escape, words)) or "$^", lambda found: words[found[0]], text)

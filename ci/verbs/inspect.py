@@ -1,4 +1,4 @@
-"""``inspect FILE...``: what programs, context binaries, libraries, APKs and AARs hold."""
+"""``inspect FILE...``: show what programs, context binaries, libraries, APKs and AARs contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``judge``: outputs that a run kept, judged by a process that runs none of the run's code."""
+"""``judge``: judge the outputs that a run kept, in a process that runs none of the run's code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a device's outputs for these programs: DIR/CASE/outputs",
     )
     add("--by", default="a device elsewhere", metavar="NAME", help="the name of that device")
-    add("--policy", type=user_path, metavar="FILE", help="the limits, if not those of the session")
+    add(
+        "--policy", type=user_path, metavar="FILE", help="the limits; default: those of the session"
+    )
     add(
         "--reports",
         type=user_path,
@@ -44,12 +46,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError(
             f"{args.outputs} has no outputs that can be judged",
             why=f"its report is of {report.title}",
-            fix=f"name what {' or '.join(LANES)} wrote for --keep-artifacts",
+            fix=f"name a directory that {' or '.join(LANES)} wrote for --keep-artifacts",
         )
     if args.pulled and not any(args.pulled.glob("*/outputs")):
         raise UsageError(
             f"{args.pulled} has no outputs of a case",
-            fix="name the directory `results` that run-cases.sh of a bundle wrote on the device",
+            fix="name the directory `results` that the bundle's run-cases.sh wrote on the device",
         )
     require_writable(args.reports / report.session, REPORTS_FIX)
     require_packages(["numpy"], "lowering")

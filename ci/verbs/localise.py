@@ -1,5 +1,5 @@
-"""``localise``: at which operator a program departs from its model, and quantization from float32,
-by programs of parts of the model."""
+"""``localise``: find the operator at which a program departs from its model, and quantization from
+float32, by lowering parts of the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from provisioning.errors import UsageError
 from provisioning.files import require_writable
 from provisioning.manifest.targets import Backend
 
-if TYPE_CHECKING:  # these bring what an argument that is wrong can do without
+if TYPE_CHECKING:  # slow to import, and not needed to refuse a wrong argument
     from ci.audit.localise import Localised
 
 LIMIT = 60
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         required=True,
-        help="name or glob, or file.py:factory; may be repeated",
+        help="name or glob, or file.py:factory; repeatable",
     )
     add_schemes(parser)
     add(
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=LIMIT,
         metavar="N",
-        help=f"how many programs to lower for a case at most; default {LIMIT}",
+        help=f"how many programs to lower per case at most; default {LIMIT}",
     )
     add(
         "--reproducer",
@@ -72,7 +72,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for spec in specs:
         if spec.source.choices.methods:
             raise UsageError(
-                f"{spec.model} has several methods", fix="localise takes a model of one: forward"
+                f"{spec.model} has several methods",
+                fix="localise takes a model with one method, forward",
             )
     if args.reproducer:
         check_reproducer(args.reproducer, len(specs))
@@ -84,13 +85,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def check_reproducer(file: Path, cases: int) -> None:
-    """Raises UsageError for a file that is no Python file or is meant for several cases, StoreError
+    """Raise UsageError if the file is not a Python file or if there are several cases, StoreError
     if it cannot be written."""
     if file.suffix != ".py":
-        raise UsageError(f"--reproducer {file}", why="it is a Python file", fix="name it OUT.py")
+        raise UsageError(
+            f"--reproducer {file}", why="a reproducer is a Python file", fix="name it OUT.py"
+        )
     if cases > 1:
         raise UsageError(
-            f"--reproducer is for one case, and {cases} are asked for",
+            f"--reproducer is for one case, and {cases} are selected",
             fix="name one --model, --scheme and --soc",
         )
     require_writable(file.parent)

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get("EXECUTORCH_ROOT") or ".",
         help="an ExecuTorch checkout or git directory (default: EXECUTORCH_ROOT, or here)",
     )
-    parser.add_argument("--rev", help="read this revision of it, without a work tree")
+    parser.add_argument("--rev", help="read this revision, without a work tree")
     parser.add_argument(
         "--scope",
         action="append",
@@ -32,9 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="only this folder; repeatable",
     )
-    parser.add_argument("--base", metavar="REV", help="show only what this revision does not have")
+    parser.add_argument(
+        "--base", metavar="REV", help="show only differences that this revision does not have"
+    )
     parser.add_argument("--notes", action="store_true", help="show notes about tests too")
-    parser.add_argument("--sarif", type=user_path, metavar="FILE", help="write SARIF 2.1.0 there")
+    parser.add_argument(
+        "--sarif", type=user_path, metavar="FILE", help="also write SARIF 2.1.0 to FILE"
+    )
     parser.add_argument(
         "--annotate",
         action="store_true",
@@ -71,9 +75,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def warn_of_dropped(args: argparse.Namespace, policy: ParityPolicy, progress: Progress) -> None:
-    """Name what is accepted for one more release, without effect."""
+    """Warn of options and keys that are accepted for one more release but have no effect."""
     if args.build_buck:
-        progress.step("warning: --build-buck is gone; both sides are read without running a build")
+        progress.step(
+            "warning: --build-buck has no effect any more; both sides are read without a build"
+        )
     for key in ("generated", "queries"):
         if getattr(policy.layout, key):
             progress.step(f"warning: layout.{key} of the policy has no effect any more: remove it")

@@ -28,15 +28,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--base",
         default="",
         metavar="REV",
-        help="compare with this revision, or where it branched off",
+        help="compare with the merge base of this revision",
     )
     add("--head", default="", metavar="REV", help="plan for this revision, not the work tree")
-    add("--event", default="", help="the event of GitHub that asks: some run everything")
-    add("--everything", action="store_true", help="plan all, whatever changed")
+    add("--event", default="", help="the GitHub event that asks for the plan: some run everything")
+    add("--everything", action="store_true", help="plan all sessions and cases, whatever changed")
     add("--source", type=user_path, default=".", help="a checkout or git directory")
     add("--rules", type=user_path, metavar="FILE", help="your own rules, like gate.toml")
-    add("--out", type=user_path, metavar="FILE", help="write plan.json there, too")
-    add("--verify", default="", metavar="RANGE", help="plan past commits anew, as main~20..main")
+    add("--out", type=user_path, metavar="FILE", help="also write the plan to FILE, as plan.json")
+    add(
+        "--verify",
+        default="",
+        metavar="RANGE",
+        help="plan past commits again, such as main~20..main",
+    )
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
 
 
@@ -53,7 +58,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def verify(repository: Repository, span: str, progress: Progress) -> Outcome:
-    """Replay a range of commits; what would have been missed fails it."""
+    """Replay the plans of a range of commits; fails if a plan would have missed anything."""
     replayed = []
     for step in repository.list_steps(span):
         replayed.append(replay_step(step, repository.rules))
@@ -65,7 +70,7 @@ def verify(repository: Repository, span: str, progress: Progress) -> Outcome:
 
 
 def describe_savings(savings: Savings) -> dict[str, Any]:
-    """The replay for --json."""
+    """Return a replay as JSON data."""
     rows = [
         {
             "commit": one.commit,
@@ -88,7 +93,7 @@ def describe_savings(savings: Savings) -> dict[str, Any]:
 
 
 def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
-    """The plan that was asked for. Raises UsageError."""
+    """Return the plan that the arguments ask for. Raises UsageError."""
     everything = "--everything" if args.everything else ""
     wanted = args.head or ("HEAD" if repository.is_bare else "")
     head = repository.resolve(wanted) if wanted else ""
@@ -108,23 +113,23 @@ def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
 
 
 def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tuple[str, str]:
-    """The commit to compare with, and why everything runs if a push asks for that.
-
-    Raises UsageError; a push whose base is gone, as after a forced one, runs everything.
+    """Return the commit to compare with, and the reason if a push has to run everything: its base
+    no longer exists, as after a forced push, or a commit's turn is due. Raises UsageError.
     """
     try:
         base = repository.find_base(args.base, head)
     except UsageError:
         if args.event != "push":
             raise
-        why = f"the push is over {args.base[:12]}, which cannot be compared"
+        why = f"the commit before the push, {args.base[:12]}, cannot be compared with"
         return repository.resolve(head or "HEAD"), why
     due = describe_due(repository, base, head) if args.event == "push" else ""
     return base, due
 
 
 def describe_due(repository: Repository, base: str, head: str) -> str:
-    """Why a push runs everything: one of its commits is the nth."""
+    """Return why a push runs everything: one of its commits is the nth; empty if none is."""
     first, last = (repository.count_commits(one) for one in (base, head or "HEAD"))
-    due = count_due(first, last, repository.rules.every_nth)
-    return f"commit {due} of {repository.rules.branch} is due" if due else ""
+    branch, every = repository.rules.branch, repository.rules.every_nth
+    due = count_due(first, last, every)
+    return f"commit {due} of {branch}: one in {every} runs everything" if due else ""

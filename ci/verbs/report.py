@@ -1,4 +1,4 @@
-"""``report PATH``: show a report.json again, write its other files anew, merge shards."""
+"""``report PATH``: show a report.json again, rewrite its other files, merge shards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--summary",
         action="store_true",
-        help="show it on the page of the run; where there is none, print its Markdown instead",
+        help="show it on the CI system's page of the run; elsewhere, print Markdown instead",
     )
     parser.add_argument(
         "--annotate", action="store_true", help="print annotations for the CI system instead"
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trend",
         type=user_path,
         metavar="DIR",
-        help="how each case moved over all reports below DIR; writes DIR/trend.html, or into --to",
+        help="show how each case changed over all reports below DIR; writes DIR/trend.html, or to --to",
     )
     publishing.add_arguments(parser)
     parser.add_argument("--schema", action="store_true", help="print the schema of report.json")
@@ -87,8 +87,8 @@ def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def render_text(report: Report, args: argparse.Namespace, progress: Progress) -> str:
-    """Return the table, or what was asked for instead. Raises StoreError if that cannot be
-    written."""
+    """Return the table, or the output that an option asks for instead. Raises StoreError if that
+    cannot be written."""
     if args.annotate:
         if warning := describe_dropped():
             progress.step(warning)

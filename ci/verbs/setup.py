@@ -1,4 +1,4 @@
-"""``setup``: a profile in place and proven, and its environment given to what follows in a job."""
+"""``setup``: provision and check a profile, and export its environment to a job's later steps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=user_path,
         default=[],
         metavar="PATH",
-        help="check what a cache restored; repeatable",
+        help="a path that a cache restored, to be checked; repeatable",
     )
     parser.add_argument("--python", type=user_program, help="the interpreter to examine")
     add_options(parser)
@@ -84,12 +84,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if verdict.fit:
         return Outcome(hand_over(provider, environment, outputs), verdict.data(), exact=True)
     provider.export({}, [], outputs)
-    write_message(render_verdict(verdict))  # stdout may be what a shell evaluates
+    write_message(render_verdict(verdict))  # a shell may evaluate stdout
     return Outcome("", verdict.data(), ExitCode.ENVIRONMENT)
 
 
 def identify(path: Path) -> tuple[int, int] | None:
-    """What tells a file or directory from what takes its place; None where there is none."""
+    """Return a path's inode and time, which show if it is replaced; None if it does not exist."""
     try:
         state = path.stat()
     except OSError:
@@ -98,7 +98,8 @@ def identify(path: Path) -> tuple[int, int] | None:
 
 
 def hand_over(provider: Provider, environment: Environment, outputs: Mapping[str, str]) -> str:
-    """Export the environment, or give the lines that a shell evaluates where nothing can be."""
+    """Export the environment and return the artifacts' roots; if the CI system cannot export,
+    return shell code that sets the environment."""
     stale = [name for name in DROPPED_VARIABLES if os.environ.get(name)]
     variables = {**dict.fromkeys(stale, ""), **environment.variables}
     program = Path(sys.argv[0])
@@ -112,7 +113,7 @@ def hand_over(provider: Provider, environment: Environment, outputs: Mapping[str
 def describe_repairs(
     artifacts: Iterable[Provisioned], replaced: Iterable[Path]
 ) -> Iterator[Annotation]:
-    """A warning for each artifact and file that was there and not what is pinned."""
+    """Yield a warning for each cached artifact and file that did not match its pin."""
     for one in artifacts:
         if one.repaired:
             damaged = name_some(one.repaired, SHOWN)
@@ -126,6 +127,6 @@ def describe_repairs(
 
 
 def describe_errors(verdict: Verdict) -> Iterator[Annotation]:
-    """The doctor's errors, each with its fix."""
+    """Yield the doctor's errors, each with its fix."""
     for one in verdict.errors:
         yield Annotation(Level.ERROR, f"{one.id}: {one.what}. Fix: {one.fix}", TITLE)

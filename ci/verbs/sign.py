@@ -1,4 +1,4 @@
-"""``sign``: sign the libraries that a device's DSP loads; nothing is published until all verify."""
+"""``sign``: sign the libraries that a device's DSP loads; none is published before all verify."""
 
 from __future__ import annotations
 
@@ -25,17 +25,27 @@ from provisioning.errors import UnfitError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to sign")
     what.add_argument("files", nargs="*", type=user_path, metavar="FILE", help="Hexagon libraries")
-    what.add_argument("--lpai-arch", default="", metavar="vN", help="the LPAI libraries, as v6")
-    what.add_argument("--direct-mode", action="store_true", help="those of direct mode")
-    what.add_argument("--htp-arch", default="", metavar="vNN", help="for direct mode, as v81")
-    what.add_argument("--op-package-dir", type=user_path, metavar="DIR", help="an op package's too")
+    what.add_argument(
+        "--lpai-arch", default="", metavar="vN", help="sign the LPAI libraries, such as for v6"
+    )
+    what.add_argument(
+        "--direct-mode", action="store_true", help="sign the libraries of direct mode"
+    )
+    what.add_argument(
+        "--htp-arch", default="", metavar="vNN", help="HTP version for direct mode, such as v81"
+    )
+    what.add_argument(
+        "--op-package-dir", type=user_path, metavar="DIR", help="sign an op package's too"
+    )
     what.add_argument(
         "--testsig",
         type=nonempty_word,
         metavar="SERIAL",
         help=f"make a device's test signature; {FROM_ADB!r} asks the device for its serial",
     )
-    what.add_argument("--device", default="", metavar="ID", help="adb's name of the device")
+    what.add_argument(
+        "--device", default="", metavar="ID", help="serial number by which adb knows the device"
+    )
     where = parser.add_argument_group("where things are")
     for name, variable in VARIABLES.items():
         flag = "--" + name.replace("_", "-")
@@ -48,13 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--signer", type=nonempty_word, metavar="CMD", help="a signer other than the SDK's"
     )
     how.add_argument("--signer-python", default="", metavar="PYTHON", help="a Python below 3.12")
-    how.add_argument("--timeout", type=float, default=300.0, metavar="S", help="of one library")
+    how.add_argument(
+        "--timeout", type=float, default=300.0, metavar="S", help="seconds per library"
+    )
     how.add_argument("--force", action="store_true", help="replace an existing --out")
     how.add_argument("--dry-run", action="store_true", help="check everything, sign nothing")
     how.add_argument(
         "--accept-unrecognised",
         action="store_true",
-        help="accept a signature whose key has no published scheme",
+        help="accept a signature by a key without a published scheme",
     )
 
 
@@ -101,11 +113,11 @@ def _needed_roots(args: argparse.Namespace) -> set[str]:
 
 
 def _describe_signer(plan: SignPlan) -> str:
-    """The signer's command, or what is missing: a dry run works without a signer."""
+    """Return the signer's command, or what is missing; a dry run works without a signer."""
     try:
         return shlex.join(mask_arguments(resolve_signer(plan).words))
     except UnfitError as error:
-        return f"none here: {error.what}"
+        return f"none found: {error.what}"
 
 
 def _render_plan(plan: SignPlan, signer: str) -> Outcome:
@@ -126,7 +138,7 @@ def _render_plan(plan: SignPlan, signer: str) -> Outcome:
         for row, one in zip(rows, plan.inputs, strict=True)
     ]
     if plan.request.serial:
-        lines.append("and a device's test signature")
+        lines.append("plus a device's test signature")
     lines += [f"signer: {mask(signer)}", f"would be written to {plan.request.target}"]
     data = {
         "dry_run": True,

@@ -21,14 +21,20 @@ from provisioning.store.store import Store
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--soc", action="append", required=True, help="the SoC, such as SM8650; may be repeated")
-    add("--runner", type=user_path, required=True, metavar="FILE", help="what runs programs there")
+    add("--soc", action="append", required=True, help="the SoC, such as SM8650; repeatable")
+    add(
+        "--runner",
+        type=user_path,
+        required=True,
+        metavar="FILE",
+        help="the executable that runs programs on the device",
+    )
     add(
         "--runtime",
         action="append",
         required=True,
         metavar="ARTIFACT[@VERSION]|DIR",
-        help="where QNN's libraries are, or libc++_shared.so; may be repeated, the first counts",
+        help="where QNN's libraries or libc++_shared.so are; repeatable, the first match wins",
     )
     add(
         "--program",
@@ -36,37 +42,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=user_path,
         default=[],
         metavar="M.pte",
-        help="a program to bring along, and to check against the libraries; may be repeated",
+        help="a program to include, and to check against the libraries; repeatable",
     )
     add(
         "--cases",
         type=user_path,
         metavar="DIR",
-        help="what test_emulator kept with --keep-artifacts: its programs and inputs come along,"
-        " with a script that runs them where this toolkit is not",
+        help="the --keep-artifacts directory of test_emulator: includes its programs and inputs,"
+        " and a script that runs them on a device without this toolkit",
     )
     add(
         "--evidence",
         type=user_path,
         metavar="DIR",
-        help="statements on the programs, as reports/test_emulator/evidence has them",
+        help="statements about the programs, such as reports/test_emulator/evidence",
     )
-    add("--signed", type=user_path, metavar="DIR", help="LPAI's libraries, as `sign` wrote them")
-    add("--out", type=user_path, required=True, metavar="DIR", help="replaced, if it is a bundle")
+    add("--signed", type=user_path, metavar="DIR", help="LPAI's libraries, signed by `sign`")
+    add(
+        "--out",
+        type=user_path,
+        required=True,
+        metavar="DIR",
+        help="where to write; an existing bundle is replaced",
+    )
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for path in (args.runner, *args.program):
         if not path.is_file():
             raise UsageError(
-                f"{path} is no file", fix="builds are in $QNN_CI_HOME/builds/*/artifacts"
+                f"{path} is not a file", fix="builds are in $QNN_CI_HOME/builds/*/artifacts"
             )
     for path in filter(None, (args.cases, args.evidence, args.signed)):
         if not path.is_dir():
-            raise UsageError(f"{path} is no directory")
+            raise UsageError(f"{path} is not a directory")
     if args.out.exists() and not (args.out / BUNDLE).is_file() and any(args.out.iterdir()):
         raise UsageError(
-            f"--out {args.out} is not empty and no bundle", fix="name a directory that is new"
+            f"--out {args.out} is neither empty nor a bundle", fix="name a new directory"
         )
     runtimes = [find_runtime(word, progress) for word in args.runtime]
     bundle = stage(
@@ -88,7 +100,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def find_runtime(word: str, progress: Progress) -> Path:
-    """Return a directory, or where an artifact is in place. Raises UsageError, UnfitError."""
+    """Return the directory that ``word`` names, or that of a provisioned artifact. Raises
+    UsageError, UnfitError."""
     place = user_path(word)
     if place.is_dir():
         return place.absolute()
@@ -96,13 +109,13 @@ def find_runtime(word: str, progress: Progress) -> Path:
     found = locate_artifact(request, Store(), progress)
     if not found:
         raise UnfitError(
-            f"{request.label} is not in place", fix=f"`qnn-ci fetch {word}`, or name a directory"
+            f"{request.label} is not provisioned", fix=f"`qnn-ci fetch {word}`, or name a directory"
         )
     return found.root
 
 
 def render(bundle: Bundle, out: Path) -> str:
-    """Return the files of a bundle, with their sizes, for a person."""
+    """Return the files of a bundle with their sizes, as text."""
     lines = [f"{bundle.target.value} for {', '.join(bundle.socs)}, QNN {bundle.qnn or 'unknown'}"]
     lines += [f"  {file.name:<32} {file.size_bytes:>12,} bytes" for file in bundle.files]
     total = sum(file.size_bytes for file in bundle.files)

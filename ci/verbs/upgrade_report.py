@@ -47,7 +47,7 @@ from provisioning.store.store import store_home
 from provisioning.versions import is_same, is_version, parse_version
 
 EMULATOR, ONNX = "test_emulator", "test_onnx"
-# The sessions that packages are tried in; several are joined by "+".
+# Each package and the session that tries it; an argument joins several packages by "+".
 PACKAGES = {"onnxruntime-qnn": ONNX, "onnxruntime": ONNX, "executorch": EMULATOR}
 FORMS = "report.json, an SDK's directory or version, onnxruntime-qnn==2.7.0 or executorch==1.4.1"
 LIBRARIES, SDK, HTP = "lib/x86_64-linux-clang", "qnn", "libQnnHtp.so"
@@ -56,13 +56,13 @@ BUNDLED = re.compile(r"(lib(?:c\+\+|c\+\+abi|unwind))-[0-9a-f]+\.so\.1\.0")
 QNN_VERSION = re.compile(r"^qnn_version = '([\d.]+)'", re.MULTILINE)
 LAST_LINES = 6
 OWN = Path(__file__).parents[2]  # where this package is found
-OWN_VARIABLES = (SDK_VARIABLE, "QNN_CI_CAUSE_FILE")  # of this call, not of the runs
+OWN_VARIABLES = (SDK_VARIABLE, "QNN_CI_CAUSE_FILE")  # set for this call; not passed to the runs
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two versions: a report, or what the ``session`` is run with, ``packages`` before
-    those that are installed and an ``sdk``. ``tree`` has headers and libraries."""
+    """One of the two versions: a ``report``, or a ``session`` to run with ``packages`` (directories
+    put before the installed ones) and an ``sdk``. ``tree`` has headers and libraries."""
 
     name: str
     report: Report | None = None
@@ -73,7 +73,7 @@ class Side:
 
     @property
     def slug(self) -> str:
-        """A directory name."""
+        """Return the name as a directory name."""
         return re.sub(r"[^\w.=-]+", "_", self.name).strip("_")
 
 
@@ -122,7 +122,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def check_word(word: str) -> None:
-    """Raises UsageError for what is none of FORMS, before anything is fetched or run."""
+    """Raise UsageError for an argument in none of FORMS, before anything is fetched or run."""
     pins = split_pins(word)
     for name, version in pins:
         if name not in PACKAGES or not is_version(version):
@@ -136,8 +136,8 @@ def check_word(word: str) -> None:
 
 
 def split_pins(word: str) -> list[tuple[str, str]]:
-    """Return the packages of a word with their versions; empty for a word of another kind, such as
-    a directory of --reports."""
+    """Return the packages named by an argument, with their versions; empty if it names something
+    else, such as a directory of --reports."""
     if "==" not in word or user_path(word).exists():
         return []
     return [
@@ -146,8 +146,8 @@ def split_pins(word: str) -> list[tuple[str, str]]:
 
 
 def check_executorch(version: str) -> None:
-    """Raises UsageError for one that is not supported, or that needs another torch than the
-    installed ExecuTorch does."""
+    """Raise UsageError for a version of ExecuTorch that is not supported, or that needs a different
+    torch from the installed one."""
     torch = {row.executorch: row.torch for row in reversed(read_pairs().supported)}
     if version not in torch:
         raise UsageError(
@@ -157,14 +157,15 @@ def check_executorch(version: str) -> None:
     if torch[version] != torch.get(installed, torch[version]):
         raise UsageError(
             f"executorch=={version} needs torch {torch[version]}, which is not installed",
-            why=f"executorch {installed} is, with torch {torch[installed]}",
+            why=f"executorch {installed} is installed, with torch {torch[installed]}",
             fix=f"run ./nox -s test_emulator -- --executorch {version} --reports DIR, and name"
             " DIR/test_emulator/report.json instead",
         )
 
 
 def find_side(word: str, session: str, progress: Progress) -> Side:
-    """Return what a word names; a package is fetched. Raises DownloadError, UsageError."""
+    """Return the version that an argument names; fetch it if it is a package. Raises
+    DownloadError, UsageError."""
     if pins := split_pins(word):
         packages = tuple(fetch_package(*pin, progress) for pin in pins)
         trees = [one / SDK for one in packages if (one / SDK).is_dir()]
@@ -179,8 +180,8 @@ def find_side(word: str, session: str, progress: Progress) -> Side:
 
 
 def fetch_package(name: str, version: str, progress: Progress) -> Path:
-    """Return a directory of the store with one version of a package, without what it depends on;
-    of QNN's provider also with its libraries as in an SDK. Raises DownloadError."""
+    """Return a directory of the store with one version of a package, without its dependencies;
+    the libraries of onnxruntime-qnn are also laid out as in an SDK. Raises DownloadError."""
     home = store_home() / FETCHED
     target = home / f"{name}-{version}-{python_tag()}"
     if target.is_dir():
@@ -208,7 +209,7 @@ def fetch_package(name: str, version: str, progress: Progress) -> Path:
 
 
 def lay_out_libraries(packages: Path) -> None:
-    """Lay the libraries of the wheel onnxruntime-qnn out as an SDK has them, as links."""
+    """Link the libraries of the onnxruntime-qnn wheel into a directory laid out like an SDK."""
     folder = packages / SDK / LIBRARIES
     folder.mkdir(parents=True)
     package = packages / "onnxruntime_qnn"
@@ -229,8 +230,8 @@ def lay_out_libraries(packages: Path) -> None:
 def run_side(
     side: Side, args: argparse.Namespace, progress: Progress, failures: list[Difference]
 ) -> Report | None:
-    """Return a version's report, of a run if it is none itself; without one, ``failures`` gets the
-    reason."""
+    """Return the report of a version, made by a run unless it was given. Return None and add the
+    reason to ``failures`` if the run leaves no report."""
     if side.report:
         return side.report
     directory: Path = args.reports / side.slug
@@ -259,8 +260,8 @@ def run_side(
 
 
 def find_qnn(side: Side, report: Report | None) -> str:
-    """Return the version of a side's QNN, of its libraries or as its report names it; empty if
-    neither does."""
+    """Return the QNN version of a side, read from its libraries or else from its report; empty if
+    neither names one."""
     library = side.tree / LIBRARIES / HTP if side.tree else None
     if library and library.is_file() and (build := find_qnn_build(library)):
         return build.version or ""
@@ -270,14 +271,14 @@ def find_qnn(side: Side, report: Report | None) -> str:
 
 
 def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference]) -> list[Rerun]:
-    """Return how the known faults end with a side's QNN: by the table, else as they do through
-    onnxruntime; ``noted`` gets the reason if they cannot be run."""
+    """Return how the known faults end with a side's QNN: from the table if it has that version,
+    else by running them through onnxruntime. If that is not possible, ``noted`` gets the reason."""
     faults = read_faults()
     tried = [one for frontend in FRONTENDS for one in list_tried(faults, frontend)]
     known = [one for one in tried if is_same(qnn, one.qnn)]
     if known:
         return known
-    why = "the report of a run is all that there is of it"
+    why = "only a report was given, no libraries to run"
     if side.packages or side.sdk:
         try:
             return rerun_faults(side, faults, progress)[1]
@@ -291,8 +292,8 @@ def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference])
 def rerun_faults(
     side: Side, faults: Sequence[Fault], progress: Progress
 ) -> tuple[str, list[Rerun]]:
-    """Return the version of a side's QNN, and how known faults end with it through onnxruntime.
-    Raises what provisioning raises."""
+    """Run the known faults through onnxruntime; return the QNN version and how each ended. Raises
+    what provisioning raises."""
     progress.step(f"known faults with {side.name}")
     choice = read_choice(side.sdk or WHEEL, WHEEL)
     with open_bench("onnx", choice, progress, packages=side.packages) as bench:
@@ -300,7 +301,7 @@ def rerun_faults(
 
 
 def explain_run(side: Side, ended: str, lines: Sequence[str], log: Path) -> Difference:
-    """Return why a run left no report."""
+    """Return the reason why a run left no report, as a difference."""
     told = " ".join(line.strip() for line in lines if line.strip())
-    words = ["a report", f"{ended}: {told} (all of it is in {log})"]
+    words = ["a report", f"{ended}: {told} (whole log: {log})"]
     return note(side.name, "run", words, "worse")

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--input",
         type=user_path,
         metavar="PATH",
-        help="the unsigned library, or a directory with the unsigned ones by name: "
+        help="the unsigned library, or a directory with unsigned libraries of the same names: "
         "every loadable segment must have the same bytes",
     )
     parser.add_argument(
@@ -45,19 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-unrecognised",
         action="store_true",
-        help="accept a signature whose key has no published scheme",
+        help="accept a signature by a key without a published scheme",
     )
     parser.add_argument(
         "--at",
         type=parse_date,
         metavar="DATE",
-        help="fail when a certificate is not valid then: 2026-11-20, or with a time in UTC, "
-        "2026-11-20T12:00:00; default: only note what is not valid today",
+        help="fail if a certificate is not valid at this date: 2026-11-20, or with a time in UTC, "
+        "2026-11-20T12:00:00; default: only note those not valid today",
     )
 
 
 def parse_date(text: str) -> datetime:
-    """A date or a time of ISO 8601, UTC unless it says otherwise."""
+    """Parse a date or time in ISO 8601; UTC if it names no zone."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
@@ -95,7 +95,7 @@ def _expand(paths: list[Path]) -> list[Path]:
         file for path in paths for file in (sorted(path.glob("*.so*")) if path.is_dir() else [path])
     ]
     if not files:
-        raise UsageError("no library to verify was named", fix="name files named *.so")
+        raise UsageError("no library to verify", fix="name files named *.so")
     return files
 
 

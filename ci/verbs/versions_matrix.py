@@ -1,4 +1,4 @@
-"""``versions-matrix``: the known faults through onnxruntime, with each QNN of the index."""
+"""``versions-matrix``: run the known faults through onnxruntime with each QNN on the index."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from provisioning.errors import ExitCode, QnnCiError, UsageError
 from provisioning.files import require_writable, write_whole
 from provisioning.versions import parse_version
 
-# The wheels that bring QNN 2.47.0, 2.48.40, 2.49.40, 2.50.40 and 2.51.0, the first with the
-# onnxruntime that it loads in: docs/guides/upgrades.md.
+# The wheels with QNN 2.47.0, 2.48.40, 2.49.40, 2.50.40 and 2.51.0, the first one together with an
+# onnxruntime that loads it: docs/guides/upgrades.md.
 SIDES = (
     "onnxruntime-qnn==2.3.0+onnxruntime==1.26.0",
     "onnxruntime-qnn==2.4.0",
@@ -36,18 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="sides",
         metavar="QNN",
-        help="a wheel, onnxruntime-qnn==2.7.0; repeatable; by default all known ones",
+        help="a wheel, such as onnxruntime-qnn==2.7.0; repeatable; default: all known wheels",
     )
     add("--sdk", action="append", default=[], help="an SDK's directory or version; repeatable")
     add("--fault", action="append", default=[], help="the name of a fault; repeatable")
-    add("--known", action="store_true", help="run nothing: print what faults.toml says")
+    add("--known", action="store_true", help="run nothing: print the results in faults.toml")
     add("--reports", type=user_path, default=Path("reports"), help="where to write the matrix")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     faults = [one for one in read_faults() if not args.fault or one.name in args.fault]
     if wrong := sorted(set(args.fault) - {one.name for one in faults}):
-        raise UsageError(f"--fault {wrong[0]} is not known", fix="manifests/policies/faults.toml")
+        raise UsageError(
+            f"--fault {wrong[0]} is not known",
+            fix="take a name from manifests/policies/faults.toml",
+        )
     if args.known:
         tried = list(list_tried(faults, "onnx"))
         known = make_matrix(sorted({one.qnn for one in tried}, key=parse_version), tried)

@@ -1,1 +1,1 @@
-"""Verbs that judge cases, and what they share."""
+"""The verbs that judge cases, and the code they share."""

@@ -1,4 +1,4 @@
-"""The runtime that a build session of the same call has just built, and the programs for it."""
+"""The runtime just built by a session of the same nox call, and the programs for it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from provisioning.doctor.survey.programs import Program
 from provisioning.manifest.reader import read_toolchain
 from provisioning.versions import is_same, is_version
 
-FINISHED = "QNN_CI_FINISHED"  # the sessions of this call that ended well, from the noxfile
+FINISHED = "QNN_CI_FINISHED"  # set by the noxfile: the sessions of this call that passed
 RUNTIMES = ("build_android", "build_linux", "build_runner", "build_direct")
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What artifacts.json says of the sources of a build; empty for a build without a checkout."""
+    """The versions of a build's sources in artifacts.json; empty for a build without a checkout."""
 
     executorch_version: str = ""
     qnn_sdk_version: str = ""
 
 
 class BuildRow(msgspec.Struct, frozen=True):
-    """A build of artifacts.json; ``lowers_with`` is its SDK, if that and the version of ExecuTorch
-    are fit to lower on this machine."""
+    """A build in artifacts.json; ``lowers_with`` is its SDK if this machine can lower with it and
+    with its version of ExecuTorch."""
 
     identity: Identity
     lowers_with: str = ""
@@ -54,7 +54,7 @@ class Built:
 
 
 def add_executorch(parser: argparse.ArgumentParser) -> None:
-    """``--executorch``, for the sessions that lower."""
+    """Add ``--executorch``, for the sessions that lower."""
     parser.add_argument(
         "--executorch",
         default="",
@@ -64,8 +64,8 @@ def add_executorch(parser: argparse.ArgumentParser) -> None:
 
 
 def find_built(reports: Path) -> Built | None:
-    """Return what a session of this call built last; None if there is none. ``reports`` is the
-    directory that the sessions share."""
+    """Return the last runtime that this call built, or None. ``reports`` is the directory that the
+    sessions share."""
     finished = [name for name in os.environ.get(FINISHED, "").split() if name in RUNTIMES]
     for name in reversed(finished):
         try:
@@ -82,7 +82,7 @@ def find_built(reports: Path) -> Built | None:
 
 
 def installed_executorch() -> str:
-    """The version of the installed executorch; empty without one."""
+    """Return the version of the installed executorch; empty if it is not installed."""
     try:
         return version("executorch")
     except PackageNotFoundError:
@@ -90,15 +90,15 @@ def installed_executorch() -> str:
 
 
 def follow_build(built: Built | None, sdk: str) -> str:
-    """Return the SDK to lower with: ``sdk`` if the caller names one, else that of the build if it
-    and the installed ExecuTorch are the build's, else empty."""
+    """Return the SDK to lower with: ``sdk`` or the variable QNN_CI_SDK if set, else the build's SDK
+    if the installed ExecuTorch is the build's version, else empty."""
     if sdk or os.environ.get("QNN_CI_SDK") or not (built and built.sdk):
         return sdk
     return built.sdk if is_same(installed_executorch(), built.executorch) else ""
 
 
 def find_qnn(chosen: QnnChoice) -> str:
-    """The version of the QNN that programs are compiled with."""
+    """Return the version of QNN that programs are compiled with."""
     if chosen.sdk == WHEEL:
         return read_toolchain(WHEEL_RUNTIME).default
     toolchain = read_toolchain(SDK)
@@ -109,13 +109,11 @@ def find_qnn(chosen: QnnChoice) -> str:
 
 
 def compare_built(built: Built, chosen: QnnChoice) -> tuple[str, bool]:
-    """Return in one sentence for which runtime the programs of a run are, and whether the one that
-    was built loads them: it must have the same ExecuTorch, and a QNN that is not older."""
+    """Return a sentence on which runtime the programs of a run are for, and whether the built one
+    loads them: it must have the same ExecuTorch, and a QNN that is not older."""
     executorch, qnn = installed_executorch(), find_qnn(chosen)
     programs = f"programs are for ExecuTorch {executorch} and QNN {qnn}"
-    runtime = (
-        f"that {built.session} has just built (ExecuTorch {built.executorch}, QNN {built.qnn})"
-    )
+    runtime = f"that {built.session} just built (ExecuTorch {built.executorch}, QNN {built.qnn})"
     compiled = Program("", "program", 0, contexts=(ContextBinary(0, 0, qnn=qnn),))
     answer = judge_compat(compiled, Runtime(built.session, built.qnn))
     loads = is_same(executorch, built.executorch) and answer.verdict is not Verdict.NO
@@ -125,11 +123,11 @@ def compare_built(built: Built, chosen: QnnChoice) -> tuple[str, bool]:
 
 
 def explain_apart(built: Built) -> str:
-    """Return how to bring both together."""
+    """Return which options make the run's programs loadable by the runtime that was built."""
     installed = installed_executorch()
     ways = []
     if not is_same(installed, built.executorch):
         ways.append(f"--executorch {built.executorch}")
     if not built.sdk:
         ways.append(f"--sdk with a QNN SDK {built.qnn} that has libraries for x86-64")
-    return f"to judge what it loads, add {' and '.join(ways) or f'--sdk {built.sdk}'}"
+    return f"to judge programs that it loads, add {' and '.join(ways) or f'--sdk {built.sdk}'}"

@@ -8,7 +8,7 @@ from ci.models.schemes import Scheme
 from ci.report.schema import Case, Report
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
 
-# ONNX Runtime's scheme -> ExecuTorch's of the same bits, whose weights have a scale a channel.
+# ONNX Runtime's scheme -> ExecuTorch's of the same bits, which has a weight scale per channel.
 TWINS = {
     Scheme.FP16: Scheme.FP16,
     Scheme.U8: Scheme.A8W8,
@@ -29,7 +29,7 @@ HEAD = ("model", "SoC", "schemes", *FIGURES)
 
 
 def find_pairs(executorch: Report, onnx: Report) -> Iterator[tuple[Case, Case]]:
-    """Cases of one model and SoC in schemes of the same bits, in the order of ``onnx``."""
+    """Yield pairs of cases with one model and SoC and the same bits, in the order of ``onnx``."""
     known = {(case.model, case.scheme, case.soc): case for case in executorch.cases}
     for case in onnx.cases:
         scheme = TWINS.get(Scheme(case.scheme))
@@ -39,8 +39,8 @@ def find_pairs(executorch: Report, onnx: Report) -> Iterator[tuple[Case, Case]]:
 
 
 def compare_lanes(executorch: Report, onnx: Report) -> str:
-    """A Markdown table, each cell ``ExecuTorch / ONNX Runtime``; a sentence where no case is in
-    both."""
+    """Return a Markdown table, each cell ``ExecuTorch / ONNX Runtime``, or a sentence if no case is
+    in both."""
     rows = [
         (
             onnx_case.model,

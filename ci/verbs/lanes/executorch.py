@@ -1,4 +1,4 @@
-"""What test-emulator does once its arguments are checked; imported when something is to be run."""
+"""The run of test-emulator after its arguments were checked; imported only if something is run."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ UNSUPPORTED = ("QNN505",)
 def run(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> Report:
-    """Provision, check, then run the cases, each step said and timed; on a device if the call names
-    one. Raises UsageError, before anything is fetched, for a runner that does not fit."""
+    """Provision, check, then run the cases, on a device if the call names one; show and time each
+    step. Raises UsageError for an unsuitable runner before anything is fetched."""
     chosen, backend = read_choice(args.sdk, args.adaptor), Backend(args.backend)
     if args.runner == WHEEL_RUNNER and chosen.adaptor not in {"", WHEEL}:
         raise refuse_overlay()
@@ -89,7 +89,7 @@ def run(
 
 
 def check_backend(runner: str, environment: Environment, progress: Progress) -> Environment:
-    """The environment, if the runner fits its adaptor. Raises UsageError, UnfitError."""
+    """Return the environment if its adaptor suits the runner. Raises UsageError, UnfitError."""
     if runner == WHEEL_RUNNER and find_laid(environment):
         raise refuse_overlay()
     if runner == NAME:
@@ -98,12 +98,12 @@ def check_backend(runner: str, environment: Environment, progress: Progress) -> 
 
 
 def refuse_overlay() -> UsageError:
-    """An overlay's programs do not run with any backend."""
+    """Return the error for a runner whose QNN backend cannot run the programs of an overlay."""
     return UsageError(
-        "--runner cpp does not go with an overlay",
+        "--runner cpp does not work with an overlay",
         why="it is linked with the installed wheel's QNN backend, not with the overlay's",
         fix="leave it out, or give the qnn_executor_runner that `qnn-ci build runner --source "
-        "CHECKOUT` builds with the same --sdk",
+        "CHECKOUT` with the same --sdk builds",
     )
 
 
@@ -117,10 +117,10 @@ def run_specs(
     phases: Phases,
     scratch: ScratchPool,
 ) -> Report:
-    """Run the cases in an environment, with a runner or the one that a word names: ``python``,
-    ``cpp`` (built here against ExecuTorch's wheel), or a command of the user's.
+    """Run the cases in an environment. ``runner`` is a device's Runner, ``python``, ``cpp`` (built
+    here against ExecuTorch's wheel), or the user's command.
 
-    Raises UsageError if there is no such program, what the build of ``cpp`` raises, and StoreError.
+    Raises UsageError if that command does not exist, what the build of ``cpp`` raises, StoreError.
     """
     parts = tuple(describe_toolchain(environment))
     variables = environment.apply(os.environ)
@@ -157,7 +157,7 @@ def report_unrun(
     phases: Phases,
     lacks: Finding,
 ) -> Report:
-    """Return the report of a host on which nothing is lowered for the backend."""
+    """Return the report of a host that lacks a library needed to lower for the backend."""
     reason = f"{lacks.id}: {lacks.what}\n  why: {lacks.why}\n  fix: {lacks.fix}"
     session = Session(
         name=SESSION,

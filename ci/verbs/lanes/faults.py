@@ -1,4 +1,4 @@
-"""``test-emulator --suite faults``: known faults as strict expectations, by both front ends."""
+"""``test-emulator --suite faults``: known faults as strict expectations, in both front ends."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NEEDS = {"onnx": "onnxruntime_qnn", "executorch": "executorch"}
 
 
 def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Run the known faults that --filter names, and report each that ends otherwise than its row
-    says. Raises UsageError."""
+    """Run the known faults that --filter names, and report each that ends differently from its row
+    in faults.toml. Raises UsageError."""
     check_arguments(args, SUITE)
     faults = [
         one
@@ -68,7 +68,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def make_case(one: Rerun, soc: str) -> Case:
-    """Return the row of a graph; one whose version of QNN the table does not have is not judged."""
+    """Return the report's case of a graph; it is skipped if the table lacks this QNN version."""
     status, reason = Status.PASSED, ""
     if one.problem:
         status, reason = Status.FAILED, f"{one.problem}\n  fix: change its row in faults.toml"

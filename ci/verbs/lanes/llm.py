@@ -55,21 +55,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="pte",
         type=user_path,
         metavar="FILE",
-        help="run a static Llama that others lowered; with --tokenizer, and --weights to compare",
+        help="run a static Llama lowered elsewhere; needs --tokenizer, takes --weights to compare",
     )
     add(
         "--project",
         type=user_path,
         metavar="CONFIG",
-        help="project the size of a model by its config.json, and lower nothing",
+        help="estimate the size of a model's programs from its config.json, and lower nothing",
     )
     add_schemes(parser, DEFAULT_SOC)
     add("--prompt", default="", help="the text to go on from")
     add("--tokens", type=int, default=48, help="how many tokens to generate at most; default 48")
-    add("--context", type=int, default=64, help="columns of the mask and the caches; default 64")
-    add("--prefill", type=int, default=8, help="tokens of a call of prefill; default 8")
+    add("--context", type=int, default=64, help="context length in tokens; default 64")
+    add("--prefill", type=int, default=8, help="tokens per prefill call; default 8")
     add("--text", type=user_path, help="a text whose perplexity is measured")
-    add("--max-perplexity", type=float, metavar="X", help="what the perplexity of --text may be")
+    add("--max-perplexity", type=float, metavar="X", help="highest perplexity of --text allowed")
     add(
         "--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, references and logs"
     )
@@ -102,7 +102,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         specs = [CaseSpec(name, scheme, soc) for scheme in schemes for soc in socs]
     chosen = choice.read_choice(args.sdk, args.adaptor)
     phases = Phases(progress)
-    # A case is repeated by --model, which names neither files nor programs of the user's.
+    # The command that repeats a case has --model, which cannot name the user's own files.
     command = ""
     if not (args.pte or args.weights):
         command = repeat_command(
@@ -143,7 +143,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:
-    """Return the schemes with a recipe that are named. Raises UsageError for a glob of none."""
+    """Return the schemes that ``globs`` match. Raises UsageError for a glob that matches none."""
     from ci.llm.recipes import DEFAULT, RECIPES
 
     named = match_all("scheme", globs, [one.value for one in RECIPES])
@@ -151,8 +151,8 @@ def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:
 
 
 def project_model(args: argparse.Namespace) -> Outcome:
-    """Return how large programs of a model will be. Raises UsageError for another model than a
-    Llama, and for a context that it was not trained for."""
+    """Return how large a model's programs will be. Raises UsageError if the model is not a Llama or
+    was not trained for such a long context."""
     from ci.llm.projection import project, render_projection
     from ci.llm.weights import read_config
 
@@ -164,33 +164,33 @@ def project_model(args: argparse.Namespace) -> Outcome:
 
 
 def require_context(context: int, most: int) -> None:
-    """Raises UsageError for a context of less than 2 tokens, or more than the model knows."""
+    """Raise UsageError for a context below 2 tokens, or longer than the model was trained for."""
     if context < 2:
         raise UsageError(f"--context {context}", fix="2 or more")
     if context > most:
         told = f"--context {context}: the model was trained for {most}"
-        raise UsageError(told, fix="take a shorter one")
+        raise UsageError(told, fix="choose a shorter one")
 
 
 def find_program(args: argparse.Namespace) -> ForeignJob:
-    """Return the job that runs a program of others. Raises UsageError for missing files, and for
-    choices that only a lowering has."""
+    """Return the job for --program, a program lowered elsewhere. Raises UsageError for missing
+    files, and for options that only apply to lowering."""
     from ci.llm.foreign import ForeignJob
     from ci.llm.tokenizers import read_tokenizer
     from ci.llm.weights import read_weights
 
     if args.scheme or len(args.soc) > 1:
-        raise UsageError("--program was lowered already", fix="leave out --scheme and --soc")
+        raise UsageError("--program is already lowered", fix="leave out --scheme and --soc")
     if args.text:
-        raise UsageError("--program with --text", why="only a model lowered here is measured by it")
+        raise UsageError("--program with --text", why="it needs a model that is lowered here")
     if not args.tokenizer:
-        raise UsageError("--program without --tokenizer", fix="give the one of its model")
+        raise UsageError("--program without --tokenizer", fix="give its model's tokenizer")
     if not args.pte.is_file():
         raise UsageError(f"no program {args.pte}")
     held = read_program(args.pte)
     if held.kind != "program" or held.damage:
         told = f"it {held.damage}" if held.damage else "it is a context binary"
-        raise UsageError(f"{args.pte} is no whole program of ExecuTorch", why=told)
+        raise UsageError(f"{args.pte} is not a complete ExecuTorch program", why=told)
     read_tokenizer(args.tokenizer)
     if args.weights:
         read_weights(args.weights)
@@ -200,8 +200,8 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
 
 
 def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject, Show]:
-    """Return what is lowered, and how its ids are shown. Raises UsageError, before anything is
-    fetched, for weights, a tokenizer or sizes that do not go together."""
+    """Return the model to lower, and how to show its token ids. Raises UsageError, before anything
+    is fetched, for weights, a tokenizer or sizes that do not match."""
     from ci.llm import tiny
     from ci.llm.known import find_files
     from ci.llm.lowering import Subject
@@ -212,7 +212,7 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
         told = f"--max-perplexity {args.max_perplexity:g}" + (" without --text" * (not args.text))
         raise UsageError(told, fix="give 1 or more, with a --text to measure")
     if bool(args.weights) != bool(args.tokenizer):
-        raise UsageError("--weights and --tokenizer belong together", fix="give both or none")
+        raise UsageError("--weights and --tokenizer belong together", fix="give both or neither")
     place = Path(tiny.__file__).parent
     weights, path = place / "weights.bin", place / "tokenizer.bin"
     texts: Sequence[str] = tiny.PROMPTS
@@ -228,14 +228,14 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
     prompts = tuple(tokenizer.prompt(text) for text in texts)
     if args.prefill < 2 or args.context < 2 * args.prefill or args.context % args.prefill:
         raise UsageError(
-            f"--prefill {args.prefill} does not go with --context {args.context}",
-            why="prefill takes 2 tokens or more, and the context is twice that or another multiple",
+            f"--prefill {args.prefill} does not work with --context {args.context}",
+            why="prefill takes at least 2 tokens, and --context must be a larger multiple of it",
         )
     require_context(args.context, config.most_context)
     room = args.context - max(map(len, prompts)) - args.prefill
     if args.tokens < 1 or room < 1:
         told = f"--tokens {args.tokens} and a prompt of {max(map(len, prompts))} tokens"
-        raise UsageError(told, fix=f"they have to fit a context of {args.context}")
+        raise UsageError(told, fix=f"together they must fit a context of {args.context}")
     windows = find_windows(args, tokenizer) if args.text else ()
     subject = Subject(
         weights=weights,
@@ -252,16 +252,16 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
 
 
 def find_windows(args: argparse.Namespace, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Return the ids of --text, cut into windows that fit the context, each behind BOS or, without
-    one, behind the token before. Raises UsageError for a text that cannot be read, or that is too
-    short to measure."""
+    """Return the token ids of --text in windows that fit the context. Each starts with BOS, or with
+    the preceding token if there is no BOS. Raises UsageError for a text that cannot be read or is
+    too short."""
     try:
         ids = tokenizer.prompt(args.text.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"--text {args.text} cannot be read", why=str(error)) from error
     size = args.context - 1
     if len(ids) < 2:
-        raise UsageError(f"--text {args.text} has no two tokens", fix="give a longer text")
+        raise UsageError(f"--text {args.text} has fewer than two tokens", fix="give a longer text")
     return tuple(
         (ids[0] if tokenizer.bos >= 0 else ids[start - 1], *ids[start : start + size])
         for start in range(1, len(ids), size)

@@ -1,4 +1,4 @@
-"""``test-onnx``: ONNX Runtime's lane, from pinned wheels to judged outputs."""
+"""``test-onnx``: the ONNX Runtime lane, from pinned wheels to judged outputs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SDK_PROFILE = "onnx-sdk"
 RUNTIMES = (choice.WHEEL_RUNTIME, choice.SDK)
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-qnn", "onnx", "onnxscript", "torch", "numpy")
 PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
-# What a process that compiles has imported.
+# Imported in advance by the processes that compile.
 COMPILING_PACKAGES = (*PACKAGES, "ml_dtypes", "numpy", "onnx_ir", "sympy")
 
 
@@ -77,14 +77,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an option of QNN's provider",
+        help="an option of QNN's execution provider",
     )
     add(
         "--shape",
         action="append",
         default=[],
         metavar="NAME=SIZES",
-        help="the shape of an .onnx file's input, x=1,3,224,224, if it is not fixed",
+        help="the shape of an input of an .onnx file that has dynamic sizes, such as x=1,3,224,224",
     )
     add(
         "--compare",
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=Path(),
         metavar="REPORT",
-        help="also a table against a report.json of test_emulator, by default its last",
+        help="also compare with a report.json of test_emulator, by default the last one",
     )
     add("--saver", action="store_true", help="also write QNN's calls as C, and count its operators")
     add(
@@ -106,14 +106,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--direct",
         action="store_true",
-        help="sessions take the model itself, without a context binary; so with QNN's CPU backend",
+        help="run the model without a context binary; always so with QNN's CPU backend",
     )
     choice.add_arguments(parser, adaptor=False)
     add(
         "--embed-mode",
         choices=("0", "1"),
         default="1",
-        help="context binary next to the ONNX file (0) or inside",
+        help="context binary next to the ONNX file (0) or inside it (1)",
     )
 
 
@@ -141,9 +141,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def check_sessions(
     options: Mapping[str, str], profile: str, *, saver: bool, direct: bool = False
 ) -> None:
-    """Judge the options of each session of a case: run, compilation and Saver's.
+    """Check the options of each session of a case: to run, to compile and to record with Saver.
 
-    Raises UsageError, which names every fault of the first that has one.
+    Raises UsageError, which lists every fault of the first session that has any.
     """
     profiling = profile_options(profile, Path(PROFILE_CSV))
     if twice := sorted(profiling.keys() & options.keys()):
@@ -157,12 +157,14 @@ def check_sessions(
 
 
 def parse_shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Shapes by input from words ``x=1,3,224,224``. Raises UsageError for other words."""
+    """Return each input's shape from arguments like ``x=1,3,224,224``. Raises UsageError."""
     shapes = {}
     for word in words:
         name, _, sizes = word.rpartition("=")
         if not name or not re.fullmatch(r"(?:[1-9]\d{0,9}(?:,[1-9]\d{0,9})*)?", sizes):
-            raise UsageError(f"--shape {word!r} is no shape", fix="NAME=SIZES, as x=1,3,224,224")
+            raise UsageError(
+                f"--shape {word!r} is not a shape", fix="NAME=SIZES, like x=1,3,224,224"
+            )
         shapes[name] = tuple(map(int, sizes.split(","))) if sizes else ()
     return shapes
 
@@ -170,7 +172,7 @@ def parse_shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
 def fit_files(
     specs: Sequence[CaseSpec], shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterator[CaseSpec]:
-    """The cases, those of .onnx files with ``shapes`` over those of their entries."""
+    """Yield the cases; in those of .onnx files ``shapes`` override the shapes of the policy."""
     if shapes and not any(spec.is_file for spec in specs):
         raise UsageError("--shape is for .onnx files", fix="give --model with one")
     for spec in specs:
@@ -181,11 +183,11 @@ def fit_files(
 def fit_schemes(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, asked: Sequence[str], command: str = ""
 ) -> list[CaseSpec]:
-    """The cases, those of a file that is quantized already as it is, and no others so. ``command``
-    is what runs the session, without its choice of cases.
+    """Return the cases, with the scheme ``asis`` for files that are quantized already and for no
+    others. ``command`` is the command line of the session, without its choice of cases.
 
-    Raises UsageError for a file that QNN cannot take, for a float model of another form than the
-    quantized one, and if only schemes are asked for that a model does not have.
+    Raises UsageError for a file that QNN cannot take, for a float model with other inputs or
+    outputs than the quantized one, and if a model has none of the requested schemes.
     """
     quantized: set[str] = set()
     for spec in {spec.reference: spec for spec in reversed(specs) if spec.is_file}.values():
@@ -225,7 +227,7 @@ def fit_schemes(
 
 
 def repeat(args: argparse.Namespace) -> str:
-    """What repeats a case, with options and shapes."""
+    """Return the command that repeats a case, with its options and shapes."""
     pairs = [("--option", one) for one in args.option] + [("--shape", one) for one in args.shape]
     more = {"log-level": args.log_level, "sdk": args.sdk}
     return " ".join(
@@ -237,17 +239,17 @@ def repeat(args: argparse.Namespace) -> str:
 
 
 def require_python(version: str) -> None:
-    """Raises UnfitError for a Python that the pinned wheels are not made for."""
+    """Raise UnfitError for a Python that the pinned wheels do not support."""
     if is_older(version, OLDEST_PYTHON):
         raise UnfitError(
-            f"this is Python {version}, and ONNX Runtime's lane needs {OLDEST_PYTHON} or later",
+            f"this is Python {version}, and the ONNX Runtime lane needs {OLDEST_PYTHON} or later",
             why="onnxruntime-qnn has no wheel for it",
             fix=f"run nox with Python {OLDEST_PYTHON} or later",
         )
 
 
 def read_other(args: argparse.Namespace) -> Report | None:
-    """The report of test_emulator to compare with, where one is asked for."""
+    """Return the report of test_emulator to compare with; None without --compare."""
     if args.compare is None:
         return None
     is_named = args.compare != Path()
@@ -255,8 +257,8 @@ def read_other(args: argparse.Namespace) -> Report | None:
 
 
 def name_toolchain(parts: Sequence[Tool]) -> tuple[str, ...]:
-    """Return what decides about a context besides the model: artifacts and packages, each with its
-    version or digest, and the content of the packages."""
+    """Return what determines a context besides the model: artifacts and packages with version or
+    digest, and the digest of the packages' content."""
     return (*map(str, parts), digest_packages(COMPILING_PACKAGES))
 
 
@@ -267,7 +269,7 @@ def run(
     args: argparse.Namespace,
     progress: Progress,
 ) -> Report:
-    """Provision, check, then run the cases, each step said and timed."""
+    """Provision, check, then run the cases; show and time each step."""
     require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
     from ci.cases.session import Phases, Session, list_parts

@@ -1,4 +1,4 @@
-"""What the verbs that judge cases share: options, the list of choices, the report."""
+"""Shared by the verbs that judge cases: options, the list of choices, the steps, the report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from provisioning.files import hash_file, require_writable, write_whole
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend, read_socs
 
-if TYPE_CHECKING:  # these bring what a list of choices can do without
+if TYPE_CHECKING:  # slow to import, and --list does not need them
     from ci.cases.judged import SessionOptions
     from ci.cases.pool import ScratchPool
     from ci.cases.session import Phases
@@ -47,7 +47,7 @@ LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # p
 
 
 def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPolicy:
-    """Return a lane's policy, and name limits without effect. Raises ManifestError."""
+    """Return a lane's policy, and warn of limits without effect. Raises ManifestError."""
     policy = read_emulator_policy(path, lane)
     for name in policy.dropped:
         progress.step(
@@ -57,7 +57,8 @@ def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPol
 
 
 def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str) -> None:
-    """Which cases; ``model`` says what a model is, ``session`` where its report lies."""
+    """Add the options of a verb that judges cases; ``model`` is the help text of --model,
+    ``session`` names the report's directory."""
     add = parser.add_argument
     add_selection(parser, model, session)
     add("--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, outputs and logs")
@@ -72,7 +73,7 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
 
 
 def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> None:
-    """Which cases, how many at a time, by which policy; as add_case_arguments."""
+    """Add the options that choose cases, jobs and policy; arguments as for add_case_arguments."""
     add = parser.add_argument
     add("--model", action="append", default=[], help=model)
     add_schemes(parser)
@@ -81,17 +82,17 @@ def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> 
 
 
 def add_schemes(parser: argparse.ArgumentParser, soc: str = DEFAULT_SOC) -> None:
-    """In which schemes, for which SoCs."""
+    """Add --scheme and --soc."""
     add = parser.add_argument
     add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
     add("--soc", action="append", default=[], help=f"name or glob of a SoC; default {soc}")
 
 
 def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 300.0) -> None:
-    """How many cases at a time, within which limits, and where their report goes; no report
-    without a ``session``."""
+    """Add the options for jobs, time limit, policy and reports; without a ``session`` there is no
+    report, and no --jobs."""
     add = parser.add_argument
-    add("--timeout-s", type=float, default=timeout_s, help="limit of each lowering and of each run")
+    add("--timeout-s", type=float, default=timeout_s, help="time limit per lowering and per run")
     add(
         "--policy",
         type=user_path,
@@ -110,8 +111,8 @@ def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 30
 
 
 def check_arguments(args: argparse.Namespace, session: str) -> None:
-    """Raises UsageError for a number that makes no sense, StoreError if a directory that the run
-    writes to at its end cannot be written."""
+    """Raise UsageError for a number that makes no sense, StoreError if a directory that the run
+    will write to is not writable."""
     if args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs}", fix="1 or more")
     if not args.timeout_s > 0:
@@ -123,12 +124,12 @@ def check_arguments(args: argparse.Namespace, session: str) -> None:
 
 
 def require_packages(names: Sequence[str], extra: str) -> None:
-    """Raises UnfitError where a package that models are lowered with is not installed."""
+    """Raise UnfitError if a package that is needed to lower models is not installed."""
     missing = [name for name in names if not importlib.util.find_spec(name)]
     if missing:
         raise UnfitError(
             f"this Python has no {' and no '.join(missing)}",
-            why="models are lowered with them",
+            why="they are needed to lower models",
             fix=f'pip install "executorch-qnn-ci[{extra}]", with the versions that were tested',
         )
 
@@ -143,10 +144,10 @@ def take_steps(
     refuse: Callable[[Environment, Finding], Report] | None = None,
     **more: Any,
 ) -> Report:
-    """The four steps of a run, each said and timed: ``work`` says what ``run`` does, the third one.
+    """Take the four steps of a run, show and time each. ``run`` is the third, ``work`` its text.
 
-    ``refuse`` makes the report of a host that lacks the library of the backend. Findings of
-    ``tolerated`` ids stop nothing, and mark the report. ``more`` is for enter_environment.
+    ``refuse`` makes the report of a host that lacks the backend's library. Findings with
+    ``tolerated`` ids do not stop the run but mark the report. ``more`` goes to enter_environment.
     """
     progress = phases.progress
     with enter_environment(
@@ -175,11 +176,11 @@ def enter_environment(
     tolerated: Collection[str] = (),
     may_lack: bool = False,
 ) -> Iterator[tuple[Environment, ScratchPool, Verdict]]:
-    """Provision and check, the first two of the four steps, and have a pool in that environment.
+    """Provision and check, the first two of the four steps, and open a pool in that environment.
 
-    ``imports`` are what the pool imports; that starts on what seems to be provisioned already,
-    unless ``choice`` names another QNN or adaptor than the usual. With ``may_lack`` a host that
-    lacks the library of ``backend`` is let through, and the verdict has it.
+    The pool imports ``imports``. It starts early, with what seems to be provisioned already, unless
+    ``choice`` names a QNN or adaptor other than the default. With ``may_lack``, a host without the
+    library of ``backend`` is accepted, and the verdict names what it lacks.
     """
     from ci.cases.pool import open_scratch_pool
     from ci.executorch.toolchain import find_on_path
@@ -207,8 +208,7 @@ def enter_environment(
 def select_asked(
     args: argparse.Namespace, policy: EmulatorPolicy, lane: Lane, soc: str = DEFAULT_SOC
 ) -> list[CaseSpec]:
-    """The cases that are asked for; ``soc`` is that of a case that names none. Raises
-    UsageError."""
+    """Return the requested cases; ``soc`` is used for a case that names none. Raises UsageError."""
     specs = select_cases(
         policy.suite,
         sorted(read_socs()),
@@ -231,7 +231,7 @@ def select_asked(
 
 
 def check_models(policy: EmulatorPolicy, names: Collection[str]) -> None:
-    """Raises UsageError for files of data that these models of a policy cannot be judged by."""
+    """Raise UsageError for data files by which these models of a policy cannot be judged."""
     entries = {name: entry for name, entry in policy.models.items() if name in names}
     if entries and importlib.util.find_spec("numpy"):  # the next step reports a missing numpy
         from ci.models.data_files import check_data
@@ -243,8 +243,8 @@ def check_models(policy: EmulatorPolicy, names: Collection[str]) -> None:
 def read_options(
     args: argparse.Namespace, session: str, policy: EmulatorPolicy, command: str, **more: Any
 ) -> SessionOptions:
-    """Return what a call asks of its run; ``command`` begins what repeats a case, ``more`` are
-    further fields."""
+    """Return the options of a run; ``command`` is the start of the command that repeats a case,
+    ``more`` are further fields."""
     from ci.cases.judged import SessionOptions
 
     given = {
@@ -260,8 +260,8 @@ def read_options(
 
 
 def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence[str]) -> str:
-    """How this was called, without the choice of cases, as it is typed at a repository's root. An
-    option of ``more`` with several values is repeated."""
+    """Return the command line of this call without its choice of cases, as typed at a repository's
+    root. An option of ``more`` with several values is repeated."""
     words = ["--policy", name_argument(args.policy.absolute())] if args.policy else []
     words += [f"--{flag}" for flag in flags if getattr(args, flag.replace("-", "_"))]
     for name, given in more.items():
@@ -273,7 +273,7 @@ def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence
 def publish(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
 ) -> Outcome:
-    """Write the report, and say what it says."""
+    """Write the report and its evidence, publish it on the CI system, and return its table."""
     from ci.report.table import render_table, terminal_style
 
     report = publishing.compare_base(report, args.base)
@@ -292,10 +292,10 @@ def publish(
 
 
 def keep_evidence(report: Report, directory: Path, policy: Path | None, progress: Progress) -> None:
-    """Write a statement for each judged program, instead of those of an earlier run."""
+    """Write a statement for each judged program; those of an earlier run are removed."""
     shutil.rmtree(directory, ignore_errors=True)
     if not importlib.util.find_spec(evidence.PACKAGE):
-        progress.step("note: no evidence/ is written: this Python has no in-toto-attestation")
+        progress.step("note: evidence/ is not written: this Python has no in-toto-attestation")
         return
     name = name_figures(report.toolchain, report.backend)
     users = users_folder(policy)
@@ -310,7 +310,7 @@ def keep_evidence(report: Report, directory: Path, policy: Path | None, progress
 
 
 def list_choices(policy: EmulatorPolicy, lane: Lane) -> Outcome:
-    """Models with what they are and their default schemes, schemes, SoCs."""
+    """Return the models, each with a description and its default schemes, the schemes, the SoCs."""
     socs = sorted(read_socs())
     about = {name: one.path for name, one in policy.models.items()} | SUITE
     own = {name: one.schemes for name, one in policy.models.items()} | policy.suite

@@ -1,4 +1,4 @@
-"""What the verbs that try small graphs share: an environment with workers, by front end."""
+"""Shared by the verbs that try small graphs: an environment with workers, per front end."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ USUAL = {"onnx": ("fp16", "u8", "u16a8w"), "executorch": ("fp16", "8a8w", "16a8w
 
 
 class Bench:
-    """Makes trials in an environment; ``qnn`` is the version of its QNN."""
+    """Makes trials in an environment; ``qnn`` is its QNN version."""
 
     def __init__(self, frontend: Frontend, scratch: Path, workers: Pool, root: Path) -> None:
         self.frontend, self.scratch, self.workers, self.root = frontend, scratch, workers, root
         self.qnn = ""
 
     def make(self, scheme: Scheme, soc: str) -> Trial:
-        """Return what tries graphs in a scheme."""
+        """Return a trial, which runs graphs in a scheme."""
         from ci.faults.trial import Trial
 
         options: Mapping[str, str] = {}
@@ -51,7 +51,7 @@ class Bench:
         return Trial(self.workers, self.frontend, scheme, soc, options, directory)
 
     def rerun(self, faults: Sequence[Fault], soc: str, progress: Progress) -> list[Rerun]:
-        """Try known faults again, and show how each graph ends."""
+        """Run the graphs of known faults again, and show how each ends."""
         runs = []
         for one in rerun(
             faults,
@@ -73,8 +73,8 @@ def open_bench(
     offline: bool = False,
     packages: tuple[Path, ...] = (),
 ) -> Iterator[Bench]:
-    """Provision, check, and have workers that try graphs; ``packages`` are directories that come
-    before the installed ones. Raises what provisioning raises."""
+    """Provision, check, and start workers that try graphs; ``packages`` are directories searched
+    before the installed packages. Raises what provisioning raises."""
     from ci.cases.session import Phases
 
     needed = PACKAGES if frontend == "onnx" else ("torch", "executorch")
@@ -101,7 +101,7 @@ def open_bench(
 
 
 def choose_schemes(frontend: Frontend, asked: list[str]) -> list[Scheme]:
-    """Return the schemes that are asked for, or the usual ones. Raises UsageError."""
+    """Return the requested schemes, or the default ones. Raises UsageError."""
     known = {one.value: one for one in LANES[frontend].schemes if one is not Scheme.ASIS}
     if wrong := [one for one in asked if one not in known]:
         raise UsageError(

