@@ -1,1 +1,1 @@
-"""One pipeline from a case to its row in the report, for every engine and runner."""
+"""The pipeline from a case to its row in the report, the same for every engine and runner."""

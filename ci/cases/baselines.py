@@ -1,8 +1,8 @@
-"""Figures of cases, recorded once a toolchain: manifests/baselines/TOOLCHAIN.toml has those of the
-suite, qnn-baselines/TOOLCHAIN.toml next to qnn.toml those of this policy's models.
+"""Recorded figures of cases, one file per toolchain: manifests/baselines/TOOLCHAIN.toml for the
+suite, qnn-baselines/TOOLCHAIN.toml next to qnn.toml for the models of that policy.
 
-The emulator's outputs are the same bits each time, so that figures move only with the toolchain,
-the model or the lowering code. A limit for all models is far from most of them; this is near.
+The emulator's outputs are the same bits each time, so figures change only with the toolchain, the
+model or the lowering code. One limit for all models is loose for most; a recorded figure is tight.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from provisioning.files import explain_writes, write_whole
 from provisioning.manifest.reader import manifests_root, read_toml
 from provisioning.manifest.targets import Backend
 
-if TYPE_CHECKING:  # it brings numpy, which ci.gate does without
+if TYPE_CHECKING:  # it imports numpy, which ci.gate does not need
     from ci.judging.verdict import CaseFigures
 
-# Float references differ in their last bits from host to host; a figure moves by less than this.
+# Float references differ in their last bits between hosts; figures change by less than this.
 MAX_CHANGE_DB = 3.0
 HEAD = (
     "# SQNR in dB against the float32 and the quantized model, and the footprint. Written by"
@@ -31,8 +31,8 @@ HEAD = (
 
 
 class Baseline(Struct, frozen=True, forbid_unknown_fields=True):
-    """The recorded SQNR of a case in dB, against the float32 and the quantized model, and what of
-    its footprint is the same each time."""
+    """The recorded SQNR of a case in dB, against the float32 and the quantized model, and the
+    reproducible figures of its footprint."""
 
     sqnr_db: float
     sqnr_db_quantized: float | None = None
@@ -40,39 +40,39 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Baselines(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of them, by "MODEL SCHEME SOC"."""
+    """A file of baselines by "MODEL SCHEME SOC"."""
 
     cases: dict[str, Baseline]
 
 
 def suite_folder() -> Path:
-    """Where the suite's figures are."""
+    """Return the folder of the suite's figures."""
     return manifests_root() / "baselines"
 
 
 def users_folder(policy: Path | None) -> Path | None:
-    """Where the figures of a policy's models are: ``qnn-baselines`` next to ``qnn.toml``."""
+    """Return the folder of figures for a policy's models, ``qnn-baselines`` for ``qnn.toml``."""
     return policy.with_name(f"{policy.stem}-baselines") if policy else None
 
 
 def name_figures(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str:
-    """The file of a toolchain in a folder of figures: named after the lane, QNN and a backend other
-    than HTP."""
+    """Return the name of a toolchain's file of figures: the lane's package, QNN, and the backend
+    unless it is HTP."""
     parts = sorted(f"{tool.name}-{tool.version}" for tool in tools if is_part(tool.name))
     parts += [backend] if backend != Backend.HTP.value else []
     return f"{'-'.join(parts).replace('/', '_')}.toml"
 
 
 def is_part(name: str) -> bool:
-    """Whether figures depend on an artifact or package to be distinguished by it."""
+    """Return whether figures are recorded per version of this artifact or package."""
     return name in {"executorch", "onnxruntime"} or name.startswith("qnn-")
 
 
 def read_baselines(
     tools: Iterable[Tool], backend: str = Backend.HTP.value, folder: Path | None = None
 ) -> Mapping[str, Baseline]:
-    """What was recorded for the toolchain and backend in a folder, by default the suite's; nothing
-    for another one. Raises ManifestError."""
+    """Return the figures recorded for a toolchain and backend in a folder, by default the suite's;
+    empty if there are none. Raises ManifestError."""
     path = (folder or suite_folder()) / name_figures(tools, backend)
     return read_toml(path.name, Baselines, path.parent).cases if path.is_file() else {}
 
@@ -82,7 +82,7 @@ def name_case(model: str, scheme: str, soc: str) -> str:
 
 
 def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[str]:
-    """How a case's figures differ from what was recorded, in either direction."""
+    """Yield how a case's figures differ from the recorded ones, in either direction."""
     pairs = (
         (figures.sqnr_db, baseline.sqnr_db, "float32"),
         (figures.sqnr_db_quantized, baseline.sqnr_db_quantized, "quantized"),
@@ -99,10 +99,10 @@ def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[st
 
 
 def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
-    """Write the figures of the cases that passed, next to those recorded before: the suite's and,
-    into ``folder``, those of a policy's models.
+    """Record the figures of the cases that passed, keeping those of other cases; figures of a
+    policy's models go into ``folder``.
 
-    Returns the files. Raises StoreError when one cannot be written.
+    Returns the written files. Raises StoreError if one cannot be written.
     """
     written = []
     for place, is_suite in ((suite_folder(), True), (folder, False)):
@@ -115,7 +115,7 @@ def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
         if place and passed:
             rows = {**read_baselines(report.toolchain, report.backend, place), **passed}
             path = place / name_figures(report.toolchain, report.backend)
-            with explain_writes(path, fix="record in a checkout that can be written"):
+            with explain_writes(path, fix="record in a writable checkout"):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 text = "".join(f"{row}\n" for row in map(_write, sorted(rows.items())))
                 write_whole(path, HEAD + text)

@@ -1,10 +1,10 @@
-"""Programs with their references, as directories of a cache that are whole or not there.
+"""The cache of programs with their references; each directory is complete or does not exist.
 
 artifact.json and the engine's program
 inputs/<set>_<index>.raw           row-major, in the dtype that artifact.json names
 float/<set>_<index>.raw            outputs of the float32 model
 quantized/<set>_<index>.raw        outputs of the quantized model, if there is one
-<set>_<index>.low.raw, .high.raw   next to outputs of integers: bounds within which noise decides
+<set>_<index>.low.raw, .high.raw   next to integer outputs: bounds of what rounding noise decides
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from provisioning.files import (
 from provisioning.store.store import store_home
 
 RECORD = "artifact.json"
-# These say which programs are wanted, not how one is made; models count by their graphs.
+# These modules choose programs but do not make them; models are hashed as exported graphs.
 CHOOSING = frozenset(
     {
         *("spec.py", "schemes.py", "suite", "session.py", "pipeline.py", "judged.py", "policy.py"),
@@ -45,8 +45,8 @@ CHOOSING = frozenset(
 
 
 class Artifact(Struct, frozen=True):
-    """artifact.json: ``files`` maps each file to its SHA-256, ``digest`` is the SHA-256 of the rest
-    of the record, ``lower_s`` the seconds that the compilation took."""
+    """artifact.json: ``files`` maps each file to its SHA-256, ``digest`` is the SHA-256 of the
+    other fields, ``lower_s`` the time of the compilation in seconds."""
 
     key: str
     model: str
@@ -58,7 +58,7 @@ class Artifact(Struct, frozen=True):
     digest: str = ""
 
     def digest_sets(self, folder: str) -> str:
-        """Return the SHA-256 of the tensors in a folder, without the bounds next to some."""
+        """Return the SHA-256 of the tensors in a folder, without their bounds."""
         held = sorted(
             (name, digest)
             for name, digest in self.files.items()
@@ -73,19 +73,19 @@ def programs_home() -> Path:
 
 
 def artifact_path(cache: Path, key: str) -> Path:
-    """Return where the artifact of ``key`` is, or would be."""
+    """Return the directory of the artifact of ``key``, which may not exist."""
     return cache / key[:2] / key
 
 
 def hash_words(*words: str) -> str:
-    """Return the SHA-256 of words, each with its length."""
+    """Return the SHA-256 of strings, each prefixed with its length."""
     return hashlib.sha256("".join(f"{len(word)}:{word}" for word in words).encode()).hexdigest()
 
 
 @cache
 def digest_rooms(rooms: tuple[str, ...]) -> str:
-    """Return the SHA-256 over the sources of rooms of ci, except those that choose among programs
-    and do not make one."""
+    """Return the SHA-256 over the sources of packages of ci, except modules that choose programs
+    but do not make them."""
     places = (place for room in rooms for place in (Path(__file__).parents[1] / room).iterdir())
     return digest_sources(*(place for place in places if place.name not in CHOOSING))
 
@@ -99,22 +99,22 @@ def hash_files(directory: Path) -> dict[str, str]:
 
 
 def write_artifact(directory: Path, artifact: Artifact) -> None:
-    """Write the record, with the digest of what it says."""
+    """Write the record, with its digest."""
     sealed = msgspec.structs.replace(artifact, digest=digest_record(artifact))
     (directory / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(sealed), indent=1))
 
 
 def digest_record(artifact: Artifact) -> str:
-    """Return the SHA-256 of a record without its digest."""
+    """Return the SHA-256 of a record's fields except its digest."""
     plain = msgspec.structs.replace(artifact, digest="")
     return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()
 
 
-ARTIFACTS = msgspec.json.Decoder(Artifact)  # made here: see CONVERTING in manifest/reader.py
+ARTIFACTS = msgspec.json.Decoder(Artifact)  # at import: see CONVERTING in manifest/reader.py
 
 
 def read_artifact(directory: Path) -> Artifact | None:
-    """Return the record of a whole artifact; None if there is none or any bit of it differs."""
+    """Return the record of an artifact; None if it is missing, incomplete or altered."""
     try:
         if not (directory / RECORD).is_file():  # reading a pipe would wait for its writer
             return None
@@ -126,8 +126,8 @@ def read_artifact(directory: Path) -> Artifact | None:
 
 
 def publish_artifact(staging: Path, directory: Path) -> bool:
-    """Move ``staging`` to ``directory`` in one step, and return True unless a good artifact is
-    already there: that one may be in use. ``staging`` then holds what was left of a damaged one.
+    """Move ``staging`` to ``directory`` in one step. Return False if a good artifact is already
+    there, which may be in use. After a swap, ``staging`` contains the damaged artifact, if any.
 
     Raises OSError.
     """
@@ -144,9 +144,9 @@ def publish_artifact(staging: Path, directory: Path) -> bool:
 
 
 class CompileResult(Struct, frozen=True):
-    """Where the artifact is, or ``refused``: why the case was not compiled.
+    """The directory of an artifact, or ``refused``: why the case was not compiled.
 
-    ``is_ours`` is whether this project refused it, and no tool; ``repaired`` whether a damaged
+    ``is_ours`` is whether this project refused it, not a tool; ``repaired`` whether a damaged
     artifact was replaced.
     """
 
@@ -162,7 +162,7 @@ class CompileResult(Struct, frozen=True):
 class CompileJob:
     """Finds or compiles the program of a case, in a worker.
 
-    ``reference`` says which references prove nothing; without it nothing is asked of them.
+    ``reference`` says which references prove nothing; without it they are not checked.
     """
 
     engine: Engine
@@ -173,11 +173,11 @@ class CompileJob:
     reference: ReferencePolicy | None = None
 
     def __call__(self) -> CompileResult:
-        """Return the artifact. The worker serves more jobs: QNN and a user's modules are loaded
-        only in forks of it.
+        """Return the artifact. QNN and a user's modules are loaded only in forks of the worker,
+        because it serves more jobs.
 
         Raises UsageError for a wrong model or data, FailedError if its outputs prove nothing,
-        StoreError if there is no room.
+        StoreError if the disk is full.
         """
         self.engine.preload(self.spec)
         found = run_forked(self._find, "loading the model")
@@ -199,8 +199,8 @@ class CompileJob:
         )
 
     def _compile(self, found: CompileResult) -> CompileResult:
-        """Compile in a scratch directory and publish it, or leave it next to the log if a good
-        artifact of the same key is there already."""
+        """Compile in a scratch directory and publish it; if the key already has a good artifact,
+        leave the new one next to the log."""
         directory = Path(found.directory)
         with explain_writes(self.cache):
             self.cache.mkdir(parents=True, exist_ok=True)

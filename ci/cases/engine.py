@@ -24,13 +24,16 @@ INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
 NOISE = "noise/{}.npy"  # by output
 MIN_RUNS = 2  # of a prediction
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
-SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # what QNN's Saver wrote, if it was asked for
+SAVER, SAVER_CALLS = (
+    "saver_output",
+    "saver_output.c",
+)  # what QNN's Saver writes, with --saver
 
 Sets = Sequence[Sequence[Array]]  # a list of arrays per input set
 
 
 class Fallback(Struct, frozen=True):
-    """A node that stays on the CPU and why; ``asked`` if the model's entry wants it there."""
+    """A node that stays on the CPU, and why; ``asked`` if the model's entry keeps it there."""
 
     op: str
     reason: str
@@ -48,17 +51,16 @@ class Delegation(Struct, frozen=True):
 
 class Compiled(Struct, frozen=True, kw_only=True):
     """A program in a directory. ``program`` is the file that a runner opens, ``binary`` the one
-    that holds what QNN compiled; both are relative to the directory.
+    with QNN's context binary; both are relative to the directory.
 
-    ``sets`` counts the input sets. ``methods`` names those of a program that has several, whose
-    inputs and outputs follow each other; ``unshared_bytes`` is its size without shared weights.
-    ``loss`` is where quantization costs most, if that is known. ``layers`` names the last outputs,
-    if the case asks for those of its layers.
-    ``made_inputs`` is what its inputs are if they were not given, see ci.models.model.name_made.
-    ``footprint`` is what it and its lowering take.
-    ``steps`` are those of the float32 model's graph, if the engine describes it.
-    ``weights`` and ``calibration`` are SHA-256 of the float32 model's weights and, if it was
-    calibrated, of the sets.
+    ``sets`` is the number of input sets. ``methods`` names the methods of a program with several;
+    their inputs and outputs are concatenated, and ``unshared_bytes`` is its size without shared
+    weights. ``loss`` is where quantization costs most, if known. ``layers`` names the last outputs
+    if the case asks for those of its layers. ``made_inputs`` describes inputs that the user did not
+    give, see ci.models.model.name_made. ``footprint`` is the memory and size of the program and its
+    lowering. ``steps`` are the operators of the float32 model's graph, if the engine lists them.
+    ``weights`` and ``calibration`` are the SHA-256 of the float32 model's weights and of the
+    calibration sets, if any.
     """
 
     program: str
@@ -81,8 +83,8 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Staging:
-    """A new directory in which an engine writes a program and its references. QNN's words go to
-    ``log``; scratch files that have to be near the program belong below ``cache``."""
+    """A new directory into which an engine writes a program and its references. QNN's output goes
+    to ``log``; scratch files on the program's file system belong below ``cache``."""
 
     directory: Path
     log: Path
@@ -94,13 +96,13 @@ class Staging:
         write_sets(self.directory / INPUTS, sets)
 
     def write_float(self, outputs: Sequence[Sequence[Any]], made: str = "") -> None:
-        """Write the float32 model's outputs. Raises FailedError if they prove nothing, which may be
-        the fault of inputs that were ``made``."""
+        """Write the float32 model's outputs. Raises FailedError if they prove nothing, perhaps
+        because the inputs were ``made`` by this project."""
         write_sets(self.directory / FLOAT, outputs)
         try:
             require_proof([list(map(np.asarray, tensors)) for tensors in outputs], self.reference)
         except FailedError as error:
-            why = f"it was computed from {made}: real ones may give it a range" if made else ""
+            why = f"it was computed from {made}: real inputs may give it a range" if made else ""
             raise FailedError(error.what, why=error.why or why, fix=error.fix) from error
 
     def write_quantized(self, outputs: Sequence[Sequence[Any]]) -> None:
@@ -108,8 +110,8 @@ class Staging:
         write_sets(self.directory / QUANTIZED, outputs)
 
     def write_noise(self, errors: Sequence[Any]) -> None:
-        """Write the predicted errors per output, [run, input set, *shape]; what has no element is
-        no prediction. A run that is not finite, as behind a logarithm of nearly zero, is left out.
+        """Write the predicted errors per output, [run, input set, *shape]; empty if none is known.
+        A run that is not finite, such as after the logarithm of nearly zero, is left out.
 
         Raises FailedError if fewer than two runs are left.
         """
@@ -119,9 +121,9 @@ class Staging:
                 if len(finite) < MIN_RUNS:
                     raise FailedError(
                         f"the rounding noise of output {index} cannot be predicted",
-                        why=f"with small errors in it, the model is finite in {len(finite)} of"
+                        why=f"with small errors added, the output is finite in {len(finite)} of"
                         f" {len(error)} runs",
-                        fix="keep values away from where a function of the model has no value",
+                        fix="keep values away from points where an operator is undefined",
                     )
                 path = self.directory / NOISE.format(index)
                 path.parent.mkdir(exist_ok=True)
@@ -129,25 +131,25 @@ class Staging:
 
 
 def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:
-    """Raise FailedError if the float32 model's outputs in ``directory`` prove nothing; a program
-    without input sets has its references elsewhere, as that of a language model does."""
+    """Raise FailedError if the float32 model's outputs in ``directory`` prove nothing. Programs
+    without input sets, such as language models, have their references elsewhere."""
     if not compiled.sets:
         return
     require_proof(read_sets(directory / FLOAT, compiled.outputs, compiled.sets), policy)
 
 
 def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy | None) -> None:
-    """Raise FailedError for outputs of a float32 model that no program could be judged by."""
+    """Raise FailedError for outputs of a float32 model by which no program can be judged."""
     if policy and (fault := find_degenerate(reference, policy)):
         raise FailedError(f"the reference proves nothing: {fault}")
 
 
 def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolicy) -> str:
-    """Why a reference proves nothing; empty when it is good. One list an input set.
+    """Return why a reference, one list per input set, proves nothing; empty if it is good.
 
     A floating-point output has to be finite, to differ from zero and from a constant, and to
-    depend on the input. Integers and booleans may be the same for every input, as the mask of
-    unpadded text is, where another output is not.
+    depend on the input. Integers and booleans may be the same for every input, such as the mask of
+    unpadded text, if another output is not.
     """
     columns = [np.stack(arrays) for arrays in zip(*reference, strict=True)]
     faults = [_find_fault(column, index, policy) for index, column in enumerate(columns)]
@@ -170,39 +172,39 @@ def _find_fault(stacked: Array, index: int, policy: ReferencePolicy) -> str:
     elif (stacked == stacked.reshape(-1)[:1]).all():
         return f"output {index} is constant"
     if len(stacked) > 1 and (stacked == stacked[:1]).all():
-        return f"output {index} is the same for every input: vary the inputs, or leave it out"
+        return f"output {index} is the same for every input: vary the inputs, or remove the output"
     return ""
 
 
 class Engine(Protocol):
     """Turns a case into a program. It is made in the session's process and sent to workers, where
-    all but ``imports`` run: key and compile each in a fork, the rest in the worker itself."""
+    all methods except ``imports`` run: key and compile each in a fork, the rest in the worker."""
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """Modules that the process imports from which all workers are forked."""
+        """Modules to import in the process from which all workers are forked."""
 
     def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
-        """Return the case whose program gives what its layers give, too; None if it cannot."""
+        """Return the case with a program that also returns its layers' outputs, or None."""
 
     def preload(self, spec: CaseSpec) -> None:
-        """Load what cases of the same model share."""
+        """Load whatever the cases of a model share."""
 
     def key(self, spec: CaseSpec) -> str:
         """Return the SHA-256 of everything that determines the program and its references."""
 
     def read_data(self, spec: CaseSpec) -> int:
-        """Return how many input sets a model of the user's is judged on. Raises UsageError for data
-        of its source that does not fit it."""
+        """Return on how many input sets a user's model is judged. Raises UsageError for data files
+        that do not fit the model."""
 
     def warm_up(self, spec: CaseSpec) -> None:
         """Load the compiler, before the first compilation of a worker."""
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
-        """Write the program and its references. What it raises is a refusal."""
+        """Write the program and its references. Any exception counts as a refusal."""
 
     def explain(self, error: Exception, log: Path) -> str:
-        """Return why a compilation was refused, from what it raised and what QNN logged."""
+        """Return why a compilation was refused, from its exception and QNN's log."""
 
 
 @dataclass(frozen=True)
@@ -220,9 +222,9 @@ class Program:
 @dataclass(frozen=True)
 class RunNotes:
     """What a runner reports besides outputs: ``faults`` fail the case, ``remark`` is shown,
-    ``files`` are kept next to the report, ``accelerator`` are means per input set by QNN's
-    profile, in cycles and microseconds, ``run_ms`` is the mean of the runs of an input set that
-    the model's entry asks for, ``device`` are the figures of a device."""
+    ``files`` are kept next to the report, ``accelerator`` has means per input set from QNN's
+    profile, in cycles and microseconds, ``run_ms`` is the mean time of the runs per input set that
+    the model's entry asks for, ``device`` has a device's figures."""
 
     faults: tuple[str, ...] = ()
     remark: str = ""
@@ -233,8 +235,8 @@ class RunNotes:
 
 
 class RunError(FailedError):
-    """Why a program gave no outputs. ``used`` is whether its process ran other programs before,
-    ``lacks`` the device that was lost meanwhile: then nothing is known of the program."""
+    """Raised if a program returned no outputs. ``used`` is whether its process ran other programs
+    before, ``lacks`` names a device lost meanwhile: then nothing is known about the program."""
 
     def __init__(self, what: str, *, used: bool = False, lacks: str = "") -> None:
         super().__init__(what)
@@ -252,7 +254,7 @@ class OpenProgram(Protocol):
         """Return the outputs per input set. Raises RunError."""
 
     def finish(self) -> RunNotes:
-        """Return the notes on all runs so far; the program runs no more. Raises RunError."""
+        """End the program and return the notes on its runs. Raises RunError."""
 
 
 class Runner(Protocol):

@@ -1,4 +1,4 @@
-"""What a program and its lowering take, measured while an engine lowers it."""
+"""The footprint of a program and of its lowering: sizes, memory traffic and peak memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from provisioning.doctor.survey.context_binaries import ContextBinary
 from provisioning.doctor.survey.programs import SegmentSpan
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-RESET_PEAK = "5"  # proc(5): sets VmHWM to what is resident now
+RESET_PEAK = "5"  # proc(5): sets VmHWM to the current resident size
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
-# On stdout at every log level, once per graph that HTP prepares: seen of QNN 2.47 to 2.49.40.
-# 2.50.40 and 2.51.0 have the words and print none below ONNX Runtime.
+# On stdout at every log level, once per graph that HTP prepares: seen with QNN 2.47 to 2.49.40.
+# 2.50.40 and 2.51.0 contain the text but do not print it under ONNX Runtime.
 SUMMARY = re.compile(r"^=+ DDR bandwidth summary =+\s*\n((?:\w+=\d+\s*\n)+)", re.MULTILINE)
 FIGURE = re.compile(r"^(\w+)=(\d+)", re.MULTILINE)
 NAMES = {
@@ -31,15 +31,15 @@ NAMES = {
 
 @dataclass
 class Peak:
-    """The peak resident memory of a process over a while, in bytes."""
+    """The peak resident memory of a process while a block ran, in bytes."""
 
     size_bytes: int = 0
 
 
 @contextmanager
 def measure_peak() -> Iterator[Peak]:
-    """Measure this process's memory while the block runs; where the kernel does not let the peak be
-    reset, since the process began."""
+    """Measure this process's peak memory while the block runs, or since the process started if the
+    kernel cannot reset the peak."""
     peak = Peak()
     with suppress(OSError):
         RESET.write_text(RESET_PEAK, encoding="ascii")
@@ -50,13 +50,13 @@ def measure_peak() -> Iterator[Peak]:
 
 
 def flush_stdio() -> None:
-    """Let C's stdio, with which QNN prints, write what it holds."""
+    """Flush the buffers of C's stdio, through which QNN prints."""
     ctypes.CDLL(None).fflush(None)
 
 
 def read_traffic(log: str, graphs: int) -> dict[str, int]:
-    """Return bytes by the name of the figure, summed over QNN's summaries; nothing unless there is
-    one for each of ``graphs``, since a sum that lacks one would be too small."""
+    """Return bytes by figure, summed over QNN's summaries; empty unless there is a summary for each
+    of ``graphs``, because the sum would be too small."""
     summaries = [dict(FIGURE.findall(text)) for text in SUMMARY.findall(log)]
     if not graphs or len(summaries) != graphs:
         return {}
@@ -77,7 +77,7 @@ def make_footprint(
     operators: Iterable[OperatorCount],
     peak: Peak,
 ) -> Footprint:
-    """Return all figures of a program. ``log`` is what QNN printed while it was lowered."""
+    """Return all figures of a program; ``log`` is what QNN printed during its lowering."""
     graphs = tuple(
         GraphFigures(
             name=graph.name,

@@ -1,9 +1,9 @@
-"""Imported once by the fork server: what its forks need, for a run or a lookup in the cache.
+"""Imported once by the fork server: the modules that its forks need to run or to look up a program.
 
-A module can have a function before_forks, which does once what is slow the first time.
+A module can define before_forks(), which does once whatever is slow the first time.
 
-The fork server ends with the process that started it, also while it imports; each fork of it ends
-with the fork server.
+The fork server ends with the process that started it, even while it imports; its forks end with the
+fork server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from provisioning.console.process import end_with_parent
 
 @contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Hold back what imports print, torchao's notes on CUDA libraries for one, unless they fail."""
+    """Hide what imports print, such as torchao's notes on CUDA libraries, unless they fail."""
     kept = os.dup(2)
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
@@ -38,14 +38,14 @@ def quiet_stderr() -> Iterator[None]:
             os.close(kept)
 
 
-# A model's factory runs in its user's directory, which is not to be imported from.
+# A model's factory runs in the user's directory, from which nothing may be imported.
 sys.path[:] = [place for place in sys.path if place]
-# Ctrl-C reaches this process too, which ends with the one that started it.
+# Ctrl-C also reaches this process, which ends anyway with the one that started it.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 end_with_parent(int(os.environ[STARTER]))
-gc.disable()  # collections took a fifth of the imports, which leave little to collect
+gc.disable()  # collections took a fifth of the import time and freed little
 with quiet_stderr():
     for module in os.environ[IMPORTS].split():
         getattr(importlib.import_module(module), "before_forks", lambda: None)()
-gc.freeze()  # nor do the forks look through it
+gc.freeze()  # the forks do not scan these objects either
 gc.enable()

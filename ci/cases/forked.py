@@ -1,8 +1,8 @@
-"""A function in its own fork, from a process in which what Python needs is warm.
+"""Runs a function in a fork of a process that is already warmed up.
 
-QNN's libraries number graphs and tensors through a process's life, so that only the first
-lowering of a process is reproducible; torch.export and ExecuTorch are slow in the first one. A
-fork of a process that has exported once, and has never loaded QNN, is both quick and the first.
+QNN's libraries number graphs and tensors throughout a process's life, so only the first lowering
+of a process is reproducible; but torch.export and ExecuTorch are slow the first time. In a fork of
+a process that has exported once and has never loaded QNN, the lowering is fast and the first.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from provisioning.files import explain_no_room
 
 R = TypeVar("R")
 STEP_BYTES, MAX_RAISED = 512, 300
-_steps: list[mmap.mmap] = []  # of this fork and of those that it is in, shared with their parents
+_steps: list[mmap.mmap] = []  # of this fork and the forks around it, shared with their parents
 
 
 def run_forked(function: Callable[[], R], doing: str = "") -> R:
-    """What ``function`` returns or raises, computed in a fork.
+    """Return or raise what ``function`` returns or raises in a fork.
 
-    Raises FailedError when the fork dies, with what it was ``doing`` and what note_step was given
-    last. It collects no
-    garbage: collections would touch, and so copy, every object that the fork shares.
+    Raises FailedError if the fork dies, naming what it was ``doing`` and the last note_step. The
+    fork collects no garbage, which would touch, and so copy, every shared object.
     """
     gc.collect()
     gc.freeze()
@@ -56,15 +55,16 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
         last = step[:].rstrip(b"\0").decode("utf-8", "replace")
         what = f"its process {describe_exit(code)} without a result"
         raise FailedError(f"{doing}: {what}" if doing else what, why=last and f"while {last}")
-    result: Any = pickle.loads(data)  # noqa: S301 - of our own fork
+    result: Any = pickle.loads(data)  # noqa: S301 - from our own fork
     if isinstance(result, QnnCiError):
         raise result
     return cast("R", result)
 
 
 def still_tqdm() -> None:
-    """Before tqdm is first used: its thread would be lost in a fork, and Python warns of that; its
-    lock is a semaphore of the system, which a worker that is ended leaves behind."""
+    """Keep tqdm from starting a thread, which a fork would lose with a warning, and from making a
+    system semaphore, which a killed worker would leave behind. To call before tqdm is first used.
+    """
     with suppress(ImportError):
         tqdm = importlib.import_module("tqdm").tqdm
         tqdm.monitor_interval = 0
@@ -72,13 +72,13 @@ def still_tqdm() -> None:
 
 
 def note_step(doing: str) -> None:
-    """Say what the fork does next, should it die of that: ``QNN compiled the graph``."""
+    """Note what the fork does next, such as ``QNN compiled the graph``, in case it dies of it."""
     for step in _steps[-1:]:
         step[:] = doing.encode("utf-8", "replace")[:STEP_BYTES].ljust(STEP_BYTES, b"\0")
 
 
 def answer_job(function: Callable[[], Any]) -> Any:
-    """What ``function`` returns, or the error of the tree for what it raises."""
+    """Return the result of ``function``, or its exception as one of our errors."""
     try:
         return function()
     except QnnCiError as error:
@@ -100,7 +100,7 @@ def _answer(function: Callable[[], Any], writing: int) -> int:
         data = pickle.dumps(answer_job(function))
         with os.fdopen(writing, "wb") as stream:
             stream.write(data)
-    except BaseException:  # noqa: BLE001 - nothing may return into the parent's code
+    except BaseException:  # noqa: BLE001 - the fork must not return into the parent's code
         return 1
     _flush()
     return 0

@@ -1,5 +1,5 @@
-"""One case judged: what a run gave against the references of its program, to a row of the report.
-It needs no engine and no runner, so that outputs from elsewhere are judged just so."""
+"""Judges one case: compares a run's outputs with its program's references and makes the report row.
+It needs no engine and no runner, so that outputs from elsewhere are judged the same way."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ from provisioning.manifest.targets import Backend
 
 SHOWN_OPS = 4
 NO_FLOAT = (
-    "whether the model is quantized well is not judged: `float_model` of its entry in a policy"
-    " names the file that it was made of"
+    "the quality of the quantization is not judged: to judge it, set `float_model` of the model's"
+    " entry in a policy to the float model"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """What a user may change about a run. What QNN writes about a case besides its outputs is kept
-    in a directory per case below ``beside``; ``baselines`` is the folder of the figures recorded
-    for models of the user's. ``find_faults`` gives the texts of known faults that a graph has, for
-    a scheme and a version of QNN."""
+    """The options of a run. Files about a case other than its outputs are kept below ``beside``, in
+    a directory per case; ``baselines`` is the folder of figures recorded for the user's models.
+    ``find_faults`` returns descriptions of the known faults in a graph, for a scheme and a version
+    of QNN."""
 
     policy: EmulatorPolicy
     timeout_s: float
@@ -95,7 +95,7 @@ class SessionOptions:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """A case's row, its controls, a remark for the terminal, and what is noted in the report."""
+    """A case's row, its controls, a remark for the terminal, and a note for the report."""
 
     case: Case
     controls: tuple[Control, ...] = ()
@@ -105,8 +105,8 @@ class CaseResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What came of running a program: outputs, or a failure. ``used`` is whether its process had
-    run other programs before, ``lacks`` the device that was lost meanwhile."""
+    """The result of running a program: outputs, or a failure. ``used`` is whether its process had
+    run other programs before, ``lacks`` names a device that was lost during the run."""
 
     outputs: Sets = ()
     failure: str = ""
@@ -118,7 +118,7 @@ class Run:
 
 @dataclass(kw_only=True)
 class Evidence:
-    """What is known of a case so far; each field has its default until its step was taken."""
+    """The facts known about a case so far; a field has its default until its step is done."""
 
     artifact: Artifact | None = None
     cached: bool = False
@@ -133,12 +133,12 @@ class Evidence:
     baseline: Baseline | None = None
     lacks: str = ""
     outputs: tuple[OutputFigures, ...] = ()
-    nearness: Nearness | None = None  # of outputs to the emulator's
+    nearness: Nearness | None = None  # of a device's outputs to the emulator's
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeSetup:
-    """What all cases of a run are judged by. ``runner`` is the name of what ran the programs."""
+    """The options and baselines for judging a run's cases; ``runner`` is the runner's name."""
 
     options: SessionOptions
     runner: str
@@ -146,8 +146,8 @@ class JudgeSetup:
 
 
 class CaseJudge:
-    """Judges one case, step by step; every step may end it with a reason. ``directory`` is a
-    scratch directory."""
+    """Judges one case, step by step; any step may end it with a reason. ``directory`` is a scratch
+    directory."""
 
     def __init__(self, spec: CaseSpec, setup: JudgeSetup, directory: Path) -> None:
         self.spec, self.judged_by, self.options = spec, setup, setup.options
@@ -161,7 +161,7 @@ class CaseJudge:
         self.remarks: list[str] = []
 
     def compare_emulator(self, outputs: Sets, emulated: Sets, compiled: Compiled) -> None:
-        """Take down how near a device's outputs are to the emulator's of the same program."""
+        """Record how near a device's outputs are to those of the emulator for the same program."""
         try:
             both = [stack_outputs(one, compiled) for one in (emulated, outputs)]
         except ValueError as error:
@@ -170,11 +170,11 @@ class CaseJudge:
             self.evidence.nearness = find_nearness(zip(*both, strict=True))
 
     def note_program(self, directory: Path, artifact: Artifact) -> None:
-        """Take down what is known of a program, and keep what QNN's Saver wrote.
+        """Record facts about a program, and keep what QNN's Saver wrote.
 
-        Saver takes and refuses what HTP does, so that its operators are the program's.
+        Saver accepts and refuses the same operators as HTP, so its operators are the program's.
         """
-        binary = directory / artifact.compiled.binary  # not there if QNN took nothing
+        binary = directory / artifact.compiled.binary  # missing if QNN took no operator
         build = find_qnn_build(binary) if binary.is_file() else None
         self.evidence.artifact = artifact
         self.evidence.compiler = build.text if build else ""
@@ -185,7 +185,7 @@ class CaseJudge:
             self.evidence.qnn_ops = count_operators(text)
 
     def judge_run(self, program: Program, references: References, run: Run) -> CaseResult:
-        """Judge what a run gave, and check delegation."""
+        """Judge the result of a run, and check delegation."""
         compiled = program.compiled
         log_tail = read_tail(program.log)
         self.evidence.run = run
@@ -201,7 +201,7 @@ class CaseJudge:
             faults = [f"run: {run.failure}", *self.delegation_faults(compiled)]
             faults += name_reasons(name_excesses(self.find_excesses(compiled)))
             return self.end(Status.FAILED, "; ".join(faults), log_tail)
-        if self.options.keep:  # instead of those of an earlier run
+        if self.options.keep:  # replaces the outputs of an earlier run
             shutil.rmtree(self.directory / OUTPUTS, ignore_errors=True)
             write_sets(self.directory / OUTPUTS, run.outputs, OUTPUT)
         self.leave(*run.notes.files)
@@ -221,7 +221,7 @@ class CaseJudge:
         proofless = verdict.proofless
         if proofless and self.evidence.metric and not task:
             self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
-            self.evidence.warnings += (f"{proofless} but what the metric says",)
+            self.evidence.warnings += (f"{proofless}, except by the metric",)
             proofless = ""
         reasons = [
             *name_reasons(failing),
@@ -250,12 +250,12 @@ class CaseJudge:
         return ""
 
     def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
-        """Return what the user's metric has against the program: code that is not run here."""
+        """Return why the user's metric rejects the program; here none, as no user code is run."""
         del references, outputs
         return []
 
     def compare_baseline(self) -> list[str]:
-        """Say how the figures differ from those recorded for this toolchain, if there are any."""
+        """Return how the figures differ from those recorded for this toolchain, if any."""
         spec = self.spec
         baseline = self.judged_by.baselines.get(name_case(spec.model, spec.scheme.value, spec.soc))
         if baseline is None:
@@ -264,7 +264,7 @@ class CaseJudge:
         return list(find_changes(self.evidence.figures, baseline))
 
     def delegation_faults(self, compiled: Compiled) -> list[str]:
-        """Name what stays on the CPU although the policy asks for full delegation."""
+        """Return a reason naming the nodes on the CPU if the policy requires full delegation."""
         left = [one for one in compiled.delegation.fallback_ops if not one.asked]
         if not self.limits.full_delegation or not left:
             return []
@@ -275,34 +275,34 @@ class CaseJudge:
         return [f"{many} back to the CPU ({named})"]
 
     def find_excesses(self, compiled: Compiled) -> tuple[Overrun, ...]:
-        """Return what of a program or of its lowering is over the case's budget."""
+        """Return the figures of a program or its lowering that exceed the case's budget."""
         return find_excesses(compiled.footprint, self.limits.budget, self.budget)
 
     def refuse(self, reason: str, log_tail: str, *, is_ours: bool = False) -> CaseResult:
-        """A refusal that the policy knows is ``unsupported``; any other fails the case. What this
-        project itself found is not called a refusal."""
+        """End a case that was not lowered: ``unsupported`` if the policy knows the refusal, else
+        failed. If the reason ``is_ours``, it is not called a refusal."""
         known = self.find_refusal(reason)
         if known:
             return self.end(Status.UNSUPPORTED, f"{reason} [{known}]", log_tail)
         return self.end(Status.FAILED, reason if is_ours else f"refused: {reason}", log_tail)
 
     def find_refusal(self, reason: str) -> str:
-        """Return what the policy knows of a refusal of this case; empty for any other."""
+        """Return the policy's explanation of a refusal of this case; empty if it has none."""
         spec, choices = self.spec, str(self.spec.source.choices)
         return self.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason, choices)
 
     def find_unmet(self) -> str:
-        """Say which refusal the policy expects of this case, which passed; empty for none."""
+        """Return why this case, which passed, contradicts the policy; empty if it does not."""
         spec, choices = self.spec, str(self.spec.source.choices)
         known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
         return known and (
-            f"it passed, and the policy expects it to be unsupported: {known}\n"
+            f"it passed, but the policy expects it to be unsupported: {known}\n"
             "  fix: remove that row of [[unsupported]] or narrow its globs; strict = false if only"
             " some of its cases are refused"
         )
 
     def leave(self, *files: Path) -> None:
-        """Copy files of the case to where the report is."""
+        """Copy files of the case next to the report."""
         if self.options.beside and files:
             kept = self.options.beside / self.spec.slug
             kept.mkdir(parents=True, exist_ok=True)
@@ -312,9 +312,9 @@ class CaseJudge:
     def end(
         self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
     ) -> CaseResult:
-        """Make the case's row of everything that is known."""
+        """Make the case's row from all known facts."""
         advice = self.policy.advise(reason) if status is Status.FAILED else ""
-        # Why a process died, and often why something was refused, is in its log alone.
+        # Only the log says why a process died, and often why an operator was refused.
         is_dead = reason.startswith(("run: ", "refused: ")) or " was killed by " in reason
         if status is Status.FAILED and is_dead:
             advice = advice or self.policy.advise(log_tail)
@@ -348,15 +348,15 @@ class CaseJudge:
         return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
 
     def find_faults(self) -> list[str]:
-        """Return the known faults that the model's graph has and that its scheme meets with the QNN
-        that compiled it."""
+        """Return the known faults of the QNN that compiled the model, in its scheme, that its graph
+        triggers."""
         artifact = self.evidence.artifact
         steps = artifact.compiled.steps if artifact else ()
         scheme, qnn = self.spec.scheme.value, self.evidence.compiler
         return [f"known fault: {one}" for one in self.options.find_faults(steps, scheme, qnn)]
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
-        """Return the lines of a repository's files that a failure is from, else its factory's."""
+        """Return the source lines of the user that caused a failure, else the factory's line."""
         if self.spec.is_file:
             return ()
         given = self.spec.source.reference
@@ -365,7 +365,7 @@ class CaseJudge:
 
 
 def name_excesses(excesses: Sequence[Overrun]) -> list[Reason]:
-    """Return what is over a budget as reasons that fail a case."""
+    """Return overruns of a budget as reasons that fail a case."""
     return [Reason(Question.BUDGET, one.text) for one in excesses]
 
 
@@ -380,7 +380,7 @@ def make_case(
     log_tail: str = "",
     metric_name: str = "",
 ) -> Case:
-    """Return a case's row of the report: everything that is known, figure by figure."""
+    """Return a case's row of the report, with every known figure."""
     artifact, run = known.artifact, known.run
     compiled = artifact.compiled if artifact else None
     delegation = compiled.delegation if compiled else None
@@ -456,7 +456,7 @@ def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
 
 
 def describe_loss(loss: Loss) -> str:
-    """Return where between the layers a quantized model departs from the float32 one."""
+    """Return at which layer a quantized model loses most against the float32 one."""
     return (
         f"  where: most is lost at {loss.name}: {loss.before_db:.1f} dB before it,"
         f" {loss.behind_db:.1f} dB after it; with only the weights quantized, the outputs have"

@@ -1,12 +1,12 @@
-"""Outputs that a run kept, judged again. Only bytes are read: no model, program or function of the
-run's is loaded, and nothing that a run wrote is believed except its references.
+"""Judges the outputs that a run kept again. Only bytes are read: no model, program or function of
+the run is loaded, and nothing that the run wrote is trusted except its references.
 
-report.json                        of the run
+report.json                        the run's report
 CASE/artifact/                     see ci.cases.cache
-CASE/outputs/output_SET_INDEX.raw  what the program gave, on this machine or elsewhere
+CASE/outputs/output_SET_INDEX.raw  the program's outputs, on this machine or elsewhere
 
-Outputs that a device gave elsewhere are in a separate directory, as ci.device.by_hand has them:
-CASE/outputs as above, CASE/log.txt, and CASE/code.txt with the exit code of the runner.
+Outputs of a device elsewhere are in a separate directory, written by the script of
+ci.device.by_hand: CASE/outputs as above, CASE/log.txt, CASE/code.txt with the runner's exit code.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ LIMIT_BYTES = 4 << 30  # of a case
 DTYPES = {"bool", *(f"float{bits}" for bits in (16, 32, 64))} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
-# What files that were made to do harm raise when they are read and judged.
+# Exceptions that malicious files can cause when they are read and judged.
 HARM = (OSError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError, RecursionError)
 FIGURES = ("sqnr_db", "sqnr_db_quantized", "cosine", "cosine_quantized", "equal", "max_abs")
-KEPT_REMARK = "judged by kept outputs: no program was run"
+KEPT_REMARK = "judged from kept outputs: no program was run"
 LOG, CODE = "log.txt", "code.txt"
-UNMEASURED = "the metric was not measured: it is code of the run's, and only bytes are judged here"
+UNMEASURED = "the metric was not measured: it is code, and only bytes are judged here"
 
 
 def judge_report(
     report: Report, directory: Path, setup: JudgeSetup, work: Path, pulled: Path | None = None
 ) -> Report:
-    """Return the report of a run, its cases judged again by the outputs in ``directory``, or by
-    those that a device gave for the same programs, in ``pulled``.
+    """Return the report of a run with its cases judged again, from the outputs in ``directory`` or
+    from those of a device for the same programs, in ``pulled``.
 
     Raises UsageError for a scheme or SoC that does not exist, ManifestError for a case that the
     policy has no limits for.
@@ -72,14 +72,14 @@ def judge_report(
         summary=counts,
         thresholds=policy.describe_limits(specs),
         remarks=(
-            f"judged by outputs of {setup.runner}" if pulled else KEPT_REMARK,
+            f"judged from outputs of {setup.runner}" if pulled else KEPT_REMARK,
             *report.remarks,
         ),
     )
 
 
 def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
-    """Return the case that a row is of. Raises UsageError."""
+    """Return the case of a report's row. Raises UsageError."""
     entry = setup.options.policy.models.get(case.model)
     if case.scheme not in set(Scheme) or case.soc not in read_socs():
         raise UsageError(f"there is no case {case.model} {case.scheme} {case.soc}")
@@ -88,8 +88,8 @@ def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
 
 
 def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None) -> CaseResult:
-    """Judge a row of the run's report again, by what the run or a device gave. What failed in the
-    run stays failed by the run's outputs; a case that was not lowered is as it was."""
+    """Judge a row of the run's report again, from the outputs of the run or of a device. With the
+    run's outputs a failed case stays failed; a case that was not lowered keeps its row."""
     judging.evidence.cached = case.cached
     metric, judging.metric = judging.metric, None
     if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():
@@ -98,7 +98,7 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
         with np.errstate(all="ignore"):
             result = judge_kept(folder, judging, pulled)
     except (*HARM, QnnCiError) as error:
-        told = f"its {'' if pulled else 'kept '}outputs cannot be judged"
+        told = f"the {'' if pulled else 'kept '}outputs cannot be judged"
         result = judging.end(Status.FAILED, f"{told}: {type(error).__name__}: {error}")
     row = structs.replace(
         result.case, warnings=(*result.case.warnings, *([UNMEASURED] if metric else []))
@@ -107,8 +107,8 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
 
 
 def compare_rows(case: Case, row: Case) -> Case:
-    """Return the row of the run's own outputs, with what only the run could measure; it fails if
-    the run's row says otherwise."""
+    """Return the new row with the figures that only the run could measure; failed if it
+    contradicts the run's row."""
     faults = list(find_contradictions(case, row))
     return structs.replace(
         row,
@@ -125,9 +125,9 @@ def compare_rows(case: Case, row: Case) -> Case:
 
 
 def read_pulled(pulled: Path, compiled: Compiled) -> Run:
-    """Return what a device gave, or why that is no run that went well."""
+    """Return a device's outputs as a run, or a failed run with the reason."""
     if not pulled.is_dir():
-        return Run(failure=f"there are no outputs of it: {pulled.name} is missing")
+        return Run(failure=f"it has no outputs: {pulled.name} is missing")
     code = pulled / CODE
     told = code.read_text(encoding="utf-8", errors="replace").strip() if code.is_file() else "0"
     if told != "0":
@@ -139,9 +139,10 @@ def read_pulled(pulled: Path, compiled: Compiled) -> Run:
 
 
 def judge_unrun(case: Case, judging: CaseJudge) -> Case:
-    """Judge a row without outputs: one that passed has some, and a refusal has to be expected."""
+    """Judge a row without outputs: fail it if it passed in the run, or if its refusal is not
+    expected by the policy."""
     if case.status is Status.PASSED:
-        told = "it passed, and its outputs were not kept"
+        told = "it passed, but its outputs were not kept"
     elif (
         case.status is Status.UNSUPPORTED
         and not case.lacks
@@ -154,8 +155,8 @@ def judge_unrun(case: Case, judging: CaseJudge) -> Case:
 
 
 def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseResult:
-    """Judge the outputs of a case, or those that a device gave, which are compared with the case's
-    own. Raises one of HARM, and QnnCiError."""
+    """Judge the kept outputs of a case, or those of a device, which are also compared with the kept
+    ones. Raises one of HARM, and QnnCiError."""
     artifact = read_kept(folder, judging.spec)
     compiled, place = artifact.compiled, folder / "artifact"
     judging.note_program(place, artifact)
@@ -175,7 +176,7 @@ def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseRes
 
 def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
     """Return the record of a kept program with references. Raises OSError or ValueError unless all
-    are plain files as the record has them, of the case, and of sizes that can be read."""
+    are plain files that match the record, belong to the case, and are not too large."""
     paths = [folder, *folder.rglob("*")]
     odd = [one for one in paths if one.is_symlink() or not (one.is_dir() or one.is_file())]
     if odd:
@@ -185,20 +186,20 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
     place = folder / "artifact"
     artifact = msgspec.json.decode((place / RECORD).read_bytes(), type=Artifact)
     if artifact.digest != digest_record(artifact) or hash_files(place) != artifact.files:
-        raise ValueError(f"{RECORD} does not have the digests of the files next to it")
+        raise ValueError(f"{RECORD} does not match the files next to it")
     own = artifact.model if spec.model in SUITE else spec.model
     if (own, artifact.scheme, artifact.soc) != (spec.model, spec.scheme.value, spec.soc):
-        raise ValueError(f"it is of {artifact.model} {artifact.scheme} {artifact.soc}")
+        raise ValueError(f"it belongs to {artifact.model} {artifact.scheme} {artifact.soc}")
     compiled = artifact.compiled
     if not {compiled.program, compiled.binary} <= artifact.files.keys():
-        raise ValueError(f"{RECORD} names a program that is not there")
+        raise ValueError(f"{RECORD} names a program that does not exist")
     for info in (*compiled.inputs, *compiled.outputs):
         check_tensor(info)
     return artifact
 
 
 def check_tensor(info: TensorInfo) -> None:
-    """Raise ValueError for a tensor that no program has."""
+    """Raise ValueError for a tensor that no program can have."""
     axes = len(info.shape)
     good = info.dtype in DTYPES and min(info.shape, default=1) > 0 and info.step >= 0
     joins = not info.joined or (
@@ -211,11 +212,11 @@ def check_tensor(info: TensorInfo) -> None:
 
 
 def find_contradictions(case: Case, judged: Case) -> Iterator[str]:
-    """Yield what the run's own row says against the outputs that it kept."""
+    """Yield each contradiction between the run's row and the outputs that it kept."""
     if case.status is Status.FAILED or (case.status is Status.UNSUPPORTED and not case.lacks):
         yield f"in the run it was {case.status.value}: {case.reason}"
     for name in FIGURES if case.status is Status.PASSED else ():
         told, found = getattr(case, name), getattr(judged, name)
         same = None not in {told, found} and math.isclose(told, found, rel_tol=1e-3, abs_tol=1e-3)
         if not same and told is not found:
-            yield f"its report has {name} {told}, and its outputs have {found}"
+            yield f"its report has {name} {told}, but its outputs have {found}"

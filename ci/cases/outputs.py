@@ -1,4 +1,4 @@
-"""Raw files of outputs and references as arrays: nothing but what was asked for is an output."""
+"""Raw files of outputs and references as arrays. Files other than the expected ones are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
 from ci.models.tensors import FILE, TensorInfo, read_sets
 
-OUTPUT = "output_{}_{}.raw"  # as qnn_executor_runner names what a program gives
+OUTPUT = "output_{}_{}.raw"  # as qnn_executor_runner names a program's outputs
 
 
 def read_inputs(artifact: Path, compiled: Compiled) -> Sets:
@@ -38,17 +38,17 @@ def read_references(artifact: Path, compiled: Compiled) -> References:
 
 
 def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | None:
-    """Return what is predicted of an output; None if nothing is. Raises OSError, ValueError."""
+    """Return the predicted noise of an output; None without a file. Raises OSError, ValueError."""
     if not file.is_file():
         return None
     runs = np.load(file, allow_pickle=False)
     if runs.shape[1:] != reference.shape or len(runs) < MIN_RUNS or not np.isfinite(runs).all():
-        raise ValueError(f"{file.name} is no prediction of an output {list(reference.shape)}")
+        raise ValueError(f"{file.name} is not a prediction for an output {list(reference.shape)}")
     return Prediction(reference, runs, info)
 
 
 def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
-    """Return the outputs of one eager model, with the bounds of those that have some."""
+    """Return the outputs of one eager model, with bounds for those that have them."""
     expected = []
     for index, info in enumerate(compiled.outputs):
         values = low = high = read_column(directory, FILE, index, info, compiled.sets)
@@ -61,37 +61,36 @@ def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
 
 
 def read_column(directory: Path, pattern: str, index: int, info: TensorInfo, sets: int) -> Array:
-    """Return one reference of every set, [input set, *shape]. Raises OSError, ValueError."""
+    """Return one output's reference for every set, [input set, *shape]. Raises OSError,
+    ValueError."""
     files = (directory / pattern.format(number, index) for number in range(sets))
     return np.stack([view_tensor(file.read_bytes(), info, file.name) for file in files])
 
 
 def view_tensor(data: bytes, info: TensorInfo, name: str) -> Array:
-    """Return the elements of a tensor, booleans as their bytes. Raises ValueError for another
-    size."""
+    """Return the elements of a tensor, booleans as bytes. Raises ValueError for a wrong size."""
     if len(data) != size_bytes(info):
-        raise ValueError(f"{name} has {len(data)} bytes, {size_bytes(info)} are wanted")
+        raise ValueError(f"{name} has {len(data)} bytes instead of {size_bytes(info)}")
     dtype = "uint8" if info.dtype == "bool" else info.dtype
     return np.frombuffer(data, dtype).reshape(info.shape)
 
 
 def size_bytes(info: TensorInfo) -> int:
-    """Return how many bytes a tensor's elements take."""
+    """Return the size of a tensor's elements in bytes."""
     return int(np.prod(info.shape)) * np.dtype(info.dtype).itemsize
 
 
 def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
-    """Return what a runner gave, an array per output, [input set, *shape].
+    """Return a runner's outputs as one array per output, [input set, *shape].
 
-    Raises ValueError unless it is just the program's outputs for every input set, each of its
-    size.
+    Raises ValueError unless every input set has exactly the program's outputs, each of its size.
     """
     if len(outputs) != compiled.sets:
-        raise ValueError(f"outputs of {len(outputs)} input sets, {compiled.sets} are wanted")
+        raise ValueError(f"outputs of {len(outputs)} input sets instead of {compiled.sets}")
     columns: list[list[Array]] = [[] for _ in compiled.outputs]
     for number, tensors in enumerate(outputs):
         if len(tensors) != len(columns):
-            raise ValueError(f"{len(tensors)} outputs, {len(columns)} are wanted")
+            raise ValueError(f"{len(tensors)} outputs instead of {len(columns)}")
         for index, tensor in enumerate(tensors):
             name = OUTPUT.format(number, index)
             data = np.ascontiguousarray(tensor).tobytes()
@@ -100,10 +99,10 @@ def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
 
 
 def read_outputs(directory: Path, compiled: Compiled, sets: int) -> Sets:
-    """Return what a program wrote into ``directory``, a list per input set.
+    """Return the outputs that a program wrote into ``directory``, one list per input set.
 
-    Raises OSError or ValueError unless it holds each output as a regular file that has no other
-    name, of exactly its size, and nothing else.
+    Raises OSError or ValueError unless it contains each output as a regular file of exactly its
+    size, without further hard links, and nothing else.
     """
     outputs = [
         [
@@ -120,7 +119,7 @@ def read_outputs(directory: Path, compiled: Compiled, sets: int) -> Sets:
     }
     extra = sorted({path.name for path in directory.iterdir()} - wanted)
     if extra:
-        raise ValueError(f"{extra[0]} was written, which is not an output of the program")
+        raise ValueError(f"the runner wrote {extra[0]}, which is not an output of the program")
     return outputs
 
 
@@ -128,7 +127,7 @@ def _read_regular(path: Path, wanted: int) -> bytes:
     if not os.path.lexists(path):
         raise ValueError(f"{path.name} was not written")
     if path.is_symlink():
-        raise ValueError(f"{path.name} is a link; an output has to be a separate file")
+        raise ValueError(f"{path.name} is a link; an output has to be a file")
     # Without O_NONBLOCK the open of a pipe waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -136,10 +135,10 @@ def _read_regular(path: Path, wanted: int) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path.name} is not a regular file")
         if status.st_nlink != 1:
-            raise ValueError(f"{path.name} is a second name of another file")
+            raise ValueError(f"{path.name} is a hard link of another file")
         if status.st_size != wanted:
-            raise ValueError(f"{path.name} has {status.st_size} bytes, {wanted} are wanted")
+            raise ValueError(f"{path.name} has {status.st_size} bytes instead of {wanted}")
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            return stream.read(wanted + 1)  # it may still grow
+            return stream.read(wanted + 1)  # the file may still grow
     finally:
         os.close(descriptor)

@@ -1,7 +1,7 @@
-"""What installed packages contain: the version of a package that was edited in place does not tell.
+"""Digests of installed packages' content, because a version does not show edits in place.
 
-A wheel's installer writes RECORD, the hash and size of each file, after all of them. A file that
-has the size in RECORD and was not modified later counts by that hash, any other by its content.
+A wheel's installer writes RECORD last, with the hash and size of each file. If a file has that size
+and was not modified later, RECORD's hash is used, else the file's content.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 
 from provisioning.files import hash_file
 
-# C++ headers are for extensions that users compile; nothing imports a package's tests.
+# C++ headers are only for extensions that users compile; nothing imports a package's tests.
 SKIPPED = frozenset({"__pycache__", "include", "test", "tests"})
 
 
 def digest_packages(names: Iterable[str]) -> str:
-    """Return the SHA-256 over Python's version and the files of packages, or of directories of
-    them such as ``executorch/exir``, from where they would be imported.
+    """Return the SHA-256 over Python's version and the files of importable packages, or of their
+    directories such as ``executorch/exir``.
 
-    A package or directory that is missing counts as one without files. Raises OSError.
+    A missing package or directory counts as an empty one. Raises OSError.
     """
     parts = [name.partition("/")[::2] for name in names]
     grouped = groupby(sorted(parts), key=itemgetter(0))
@@ -44,13 +44,13 @@ def _describe(package: str, parts: Iterable[str]) -> Iterator[str]:
             digest, size = recorded.get(path, ("", ""))
             if size != str(state.st_size) or state.st_mtime_ns > written_ns:
                 raw = base64.urlsafe_b64encode(bytes.fromhex(hash_file(Path(entry.path))))
-                digest = f"sha256={raw.decode().rstrip('=')}"  # as RECORD has it
+                digest = f"sha256={raw.decode().rstrip('=')}"  # as in RECORD
             yield f"{path}\0{digest}\n"
 
 
 def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]], int]:
-    """Return hash and size by path, and when they were written, in ns; nothing if there is no
-    RECORD next to the package, as in a checkout."""
+    """Return hash and size by path, and RECORD's time in ns; empty if there is no RECORD next to
+    the package, as in a checkout."""
     found = sorted(parent.glob(f"{package}-*.dist-info/RECORD"))
     if not found:
         return {}, 0
@@ -60,7 +60,7 @@ def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]]
 
 
 def _walk(top: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the files below a directory; those that its links lead to count, too."""
+    """Yield the files below a directory, following links."""
     pending = [str(top)] if top.is_dir() else []
     while pending:
         with os.scandir(pending.pop()) as entries:

@@ -1,5 +1,5 @@
-"""One case from model to report row: compile, run, judge. It knows the two seams of
-ci.cases.engine, and no engine."""
+"""One case from model to report row: compile, run, judge. It uses the two Protocols of
+ci.cases.engine, and knows no engine or runner."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ ARTIFACT = "artifact"
 
 @dataclass(frozen=True, kw_only=True)
 class RunSetup:
-    """What all cases of a run share. ``work`` is a scratch directory, ``device`` what the programs
-    need if neither this host nor the runner can run them. What ``runner`` gives is compared with
-    what ``emulator`` does, if there is one."""
+    """The setup that all cases of a run share. ``work`` is a scratch directory; ``device`` names
+    the hardware that the programs need if neither this host nor the runner can run them. Outputs of
+    ``runner`` are compared with those of ``emulator``, if there is one."""
 
     options: SessionOptions
     engine: Engine
@@ -61,10 +61,10 @@ class CaseRun(CaseJudge):
         super().__init__(spec, judged_by, setup.work / spec.slug)
 
     def run(self) -> CaseResult:
-        """Compile, run, judge: whatever is raised is the failure of this case.
+        """Compile, run, judge; any exception fails this case.
 
-        Except what the machine is to blame for: raises StoreError if there is no room, UnfitError
-        if no process starts.
+        Only the machine's faults are raised: StoreError if the disk is full, UnfitError if no
+        process can be started.
         """
         try:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -95,7 +95,7 @@ class CaseRun(CaseJudge):
         if not compiled.delegation.partitions:
             reasons = "; ".join(one.reason for one in compiled.delegation.fallback_ops)
             return self.refuse(f"QNN accepted no node: {reasons}", ended.log_tail)
-        # Before the runner starts: what it writes later changes no verdict.
+        # Read before the runner starts, so that nothing it writes can change the verdict.
         references = read_references(directory, compiled)
         program = self.copy_program(self.spec, directory, compiled, self.directory)
         if self.setup.device:
@@ -108,7 +108,7 @@ class CaseRun(CaseJudge):
         return result
 
     def compile(self, spec: CaseSpec, log: Path) -> Ended:
-        """Find or compile a program in a worker. What layers give proves nothing and need not."""
+        """Find or compile a program in a worker. Outputs of layers are not checked for proof."""
         job = CompileJob(
             engine=self.setup.engine,
             spec=spec,
@@ -120,7 +120,7 @@ class CaseRun(CaseJudge):
         return self.setup.pool.run(job, job.log, self.options.timeout_s)
 
     def note_compiled(self, directory: Path, made: CompileResult) -> None:
-        """Take down how the program was had, and what is known of it."""
+        """Record whether the program was cached, and facts about it."""
         if made.repaired:
             self.remarks.append("a damaged cache entry was lowered again")
         if made.artifact:
@@ -130,7 +130,7 @@ class CaseRun(CaseJudge):
     def copy_program(
         self, spec: CaseSpec, directory: Path, compiled: Compiled, place: Path
     ) -> Program:
-        """Copy the program to where a runner finds it: a runner is shown no reference."""
+        """Copy the program for the runner, which must not see the references."""
         given = place / ARTIFACT
         given.mkdir()
         part = Path(compiled.program).parts[0]
@@ -141,7 +141,7 @@ class CaseRun(CaseJudge):
         return Program(spec, given / compiled.program, compiled, place, place / "run.log")
 
     def end_unrun(self, program: Program) -> CaseResult:
-        """End a case that was lowered and cannot run here; the program stays near the report."""
+        """End a case that was lowered but cannot run here; keep the program next to the report."""
         self.leave(program.path)
         faults = self.delegation_faults(program.compiled)
         over = self.find_excesses(program.compiled)
@@ -152,14 +152,14 @@ class CaseRun(CaseJudge):
         self.evidence.lacks = self.setup.device
         reason = (
             f"lowered; cannot run here: it needs {self.setup.device}\n"
-            "  fix: give --runner a program that runs it there; it is kept next to the report, in"
-            f" qnn/{self.spec.slug}"
+            "  fix: give --runner a command that runs it there; the program is kept next to the"
+            f" report, in qnn/{self.spec.slug}"
         )
         return self.end(Status.UNSUPPORTED, reason)
 
     def run_and_judge(self, program: Program, references: References, sets: Sets) -> CaseResult:
-        """Run, and run again in a fresh process what failed in one that had run other programs:
-        only what fails there is this program's fault."""
+        """Run and judge. If the program failed in a process that had run others, run it again in a
+        fresh process: only a failure there is its own fault."""
         before = copy(self.evidence)
         run = self.execute(program, sets)
         if self.setup.emulator and not run.failure:
@@ -175,7 +175,7 @@ class CaseRun(CaseJudge):
         return replace(again, remark="; ".join(filter(None, [again.remark, seen])))
 
     def run_emulator(self, emulator: Runner, program: Program, sets: Sets, run: Run) -> None:
-        """Compare outputs with the emulator's; a remark says why if that cannot be done."""
+        """Compare outputs with the emulator's; if that is not possible, add a remark with why."""
         place = self.directory / "emulator"
         place.mkdir()
         own = replace(program, directory=place, log=place / "run.log")
@@ -204,8 +204,8 @@ class CaseRun(CaseJudge):
         return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
 
     def locate(self) -> str:
-        """Return at which layer a program departs from its model: by one more program that gives
-        what its layers give, too. Empty for an engine that makes none."""
+        """Return at which layer a program departs from its model, found with another program that
+        also returns its layers' outputs. Empty if the engine cannot make one."""
         spec = self.setup.engine.give_layers(self.spec)
         if not spec:
             return ""
@@ -227,7 +227,7 @@ class CaseRun(CaseJudge):
         return describe_departure(judgement, compiled.layers)
 
     def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
-        """Return what the user's metric, if the model has one, has against the program."""
+        """Return why the user's metric, if the model has one, rejects the program."""
         if self.metric is None:
             return []
         float32, quantized = (
@@ -252,8 +252,8 @@ def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
     behind = [index for index in wrong if index >= first]
     if not wrong:
         return (
-            "  where: a program that returns what its layers give, too, is right: QNN computes this"
-            " model wrongly only by how it joins layers or outputs"
+            "  where: a program that also returns its layers' outputs is right: QNN computes this"
+            " model wrongly only because of how it joins layers or outputs"
         )
     if not behind:
         return f"  where: right up to {layers[-1]}, wrong after it" if layers else ""
@@ -272,13 +272,13 @@ def keep_artifacts(directory: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(directory, target, symlinks=True, ignore=list_special)
     rows = target / INPUT_LIST
-    if rows.is_file():  # it names files by their whole paths, and the run's own go
+    if rows.is_file():  # it has absolute paths, in a directory that is removed
         text = rows.read_text(encoding="utf-8")
         rows.write_text(text.replace(f"{directory}/", f"{target.resolve()}/"), encoding="utf-8")
 
 
 def list_special(directory: str, names: list[str]) -> set[str]:
-    """Return what a runner left that is neither a file, a directory nor a link, such as a pipe."""
+    """Return names of entries that are neither files, directories nor links, such as pipes."""
     paths = {name: Path(directory, name) for name in names}
     return {
         name

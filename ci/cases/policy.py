@@ -1,5 +1,5 @@
 """A policy as values: models, limits, known refusals. The default is
-manifests/policies/emulator.toml; a user's own extends or replaces it."""
+manifests/policies/emulator.toml; a user's policy extends or replaces it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DEFAULT, EMULATOR = "default", "emulator"
 
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):
-    """Other limits for one model and scheme, and the reason."""
+    """Limits that replace the scheme's for one model and scheme, and the reason."""
 
     model: str
     scheme: Scheme
@@ -54,12 +54,12 @@ class Override(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
-    """Combinations that QNN is known to refuse, with a reason that ``pattern`` finds.
+    """Combinations that QNN is known to refuse, with a reason that matches ``pattern``.
 
-    ``models``, ``schemes``, ``socs`` and ``choices`` are globs; a combination has to fit one of
-    each. Choices are a text as ``shared_buffer, saver``; those of a model without any are empty.
-    It is known of ``backends`` only. With ``strict``, a combination that passes is a failure: the
-    row no longer applies.
+    ``models``, ``schemes``, ``socs`` and ``choices`` are globs; a combination has to match one of
+    each. Choices are a model's lowering options as text, such as ``shared_buffer, saver``, empty if
+    it has none. The row applies to ``backends`` only. With ``strict``, a combination that passes is
+    a failure, because the row no longer applies.
     """
 
     pattern: str
@@ -72,7 +72,7 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool = True
 
     def covers(self, model: str, scheme: str, soc: str, choices: str = "") -> bool:
-        """Whether the combination is one of these."""
+        """Return whether the row covers a combination."""
         pairs = (
             (model, self.models),
             (scheme, self.schemes),
@@ -83,11 +83,10 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file. ``models`` are the user's, ``suite`` those of this project; ``schemes`` has
-    HTP's limits, ``backends`` those of the others. ``budget`` is what every program may take on
-    HTP, and the lowering of it. ``runtimes`` are where devices get QNN from: see
-    list_device_runtimes. ``dropped`` are limits of a user's file that nothing is judged by any
-    more."""
+    """A whole policy. ``models`` are the user's, ``suite`` this project's; ``schemes`` has limits
+    for HTP, ``backends`` those for other backends. ``budget`` limits the footprint of every program
+    on HTP and of its lowering. ``runtimes`` says where devices get QNN from: see
+    list_device_runtimes. ``dropped`` names limits of a user's file that have no effect any more."""
 
     reference: ReferencePolicy
     schemes: dict[Scheme, Limits]
@@ -103,8 +102,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     dropped: tuple[str, ...] = ()
 
     def for_backend(self, backend: Backend) -> EmulatorPolicy:
-        """What a run on ``backend`` is judged by: its own limits, and no expectation, limit or
-        budget that was found with another backend. Raises UsageError for one without limits."""
+        """Return the policy for a run on ``backend``: its limits, without expectations, limits and
+        budgets found with another backend. Raises UsageError if it has no limits."""
         known = tuple(one for one in self.unsupported if backend in one.backends)
         if backend is Backend.HTP:
             return msgspec.structs.replace(self, unsupported=known)
@@ -112,7 +111,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         if not limits:
             raise UsageError(
                 f"the policy has no limits for backend {backend.value}",
-                why="a case without a policy proves nothing",
+                why="a case without limits proves nothing",
                 fix=f"add [backends.{backend.value}.SCHEME] to it",
             )
         models = {
@@ -124,12 +123,12 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def budget_of(self, model: str, scheme: Scheme) -> Budget:
-        """Return the budget that the policy gives a model itself."""
+        """Return the budget that a model's entry sets for a scheme."""
         entry = self.models.get(model)
         return entry.budget.of(scheme) if entry else NO_BUDGET
 
     def limits_of(self, model: str, scheme: Scheme) -> Threshold:
-        """The limits of a case. Raises ManifestError: a case without a policy is not judged."""
+        """Return the limits of a case. Raises ManifestError if there are none."""
         entry = self.models.get(model)
         budget = self.budget.merge(self.budget_of(model, scheme))
         if entry and (own := entry.limits.get(scheme) or self.schemes.get(scheme)):
@@ -143,7 +142,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         if rule is None:
             raise ManifestError(
                 f"no limits for scheme {scheme.value}",
-                why="a case without a policy proves nothing",
+                why="a case without limits proves nothing",
                 fix=f"add [schemes.{scheme.value}] to the emulator policy",
             )
         return msgspec.structs.replace(rule, budget=budget)
@@ -156,7 +155,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def expects_refusal(
         self, model: str, scheme: Scheme, soc: str, reason: str, choices: str = ""
     ) -> str:
-        """The recorded explanation of a refusal that is known; empty for any other."""
+        """Return the recorded explanation of a known refusal; empty for any other."""
         for entry in self.unsupported:
             covers = entry.covers(model, scheme.value, soc, choices)
             if covers and re.search(entry.pattern, reason):
@@ -164,15 +163,15 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         return ""
 
     def find_unmet(self, model: str, scheme: Scheme, soc: str, choices: str = "") -> str:
-        """The recorded explanation of a refusal that a case which passed should have had; empty if
-        none was expected for certain."""
+        """Return the recorded explanation of the refusal that a strict row expects of a case that
+        passed; empty if there is none."""
         rows = (one for one in self.unsupported if one.strict)
         found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
     def advise(self, reason: str) -> str:
-        """The lines that say why and what to do: of the first own advice that fits, else of the
-        first cause or hint that the rules of errors.toml find; empty if neither is known."""
+        """Return lines with cause and fix, from the first matching advice of the policy, else from
+        the first rule of errors.toml that matches; empty if neither is known."""
         own = (one for one in self.advice if re.search(one.pattern, reason))
         if row := next(own, None):
             return row.text
@@ -204,7 +203,7 @@ def _threshold(
 
 
 def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> EmulatorPolicy:
-    """A lane's default policy, or a user's, its paths made whole. Raises ManifestError."""
+    """Return a lane's default policy, or a user's with absolute paths. Raises ManifestError."""
     if path is None:
         return read_policy(lane, EmulatorPolicy)
     if not path.is_file():
@@ -230,9 +229,9 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
 
 def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
     """Return a user's policy, merged with the lane's default if it extends that. The user's models
-    replace the suite, and their limits add to those of their scheme.
+    replace the suite, and their limits override single limits of their scheme.
 
-    Raises UsageError for a policy that is no whole one and extends none.
+    Raises UsageError for a policy that is not complete and extends none.
     """
     dropped = sorted(set(drop_limits(own)))
     merged = own
@@ -242,7 +241,7 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
             merged["suite"] = own.get("suite", {})
     elif "extends" not in own and not {"reference", "schemes"} <= own.keys():
         raise UsageError(
-            "the policy has no limits, and does not say what it extends",
+            "the policy has no limits, and extends no other",
             fix=f'write extends = "{DEFAULT}" into its first line',
         )
     for entry in _tables(merged.get("models")).values():
@@ -253,7 +252,7 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
 
 
 def drop_limits(table: Any) -> Iterator[str]:
-    """Take out limits that nothing is judged by any more, and yield their names."""
+    """Remove limits that have no effect any more, and yield their names."""
     for value in table if isinstance(table, list) else ():
         yield from drop_limits(value)
     for key, value in [*_tables(table).items()]:
@@ -264,7 +263,7 @@ def drop_limits(table: Any) -> Iterator[str]:
 
 
 def merge(base: Any, own: Any) -> Any:
-    """Tables key by key; of lists, the own entries first, which are looked at first."""
+    """Merge ``own`` over ``base``: tables key by key; lists with own entries first, which win."""
     if isinstance(base, dict) and isinstance(own, dict):
         return {**base, **{key: merge(base.get(key), value) for key, value in own.items()}}
     if isinstance(base, list) and isinstance(own, list):

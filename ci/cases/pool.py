@@ -1,9 +1,9 @@
 """Processes that already hold torch and the engine's packages, for jobs with a time limit.
 
 A fork server imports torch once, so that a worker starts in milliseconds. A worker does one kind of
-job, one at a time; one that crashes, hangs or grows is replaced. Compilations fork once more for
-each case (see ci.cases.forked). Runs share a process, in which QNN's libraries are
-loaded once; a lease can ask for a process that has run nothing yet.
+job, one at a time; if it crashes, hangs or grows, it is replaced. Compilations fork once more for
+each case (see ci.cases.forked). Runs share a process that loads QNN's libraries once; a lease can
+ask for a process that has run nothing yet.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from provisioning.files import scratch_directory
 
 PRELOAD = ["ci.cases.fork_server"]
 ROOT = Path(__file__).resolve().parents[2]
-# For the fork server: the process that started it, and what to import for all of its forks.
+# For the fork server: the process that started it, and the modules to import for all its forks.
 STARTER, IMPORTS = "QNN_CI_STARTER", "QNN_CI_IMPORTS"
 ABORTED, LATE = "the run was ended", "did not end in time"
 MAX_WORKER_BYTES = 2 << 30
-# Blocks of up to 1 KiB that a thread keeps for itself would not be overwritten when freed.
+# Freed blocks of up to 1 KiB would stay in a thread's cache, where nothing overwrites them.
 TUNABLES = "glibc.malloc.tcache_count=0"
 SOCKET, MAX_SOCKET_PATH = "listener-12345678", 108  # unix(7)
 
-Job = Callable[[], Any]  # is sent to a worker and called there
+Job = Callable[[], Any]  # sent to a worker and called there
 
 
 @dataclass(frozen=True)
 class Ended:
     """How a job ended: ``failure`` is empty if there is a ``result``.
 
-    ``used`` is whether its process had done other jobs before, ``raised`` whether the job itself
-    told the failure: its process did not die, and was not late.
+    ``used`` is whether its process had done other jobs before, ``raised`` whether the job raised
+    the failure itself; otherwise its process died or was late.
     """
 
     result: Any
@@ -63,7 +63,7 @@ class Ended:
 
 
 def serve(connection: Connection) -> None:
-    """Do jobs in a worker until the other end closes: (job, log) in, result or QnnCiError out."""
+    """Do jobs in a worker until the pipe closes: (job, log) in, result or QnnCiError out."""
     end_with_parent(os.getppid())
     os.setpgid(0, 0)
     while True:
@@ -75,7 +75,7 @@ def serve(connection: Connection) -> None:
 
 
 def run_job(job: Job, log: str) -> Any:
-    """Do one job. Everything that it prints, QNN's C++ included, is appended to ``log``."""
+    """Do one job; append everything that it prints, including QNN's C++ output, to ``log``."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -88,7 +88,7 @@ def run_job(job: Job, log: str) -> Any:
 
 @contextmanager
 def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[None]:
-    """Have ``environment`` and ``directory`` for a while: what starts meanwhile inherits both.
+    """Set this process's environment and working directory while the block runs, for its children.
 
     The dynamic linker reads LD_LIBRARY_PATH when a program starts, hence before Python runs.
     multiprocessing starts Python with -c, which imports from the working directory first.
@@ -106,7 +106,7 @@ def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[Non
 
 
 def list_python_path(given: str) -> str:
-    """Return PYTHONPATH for a process that starts elsewhere: what was given, as whole paths, and
+    """Return PYTHONPATH for a process in another directory: the ``given`` paths made absolute, and
     this project unless it is installed."""
     paths = [os.path.abspath(path) for path in given.split(os.pathsep) if path]  # noqa: PTH100
     if ROOT.name not in {"site-packages", "dist-packages"}:
@@ -125,7 +125,7 @@ class Worker:
         other.close()
 
     def call(self, job: Job, log: Path, timeout_s: float) -> tuple[Any, str]:
-        """Return the job's result, or why there is none; then this worker cannot be used again."""
+        """Return the job's result and "", or None and the reason; then the worker is unusable."""
         try:
             self.connection.send((job, str(log)))
             if not self.connection.poll(timeout_s):
@@ -138,20 +138,20 @@ class Worker:
             return None, f"its process {how} without a result"
 
     def size_bytes(self) -> int:
-        """Return the resident memory."""
+        """Return the resident memory in bytes."""
         with suppress(OSError, IndexError):
             pages = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1]
             return int(pages) * os.sysconf("SC_PAGE_SIZE")
         return 0
 
     def close(self) -> None:
-        """Let the process end, or end it."""
+        """Let the process end, or kill it if it does not."""
         self.connection.close()
         self.process.join(GRACE_S)
         self.end()
 
     def end(self) -> None:
-        """End the process and its group at once, whatever it is doing."""
+        """Kill the process and its group at once."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self.process.exitcode is not None:
                 return
@@ -161,23 +161,22 @@ class Worker:
 
 
 def find_fork_server() -> int | None:
-    """Return the id of this process's fork server: there is at most one, and no public way to
-    it."""
+    """Return the id of this process's only fork server, or None; no public API gives it."""
     pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     return pid
 
 
 def end_fork_server() -> None:
-    """End it at once, and with it what it has forked."""
+    """Kill the fork server at once, and with it its forks."""
     if pid := find_fork_server():
         os.kill(pid, signal.SIGKILL)
         forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 class Lease:
-    """A worker for several jobs that belong together, with a log and a time limit for all.
+    """A worker for several related jobs, with one log and one time limit for all.
 
-    Without a worker, because the pool was ended, every job fails.
+    If it has no worker, because the pool was closed, every job fails.
     """
 
     def __init__(self, worker: Worker | None, log: Path, timeout_s: float) -> None:
@@ -188,7 +187,7 @@ class Lease:
             worker.used = True
 
     def call(self, job: Job) -> Ended:
-        """Do one job in what is left of the time. Raises StoreError if the job found no room."""
+        """Do one job in the remaining time. Raises StoreError if the disk is full."""
         if not self.worker or not self.reusable:
             return Ended(None, ABORTED, read_tail(self.log), self.used)
         self.reusable = False
@@ -208,10 +207,10 @@ class Lease:
 class Pool:
     """Workers for jobs in ``environment``; safe to use from several threads.
 
-    Making one starts the imports, of ``imports``. They end with the thread that makes it,
-    or with ``close``. Raises RuntimeError if there is a fork server: what it forks has the
-    variables that it started with.
-    The processes stand in ``directory``, which holds nothing that Python could import.
+    The constructor starts the fork server, which imports ``imports``. It ends with the thread that
+    made the pool, or with ``close``. Raises RuntimeError if this process has a fork server already,
+    because its forks would have that server's variables. The processes run in ``directory``, which
+    must contain nothing that Python could import.
     """
 
     def __init__(
@@ -237,7 +236,7 @@ class Pool:
         self.aborted = threading.Event()
 
     def close(self) -> None:
-        """End every process of the pool; their jobs end with a failure, and so do later ones.
+        """End every process of the pool; their jobs and later ones fail.
 
         The workers end with the fork server, and compilations with their workers.
         """
@@ -245,9 +244,9 @@ class Pool:
         end_fork_server()
 
     def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
-        """Do one job, at most ``timeout_s`` seconds; ``fresh`` asks for a new process.
+        """Do one job within ``timeout_s`` seconds; ``fresh`` asks for a new process.
 
-        Raises StoreError if the job found no room.
+        Raises StoreError if the disk is full.
         """
         with self.lease(type(job), log, timeout_s, fresh=fresh) as lease:
             return lease.call(job)
@@ -256,7 +255,7 @@ class Pool:
     def lease(
         self, kind: object, log: Path, timeout_s: float, *, fresh: bool = False
     ) -> Iterator[Lease]:
-        """Have a worker for jobs of a kind, all within ``timeout_s`` seconds; ``log`` starts
+        """Lease a worker for jobs of one kind, all within ``timeout_s`` seconds; ``log`` starts
         empty. Raises UnfitError if no process can be started."""
         log.unlink(missing_ok=True)
         worker = self._take(kind, fresh=fresh)
@@ -278,27 +277,27 @@ class Pool:
         try:
             return Worker(self.context)
         except (EOFError, ConnectionError) as error:
-            if self.aborted.is_set():  # meanwhile: the first start of a worker takes seconds
+            if self.aborted.is_set():  # may have changed: the first start of a worker takes seconds
                 return None
             raise UnfitError(
-                "the process that holds what models are lowered with cannot be started",
-                why="it ended while it imported them; its output is above",
-                fix="see whether memory, CPU time or files are limited (ulimit -a), and whether "
+                "the process that imports the packages for lowering cannot be started",
+                why="it ended during the imports; its output is above",
+                fix="check whether memory, CPU time or files are limited (ulimit -a), and whether "
                 f"`{sys.executable} -c 'import torch'` works",
             ) from error
 
 
-# Lines that QNN writes about a run that goes well, too.
+# Lines that QNN also writes when a run succeeds.
 CHATTER = (
     *("[INFO] [Qnn ExecuTorch]", "# LIBNATIVE", "Starting stage: ", "Completed stage: ", "[#"),
     *("[cpuinfo_", "====== DDR", "spill_bytes=", "fill_bytes=", "write_total_", "read_total_"),
-    "left to the CPU: ",  # the reason has it
-    *("frame #", "<omitting python frames>"),  # of torch's, behind what it says
+    "left to the CPU: ",  # the reason repeats it
+    *("frame #", "<omitting python frames>"),  # torch's stack, after its message
 )
 
 
 def read_tail(log: Path) -> str:
-    """Return the last lines of a log, without what QNN reports of a run that goes well."""
+    """Return the last lines of a log, without lines that QNN also writes when a run succeeds."""
     with suppress(OSError):
         text = log.read_text(encoding="utf-8", errors="replace")
         lines = [one for one in text.splitlines() if one.strip()]
@@ -308,8 +307,8 @@ def read_tail(log: Path) -> str:
 
 
 class ScratchPool:
-    """A pool that starts before the environment is proven, one at a time, whose temporary files
-    are all below ``scratch``."""
+    """Holds at most one pool, started before the environment was checked; all of its temporary
+    files are below ``scratch``."""
 
     def __init__(self, scratch: Path, imports: Sequence[str]) -> None:
         self.scratch, self.imports = scratch, imports
@@ -317,12 +316,12 @@ class ScratchPool:
         self.variables: Mapping[str, str] = {}
 
     def guess(self, profile: str) -> None:
-        """Start the imports for what seems to be provisioned already: they take seconds."""
+        """Start the imports early, which take seconds, with what seems to be provisioned."""
         with suppress(QnnCiError):
             self.open(locate_profile(profile, Progress()).apply(os.environ))
 
     def open(self, variables: Mapping[str, str]) -> Pool:
-        """Return the pool whose environment is ``variables``; one of another environment ends."""
+        """Return the pool with the environment ``variables``; close one with another."""
         if self.pool is None or variables != self.variables:
             self.close()
             self.variables = variables
@@ -339,8 +338,8 @@ class ScratchPool:
 
 @contextmanager
 def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
-    """Have a scratch directory with a pool, cleared at the end. Raises OSError if there is no
-    room."""
+    """Open a pool in a scratch directory, which is removed at the end. Raises OSError if the disk
+    is full."""
     with (
         scratch_directory(Path(tempfile.gettempdir()), "qnn-ci") as scratch,
         sockets_below(scratch),
@@ -354,8 +353,8 @@ def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
 
 @contextmanager
 def sockets_below(directory: Path) -> Iterator[None]:
-    """Let multiprocessing make its sockets in ``directory``, so that they go with it when the
-    process is killed; if that path is too long for one, they stay where they were."""
+    """Let multiprocessing make its sockets in ``directory``, with which they are removed even if
+    the process is killed; not if its path is too long for a socket."""
     config: dict[str, str | None] = current_process()._config  # type: ignore[attr-defined]
     before = config.get("tempdir")
     if len(str(directory / SOCKET)) < MAX_SOCKET_PATH:

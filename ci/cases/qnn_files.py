@@ -14,30 +14,30 @@ from ci.report.schema import OpCount
 from provisioning.errors import FailedError
 
 PARAMS, PROFILE_CSV = "params.bin", "profile.csv"
-# The variable and the type of an operator, behind its name and package; then each that is put into
-# a graph, or only asked about, as ExecuTorch's partitioner does: of QNN 2.49.
+# The variable and the type of an operator, after its name and package; then each operator that is
+# added to a graph, or only validated, as by ExecuTorch's partitioner. Seen with QNN 2.49.
 TYPE = re.compile(
     r'^ *Qnn_OpConfigV1_t (\S+)_v1 = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",',
     re.MULTILINE,
 )
 ADDED = re.compile(r"\binterface\.graphAddNode\((?:\w+, (\w+))?")
 ASKED = re.compile(r"\binterface\.backendValidateOpConfig\(\w+, (\w+)\)")
-# The provider's CSV repeats the unit of cycles in the name; ExecuTorch's trace has it once.
+# The provider's CSV repeats the unit "cycles" in the event's name; ExecuTorch's trace does not.
 EXECUTION = re.compile(r"(CYCLES|US) Accelerator \(execute\) time(?: \(cycles\))?")
 FIGURES = {"CYCLES": "accelerator_cycles", "US": "accelerator_us"}
 
 
 def count_operators(calls: str) -> tuple[OpCount, ...]:
-    """QNN operators by type, the most frequent first, in the source that Saver wrote.
+    """Count QNN operators by type, the most frequent first, in the C source that Saver wrote.
 
-    Raises FailedError where that is not what graphAddNode is called with.
+    Raises FailedError unless they are the operators that graphAddNode is called with.
     """
     asked, added = set(ASKED.findall(calls)), ADDED.findall(calls)
     types = {name: kind for name, kind in TYPE.findall(calls) if name not in asked}
     if not added or types.keys() != {*added}:
         raise FailedError(
             f"{SAVER_CALLS} adds {len(added)} nodes and describes {len(types)}",
-            fix="run without Saver: this QNN writes in another form, or did not end",
+            fix="run without --saver: this QNN writes another format, or was interrupted",
         )
     counts = sorted(
         Counter(types[name] for name in added).items(), key=lambda one: (-one[1], one[0])
@@ -46,7 +46,7 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
 
 
 def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int]:
-    """The figures of a profile as CSV; empty where the file is missing."""
+    """Return the figures of a profile in CSV; empty if the file is missing."""
     rows: list[tuple[str, str, int]] = []
     with suppress(FileNotFoundError, csv.Error):
         lines = profile.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -60,11 +60,10 @@ def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int
 def sum_figures(
     events: Iterable[tuple[str, str, int]], runs: int, partitions: int
 ) -> dict[str, int]:
-    """Mean cycles and microseconds on the accelerator, as fields of a report's case, for each of
-    ``runs``, every one of which executed ``partitions`` graphs; ``events`` are unit, name, value.
+    """Return mean cycles and microseconds on the accelerator per run, as fields of a report's case.
+    Each of ``runs`` executed ``partitions`` graphs; ``events`` are unit, name, value.
 
-    Cycles are there at the level "detailed" alone. Nothing of a figure that a run or partition
-    lacks.
+    Only the level "detailed" has cycles. A figure that any run or partition lacks is left out.
     """
     found: dict[str, list[int]] = {}
     for unit, event, value in events:

@@ -20,17 +20,17 @@ from provisioning.console.process import end_marked, run_process
 from provisioning.errors import UsageError
 
 OUTPUTS, INPUT_LIST, SPEED = "outputs", "input_list.txt", "speed.txt"
-MARK = "QNN_CI_RUN"  # a variable by which processes that a runner leaves are found
+MARK = "QNN_CI_RUN"  # set in a runner's environment, to find processes that it leaves running
 
 
 class HeldProgram(Protocol):
-    """A program as a worker holds it."""
+    """A program that is open in a worker."""
 
     def run(self, sets: Sets) -> Sets:
         """Return the outputs per input set."""
 
     def finish(self) -> Any:
-        """Return what the runner's notes are made of."""
+        """Return the data for the runner's notes."""
 
 
 held: list[HeldProgram] = []  # the program that is open in a worker
@@ -38,7 +38,7 @@ held: list[HeldProgram] = []  # the program that is open in a worker
 
 @dataclass(frozen=True)
 class OpenHeld:
-    """A job that leaves in its worker the program that ``opening`` returns."""
+    """A job that keeps in its worker the program that ``opening`` returns."""
 
     opening: Job
 
@@ -58,14 +58,15 @@ class RunHeld:
 
 
 def finish_held() -> Any:
-    """End the runs of the program in its worker, and let it go."""
+    """Finish the program in its worker, and release it."""
     return held.pop().finish()
 
 
 @dataclass(frozen=True)
 class PooledRunner:
-    """Runs programs in workers of ``pool``. There ``opening`` returns a HeldProgram; ``note`` makes
-    notes of what its finish returned, here. With ``alone`` each program has its own process."""
+    """Runs programs in workers of ``pool``. ``opening``, called there, returns a HeldProgram;
+    ``note``, called here, makes notes from what its finish returned. With ``alone`` each program
+    has its own process."""
 
     name: str
     pool: Pool
@@ -133,7 +134,7 @@ class ProgramRunner:
 
 @dataclass
 class ExternalProgram:
-    """A .pte that a ProgramRunner loads anew for each run."""
+    """A .pte that a ProgramRunner loads again for each run."""
 
     runner: ProgramRunner
     program: Program
@@ -142,20 +143,20 @@ class ExternalProgram:
 
     @property
     def flags(self) -> list[str]:
-        """What the model's entry has the program run with."""
+        """The flags for the run options of the model's entry."""
         flags = self.program.spec.source.run.flags
         times = {"performance_output_path": self.speed} if flags else {}
         return [f"--{name}={value}" for name, value in {**flags, **times}.items()]
 
     @property
     def speed(self) -> Path:
-        """Where the program leaves the mean time of a run, in ms."""
+        """The file into which the program writes the mean time of a run, in ms."""
         return self.program.directory / SPEED
 
     def run(self, sets: Sets) -> Sets:
-        """Write raw files, start the program, and read what it wrote.
+        """Write the inputs as raw files, start the program, and read the outputs that it wrote.
 
-        Raises RunError, also if it leaves a process running, which is ended.
+        Raises RunError, also if it leaves a process running, which is killed.
         """
         inputs, outputs = (self.program.path.with_name(INPUTS), self.program.directory / OUTPUTS)
         for directory in (inputs, outputs):
@@ -190,9 +191,9 @@ class ExternalProgram:
             raise RunError(f"the runner {ended.describe()}")
         if left:
             raise RunError(
-                f"the runner left {', '.join(left)} running, which was ended\n"
-                "  fix: let it wait for what it starts; start a server that is meant to stay, such"
-                " as adb's, before the session"
+                f"the runner left {', '.join(left)} running, which was killed\n"
+                "  fix: let the runner wait for processes that it starts; start servers that stay,"
+                " such as adb's, before the session"
             )
         try:
             return read_outputs(outputs, self.program.compiled, len(sets))
@@ -206,8 +207,7 @@ class ExternalProgram:
 
 
 def find_program(word: str, environment: Mapping[str, str]) -> ProgramRunner:
-    """Return the runner for a command of the user's. Raises UsageError if there is no such
-    program."""
+    """Return the runner for a user's command. Raises UsageError if that program does not exist."""
     try:
         words, why = shlex.split(word), "it is not a program that can be started"
     except ValueError as error:

@@ -1,5 +1,5 @@
-"""A session: every case of a run through the pipeline, and the report of all, with facts about the
-machine and the moment of the run.
+"""A session: runs every case through the pipeline and makes the report, with facts about the
+machine and the time of the run.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from provisioning.console.progress import Progress
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 UNRECORDED = (
-    "no figures are recorded for this toolchain: cases were compared with limits alone (--record"
+    "no figures are recorded for this toolchain: cases were judged by limits only (--record"
     " records them)"
 )
 
 
 def read_host() -> Host:
-    """Facts about this machine; ``processor`` is the kernel's name of it, where it has one."""
+    """Return facts about this machine; ``processor`` is the kernel's name for it, if any."""
     return Host(
         system=f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
@@ -64,14 +64,14 @@ def _processor_name() -> str:
 
 
 def started_now(environ: Mapping[str, str] = os.environ) -> str:
-    """The moment as UTC ISO 8601. Raises UsageError as read_clock does."""
+    """Return the current time as UTC in ISO 8601. Raises UsageError as read_clock does."""
     return f"{read_clock(environ)[0]:%Y-%m-%dT%H:%M:%S}Z".zfill(20)
 
 
 def read_source(environ: Mapping[str, str] = os.environ) -> Source:
-    """Return what a CI system says that it runs, else what git says of the caller's directory.
+    """Return commit, branch and pull request from the CI system's variables, else from git.
 
-    GITHUB_SHA of a pull request is a merge that GitHub makes: its event names the commit.
+    On a pull request GITHUB_SHA is GitHub's merge commit, so the commit is read from the event.
     """
     place = user_path(".")
     commit, branch, request = (
@@ -95,7 +95,7 @@ def read_source(environ: Mapping[str, str] = os.environ) -> Source:
 
 @dataclass
 class Phases:
-    """Where the time of a session goes."""
+    """The durations of a session's phases."""
 
     progress: Progress
     rows: list[Phase] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Phases:
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """Time a block, in seconds of wall clock."""
+        """Measure the wall-clock time of a block, in seconds."""
         began = time.monotonic()
         try:
             yield
@@ -117,14 +117,14 @@ class Phases:
 
 @dataclass(frozen=True)
 class DataJob:
-    """Tries in a worker whether the data that a policy gives a model fits it."""
+    """Checks in a worker whether the data files of a policy fit their model."""
 
     engine: Engine
     spec: CaseSpec
     metric: Metric | None = None
 
     def __call__(self) -> str:
-        """Return what does not; empty if all does."""
+        """Return what does not fit; empty if everything does."""
         try:
             sets = self.engine.read_data(self.spec)
             if self.metric:
@@ -138,11 +138,11 @@ class DataJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """A run of a lane: its name, what it compiles and runs with, and what the user asked for.
+    """A run of a lane: its name, cases, engine, runner and options.
 
-    ``parts`` are packages and libraries of the toolchain; ``device`` is what the programs need if
-    neither this host nor the runner can run them. Outputs are compared with those of ``emulator``,
-    if there is one. ``make_run`` makes what takes a case from model to report row.
+    ``parts`` are packages and libraries of the toolchain; ``device`` names the hardware that the
+    programs need if neither this host nor the runner can run them. Outputs are compared with those
+    of ``emulator``, if there is one. ``make_run`` makes the object that runs one case.
     """
 
     name: str
@@ -157,9 +157,9 @@ class Session:
     make_run: Callable[[CaseSpec, RunSetup], CaseRun] = CaseRun
 
     def run(self, pool: Pool, work: Path, phases: Phases) -> Report:
-        """Run every case; what one does never stops another.
+        """Run every case; a failing case never stops the others.
 
-        Raises StoreError if there is no room.
+        Raises StoreError if the disk is full.
         """
         clear_beside(self.options)
         baselines, compared = self.find_baselines()
@@ -180,8 +180,8 @@ class Session:
         return self.make_report(results, phases, () if compared else (UNRECORDED,))
 
     def check_data(self, pool: Pool, work: Path) -> None:
-        """Raise UsageError, with the key, for data of a policy that does not fit its model, before
-        anything is lowered. What the model's own code raises is the failure of its cases."""
+        """Raise UsageError, naming the key, if data of a policy does not fit its model, before
+        anything is lowered. Exceptions in the model's code fail its cases later."""
         models = self.options.policy.models
         metrics = {name: entry.metric for name, entry in models.items()}
         for spec in {one.source: one for one in self.specs if one.source.has_data}.values():
@@ -191,8 +191,8 @@ class Session:
                 raise UsageError(f"models.{spec.model}.{ended.result}")
 
     def find_baselines(self) -> tuple[Mapping[str, Baseline], bool]:
-        """Return what the run is compared with, nothing if it is to be recorded, and whether there
-        are figures of this toolchain wherever there are figures of any."""
+        """Return the recorded figures for this toolchain, none with --record, and whether every
+        folder of figures that applies has some."""
         found: dict[str, Baseline] = {}
         compared, users = True, self.options.baselines
         for folder, is_suite in ((suite_folder(), True), (users, False)):
@@ -206,11 +206,11 @@ class Session:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The toolchain's rows in the report."""
+        """The toolchain in the report."""
         return (*self.parts, Tool(name="numerics", version=NUMERICS))
 
     def report_unrun(self, phases: Phases, reason: str, library: str) -> Report:
-        """Report a host on which nothing is lowered because it lacks a library, and why."""
+        """Return the report of a host that lacks a library, with all cases unsupported."""
         clear_beside(self.options)
         known = Evidence(lacks=library)
         results = [
@@ -252,7 +252,7 @@ class Session:
 
 
 def list_parts(environment: Environment) -> tuple[Tool, ...]:
-    """Return the artifacts of an environment with the digest of their source."""
+    """Return the artifacts of an environment, with their sources' digests."""
     return tuple(
         Tool(name=artifact.name, version=artifact.version, sha256=artifact.origin.sha256 or None)
         for artifact in environment.artifacts
@@ -260,7 +260,7 @@ def list_parts(environment: Environment) -> tuple[Tool, ...]:
 
 
 def clear_beside(options: SessionOptions) -> None:
-    """Remove what an earlier run left next to its report: it is not this one's."""
+    """Remove the files that an earlier run left next to its report."""
     if options.beside:
         shutil.rmtree(options.beside, ignore_errors=True)
 
@@ -268,8 +268,8 @@ def clear_beside(options: SessionOptions) -> None:
 def run_cases(
     runs: Sequence[CaseRun], pool: Pool, jobs: int, progress: Progress
 ) -> list[CaseResult]:
-    """Run ``jobs`` cases at a time, first those that take longest, so that no core is left to work
-    alone at the end; return results in the order of ``runs``, when interrupted those there are."""
+    """Run ``jobs`` cases at a time, the longest first, so that no core works alone at the end.
+    Return results in the order of ``runs``; after an interrupt, those of finished cases."""
     done: dict[CaseSpec, CaseResult] = {}
     with progress.bar("cases", len(runs), "") as bar:
 
@@ -279,7 +279,7 @@ def run_cases(
             progress.step(describe_progress(int(bar.done), len(runs), ended[1]))
 
         def abort() -> None:
-            progress.step("ending what runs")
+            progress.step("ending the running cases")
             pool.close()
 
         def run(one: CaseRun) -> tuple[CaseSpec, CaseResult]:
@@ -301,7 +301,7 @@ def run_cases(
 
 
 def describe_progress(done: int, total: int, result: CaseResult) -> str:
-    """One line: which case ended, how, and why it failed."""
+    """Return one line: which case ended, how, and why it failed."""
     case = result.case
     figure = f"{case.sqnr_db:.1f} dB" if case.sqnr_db is not None else ""
     notes = ["cached" if case.cached else "", case.made_inputs, result.remark]

@@ -20,7 +20,7 @@ from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend, read_backends, read_socs
 
 DEFAULT_SOC, LPAI_SOC = "SM8650", "SM8850"
-# Choices that ask something of QNN itself.
+# Lowering options that QNN itself carries out.
 OF_HTP = frozenset(
     {
         "online_prepare",
@@ -36,8 +36,8 @@ OF_HTP = frozenset(
 
 @dataclass(frozen=True)
 class CaseSpec:
-    """One case: a model as reports name it, a scheme, a SoC's name; of a user's model, its
-    source. With ``layers`` its program also gives the outputs of its layers, after its own."""
+    """One case: a model's name in reports, a scheme, a SoC's name and, for a user's model, its
+    source. With ``layers`` the program also returns its layers' outputs, after its own."""
 
     model: str
     scheme: Scheme
@@ -47,17 +47,17 @@ class CaseSpec:
 
     @property
     def reference(self) -> str:
-        """What the model is loaded by."""
+        """The name or path by which the model is loaded."""
         return self.source.reference or self.model
 
     @property
     def is_file(self) -> bool:
-        """Whether the model is an ONNX file, and not made by a function."""
+        """Whether the model is an ONNX file, not made by a function."""
         return self.reference.endswith(ONNX.suffix)
 
     @property
     def slug(self) -> str:
-        """A file name for the case alone."""
+        """A file name that no other case has."""
         name = self.model
         if name not in SUITE:
             digest = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -76,10 +76,10 @@ def select_cases(
     lane: Lane = EXECUTORCH,
     default_soc: str = DEFAULT_SOC,
 ) -> list[CaseSpec]:
-    """The cases asked for, in the order of ``entries`` and the suite, each once.
+    """Return the requested cases, in the order of ``entries`` and the suite, each once.
 
-    Without ``schemes`` or ``soc_names`` a model has those of its entry or of the suite that are the
-    lane's. Raises UsageError for a name or glob that matches nothing.
+    Without ``schemes`` or ``soc_names`` a model has those of its entry or of the suite that the
+    lane supports. Raises UsageError for a name or glob that matches nothing.
     """
     known = {
         **{name: ModelEntry("", tuple(suite.get(name, ()))) for name in SUITE},
@@ -101,7 +101,7 @@ def select_cases(
             if differs
         ]
     ):
-        told = f"models.{own[0]} has options of ExecuTorch"
+        told = f"models.{own[0]} has options that only ExecuTorch takes"
         raise UsageError(told, fix="give it to ./nox -s test_emulator")
     foreign = [name for name, one in chosen.items() if one.path.endswith(ONNX.suffix)]
     if foreign and not lane.suffix:
@@ -123,7 +123,7 @@ def select_cases(
 
 
 def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str]:
-    """The ``names`` that globs match, in the order of these. Raises UsageError."""
+    """Return the ``names`` that globs match, in the order of the globs. Raises UsageError."""
     every = list(names)
     return [name for word in words for name in match_names(kind, word, every)]
 
@@ -131,8 +131,8 @@ def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str
 def find_models(
     word: str, known: Mapping[str, ModelEntry], lane: Lane = EXECUTORCH
 ) -> dict[str, ModelEntry]:
-    """The models that a name or glob means, or a user's ``file.py:factory`` or file that is a
-    model to the lane, by the name that reports have. Raises UsageError."""
+    """Return models by their names in reports: those that a name or glob matches, or a user's
+    ``file.py:factory`` or model file. Raises UsageError if the lane cannot take it."""
     is_file = bool(lane.suffix) and word.endswith(lane.suffix)
     if word.endswith(ONNX.suffix) and not is_file:
         told = f"{word} is an ONNX model"
@@ -150,7 +150,7 @@ def find_models(
 
 
 def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:
-    """The ``names`` that a glob matches, whatever its case. Raises UsageError when none does."""
+    """Return the ``names`` that a glob matches, ignoring case. Raises UsageError if none does."""
     every = list(names)
     found = [name for name in every if fnmatchcase(name.lower(), word.lower())]
     if found:
@@ -167,8 +167,8 @@ def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:
 def choose_lane(
     lane: Lane, backend: Backend, judged: Iterable[Scheme], asked: Sequence[str]
 ) -> Lane:
-    """The lane with the schemes that ``backend`` is ``judged`` in. Raises UsageError where a scheme
-    or glob that is ``asked`` for matches none of these."""
+    """Return the lane with only the schemes in which ``backend`` is ``judged``. Raises UsageError
+    for a scheme or glob in ``asked`` that matches none of these."""
     if backend is Backend.HTP:
         return lane
     schemes = tuple(scheme for scheme in lane.schemes if scheme in set(judged))
@@ -177,14 +177,14 @@ def choose_lane(
         if known and not any(fnmatchcase(scheme.value, word.lower()) for scheme in schemes):
             raise UsageError(
                 f"--scheme {word} with --backend {backend.value}",
-                why=f"the policy has limits for {', '.join(schemes)} on it, and no others",
+                why=f"for it the policy has limits in {', '.join(schemes)} only",
                 fix=f"take one of these, or add [backends.{backend.value}.{word}] to the policy",
             )
     return Lane(schemes, schemes)
 
 
 def default_soc(backend: Backend) -> str:
-    """The SoC of a case that names none."""
+    """Return the SoC of a case that names none."""
     return LPAI_SOC if backend.is_lpai else DEFAULT_SOC
 
 
@@ -198,26 +198,26 @@ def require_hardware(specs: Iterable[CaseSpec], backend: Backend) -> None:
 
 
 def require_choices(specs: Iterable[CaseSpec], backend: Backend) -> None:
-    """Raise UsageError for a choice of a model's entry that was seen with HTP alone."""
+    """Raise UsageError for a lowering option in a model's entry that was tried with HTP only."""
     for spec in specs:
         own = [name for name, _ in spec.source.choices.chosen() if name in OF_HTP]
         if own and backend is not Backend.HTP:
             raise UsageError(
                 f"models.{spec.model}.lowering has {', '.join(own)}: --backend {backend.value}"
-                " takes none of that",
+                " does not take them",
                 why="these are known to work with HTP only",
-                fix="leave the model out with --model, or name one without these",
+                fix="choose models without these options, with --model",
             )
 
 
 def require_options(backend: Backend, *, runner: str, plan: bool) -> None:
-    """Raise UsageError for an option that goes with HTP alone."""
+    """Raise UsageError for an option that only works with HTP."""
     if backend is Backend.HTP:
         return
     if plan:
         raise UsageError(
             f"--plan with --backend {backend.value}",
-            why="a plan has cases for HTP",
+            why="a plan has cases for HTP only",
             fix="name the cases with --model, --scheme and --soc",
         )
     device = read_backends()[backend].device

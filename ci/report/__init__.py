@@ -1,1 +1,1 @@
-"""The verdict of a run: for machines (JSON, JUnit), for people (table, HTML, summary)."""
+"""The report of a run: for machines (JSON, JUnit) and for people (table, HTML, summary)."""

@@ -1,5 +1,5 @@
-"""What is to be said of a line of a change, before a CI system gives it a form: failures by the
-line of the user's file that they are from, and how each is repeated.
+"""Annotations on lines of a change, in no CI system's format: failures by the line of the user's
+file that caused them, each with the command that repeats it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ci.report.schema import Case, Place, Report, Status
 from ci.report.text import name_some
 from provisioning.console.terminal import defuse_commands
 
-# Whatever ends a line or leads a terminal, and bytes of a name that are not UTF-8.
+# Characters that end a line or control a terminal, and bytes of a name that are not UTF-8.
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Level(Enum):
-    """How bad it is; the values are the words of GitHub's workflow commands."""
+    """The severity; the values are names of GitHub's workflow commands."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -27,7 +27,7 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Annotation:
-    """A message of one line on a line of a file; ``path`` '' and ``line`` 0 are nowhere."""
+    """A one-line message on a line of a file; ``path`` '' and ``line`` 0 mean none."""
 
     level: Level
     message: str
@@ -36,19 +36,19 @@ class Annotation:
     line: int = 0
 
     def plain(self) -> str:
-        """``FILE:LINE: error: MESSAGE [TITLE]``, as compilers say it."""
+        """``FILE:LINE: error: MESSAGE [TITLE]``, like a compiler's message."""
         where = f"{self.path}:{max(self.line, 1)}: " if self.path else ""
         title = f" [{self.title}]" if self.title else ""
         return safe_line(f"{where}{self.level.value}: {self.message}{title}")
 
 
 def one_line(text: str) -> str:
-    r"""``text`` with each character that is not for showing as an escape, such as ``\n``."""
+    r"""Return ``text`` with each unprintable character escaped, such as ``\n``."""
     return UNSAFE.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 def safe_line(text: str) -> str:
-    """One line that no CI system takes for a command."""
+    """Return one line that no CI system takes for a command."""
     line = defuse_commands(one_line(text))
     return line.replace("::", ": :", 1) if line.lstrip().startswith("::") else line
 
@@ -58,7 +58,7 @@ SHOWN_CASES = 6
 
 
 def make_annotations(report: Report) -> list[Annotation]:
-    """One a line and reason, which names the cases that fail there: a CI system shows few."""
+    """Return one annotation per line and reason, naming its cases: CI systems show few."""
     groups: dict[tuple[Place, str, str], list[Case]] = {}
     for case in report.cases:
         if case.status is Status.FAILED:
@@ -77,26 +77,26 @@ def make_annotations(report: Report) -> list[Annotation]:
 
 
 def shorten(reason: str) -> str:
-    """A reason on one line, its fix included."""
+    """Return a reason and its fix on one line."""
     line = " ".join(reason.split())
     return line if len(line) <= REASON_CHARS else f"{line[:REASON_CHARS]}..."
 
 
 def name_cases(cases: list[Case]) -> str:
-    """``8a8w SM8650, fp16 SM8650 and 3 more``."""
+    """Return ``8a8w SM8650, fp16 SM8650 and 3 more``."""
     return name_some([f"{case.scheme} {case.soc}" for case in cases], SHOWN_CASES)
 
 
 def repeat_command(report: Report, case: Case) -> str:
-    """What to type at the root of the repository to run a case again; empty where that is not
-    known."""
+    """Return the command that repeats a case, to be run at the repository's root; empty if it is
+    not known."""
     if not report.command:
         return ""
     return choose_case(report.command, case.model, case.scheme, case.soc)
 
 
 def choose_case(command: str, model: str, scheme: str, soc: str) -> str:
-    """The ``command`` of a run with the options that choose one case, or a test of a suite."""
+    """Return the ``command`` of a run with the options that choose one case, or a suite's test."""
     if " --suite " in command:
         return f"{command} {shlex.join(('--filter', model))}"
     return f"{command} {shlex.join(('--model', model, '--scheme', scheme, '--soc', soc))}"

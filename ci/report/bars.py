@@ -14,7 +14,7 @@ class Bar:
     """One figure: a ``label``, and ``segments`` end to end, each with its class.
 
     ``limit`` is a line that the bar has to reach, ``marker`` a second figure. ``note`` is shown
-    after the label, ``hint`` when a pointer is on it.
+    after the label, ``hint`` as a tooltip.
     """
 
     label: str = "-"
@@ -34,7 +34,7 @@ class Figure:
 
     @cached_property
     def ends(self) -> tuple[float, float]:
-        """The ends of the scale, which has zero, every bar, limit and marker on it."""
+        """The ends of the scale, which includes zero, every bar, limit and marker."""
         values = [0.0]
         for bar in self.bars:
             values.append(sum(length for length, _ in bar.segments))
@@ -46,7 +46,7 @@ class Figure:
         return any(bar.note for bar in self.bars)
 
     def place(self, value: float) -> float:
-        """Return where a value is on the scale, in percent of its width."""
+        """Return a value's position on the scale, in percent of its width."""
         low, high = self.ends
         return round(100 * (value - low) / ((high - low) or 1), 2)
 
@@ -85,7 +85,7 @@ def draw_delegation(case: Case, _rule: Threshold | None) -> Bar:
 
 
 def draw_size(case: Case, rule: Threshold | None) -> Bar:
-    """Return the size of the program, with its budget and what was recorded."""
+    """Return the size of the program, with its budget and the recorded size."""
     size, recorded = case.pte_bytes, case.recorded_footprint
     if size is None:
         return Bar()
@@ -103,7 +103,7 @@ def sum_traffic(footprint: Footprint | None) -> int | None:
 
 
 def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
-    """Return the bytes that an inference reads from DDR and writes to it, with what was recorded
+    """Return the bytes that an inference reads from DDR and writes to it, with the recorded figure
     and, if both are limited, their budget."""
     found, was = case.footprint, sum_traffic(case.recorded_footprint)
     total = sum_traffic(found)

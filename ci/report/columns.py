@@ -1,4 +1,4 @@
-"""What is shown of a case and of a limit, once for the terminal, HTML, GitHub and JUnit."""
+"""How cases and limits are shown: one list of columns for the terminal, HTML, GitHub and JUnit."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ci.report.schema import MADE_PROVES, Case, DeviceFigures, Report, Threshold
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
 
 NOTHING = "-"
-NO_GATE = "emulator: varies from run to run, no gate"
+NO_GATE = "varies between runs on the emulator, not judged"
 
 
 @dataclass(frozen=True)
 class Column:
-    """One figure or word. ``sort`` gives what it is sorted by where ``show`` does not.
+    """A figure or text of a case. ``sort`` returns its sort key if ``show`` does not.
 
-    ``terminal`` and ``summary`` are its heads there, empty where it is left out; ``told`` is a
-    sentence of JUnit's with a place for it. ``draw`` makes a bar of it, in a chart called
-    ``chart``; ``heading`` is its head in the page if that is not the name. One that no case has is
-    left out everywhere.
+    ``terminal`` and ``summary`` are its headings there, empty if it is left out; ``told`` is a
+    phrase for JUnit with a placeholder. ``draw`` makes a bar for the chart titled ``chart``;
+    ``heading`` is its heading on the page if that is not the name. A column that no case has a
+    value for is left out everywhere.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Column:
     heading: str = ""
 
     def value(self, case: Case) -> str:
-        """What the column is sorted by, as text; empty where it is what it shows."""
+        """Return the sort key as text; empty if the column is sorted by the shown text."""
         found = self.sort(case) if self.sort else ""
         return NOTHING if found is None else str(found)
 
     def is_had(self, case: Case) -> bool:
-        """Whether the case has it."""
+        """Return whether the case has a value for the column."""
         return self.show(case) not in {"", NOTHING}
 
 
@@ -60,20 +60,20 @@ def _format(value: float | None, form: str) -> str:
 
 
 def show_equal(share: float | None) -> str:
-    """``100 %``, ``99.95 %``: never 100 where an element is wrong."""
+    """Return ``100 %``, ``99.95 %``: never 100 if an element is wrong."""
     if share is None:
         return NOTHING
     return "100 %" if share == 1 else f"{min(share * 100, 99.99):.2f} %"
 
 
 def show_shares(equal: float | None, exact: float | None) -> str:
-    """``100 %``, or ``100 % (97.00 % exact)`` if the rule for ties accepts other values, too."""
+    """Return ``100 %``, or ``100 % (97.00 % exact)`` if the rule for ties accepts more values."""
     shown = show_equal(equal)
     return shown if exact is None or exact == equal else f"{shown} ({show_equal(exact)} exact)"
 
 
 def show_operators(case: Case, most: int = 3) -> str:
-    """``12: Conv2d 4, Relu 4, Transpose 2 ...``: how many QNN operators, then ``most`` types."""
+    """Return ``12: Conv2d 4, Relu 4, Transpose 2 ...``: number of QNN operators, ``most`` types."""
     if not case.qnn_ops:
         return NOTHING
     named = ", ".join(f"{one.op} {one.count}" for one in case.qnn_ops[:most])
@@ -116,16 +116,16 @@ def _make_time_column(
 
 
 def describe_timing(case: Case) -> str:
-    """``30 runs in 3 starts``, and what is to be known of them."""
+    """Return ``30 runs in 3 starts``, and whether they were emulated or throttled."""
     if case.device is None:
         return ""
     runs = f"{case.device.runs} runs in {case.device.starts} starts"
-    emulated = "; a host's processor emulated the SoC: no device's times" * case.device.emulated
+    emulated = "; a host's processor emulated the SoC: not a device's times" * case.device.emulated
     return runs + emulated + "; throttled" * case.device.throttled
 
 
 def show_heat(case: Case) -> str:
-    """``31 -> 45 C, throttled``: the hottest sensor before and after."""
+    """Return ``31 -> 45 C, throttled``: the hottest sensor before and after."""
     if case.device is None:
         return NOTHING
     ends = (case.device.before.hottest_c, case.device.after.hottest_c)
@@ -135,7 +135,7 @@ def show_heat(case: Case) -> str:
 
 
 def _make_footprint_column(name: str, field: str, show: Callable[[int | None], str]) -> Column:
-    """A figure of the footprint, with what was recorded of it as its hint."""
+    """Return a column for a figure of the footprint, with the recorded figure as hint."""
 
     def find(case: Case) -> int | None:
         return getattr(case.footprint, field, None)
@@ -300,7 +300,7 @@ COLUMNS = (
         lambda case: case.equal_emulator,
         terminal="as the\nemulator",
         summary="as the emulator",
-        told="{} of the elements as the emulator's, bit for bit",
+        told="{} of the elements equal to the emulator's, bit for bit",
         hint=lambda case: (
             f"SQNR {show_decibels(case.sqnr_db_emulator)} dB" if case.sqnr_db_emulator else ""
         ),
@@ -365,13 +365,13 @@ COLUMNS = (
 
 
 def columns_of(cases: Sequence[Case]) -> list[Column]:
-    """The columns that a case of these has something in, and those that name one; models are
-    named without a path where that is clear."""
+    """Return the columns that any of the cases has a value for, and those that name a case; models
+    are named without a path if that is unique."""
     names = name_models(case.model for case in cases)
     model = replace(COLUMNS[0], show=lambda case: names[case.model], hint=lambda case: case.model)
     columns = [model, *COLUMNS[1:]]
     if cases and all(case.runner.startswith("onnxruntime") for case in cases):
-        # What this lane writes is a context binary.
+        # The program of this lane is a context binary.
         columns = [
             one
             if one.name != ".pte"
@@ -388,7 +388,7 @@ def columns_of(cases: Sequence[Case]) -> list[Column]:
 
 
 def name_models(every: Iterable[str]) -> dict[str, str]:
-    """Each model's short name: the end of its path where no other ends alike."""
+    """Return each model's short name: the last part of its path, if that is unique."""
     models = {*every}
     short = Counter(model.rpartition("/")[2] for model in models)
     ends = {model: model.rpartition("/")[2] for model in models}
@@ -431,7 +431,7 @@ BUDGETS: dict[str, Callable[[Threshold], str]] = {
 
 
 def show_limit(name: str, rule: Threshold) -> str:
-    """The limit of a figure of a case; of a SQNR that has none, the one over all sets."""
+    """Return the limit of a figure as text; for an SQNR without limit, the one over all sets."""
     every = rule.min_sqnr_db_all
     if name == "SQNR" and rule.min_sqnr_db is None and every is not None:
         return f"{every:.1f} over all sets"
@@ -440,7 +440,7 @@ def show_limit(name: str, rule: Threshold) -> str:
 
 
 def list_charts(reports: Sequence[Report]) -> list[Column]:
-    """The columns that are drawn as bars; DDR traffic only if a case has some."""
+    """Return the columns that are drawn as bars; DDR traffic only if a case has any."""
     cases = [case for report in reports for case in report.cases]
     return [
         one
@@ -450,7 +450,7 @@ def list_charts(reports: Sequence[Report]) -> list[Column]:
 
 
 def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
-    """Return how far the figure nearest to its limit is within it, in dB, which, and the figure."""
+    """Return the smallest margin of a figure to its limit in dB, the figure's name and value."""
     rule, noise = report.threshold_for(case), case.above_noise_db
     if rule is None:
         return None

@@ -1,4 +1,4 @@
-"""A report against that of the base of a change, case by case."""
+"""Compares a report with that of the change's base, case by case."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ci.report.text import name_some
 
 T = TypeVar("T", int, float)
 NAMES = 6
-# What a case is made from, by the field of its digests.
+# The sources of a case, by the field of its digests.
 SOURCES = {
     "weights": "weights",
     "inputs": "inputs",
     "calibration": "calibration sets",
     "float_outputs": "outputs of the float32 model",
 }
-SEEN_DB = 0.05  # what a figure of one decimal shows
+SEEN_DB = 0.05  # the least difference that figures with one decimal show
 
 
 def compare_reports(base: Report, report: Report) -> Comparison:
-    """Return what a change did to the cases of its base."""
+    """Return the differences between the cases of a base and those of a report."""
     same_host = base.host.processor == report.host.processor
     before, now = ({one.name: one for one in each.cases} for each in (base, report))
     pairs = [(before[name], case) for name, case in now.items() if name in before]
@@ -43,7 +43,7 @@ def compare_reports(base: Report, report: Report) -> Comparison:
 
 
 def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
-    """Return how a case differs. A difference of SQNR that no figure shows is none."""
+    """Return how a case differs; SQNR differences too small to be shown are ignored."""
     sqnr_db = _subtract(now.sqnr_db, before.sqnr_db)
     same_metric = now.metric_name == before.metric_name
     return Change(
@@ -59,22 +59,22 @@ def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
 
 
 def is_shown(change: Change) -> bool:
-    """Return whether status, accuracy, size, delegation or what the case is made from differ."""
+    """Return whether status, accuracy, size, delegation or sources of the case differ."""
     figures = (change.sqnr_db, change.metric, change.pte_bytes, change.fallback_nodes)
     return change.now is not change.before or any((*figures, change.sources))
 
 
 def find_sources(before: Case, now: Case, *, same_host: bool) -> tuple[str, ...]:
-    """Return which of the case's digests differ. The last bits of float outputs depend on the
-    processor, so that those of another one are not compared."""
+    """Return which of the case's digests differ. Digests of float outputs are compared only for the
+    same processor, on which their last bits depend."""
     found = now.digests.differing(before.digests)
     return tuple(name for name in found if same_host or name != "float_outputs")
 
 
 def list_remarks(comparison: Comparison) -> tuple[str, ...]:
-    """Return what cases were made from that is not the base's: a sentence for each kind of it."""
+    """Return a warning for each kind of source in which cases differ from the base."""
     return tuple(
-        f"warning: not the same {what} as in the base: {name_some(names, NAMES)}"
+        f"warning: {what} differ from the base: {name_some(names, NAMES)}"
         for source, what in SOURCES.items()
         if (names := [str(one.case) for one in comparison.changed if source in one.sources])
     )

@@ -1,7 +1,7 @@
-"""A verdict that travels with its program: an in-toto Statement with the test-result predicate.
+"""A verdict to ship with its program: an in-toto Statement with the test-result predicate.
 
-evidence/SHA256.intoto.json, named after the program, has it as subject; the configuration of the
-predicate has the case, its limits, and digests and versions of what it was judged with.
+The program is the subject of evidence/SHA256.intoto.json, named after its SHA-256. The predicate's
+configuration has the case, its limits, and versions and digests of the toolchain and policy.
 https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
 """
 
@@ -36,7 +36,7 @@ Digests = dict[Annotated[str, Meta(max_length=20)], Annotated[str, Meta(max_leng
 
 
 class Descriptor(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A ResourceDescriptor of in-toto."""
+    """An in-toto ResourceDescriptor."""
 
     name: Annotated[str, Meta(min_length=1)]
     digest: Digests = field(default_factory=dict)
@@ -64,7 +64,7 @@ class TestResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         return next((one for one in self.configuration if one.name == name), None)
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return the annotations of a descriptor; empty if there is none."""
+        """Return a descriptor's annotations; empty if it does not exist."""
         found = self.find(name)
         return found.annotations if found else {}
 
@@ -83,14 +83,14 @@ class Statement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def write_evidence(
     report: Report, directory: Path, version: str, digests: Mapping[str, str]
 ) -> list[Path]:
-    """Write a statement for the program of each judged case into ``directory``, and return the
-    files. ``version`` is this project's, ``digests`` those of policy and baselines, by name.
+    """Write a statement for each judged case's program into ``directory``; return the files.
+    ``version`` is this project's, ``digests`` are those of policy and baselines, by name.
 
     Needs in-toto-attestation. Raises StoreError if a file cannot be written.
     """
     judged = [case for case in report.cases if case.program and case.status is not REFUSED]
     written: dict[Path, Case] = {}
-    # Of two cases with the same program, one that failed counts.
+    # If cases share a program, a failed one is written.
     for case in sorted(judged, key=lambda one: one.status is Status.FAILED):
         path = directory / f"{case.program[0].sha256}{SUFFIX}"
         write_whole(path, make_statement(report, case, version, digests))
@@ -122,7 +122,7 @@ def describe_result(
     controls = [one for one in report.controls if (one.model, one.scheme, one.soc) == own]
     named = {CONTROL.format(one.kind.value): one.rejected for one in controls}
     asked = [*QUESTIONS, *([Question.TASK.value] if case.metric_name else []), BUDGET, OTHER]
-    wrong = case.question.value if case.question else OTHER  # what else failed is not known
+    wrong = case.question.value if case.question else OTHER  # the report names no other question
     tests = dict.fromkeys(asked, True) if case.status is Status.PASSED else {wrong: False}
     tests |= named
     passed = all(tests.values())
@@ -158,8 +158,8 @@ def describe_result(
 
 
 def digest_limits(limits: Threshold | None, written: Mapping[str, Any] | None = None) -> str:
-    """Return the SHA-256 of limits as sorted JSON; with ``written``, the limits in a statement, of
-    the keys in it: statements from before a kind of limit existed do not name it."""
+    """Return the SHA-256 of limits as sorted JSON, restricted to the keys of ``written`` (a
+    statement's limits) if given, because older statements lack newer kinds of limits."""
     made = msgspec.to_builtins(limits)
     if written is not None:
         made = _select(made, written)
@@ -173,20 +173,20 @@ def _select(made: Any, written: Any) -> Any:
 
 
 def parse_statement(data: bytes) -> Statement:
-    """Return the statement in a file. Raises ValueError unless it is one of a test result."""
+    """Parse a statement. Raises ValueError unless it states a test result."""
     try:
-        json.loads(data, object_pairs_hook=refuse_twice)  # decoders differ on which one counts
+        json.loads(data, object_pairs_hook=refuse_twice)  # decoders differ on which one wins
         return msgspec.json.decode(data, type=Statement)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
 
 
 def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raise ValueError for an object that has a key twice."""
+    """Raise ValueError for a JSON object with the same key twice."""
     names = [name for name, _ in pairs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"{twice[0][:40]!r} comes twice")
+        raise ValueError(f"{twice[0][:40]!r} is there twice")
     return dict(pairs)
 
 
@@ -196,24 +196,24 @@ def find_faults(
     build: str,
     wanted: Wanted | None,
 ) -> Iterator[str]:
-    """Yield what does not fit: a statement that contradicts itself, another program than the one
-    with ``sha256`` and QNN ``build``, a result that is no pass, or limits weaker than those that
-    ``wanted`` returns."""
+    """Yield the faults of a statement: it contradicts itself, is about a program other than the one
+    with ``sha256`` and QNN ``build``, is not a pass, or has weaker limits than ``wanted`` returns.
+    """
     result = statement.predicate
     if not any(one.digest.get("sha256") == sha256 for one in statement.subject):
         told = ", ".join(one.digest.get("sha256", "none")[:16] for one in statement.subject)
-        yield f"it is of another program: SHA-256 {told}, this one has {sha256[:16]}"
+        yield f"it is about another program: SHA-256 {told}, this one has {sha256[:16]}"
     if result.result not in PASSES:
         yield f"its result is {result.result}: {', '.join(result.failed_tests) or 'no test'}"
     if result.result in PASSES and result.failed_tests:
-        yield f"its result is {result.result}, and these failed: {', '.join(result.failed_tests)}"
+        yield f"its result is {result.result}, but these failed: {', '.join(result.failed_tests)}"
     every = [*result.passed_tests, *result.warned_tests, *result.failed_tests]
     if len(set(every)) < len(every):
-        yield "a test comes twice"
+        yield "a test is listed twice"
     if not {*QUESTIONS, OTHER} <= set(result.passed_tests):
-        yield "not every question was answered with a pass"
+        yield "not every question has passed"
     if not any(name.startswith(CONTROL.format("")) for name in result.passed_tests):
-        yield "no control was rejected: its gate was not shown to reject anything"
+        yield "no control was rejected: nothing shows that its gate rejects wrong outputs"
     names = [one.name for one in result.configuration]
     twice = {name for name in names if names.count(name) > 1}
     if twice or NEEDED - set(names):
@@ -221,7 +221,7 @@ def find_faults(
         return
     own = result.describe(BUILD).get("version")
     if own != build:
-        yield f"it is of a program of QNN {own}, and this one was compiled by {build or 'none'}"
+        yield f"it is about a program of QNN {own}, but this one was compiled by {build or 'none'}"
     yield from _find_limit_faults(result, wanted)
 
 
@@ -230,24 +230,24 @@ def _find_limit_faults(result: TestResult, wanted: Wanted | None) -> Iterator[st
     try:
         limits = msgspec.convert(result.describe(LIMITS), Threshold, strict=False)
     except msgspec.ValidationError as error:
-        yield f"its limits are none: {error}"
+        yield f"its limits cannot be read: {error}"
         return
     given = result.find(LIMITS)
     if given is None or given.digest != {"sha256": digest_limits(limits, given.annotations)}:
-        yield "the digest of its limits is not that of the limits in it"
+        yield "the digest of its limits does not match the limits in it"
     if not all(isinstance(case.get(name), str) for name in NAMES):
-        yield "it does not say which case it is of"
+        yield "it does not name its case"
         return
     if limits.scheme != case["scheme"] or limits.model not in {ANY_MODEL, case["model"]}:
-        yield f"its limits are those of {limits.model} {limits.scheme}"
+        yield f"its limits are for {limits.model} {limits.scheme}"
     if wanted:
         try:
             asked = wanted(case)
         except ValueError as error:
-            yield f"it is of no case: {error}"
+            yield f"its case does not exist: {error}"
         else:
             for what in find_weaker(limits, asked):
-                yield f"its limits are weaker than those asked for: {what}"
+                yield f"its limits are weaker than the required ones: {what}"
 
 
 def _find_looser(budget: Budget, wanted: Budget) -> Iterator[str]:
@@ -259,11 +259,11 @@ def _find_looser(budget: Budget, wanted: Budget) -> Iterator[str]:
     for name, (own, asked) in pairs.items():
         is_least = name == "segment_align"
         if asked is not None and (own is None or (own < asked if is_least else own > asked)):
-            yield f"budget {name} {own}, {asked} asked for"
+            yield f"budget {name} {own}, required {asked}"
 
 
 def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
-    """Yield each limit that is weaker than the wanted one, of any output."""
+    """Yield each limit that is weaker than the wanted one, for any output."""
     outputs = {None, *(one.output for one in (*limits.outputs, *wanted.outputs))}
     for index in sorted(outputs, key=lambda one: -1 if one is None else one):
         mine, theirs = (one if index is None else one.of_output(index) for one in (limits, wanted))
@@ -272,7 +272,7 @@ def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
             own, asked = getattr(mine, name), getattr(theirs, name)
             is_least = name.startswith("min_")
             if asked is not None and (own is None or (own < asked if is_least else own > asked)):
-                yield f"{place}{name} {own}, {asked:g} asked for"
+                yield f"{place}{name} {own}, required {asked:g}"
     yield from _find_looser(limits.budget, wanted.budget)
     if wanted.full_delegation and not limits.full_delegation:
         yield "full_delegation false"

@@ -1,4 +1,4 @@
-"""The report as Markdown, for the page of a run and of a pull request."""
+"""The report as Markdown, for the page of a run or a pull request."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ NAME_CHARS = 160
 REASON_CHARS = 2000
 LOG_LINES, LOG_CHARS = 40, 400
 VARIABLE = "GITHUB_STEP_SUMMARY"
-# GitHub drops a step's summary of more than 1 MiB whole, what other programs wrote into it too.
+# GitHub drops the whole summary of a step above 1 MiB, including what other programs wrote to it.
 LIMIT_BYTES = 1_000_000
 MARKS = {
     Status.PASSED: ":white_check_mark:",
     Status.FAILED: ":x:",
     Status.UNSUPPORTED: ":heavy_minus_sign:",
 }
-# Letters, digits and spaces stay; so do _ - and the points of figures, inside a word.
+# Letters, digits and spaces stay; so do _ - and decimal points inside a word.
 _MARKDOWN = re.compile(r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d))|([!-/:-@\[-`{-~])")
-# GitHub looks for people and issues in the text that is shown, so that escapes do not help.
+# GitHub finds people and issues in the rendered text, so escapes do not help.
 _REFERENCE = re.compile(r"(?<=[@#])(?=\w)|(?<=\bGH)(?=-\d)")
 WORD_JOINER = "\u2060"
 LEFT_OUT = "The rest is in report.json: a summary has a limit.\n"
 
 
 def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
-    """Show the report on the page of the run, where the CI system has one; whether it has.
+    """Show the report on the run's page, if the CI system has one. Return whether it has.
 
-    Raises StoreError when it cannot be written.
+    Raises StoreError if it cannot be written.
     """
     used = 0
     with suppress(OSError):
@@ -57,10 +57,10 @@ def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> b
 
 
 def render_summary(report: Report, *, limit_bytes: int = LIMIT_BYTES) -> str:
-    """Markdown of at most ``limit_bytes``: the verdict, what differs from the base, what failed,
-    what is nearest to its limit, what did not run, every case.
+    """Return Markdown of at most ``limit_bytes``: the verdict, differences from the base, failures,
+    the cases nearest to their limits, the cases that did not run, every case.
 
-    What failed, with logs, gets the room that the rest leaves.
+    Failures with their logs get the space that the rest leaves.
     """
     head = f"## {escape_markdown(report.title)}: {report.verdict}\n\n"
     head += f"{show_counts(report.summary)} in {report.summary.wall_s:.1f} s\n\n"
@@ -77,13 +77,13 @@ def render_summary(report: Report, *, limit_bytes: int = LIMIT_BYTES) -> str:
 
 
 class SizeBudget:
-    """What is left of a limit in bytes; ``is_full`` once something did not fit."""
+    """The remaining bytes of a limit; ``is_full`` after a part did not fit."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.left_bytes, self.is_full = limit_bytes, False
 
     def take(self, parts: Iterable[str]) -> list[str]:
-        """Return the first parts that fit; later ones are not even made."""
+        """Return parts up to the first that does not fit; later ones are not generated."""
         kept: list[str] = []
         for part in parts:
             size = len(part.encode())
@@ -96,18 +96,18 @@ class SizeBudget:
 
 
 def escape_markdown(text: str) -> str:
-    """One line in which nothing is markup, a link, somebody's name or the border of a cell."""
+    """Return one line without markup, links, mentions of people or cell borders."""
     line = _REFERENCE.sub(WORD_JOINER, clean_log_line(text))
     return _MARKDOWN.sub(lambda m: f"&#{ord(m[1])};" if m[1] else m[0], line)
 
 
 def escape_name(text: str) -> str:
-    """The same, of a word that belongs on one line."""
+    """Escape a name as escape_markdown does, shortened to NAME_CHARS."""
     return escape_markdown(text if len(text) <= NAME_CHARS else f"{text[: NAME_CHARS - 3]}...")
 
 
 def show_case(case: Case | CaseName) -> str:
-    """``nets/net.py:factory 8a8w SM8650``, escaped."""
+    """Return ``nets/net.py:factory 8a8w SM8650``, escaped."""
     return escape_name(f"{case.model} {case.scheme} {case.soc}")
 
 
@@ -124,19 +124,19 @@ def _describe_controls(report: Report) -> Iterator[str]:
 
 
 def _list_worst(report: Report) -> Iterator[str]:
-    """The cases with the least room to a limit in decibels."""
+    """Yield the cases with the smallest margins to a limit, in dB."""
     margins = [(margin, case) for case in report.cases if (margin := find_margin(report, case))]
     if len(margins) > 1:
         rows = [
             [MARKS[case.status], *_name_cells(case), figure, show_decibels(value), f"{margin:+.1f}"]
             for (margin, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]
         ]
-        head = ["", "model", "scheme", "SoC", "figure", "dB", "within its limit"]
+        head = ["", "model", "scheme", "SoC", "figure", "dB", "margin"]
         yield f"Nearest to their limits:\n\n{_render_table(head, rows, numbers=2)}\n\n"
 
 
 def _describe_changes(report: Report) -> Iterator[str]:
-    """What differs from the base: figures, cases that are gone or skipped, and tools."""
+    """Yield the differences from the base: figures, cases that are gone or skipped, and tools."""
     if report.uncompared:
         yield f"Nothing to compare with: {escape_markdown(report.uncompared)}\n\n"
     base, cases_now = report.comparison, {case.name: case for case in report.cases}
@@ -149,8 +149,8 @@ def _describe_changes(report: Report) -> Iterator[str]:
         name, was, now = (escape_name(word or "none") for word in (one.name, one.before, one.now))
         yield f"- made with {name} {now}, the base with {name} {was}\n"
     for cases, what in (
-        (base.missing, ":warning: in the base, and not here"),
-        (base.skipped, ":warning: unsupported, and not so in the base"),
+        (base.missing, ":warning: in the base, but not here"),
+        (base.skipped, ":warning: unsupported, but not in the base"),
         (base.new, "not in the base"),
     ):
         if cases:
@@ -205,7 +205,7 @@ def _describe_problem(report: Report, case: Case) -> str:
 
 
 def _list_warnings(report: Report) -> Iterator[str]:
-    """What does not fail a case and is worth a look."""
+    """Yield the warnings, which do not fail a case."""
     rows = [(case, warning) for case in report.cases for warning in case.warnings]
     if rows:
         yield "Warnings:\n\n"
@@ -215,7 +215,7 @@ def _list_warnings(report: Report) -> Iterator[str]:
 
 
 def _list_refused(report: Report) -> Iterator[str]:
-    """What did not run, by reason."""
+    """Yield the cases that did not run, by reason."""
     refused = [case for case in report.cases if case.status is Status.UNSUPPORTED]
     if not refused:
         return
@@ -227,7 +227,7 @@ def _list_refused(report: Report) -> Iterator[str]:
 
 
 def _make_table(cases: tuple[Case, ...]) -> str:
-    """Every case, those that failed first where there are too many for all."""
+    """Return a table of the cases; failed ones first if not all fit."""
     columns = [column for column in columns_of(cases) if column.summary]
     shown = (
         sorted(cases, key=lambda case: case.status is not Status.FAILED)
@@ -245,7 +245,7 @@ def _make_table(cases: tuple[Case, ...]) -> str:
 
 
 def render_sheets(title: str, sheets: Iterable[Sheet]) -> str:
-    """Return tables of what is not a report of cases."""
+    """Return tables that are not a report of cases."""
     parts = [f"## {title}\n\n"]
     for one in sheets:
         rows = [
@@ -260,7 +260,7 @@ def _name_cells(case: Case) -> list[str]:
 
 
 def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int) -> str:
-    """Markdown, the last ``numbers`` columns being numbers."""
+    """Return a Markdown table, with the last ``numbers`` columns aligned as numbers."""
     words = len(head) - numbers
     lines = [head, ["---"] * words + ["--:"] * numbers, *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

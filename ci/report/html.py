@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs nothing but itself: what differs from a base, what failed
-by cause, charts, every case with what is known of it. And the trend over several reports.
+"""The report as one self-contained HTML file: differences from a base, failures by cause, charts,
+every case with its details. And the trend over several reports.
 
-Jinja escapes every value, and the page's own policy lets no other script or style run.
+Jinja escapes every value, and the page's security policy blocks other scripts and styles.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from provisioning.console.terminal import clean
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 NAME_CHARS = 44
 MOST_BARS, WORST = 60, 20
-# Cells of the map: dB within the nearest limit, from which they have the class.
+# Cells of the map: the least margin in dB to the nearest limit for each class.
 ROOM = {6.0: "wide", 2.0: "fair"}
 
 
 def render_html(report: Report) -> str:
-    """index.html: the verdict, what differs from the base, what failed and why, charts, every case
-    with its outputs, toolchain and controls."""
+    """Return index.html: the verdict, differences from the base, failures and causes, charts, every
+    case with its outputs, toolchain and controls."""
     cases = list(enumerate(report.cases))
     shown = choose_bars(report)
     return render_page(
@@ -80,7 +80,7 @@ def render_html(report: Report) -> str:
 
 
 def render_page(name: str, **values: Any) -> str:
-    """Return a page with the style and the script of all pages, and a policy that allows these."""
+    """Return a page with the style and script of all pages, and a policy that allows only these."""
     style, script = (
         (TEMPLATES / part).read_text(encoding="utf-8") for part in ("report.css", "report.js")
     )
@@ -95,12 +95,12 @@ def render_page(name: str, **values: Any) -> str:
             "base-uri 'none'; form-action 'none'",
         )
     )
-    return re.sub(r">\n\s*<", "><", page)  # each would be a node
+    return re.sub(r">\n\s*<", "><", page)  # each gap would be a node
 
 
 @dataclass(frozen=True)
 class SheetRow:
-    """A row of a sheet; ``tone`` is the value of the status that it is coloured as, or empty."""
+    """A row of a sheet; ``tone`` is the status whose colour it has, or empty."""
 
     cells: tuple[str, ...]
     tone: str = ""
@@ -108,7 +108,7 @@ class SheetRow:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of a page: the column with the ``verdict``, and those with ``numbers``, by place."""
+    """A table of a page; ``verdict`` and ``numbers`` are indexes of columns."""
 
     title: str
     caption: str
@@ -119,14 +119,14 @@ class Sheet:
 
 
 def render_tables(title: str, notes: Sequence[str], sheets: Sequence[Sheet]) -> str:
-    """Return a page of tables for what is not a report of cases; the filter acts on the first."""
+    """Return a page of tables that are not a report of cases; the filter acts on the first."""
     return render_page("tables.html.j2", title=title, notes=notes, sheets=sheets)
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why cases failed: the first line of the first one's ``reason``, the ``fix`` lines that follow
-    it, and the cases with their place in the report."""
+    """Why cases failed: the first line of the first case's ``reason``, the lines of advice that
+    follow it, and the cases with their indexes in the report."""
 
     reason: str
     advice: str
@@ -138,8 +138,8 @@ class Cause:
 
 
 def group_causes(report: Report) -> list[Cause]:
-    """Return the causes of all failures, the most frequent first: reasons that differ only in
-    figures and in what the case is called are one."""
+    """Return the causes of all failures, the most frequent first; reasons that differ only in
+    figures and names of cases are one cause."""
     groups: dict[tuple[str, str], list[tuple[int, Case]]] = {}
     for index, case in enumerate(report.cases):
         if case.status is Status.FAILED:
@@ -152,7 +152,7 @@ def group_causes(report: Report) -> list[Cause]:
 
 
 def name_cause(case: Case) -> tuple[str, str]:
-    """Return what the reasons of one cause have in common."""
+    """Return the part of a reason that is the same for all cases of one cause."""
     first, _, advice = case.reason.partition("\n")
     for word in (case.model, Path(case.model).stem, case.scheme, case.soc):
         first = first.replace(word, "*") if word else first
@@ -192,8 +192,8 @@ def _hash(text: str) -> str:
 
 
 def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:
-    """Yield start, height and width of the bins of a histogram in percent; a height is the root of
-    the count's share, so that few elements are seen."""
+    """Yield start, height and width of a histogram's bins in percent; a height is the root of the
+    count's share, so that small counts are visible."""
     most, width = max(counts, default=0) or 1, 100 / max(len(counts), 1)
     for index, count in enumerate(counts):
         if count:
@@ -201,8 +201,8 @@ def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:
 
 
 def choose_bars(report: Report) -> list[tuple[int, Case]]:
-    """Return the cases that have bars: all, or of more than MOST_BARS the WORST ones, which failed
-    or are nearest to a limit."""
+    """Return the cases to draw as bars: all, or if there are more than MOST_BARS the WORST ones,
+    which failed or are nearest to a limit."""
     every = list(enumerate(report.cases))
     if len(every) <= MOST_BARS:
         return every
@@ -216,7 +216,7 @@ def choose_bars(report: Report) -> list[tuple[int, Case]]:
 
 
 def make_figures(report: Report, shown: Sequence[tuple[int, Case]]) -> list[Figure]:
-    """Return the charts of the columns that have one, with a bar per case that is shown."""
+    """Return the charts of the columns that have one, with a bar per shown case."""
     return [
         Figure(
             column.chart,
@@ -229,7 +229,7 @@ def make_figures(report: Report, shown: Sequence[tuple[int, Case]]) -> list[Figu
 
 @dataclass(frozen=True)
 class Cell:
-    """A case in the map of all: its place in the report and how near to a limit it is."""
+    """A case in the map of all cases: its index in the report and its margin to a limit."""
 
     index: int
     case: Case

@@ -1,9 +1,9 @@
-"""The report as JUnit XML, in the part of that dialect that Jenkins, GitLab and GitHub agree on.
+"""The report as JUnit XML, restricted to what Jenkins, GitLab and GitHub all read.
 
 There is no standard; the elements and attributes are those of the Jenkins JUnit plug-in's
-junit-10.xsd. A case is a test case of the suite ``session``, which names a backend other than HTP,
-a control one of the suite ``session.controls``; unsupported is skipped, and an error where this
-machine lacked something.
+junit-10.xsd. A case is a test case of the suite ``session``, which also names a backend other than
+HTP; a control is one of the suite ``session.controls``. An unsupported case is skipped, or an error
+if this machine lacked something.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TAGS = {Status.FAILED: "failure", Status.UNSUPPORTED: "skipped"}
 
 @dataclass(frozen=True)
 class JunitCase:
-    """A test case. ``tag`` is failure, error, skipped, or empty when it passed."""
+    """A test case. ``tag`` is failure, error, skipped, or empty if it passed."""
 
     group: str
     name: str
@@ -33,12 +33,12 @@ class JunitCase:
 
 
 def render_junit(report: Report) -> bytes:
-    """junit.xml: UTF-8 with an XML declaration, indented."""
+    """Return junit.xml: UTF-8 with an XML declaration, indented."""
     cases = [_case_entry(case, report) for case in report.cases]
     controls = [_control_entry(control) for control in report.controls]
     root = ET.Element("testsuites", name=clean(report.title))
     _count(root, [*cases, *controls], report.summary.wall_s)
-    del root.attrib["skipped"]  # which the schema has for a suite only
+    del root.attrib["skipped"]  # allowed by the schema for a suite only
     _add_suite(root, report, report.title, cases)
     _add_suite(root, report, f"{report.title}.controls", controls)
     ET.indent(root, " ")

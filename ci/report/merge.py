@@ -1,4 +1,4 @@
-"""Shards of one run into one report; a set that is not whole, or not of one run, is refused."""
+"""Merges the shards of one run into one report; refuses incomplete sets and mixed runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def name_of(case: Case | Control) -> Name:
 
 
 def digest_names(names: Iterable[Name]) -> str:
-    """SHA-256 over the cases of a whole run, in their order."""
+    """Return the SHA-256 over the names of a whole run's cases, in order."""
     return hashlib.sha256("\n".join(" ".join(name) for name in names).encode()).hexdigest()
 
 
 def merge_reports(reports: Sequence[Report]) -> Report:
-    """The report of the whole run, its cases in the order that they would have had.
+    """Return the report of the whole run, with the cases in the order of a run without shards.
 
-    Raises UsageError for reports that are not all shards of one run.
+    Raises UsageError unless the reports are all the shards of one run.
     """
     faults = find_faults(reports)
     if faults:
@@ -62,7 +62,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
 
 
 def _order_thresholds(reports: Sequence[Report], cases: Iterable[Case]) -> Iterator[Threshold]:
-    """The rules in the order in which the cases ask for them."""
+    """Yield the limits in the order in which the cases need them."""
     rules = {
         name_of(case): rule
         for report in reports
@@ -74,7 +74,7 @@ def _order_thresholds(reports: Sequence[Report], cases: Iterable[Case]) -> Itera
 
 
 def _longest_phases(reports: Sequence[Report]) -> list[Phase]:
-    """Each phase as long as the shard that took longest: they run side by side."""
+    """Return each phase with its longest time in any shard, because shards run in parallel."""
     found: dict[str, float] = {}
     for phase in (phase for report in reports for phase in report.summary.phases):
         found[phase.name] = max(phase.seconds, found.get(phase.name, 0.0))
@@ -82,10 +82,10 @@ def _longest_phases(reports: Sequence[Report]) -> list[Phase]:
 
 
 def find_faults(reports: Sequence[Report], wanted: Collection[Name] = ()) -> list[str]:
-    """Why reports are not the shards of one run, or not of the ``wanted`` cases."""
+    """Return why reports are not the shards of one run, or do not cover the ``wanted`` cases."""
     marks = [report.shard for report in reports]
     if not reports or None in marks:
-        return ["one of them is not a shard" if reports else "there is none"]
+        return ["one of them is not a shard" if reports else "there are no reports"]
     faults = list(_compare_runs(reports))
     count = mark_of(reports[0]).count
     indexes = Counter(mark_of(report).index for report in reports)
@@ -100,7 +100,7 @@ def find_faults(reports: Sequence[Report], wanted: Collection[Name] = ()) -> lis
 
 
 def _compare_runs(reports: Sequence[Report]) -> Iterator[str]:
-    """What the shards of one run have in common, and these have not."""
+    """Yield each property that differs, but must be the same in all shards of one run."""
     views: dict[str, set[object]] = {
         "sessions": {report.session for report in reports},
         "backends": {report.backend for report in reports},
@@ -122,7 +122,7 @@ def _check_cases(reports: Sequence[Report], wanted: Collection[Name]) -> Iterato
     if any(len(report.cases) != len(mark_of(report).positions) for report in reports):
         yield "a shard does not have the cases that it was given"
     elif [position for position, _ in sorted(rows)] != list(range(len(rows))):
-        yield "a case is missing, or is there twice"
+        yield "a case is missing or duplicated"
     elif digest_names(names) != mark_of(reports[0]).whole:
         yield "the cases are not those of the whole run"
     for word, those in (
@@ -134,7 +134,7 @@ def _check_cases(reports: Sequence[Report], wanted: Collection[Name]) -> Iterato
 
 
 def mark_of(report: Report) -> ShardMark:
-    """What a shard's report says of the run that it is a part of. Raises UsageError."""
+    """Return the mark of a shard's report. Raises UsageError if it is not a shard's."""
     if report.shard is None:
-        raise UsageError("a report is not one of a shard", fix="run it with --shard")
+        raise UsageError("a report is not a shard's", fix="run it with --shard")
     return report.shard

@@ -1,7 +1,7 @@
-"""What a CI system gets: commands and files on GitHub Actions, a terminal's output on any other.
+"""Output for a CI system: commands and files on GitHub Actions, plain output on any other.
 
-Text comes back as text; the caller decides on which stream it belongs. Names, messages and values
-are never a command in it.
+Functions return text, and the caller chooses the stream. Names, messages and values are escaped, so
+that they never act as commands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from provisioning.files import explain_writes
 
 MIRROR_VARIABLE = "QNN_CI_MIRROR"
 SHORTEST_SECRET = 4
-# CI systems whose own output was dropped, by the variable that each sets, with the warning.
+# CI systems that no longer get special output, by the variable that each sets, with a warning.
 DROPPED = {
     "GITLAB_CI": "gl-code-quality-report.json is no longer written: show reports/*/junit.xml",
     "BUILDKITE": "buildkite-agent is no longer called: show reports/*/junit.xml, and add "
@@ -33,8 +33,8 @@ DROPPED = {
 
 @dataclass(frozen=True)
 class Provider:
-    """GitHub Actions: workflow commands, and the files that GITHUB_* variables name. Or a terminal,
-    and a CI system that is written to like one, such as Jenkins or GitLab.
+    """GitHub Actions, with its workflow commands and the files named by GITHUB_* variables; or a
+    terminal, which also stands for CI systems without such features, such as Jenkins or GitLab.
 
     https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
     """
@@ -46,33 +46,33 @@ class Provider:
         return self.environ.get("GITHUB_ACTIONS") == "true"
 
     def fold(self, label: str) -> tuple[str, str]:
-        """Return the lines that begin and end a part of the log that folds."""
+        """Return the lines that begin and end a foldable part of the log."""
         if not self.is_github:
             return "", ""
         return f"::group::{_escape_data(label)}\n", "::endgroup::\n"
 
     def annotate(self, annotations: Sequence[Annotation]) -> str:
-        """Return the text for the log that shows annotations on lines of the change."""
+        """Return the log text that shows annotations on lines of the change."""
         if self.is_github:
             return "".join(map(_command, annotations))
         return "".join(f"{one.plain()}\n" for one in annotations)
 
     def mask(self, secrets: Iterable[str]) -> str:
-        """Return the text that has secrets left out of the log, in the output of other programs
-        too."""
+        """Return the log text that makes the CI system mask secrets, also in other programs'
+        output."""
         lines = (line for one in secrets for line in one.splitlines() if line.strip())
         masks = "".join(f"::add-mask::{_escape_data(line)}\n" for line in lines)
         return masks if self.is_github else ""
 
     def add_summary(self, markdown: str) -> bool:
-        """Show Markdown on the page of the run. Return whether there is one."""
+        """Show Markdown on the run's page. Return whether there is such a page."""
         return self._append("GITHUB_STEP_SUMMARY", markdown)
 
     def export(
         self, variables: Mapping[str, str], programs: Sequence[Path], outputs: Mapping[str, str]
     ) -> bool:
-        """Give variables, directories of PATH and outputs to the steps that follow. Return whether
-        that is possible."""
+        """Pass variables, directories for PATH and outputs to later steps. Return whether that is
+        possible."""
         lines = "".join(f"{path}\n" for path in programs)
         done = [
             self._append("GITHUB_ENV", _render(variables)),
@@ -85,7 +85,7 @@ class Provider:
         name = self.environ.get(variable, "")
         if not self.is_github or not name:
             return False
-        fix = f"unset {variable}, or let it name a file that can be written"
+        fix = f"unset {variable}, or set it to a writable file"
         with explain_writes(Path(name), fix), Path(name).open("a", encoding="utf-8") as file:
             file.write(text)
         return True
@@ -112,19 +112,19 @@ def _escape_data(text: str) -> str:
 
 
 def detect_provider(environ: Mapping[str, str] = os.environ) -> Provider:
-    """Return what this program's output is read by."""
+    """Return the provider that reads this program's output."""
     return Provider(environ)
 
 
 def describe_dropped(environ: Mapping[str, str] = os.environ) -> str:
-    """Return a warning where this runs on a CI system whose own output was dropped; else ""."""
+    """Return a warning on a CI system that no longer gets special output; else ""."""
     found = (text for variable, text in DROPPED.items() if environ.get(variable) == "true")
     return "".join(f"warning: {text}" for text in found)
 
 
 @contextmanager
 def group(provider: Provider, progress: Progress, label: str) -> Iterator[None]:
-    """Fold what is written while the block lasts, if the provider can."""
+    """Fold the output of the block, if the provider can."""
     begin, end = provider.fold(label)
     _write(progress, begin)
     try:
@@ -140,7 +140,7 @@ def _write(progress: Progress, text: str) -> None:
 
 
 def mask_secrets(provider: Provider, environ: Mapping[str, str]) -> None:
-    """Mask the parts of our variables that are secrets; the provider masks whole variables."""
+    """Mask secrets inside our variables; the provider itself only masks whole variables."""
     if text := provider.mask(find_secrets(environ)):
         write_through(sys.stderr, text)
 
@@ -149,7 +149,7 @@ def find_secrets(environ: Mapping[str, str]) -> list[str]:
     """Return the tokens of QNN_CI_BEARER_TOKENS, and the password and query values of
     QNN_CI_MIRROR.
 
-    Raises UnfitError when the former is malformed.
+    Raises UnfitError if the former is malformed.
     """
     tokens = list(parse_tokens(environ.get(TOKENS_VARIABLE, "")).values())
     with suppress(ValueError):

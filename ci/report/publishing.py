@@ -1,4 +1,4 @@
-"""What a run shows to reviewers of a change: a summary, annotations, a file for code scanning."""
+"""Publishes a run to the reviewers of a change: summary, annotations, a file for code scanning."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from provisioning.errors import UsageError
 from provisioning.files import write_json
 
 RULE = "case-failed"
-RULES = {RULE: "A model that QNN refuses, or computes otherwise than PyTorch does."}
-ROOT = "The root of the repository that the model is in."
+RULES = {RULE: "A model that QNN refuses, or computes differently from PyTorch."}
+ROOT = "The root of the model's repository."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that the verbs with a report share."""
+    """Add the options shared by the verbs that write a report."""
     add = parser.add_argument
-    add("--base", type=user_path, metavar="FILE", help="a report.json of before, to compare with")
-    add("--sarif", type=user_path, metavar="FILE", help="write failures there as SARIF 2.1.0")
+    add("--base", type=user_path, metavar="FILE", help="an earlier report.json to compare with")
+    add("--sarif", type=user_path, metavar="FILE", help="also write failures as SARIF 2.1.0")
 
 
 def compare_base(report: Report, path: Path | None) -> Report:
-    """Return the report with what differs from a base, or why nothing can be compared: no verdict
-    depends on it. Remarks name what its cases were made from that is not the base's."""
+    """Return the report with its differences from a base, or why they cannot be compared; verdicts
+    do not depend on it. Remarks name sources of the cases that differ from the base's."""
     if path is None:
         return report
     try:
@@ -43,7 +43,7 @@ def compare_base(report: Report, path: Path | None) -> Report:
     except UsageError as error:
         return replace(report, uncompared=f"{error.what}: {error.why}".rstrip(": "))
     if base.backend != report.backend:
-        told = f"the base is of backend {base.backend}, this run of {report.backend}"
+        told = f"the base ran on backend {base.backend}, this run on {report.backend}"
         return replace(report, uncompared=told)
     found = compare_reports(base, report)
     remarks = dict.fromkeys([*report.remarks, *list_remarks(found)])
@@ -51,9 +51,9 @@ def compare_base(report: Report, path: Path | None) -> Report:
 
 
 def publish_run(report: Report, args: argparse.Namespace, progress: Progress) -> None:
-    """Show a run on the page of the CI system, with annotations, and write what is asked for.
+    """Show a run on the CI system's page, with annotations, and write the requested files.
 
-    Raises StoreError when a file that was asked for cannot be written.
+    Raises StoreError if a requested file cannot be written.
     """
     if args.sarif:
         write_sarif(report, args.sarif)
@@ -68,6 +68,6 @@ def publish_run(report: Report, args: argparse.Namespace, progress: Progress) ->
 
 
 def write_sarif(report: Report, path: Path) -> None:
-    """Write the SARIF log of the failures. Raises StoreError when it cannot be written."""
+    """Write the failures as SARIF. Raises StoreError if the file cannot be written."""
     results = render_annotations(RULE, make_annotations(report))
     write_json(path, render_log("executorch-qnn-ci", read_version(), ROOT, RULES, results))

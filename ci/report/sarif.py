@@ -1,4 +1,4 @@
-"""SARIF 2.1.0, for code scanning: the log, its results and places.
+"""SARIF 2.1.0, for code scanning: the log, its results and locations.
 
 Source: OASIS SARIF 2.1.0, sections 3.4 (artifact locations), 3.11 (messages), 3.13 (log), 3.14
 (run), 3.27 (result), 3.49 (rule).
@@ -24,8 +24,8 @@ MAX_RESULTS = 25_000
 def render_log(
     name: str, version: str, root: str, rules: Mapping[str, str], results: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """A log of one run; ``rules`` maps ids to what they find, ``root`` says what paths are
-    relative to."""
+    """Return a log of one run; ``rules`` maps ids to descriptions, ``root`` describes the directory
+    that paths are relative to."""
     driver = {
         "name": name,
         "version": version,
@@ -46,7 +46,7 @@ def render_log(
 
 
 def render_annotations(rule: str, annotations: Iterable[Annotation]) -> list[dict[str, Any]]:
-    """Results of the first rule; their fingerprints do not depend on line numbers."""
+    """Return the results of ``rule``; their fingerprints do not depend on line numbers."""
     return [
         {
             "ruleId": rule,
@@ -61,17 +61,17 @@ def render_annotations(rule: str, annotations: Iterable[Annotation]) -> list[dic
 
 
 def fingerprint(*words: str) -> str:
-    """By which a result is known from run to run."""
+    """Return the digest that identifies a result across runs."""
     return hashlib.sha256("\n".join(words).encode("utf-8", "replace")).hexdigest()[:32]
 
 
 def render_message(text: str) -> dict[str, str]:
-    """A plain text; a brace would begin a placeholder, so it stands twice."""
+    """Return a plain text; braces are doubled, as they would start a placeholder."""
     return {"text": text.replace("{", "{{").replace("}", "}}")}
 
 
 def render_location(path: str, line: int) -> dict[str, Any]:
-    """A line of a file of the tree, or of one outside of it."""
+    """Return the location of a line, in a file of the tree or outside of it."""
     return {
         "physicalLocation": {
             "artifactLocation": render_artifact(path),
@@ -81,7 +81,7 @@ def render_location(path: str, line: int) -> dict[str, Any]:
 
 
 def render_artifact(path: str) -> dict[str, str]:
-    """A path as a URI: relative to the tree, absolute outside of it."""
+    """Return a path as a URI: relative to the tree, or absolute outside of it."""
     if path.startswith("/"):
         return {"uri": "file://" + quote(path)}
     return {"uri": quote(path), "uriBaseId": TREE}

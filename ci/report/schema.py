@@ -1,7 +1,7 @@
-"""What report.json holds: frozen values, from which docs/schemas/report.schema.json is made.
+"""The contents of report.json as frozen values; docs/schemas/report.schema.json is made from them.
 
-A figure that is not finite or could not be had is None, null in JSON: an SQNR is null when
-the outputs are equal (``max_abs`` is 0 then) and when nothing was compared.
+A figure that is not finite or not known is None, null in JSON: an SQNR is null if the outputs are
+equal (then ``max_abs`` is 0) or if nothing was compared.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from provisioning.versions import parse_version
 
 SCHEMA_VERSION: Final = 5
 ANY_MODEL = "*"
-# Limits of schema versions up to 4: nothing is judged by them any more.
+# Limits of schema versions up to 4, without effect now.
 DROPPED = ("min_sqnr_db_channel", "max_gain_error", "max_offset", "max_nearer_db")
-MARGIN_DB = 10.0  # how far the prediction of noise may be off, see ci.judging.noise
-MADE_PROVES = "proves arithmetic, not accuracy"  # what a case on inputs that were made does
+MARGIN_DB = 10.0  # margin for the prediction of noise, see ci.judging.noise
+MADE_PROVES = "proves arithmetic, not accuracy"  # a case with inputs that this project made
 HTP = Backend.HTP.value
 COMMIT_DIGITS = 10
 
@@ -43,7 +43,7 @@ Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Status(str, Enum):
-    """How a case ended; a crash, a hang or a missing output is a failure too."""
+    """How a case ended; a crash, a hang or a missing output is also a failure."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -54,8 +54,8 @@ RANKS = {Status.PASSED: 0, Status.UNSUPPORTED: 1, Status.FAILED: 2}
 
 
 class ControlKind(str, Enum):
-    """What the gate is fed instead of the outputs, and has to reject; of a language model, instead
-    of a generation."""
+    """The wrong outputs that the gate gets instead of the real ones, and has to reject; for a
+    language model, a wrong generation."""
 
     ZEROS = "zeros"
     NOISE = "noise"
@@ -78,9 +78,10 @@ class ControlKind(str, Enum):
 
 
 class Question(str, Enum):
-    """What a case answers, each with a verdict: whether the program computes its quantized model
-    (in float16 its float32 model), whether that model is near enough to the float32 one, whether
-    the result is good for the user's task, and whether the program is within its budget."""
+    """The questions that a case answers, each with a verdict: whether the program computes its
+    quantized model (in float16 its float32 model), whether that model is near enough to the float32
+    one, whether the result is good enough for the user's task, and whether the program is within
+    its budget."""
 
     FAITHFUL = "faithful"
     QUANTIZED = "quantized"
@@ -89,7 +90,7 @@ class Question(str, Enum):
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value of the report, made plain: numbers of numpy become Python's, NaN and inf None."""
+    """A value of the report; numpy's numbers are converted to Python's, NaN and inf to None."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -109,7 +110,7 @@ def _plain(value: Any) -> Any:
 
 
 class Tool(Record, frozen=True, kw_only=True):
-    """A part of the toolchain: a package, a library or a program that took part."""
+    """A part of the toolchain: a package, library or program that the run used."""
 
     name: str
     version: str
@@ -117,7 +118,7 @@ class Tool(Record, frozen=True, kw_only=True):
 
 
 class Host(Record, frozen=True, kw_only=True):
-    """The machine that ran it."""
+    """The machine of the run."""
 
     system: str
     machine: str
@@ -129,7 +130,7 @@ class Host(Record, frozen=True, kw_only=True):
 
 
 class OutputThreshold(Record, frozen=True, kw_only=True):
-    """What the policy asks of one output; what is None is as for all."""
+    """The policy's limits for one output; where one is None, the limit for all outputs applies."""
 
     output: Count
     min_sqnr_db: Decibels | None = None
@@ -144,10 +145,9 @@ class OutputThreshold(Record, frozen=True, kw_only=True):
 
 
 class Budget(Record, frozen=True, kw_only=True):
-    """The most that a program and its lowering may take, by the fields of Footprint, and the least
-    ``segment_align``; ``operators`` are how many nodes of a type a model may have, by a glob of
-    names. ``p50_ms``, ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit what DeviceFigures
-    has. What is None is not limited."""
+    """Upper limits for the figures of Footprint, except that ``segment_align`` is a lower limit;
+    ``operators`` limits the number of nodes per type, by globs of their names. ``p50_ms``,
+    ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit DeviceFigures. None means no limit."""
 
     program_bytes: Count | None = None
     context_bytes: Count | None = None
@@ -166,7 +166,7 @@ class Budget(Record, frozen=True, kw_only=True):
     operators: dict[str, Count] = msgspec.field(default_factory=dict)
 
     def merge(self, own: Budget) -> Budget:
-        """Return the budget with the limits of ``own`` over it."""
+        """Return the budget with limits overridden by those of ``own``."""
         names = (name for name in Budget.__struct_fields__ if name != "operators")
         given = {name: value for name in names if (value := getattr(own, name)) is not None}
         operators = {**self.operators, **own.operators}
@@ -177,9 +177,9 @@ NO_BUDGET = Budget()
 
 
 class Threshold(Record, frozen=True, kw_only=True):
-    """What the policy asks of ``scheme``; ``model`` is "*" or the model with its own rule.
+    """The policy's limits for ``scheme``; ``model`` is "*", or the model that has its own limits.
 
-    A limit that is None is not asked for.
+    None means no limit.
     """
 
     scheme: str
@@ -206,7 +206,7 @@ class Threshold(Record, frozen=True, kw_only=True):
     max_nearer_db: Decibels | None = None
 
     def of_output(self, index: int) -> Threshold:
-        """Return the limits of an output, its own instead of those of all."""
+        """Return the limits of an output, where its own override those of all outputs."""
         for one in self.outputs:
             if one.output == index:
                 own = {name: getattr(one, name) for name in one.__struct_fields__[1:]}
@@ -216,21 +216,21 @@ class Threshold(Record, frozen=True, kw_only=True):
 
 
 class FallbackOp(Record, frozen=True, kw_only=True):
-    """A node left to the CPU, and why."""
+    """A node that stays on the CPU, and why."""
 
     op: str
     reason: str
 
 
 class OpCount(Record, frozen=True, kw_only=True):
-    """How many operators of a type of QNN's a graph has."""
+    """The number of operators of one QNN type in a graph."""
 
     op: str
     count: Count
 
 
 class OperatorCount(Record, frozen=True, kw_only=True):
-    """How many nodes of a type of the lowered model are on the NPU, and how many on the CPU."""
+    """The numbers of nodes of one type in the lowered model, on the NPU and on the CPU."""
 
     op: str
     npu: Count = 0
@@ -238,8 +238,8 @@ class OperatorCount(Record, frozen=True, kw_only=True):
 
 
 class GraphFigures(Record, frozen=True, kw_only=True):
-    """A graph that QNN compiled: the bytes of the context binary that it is in, those of its
-    constants, and the VTCM that it was compiled with, where the context says them."""
+    """A graph that QNN compiled: the size of its context binary and, if the context names them, the
+    size of its constants and the VTCM for which it was compiled."""
 
     name: str
     context_bytes: Count
@@ -248,14 +248,14 @@ class GraphFigures(Record, frozen=True, kw_only=True):
 
 
 class Footprint(Record, frozen=True, kw_only=True):
-    """What a program and its lowering take; None is not known.
+    """Sizes, memory traffic and memory of a program and its lowering; None if not known.
 
-    ``spill_bytes``, ``fill_bytes``, ``read_bytes`` and ``write_bytes`` are what an inference moves
-    between VTCM and DDR by the bandwidth summary that QNN prints when it prepares a graph, summed
-    over the graphs. ``context_bytes`` is the largest context binary of a graph, ``vtcm_mb`` the
-    most that one was compiled with. ``segment_align`` is the largest power of two, up to 4096,
-    that the start of each segment is a multiple of. ``lowering_memory_bytes`` is the peak resident
-    memory of the process while ExecuTorch or ONNX Runtime lowered the model."""
+    ``spill_bytes``, ``fill_bytes``, ``read_bytes`` and ``write_bytes`` are the traffic of an
+    inference between VTCM and DDR, from the bandwidth summary that QNN prints when it prepares a
+    graph, summed over the graphs. ``context_bytes`` is the size of the largest context binary,
+    ``vtcm_mb`` the largest VTCM for which a graph was compiled. ``segment_align`` is the largest
+    power of two, up to 4096, that divides the start of every segment. ``lowering_memory_bytes`` is
+    the peak resident memory of the process while ExecuTorch or ONNX Runtime lowered the model."""
 
     program_bytes: Count | None = None
     context_bytes: Count | None = None
@@ -272,14 +272,14 @@ class Footprint(Record, frozen=True, kw_only=True):
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """A line of a file of the user's, relative to its repository."""
+    """A line of a user's file; the path is relative to its repository."""
 
     file: str
     line: Annotated[int, Meta(ge=1)]
 
 
 class ChannelFigures(Record, frozen=True, kw_only=True):
-    """How right a channel is: part ``index`` along ``axis`` of an output's shape."""
+    """The SQNR of a channel: index ``index`` along ``axis`` of an output."""
 
     axis: Count
     index: Count
@@ -287,8 +287,8 @@ class ChannelFigures(Record, frozen=True, kw_only=True):
 
 
 class Element(Record, frozen=True, kw_only=True):
-    """An element of an output, in ``input_set``: what the program gives for it, and what the model
-    gives that the program was asked to compute; None if it is not finite."""
+    """An element of an output for ``input_set``: the program's ``value``, and the ``expected`` one
+    of the model that it should compute; None if it is not finite."""
 
     input_set: Count
     index: tuple[Count, ...]
@@ -297,11 +297,11 @@ class Element(Record, frozen=True, kw_only=True):
 
 
 class OutputFigures(Record, frozen=True, kw_only=True):
-    """One output of a case. ``sqnr_db`` against the float32 model, ``sqnr_db_quantized`` against
-    the quantized one and, in outputs of integers and booleans, the share of ``equal`` elements
-    have a figure per input set. The rest is against the model that the program was asked to
-    compute: the ``channels`` that are least right, ``errors``, which counts the elements in bins of
-    one width from ``-max_error`` to ``max_error``, and the ``worst`` element, if one differs."""
+    """One output of a case. Per input set: ``sqnr_db`` against the float32 model,
+    ``sqnr_db_quantized`` against the quantized one and, for outputs of integers and booleans, the
+    share of ``equal`` elements. Against the model that the program should compute: the ``channels``
+    with the lowest SQNR, ``errors``, a histogram with equal bins from ``-max_error`` to
+    ``max_error``, and the ``worst`` element, if any differs."""
 
     dtype: str
     shape: tuple[Count, ...]
@@ -315,17 +315,17 @@ class OutputFigures(Record, frozen=True, kw_only=True):
 
 
 class ProgramFile(Record, frozen=True, kw_only=True):
-    """A file of a program, by its name."""
+    """A file of a program."""
 
     name: str
     sha256: Sha256
 
 
 class Digests(Record, frozen=True, kw_only=True):
-    """SHA-256 of what a case was made from, None where that is not known: the float32 model's
-    ``weights`` (parameters and buffers, or constants of an ONNX file), the ``inputs`` that it is
-    judged on, the ``calibration`` sets of a scheme that quantizes, and ``float_outputs``, what the
-    float32 model gives for the inputs."""
+    """SHA-256 of the sources of a case, None if not known: the float32 model's ``weights``
+    (parameters and buffers, or constants of an ONNX file), the ``inputs`` on which it is judged,
+    the ``calibration`` sets if its scheme quantizes, and ``float_outputs``, the float32 model's
+    outputs for the inputs."""
 
     weights: Sha256 | None = None
     inputs: Sha256 | None = None
@@ -333,7 +333,7 @@ class Digests(Record, frozen=True, kw_only=True):
     float_outputs: Sha256 | None = None
 
     def differing(self, base: Digests) -> tuple[str, ...]:
-        """Return the names of what is known of both and not the same."""
+        """Return the names of digests that are known in both and differ."""
         pairs = {
             name: (getattr(base, name), getattr(self, name)) for name in self.__struct_fields__
         }
@@ -341,9 +341,9 @@ class Digests(Record, frozen=True, kw_only=True):
 
 
 class Heat(Record, frozen=True, kw_only=True):
-    """How hot a device is: Android's thermal ``status`` (0 none to 6 shutdown), the ``hottest_c``
-    of its sensors, degrees Celsius, in ``zone``, and what is ``slowed`` down by cooling. What the
-    device does not report is None or empty."""
+    """A device's temperature: Android's thermal ``status`` (0 none to 6 shutdown), its hottest
+    sensor, ``hottest_c`` in degrees Celsius, in ``zone``, and the parts ``slowed`` to cool it. A
+    field that the device does not report is None or empty."""
 
     status: Annotated[int, Meta(ge=0)] | None = None
     hottest_c: float | None = None
@@ -352,17 +352,18 @@ class Heat(Record, frozen=True, kw_only=True):
 
     @property
     def throttled(self) -> bool:
-        """Whether programs run more slowly than they would on a cool device."""
+        """Whether programs run more slowly than on a cool device."""
         return bool(self.status or self.slowed)
 
 
 class DeviceFigures(Record, frozen=True, kw_only=True):
-    """What a program took on a device, over ``starts`` of its runner and ``runs`` timed runs:
-    milliseconds of the first run of a start (the median of the starts), of a run at the median and
-    at the 90th percentile, and of loading. A figure's ``spread`` is half the range of the starts'
-    own figures, or of the quartiles of the runs of a single start. ``peak_memory_bytes`` is the
-    largest resident memory of the runner's process, without memory of the DSP. ``emulated`` is
-    whether a host's processor computed it: then the times say nothing about a device."""
+    """Times and memory of a program on a device, over ``starts`` of its runner and ``runs`` timed
+    runs. In milliseconds: ``first_ms`` for the first run after a start (median of the starts),
+    ``p50_ms`` and ``p90_ms`` for the median and 90th percentile of the runs, ``load_ms`` for
+    loading. A ``spread`` is half the range of the figure between starts, or between the quartiles
+    of the runs if there was one start. ``peak_memory_bytes`` is the largest resident memory of the
+    runner's process, without the DSP's memory. ``emulated`` is whether a host's processor computed
+    it: then the times say nothing about a device."""
 
     starts: Annotated[int, Meta(ge=1)]
     runs: Count
@@ -382,7 +383,7 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
 
 
 class CaseName(Record, frozen=True, kw_only=True):
-    """Which case of a run."""
+    """The name of a case in a run."""
 
     model: str
     scheme: str
@@ -393,32 +394,31 @@ class CaseName(Record, frozen=True, kw_only=True):
 
 
 class Case(Record, frozen=True, kw_only=True):
-    """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized
-    model, ``gain`` and ``offset`` against it if there is one, the others against the float32
-    model; each is the worst of the outputs that it applies to and of ``inputs``, the number of
-    input sets. ``sqnr_db_scheme`` is the quantized model's against the float32 one,
-    ``predicted_sqnr_db`` what rounding is predicted to leave of the program's, ``above_noise_db``
-    how far the error of ``above_noise_place`` lies above that prediction. ``question`` is the
-    first one that a failed case answers with no; ``warnings`` do not fail it. ``equal`` is the
-    share of elements that are right in outputs of integers or booleans, ``equal_exact`` the share
-    of those that hold the value of its reference, without the rule for ties, ``gain`` less 1 the
-    slope of an output over its reference, ``offset`` the mean error in standard deviations.
-    ``metric`` is the user's own, called ``metric_name``, ``metric_float`` what the float32 model
-    has of it, ``metric_quantized`` the quantized one. ``recorded_`` figures are those of an earlier
-    run with this toolchain.
-    ``lower_s`` of a cached case is what lowering it took when it was lowered. ``places`` are the
-    lines of the user's files that a failure is from. ``compiler`` is the build of QNN that the
-    program names. ``choices`` are those of the model's entry. ``qnn_ops`` are the operators that
-    QNN was given, ``accelerator_`` figures means of the inputs by QNN's profile: on the emulator
-    they vary from run to run, and nothing is judged by them. Both are there only where they were
-    asked for. ``lacks`` is the missing library or device that kept a case from running here.
-    ``made_inputs`` is what a case's inputs are that were not given, such as random inputs;
-    ``digests`` tell what it was made from apart, ``outputs`` show each output more closely.
-    ``program`` are the files of its program, first the one that a runtime opens. ``footprint`` is
-    what program and lowering take, ``recorded_footprint`` what was recorded of it. Of a run on a
-    device, ``device`` are its figures there, ``sqnr_db_emulator`` and ``equal_emulator`` (the share
-    of elements with the same bits) how near its outputs are to the emulator's. ``outcome`` is what
-    came of a test of upstream's, by its verdict and ours."""
+    """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized model,
+    ``gain`` and ``offset`` too if there is one, all others against the float32 model; each is the
+    worst over the outputs that it applies to and over the input sets, whose number is ``inputs``.
+    ``sqnr_db_scheme`` is the SQNR of the quantized model against the float32 one,
+    ``predicted_sqnr_db`` the program's SQNR predicted from rounding, ``above_noise_db`` how far the
+    error of ``above_noise_place`` is above that prediction. ``question`` is the first question that
+    a failed case answers with no; ``warnings`` do not fail it. ``equal`` is the share of correct
+    elements in outputs of integers or booleans, ``equal_exact`` the share that equals the reference
+    without the rule for ties, ``gain`` the slope of an output over its reference, less 1,
+    ``offset`` the mean error in standard deviations. ``metric`` is the user's metric, named
+    ``metric_name``, ``metric_float`` its value for the float32 model, ``metric_quantized`` for the
+    quantized one. ``recorded_`` figures are from an earlier run with this toolchain.
+    ``lower_s`` of a cached case is the time of its original lowering. ``places`` are the lines of
+    the user's files that caused a failure. ``compiler`` is the build of QNN that compiled the
+    program. ``choices`` are the lowering options of the model's entry. ``qnn_ops`` are the
+    operators passed to QNN, ``accelerator_`` figures are means over the inputs from QNN's profile;
+    on the emulator they vary between runs, and nothing is judged by them. Both are present only on
+    request. ``lacks`` is the missing library or device that kept a case from running here.
+    ``made_inputs`` describes inputs that the user did not give, such as random inputs; ``digests``
+    identify the case's sources, ``outputs`` has details of each output. ``program`` lists the files
+    of its program, first the one that a runtime opens. ``footprint`` has figures of the program and
+    its lowering, ``recorded_footprint`` the recorded ones. For a run on a device, ``device`` has
+    its figures, ``sqnr_db_emulator`` and ``equal_emulator`` (the share of elements with the same
+    bits) compare its outputs with the emulator's. ``outcome`` is the result of an upstream test, by
+    upstream's verdict and by ours."""
 
     model: str
     scheme: str
@@ -482,12 +482,12 @@ class Case(Record, frozen=True, kw_only=True):
 
     @property
     def name(self) -> CaseName:
-        """Return which case it is."""
+        """Return the name of the case."""
         return CaseName(model=self.model, scheme=self.scheme, soc=self.soc)
 
 
 class Control(Record, frozen=True, kw_only=True):
-    """One thing that the gate must reject; ``rejected`` false fails the run."""
+    """Wrong outputs that the gate must reject; the run fails if ``rejected`` is false."""
 
     model: str
     scheme: str
@@ -498,15 +498,15 @@ class Control(Record, frozen=True, kw_only=True):
 
 
 class Phase(Record, frozen=True, kw_only=True):
-    """A part of the run and its wall clock; phases may overlap where both cores work."""
+    """A phase of the run and its wall-clock time; phases may overlap."""
 
     name: str
     seconds: Seconds
 
 
 class Summary(Record, frozen=True, kw_only=True):
-    """The counts: ``cached`` of cases lowered earlier, ``controls_passed`` of wrong outputs let
-    through (anything but 0 fails the run)."""
+    """The counts of a run: ``cached`` counts cases lowered earlier, ``controls_passed`` wrong
+    outputs that the gate accepted (more than 0 fails the run)."""
 
     passed: Count
     failed: Count
@@ -519,9 +519,9 @@ class Summary(Record, frozen=True, kw_only=True):
 
 
 class ShardMark(Record, frozen=True, kw_only=True):
-    """Which part of a run a report is: shard ``index`` of ``count``, from 1. ``positions`` are the
-    places of its cases in the whole run, ``whole`` a digest of all its cases in their order,
-    ``policy`` one of what they are judged by."""
+    """The part of a run that a report covers: shard ``index`` of ``count``, from 1. ``positions``
+    are the positions of its cases in the whole run, ``whole`` is a digest of all cases in order,
+    ``policy`` a digest of their options and limits."""
 
     index: Annotated[int, Meta(ge=1)]
     count: Annotated[int, Meta(ge=1)]
@@ -531,8 +531,8 @@ class ShardMark(Record, frozen=True, kw_only=True):
 
 
 class Source(Record, frozen=True, kw_only=True):
-    """The commit that a run was made of, its branch, and the number of the pull or merge request;
-    each empty if it is not known."""
+    """The commit of a run, its branch, and the number of the pull or merge request; each empty if
+    not known."""
 
     commit: str = ""
     branch: str = ""
@@ -545,8 +545,8 @@ class Source(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """A case that is not as in the base: its status there and now, what its figures are now less
-    what they were, and the ``sources`` that differ, which are fields of its digests."""
+    """A case that differs from the base: its status before and now, the changes of its figures
+    (now minus before), and the ``sources`` that differ, as fields of its digests."""
 
     case: CaseName
     before: Status
@@ -559,8 +559,8 @@ class Change(Record, frozen=True, kw_only=True):
 
     @property
     def direction(self) -> int:
-        """Return -1 for a case that is worse, 1 for a better one: by status, then by what is left
-        to the CPU, the metric and the SQNR. 0 if only other things differ."""
+        """Return -1 for a worse case, 1 for a better one: by status, then by nodes on the CPU, the
+        metric and the SQNR. 0 if only other facts differ."""
         status = RANKS[self.before] - RANKS[self.now]
         figures = (status, -(self.fallback_nodes or 0), self.metric or 0.0, self.sqnr_db or 0.0)
         first = next(filter(None, figures), 0)
@@ -568,7 +568,7 @@ class Change(Record, frozen=True, kw_only=True):
 
 
 class ToolChange(Record, frozen=True, kw_only=True):
-    """A part of the toolchain whose version is not the base's; empty if it took no part."""
+    """A part of the toolchain with another version than in the base; empty if it was not used."""
 
     name: str
     before: str
@@ -576,8 +576,8 @@ class ToolChange(Record, frozen=True, kw_only=True):
 
 
 class Comparison(Record, frozen=True, kw_only=True):
-    """What differs from a base: ``changed`` with the worst first; ``missing`` cases are in the base
-    alone, ``new`` ones not in it; ``same`` counts the cases that do not differ."""
+    """The differences from a base: ``changed`` cases, worst first; ``missing`` cases are only in
+    the base, ``new`` ones only here; ``same`` counts the cases that do not differ."""
 
     source: Source
     started: str
@@ -589,25 +589,25 @@ class Comparison(Record, frozen=True, kw_only=True):
 
     @property
     def skipped(self) -> tuple[CaseName, ...]:
-        """Return the cases that are unsupported now and were not."""
+        """Return the cases that are unsupported now but were not in the base."""
         found = (one for one in self.changed if one.now is Status.UNSUPPORTED is not one.before)
         return tuple(one.case for one in found)
 
     def moved(self, direction: int) -> tuple[Change, ...]:
-        """Return the changes of a direction, without those that are skipped now."""
+        """Return the changes in a direction, without the skipped cases."""
         skipped = self.skipped
         found = (one for one in self.changed if one.direction == direction)
         return tuple(one for one in found if one.case not in skipped)
 
 
 class Report(Record, frozen=True, kw_only=True):
-    """A run of a session. ``started`` is UTC, ISO 8601, from SOURCE_DATE_EPOCH when that is set.
-    ``command`` begins what repeats a case: its model, scheme and SoC go after it. ``runtimes`` are
-    the QNN versions that devices get, as far as the policy names them, ``backend`` is the one of
-    QNN that it was lowered for. ``unsupported`` says that these versions are not known to work
-    together, and were tried; ``remarks`` are further notes on the whole run, ``unjudged`` counts
-    the cases that a run which was interrupted did not judge. ``comparison`` is with the base that
-    the run was given, ``uncompared`` says why there is none."""
+    """A run of a session. ``started`` is UTC, ISO 8601, from SOURCE_DATE_EPOCH if that is set.
+    ``command`` starts the command that repeats a case; its model, scheme and SoC are appended.
+    ``runtimes`` are the QNN versions on devices, if the policy names them, ``backend`` is the QNN
+    backend of the run. ``unsupported`` is not empty if versions were tried that are not known to
+    work together; ``remarks`` are further notes on the run, ``unjudged`` counts the cases that an
+    interrupted run did not judge. ``comparison`` is with the base, ``uncompared`` says why there is
+    none."""
 
     session: str
     started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -627,31 +627,31 @@ class Report(Record, frozen=True, kw_only=True):
     source: Source = Source()
     comparison: Comparison | None = None
     uncompared: str = ""
-    schema_version: Literal[3, 4, 5] = SCHEMA_VERSION  # 3 is without unsupported and remarks
+    schema_version: Literal[3, 4, 5] = SCHEMA_VERSION  # 3 lacks unsupported and remarks
 
     @property
     def ok(self) -> bool:
-        """Whether something passed, no case and no control failed, and nothing was lacking."""
+        """Whether a case passed, no case or control failed, and nothing was missing."""
         counts = self.summary
         bad = counts.failed or counts.controls_passed or self.lacking or self.unjudged
         return bool(counts.passed) and not bad
 
     @property
     def recounted(self) -> Report:
-        """Return the report with a summary that is counted from its cases and controls."""
+        """Return the report with a summary counted from its cases and controls."""
         told = self.summary
         counts = summarize(self.cases, self.controls, told.wall_s, told.phases)
         return msgspec.structs.replace(self, summary=counts)
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """What is missing here that cases need, each once."""
+        """The libraries and devices that cases need but this machine lacks, each once."""
         return tuple(dict.fromkeys(case.lacks for case in self.cases if case.lacks))
 
     @property
     def verdict(self) -> str:
-        """``passed``, ``FAILED``, or ``NOT RUN`` on a machine that lacks what it needs; and which
-        inputs were made, if any were."""
+        """``passed``, ``FAILED``, ``NOT RUN`` on a machine that lacks a library or device, or ``CUT
+        SHORT``; and which inputs this project made, if any."""
         bad = "NOT RUN" if self.exit_code is ExitCode.ENVIRONMENT else "FAILED"
         word = "passed" if self.ok else bad
         if self.unjudged:
@@ -662,7 +662,7 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The code of a run: what failed counts more than what this machine could not run."""
+        """The exit code of a run; failed cases take precedence over those that could not run."""
         if self.unjudged:
             return ExitCode.INTERRUPTED
         if self.lacking and not (self.summary.failed or self.summary.controls_passed):
@@ -671,13 +671,13 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The session, and the backend where it is not HTP."""
+        """The session, and the backend if it is not HTP."""
         return self.session if self.backend == HTP else f"{self.session} for {self.backend}"
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Whether unsupported versions were tried, with which QNN the programs were compiled, and
-        which devices' QNN is older: a runtime must be at least the compiler's version."""
+        """Notes: whether unsupported versions were tried, which QNN compiled the programs, which
+        devices have an older QNN that cannot load them, and remarks."""
         tried = (f"warning: {self.unsupported}",) if self.unsupported else ()
         builds = sorted({case.compiler for case in self.cases if case.compiler})
         newest = max((parse_version(build) for build in builds), default=None)
@@ -703,12 +703,12 @@ class Report(Record, frozen=True, kw_only=True):
         return sum(case.run_s or 0.0 for case in self.cases)
 
     def threshold_for(self, case: Case) -> Threshold | None:
-        """The rule that the case was judged by."""
+        """Return the limits by which the case was judged."""
         return find_threshold(self.thresholds, case.model, case.scheme)
 
 
 def find_threshold(rules: Iterable[Threshold], model: str, scheme: str) -> Threshold | None:
-    """The rule of a model, else that of its scheme."""
+    """Return the limits of a model, else those of its scheme."""
     found = {rule.model: rule for rule in rules if rule.scheme == scheme}
     return found.get(model) or found.get(ANY_MODEL)
 
@@ -732,7 +732,7 @@ def summarize(
 
 
 def make_json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of report.json."""
+    """Return the JSON Schema (2020-12) of report.json."""
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"executorch-qnn-ci report.json, version {SCHEMA_VERSION}",

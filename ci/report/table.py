@@ -1,4 +1,4 @@
-"""The report on a terminal: one row a case, then the reasons, the controls and the counts."""
+"""The report on a terminal: one row per case, then the reasons, the controls and the counts."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ STYLES = {
 LOG_LINES = 12
 NAME_WIDTH = 14
 PHASES = 6
-MODEL_WIDTH = 24  # longer names, which are paths, go over several lines
-# What a narrow terminal goes without, the first first; every other form of the report has it.
+MODEL_WIDTH = 24  # longer names, which are paths, are wrapped
+# Columns that a narrow terminal omits, in this order; all other forms of the report have them.
 DISPENSABLE = (
     *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "noise", "equal", "SoC"),
     "delegated",
@@ -43,17 +43,17 @@ DISPENSABLE = (
 
 
 def terminal_style() -> tuple[bool, int]:
-    """Whether stdout shows colours, and its columns: plain in CI, in a file and under NO_COLOR."""
+    """Return whether stdout shows colours (not in CI, a file or with NO_COLOR), and its width."""
     asked = not is_ci() and not os.environ.get("NO_COLOR")
     colour = asked and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     return colour, max(LEAST_COLUMNS, count_columns(sys.stdout) or 120)
 
 
 def render_table(report: Report, *, colour: bool, width: int) -> str:
-    """The whole report as text of ``width`` columns, ``colour`` with terminal sequences.
+    """Return the whole report as text of ``width`` columns, with ``colour`` in terminal sequences.
 
-    Every line that holds text of others starts with a mark, so that no CI runner reads it as a
-    command.
+    Every line with text from models or tools starts with a mark, so that no CI runner takes it for
+    a command.
     """
     console = Console(
         file=StringIO(),
@@ -81,7 +81,7 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
 
 
 def _fit_table(report: Report, console: Console) -> Table:
-    """The table with as many columns as the console is wide enough for."""
+    """Return the table with as many columns as fit the width of the console."""
     unlimited = console.options.update(max_width=1000)
     table = _cases_table(report, frozenset())
     for count in range(len(DISPENSABLE) + 1):
@@ -117,7 +117,7 @@ def _cases_table(report: Report, without: frozenset[str]) -> Table:
 
 
 def _print_marked(console: Console, line: str, style: str = "", *, whole: bool = False) -> None:
-    """Print a line, wrapped to the width unless it is kept ``whole``, to be copied."""
+    """Print a line, wrapped to the width unless it is kept ``whole`` for copying."""
     text = Text(clean_log_line(line), style=style)
     for piece in [text] if whole else text.wrap(console, console.width - 4):
         console.print(Text.assemble(("  | ", style), piece), soft_wrap=whole)
@@ -143,7 +143,7 @@ def _print_controls(console: Console, report: Report) -> None:
     for control in report.controls:
         if not control.rejected:
             name = f"{control.model} {control.scheme} {control.soc}"
-            how = f"outputs that are {control.kind.value} passed the gate"
+            how = f"the gate let wrong outputs pass: {control.kind.value}"
             figure = show_decibels(control.sqnr_db)
             _print_marked(console, f"{name}: {how}, SQNR {figure} dB", "bold red")
 
@@ -157,4 +157,4 @@ def _print_summary(console: Console, report: Report) -> None:
     phases = sorted(report.summary.phases, key=lambda phase: phase.seconds, reverse=True)
     if phases:
         where = ", ".join(f"{clean_name(p.name)} {p.seconds:.1f}" for p in phases[:PHASES])
-        console.print(Text(f"time, s: {where}\nof it, s: {show_work(report)}"))
+        console.print(Text(f"time, s: {where}\nof this, s: {show_work(report)}"))

@@ -1,4 +1,4 @@
-"""Text from models, logs and tools, made safe to show; and figures, made short to read."""
+"""Makes text from models, logs and tools safe to show, and figures short."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from provisioning.console.terminal import clean, defuse_commands
 
 
 def clean_log_line(text: str) -> str:
-    """One line that no CI runner takes for a command; it still must not start the output line."""
+    """Return one line that no CI runner takes for a command, unless it starts the output line."""
     return defuse_commands(" ".join(clean(text).split()))
 
 
 def clean_name(text: str) -> str:
-    """A name that may start a line of a log: no command of a CI runner either."""
+    """Return a name that no CI runner takes for a command, even at the start of a line."""
     return clean_log_line(text).replace("::", ": :")
 
 
@@ -25,7 +25,7 @@ def name_some(names: Sequence[str], most: int) -> str:
 
 
 def keep_end(text: str, most: int) -> str:
-    """Return at most ``most`` characters of a name, its end: paths differ there."""
+    """Return the last ``most`` characters of a name, because paths differ at their ends."""
     return text if len(text) <= most else f"\N{HORIZONTAL ELLIPSIS}{text[1 - most :]}"
 
 
@@ -35,21 +35,21 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def show_decibels(value: float | None, max_abs: float | None = None) -> str:
-    """``41.2``; ``exact`` when there was no difference at all; ``-`` when nothing was compared."""
+    """Return ``41.2``, ``exact`` if there is no difference, ``-`` if nothing was compared."""
     if value is None:
         return "exact" if max_abs == 0 else "-"
     return f"{round(value, 1) + 0.0:.1f}"
 
 
 def show_seconds(value: float | None) -> str:
-    """Three significant digits or tenths, by size: ``0.005``, ``1.84``, ``12.3``, ``340``."""
+    """Return seconds in about three digits: ``0.005``, ``1.84``, ``12.3``, ``340``."""
     if value is None:
         return "-"
     return f"{value:.{3 if value < 0.1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
 def show_bytes(value: int | None) -> str:
-    """Three significant digits: ``812 B``, ``94.2 KiB``, ``128 KiB``, ``3.10 MiB``."""
+    """Return bytes in three digits: ``812 B``, ``94.2 KiB``, ``128 KiB``, ``3.10 MiB``."""
     if value is None:
         return "-"
     size = float(value)
@@ -61,14 +61,14 @@ def show_bytes(value: int | None) -> str:
 
 
 def show_share(delegated: int | None, fallback: int | None) -> str:
-    """``41/43``: delegated of all nodes."""
+    """Return ``41/43``: delegated nodes of all nodes."""
     if delegated is None or fallback is None:
         return "-"
     return f"{delegated}/{delegated + fallback}"
 
 
 def show_counts(summary: Summary) -> str:
-    """``38 passed, 1 failed, 1 unsupported, 12 cached``."""
+    """Return ``38 passed, 1 failed, 1 unsupported, 12 cached``."""
     return (
         f"{summary.passed} passed, {summary.failed} failed, "
         f"{summary.unsupported} unsupported, {summary.cached} cached"
@@ -76,5 +76,5 @@ def show_counts(summary: Summary) -> str:
 
 
 def show_work(report: Report) -> str:
-    """``lowering 81.0, running 9.5 summed over workers``, in seconds."""
+    """Return ``lowering 81.0, running 9.5 summed over workers``, in seconds."""
     return f"lowering {report.lowering_s:.1f}, running {report.running_s:.1f} summed over workers"

@@ -1,4 +1,4 @@
-"""How the figures of each case moved over the reports of a directory."""
+"""The trend: how each case's figures changed over the reports in a directory."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ NAME_CHARS = 46
 
 @dataclass(frozen=True)
 class Line:
-    """A figure of a case over the runs: a bar per run, None in one without the case."""
+    """A figure of a case over the runs: a bar per run, None for a run without the case."""
 
     title: str
     bars: tuple[Bar | None, ...]
 
     @property
     def values(self) -> tuple[float | None, ...]:
-        """Return the figure in each run, None in one that lacks it."""
+        """Return the figure in each run, None for a run without it."""
         return tuple(bar.segments[0][0] if bar and bar.segments else None for bar in self.bars)
 
     @property
     def label(self) -> str:
-        """Return the figure of the last run that has it, as it is shown."""
+        """Return the figure of the last run that has it, as shown on the page."""
         labels = (bar.label for bar in reversed(self.bars) if bar)
         return next((one for one in labels if one != NOTHING), NOTHING)
 
     @property
     def points(self) -> list[tuple[int, float, float]]:
-        """Return runs that have the figure, with their points in a field of 100 by 24: later ones
-        to the right, larger ones up."""
+        """Return (run, x, y) for each run with the figure, in a box of 100 by 24: later runs to the
+        right, larger figures up."""
         known = [(run, value) for run, value in enumerate(self.values) if value is not None]
         low = min((value for _, value in known), default=0.0)
         span = max((value for _, value in known), default=0.0) - low
@@ -57,7 +57,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Row:
-    """A case of a session over the runs, its status in each, None where a run lacks it."""
+    """A case of a session over the runs: its status in each run, None for a run without it."""
 
     session: str
     name: CaseName
@@ -77,7 +77,7 @@ class Row:
 
 
 def read_reports(directory: Path, progress: Progress) -> list[Report]:
-    """Return the reports below a directory, the oldest first; one that cannot be read is logged.
+    """Return the reports below a directory, oldest first; note those that cannot be read.
 
     Raises UsageError if there is none.
     """
@@ -100,8 +100,8 @@ def _read_readable(path: Path, progress: Progress) -> Report | None:
 
 
 def follow_cases(reports: Sequence[Report]) -> list[Row]:
-    """Return each case over the reports: those that fail now first, then those whose status
-    changed most often."""
+    """Return each case over the reports: first those that fail now, then by how often their status
+    changed."""
     runs = [{(one.title, case.name): case for case in one.cases} for one in reports]
     keys = dict.fromkeys(key for run in reversed(runs) for key in run)
     rows = (Row(*key, *_follow(reports, [run.get(key) for run in runs])) for key in keys)
@@ -139,7 +139,7 @@ def write_trend(reports: Sequence[Report], rows: Sequence[Row], directory: Path)
 
 
 def describe_trend(reports: Sequence[Report], rows: Sequence[Row]) -> str:
-    """Return the trend as text: a mark per run, and the first and last figure of the SQNR."""
+    """Return the trend as text: a mark per run, and the first and last SQNR."""
     head = f"{count(len(reports), 'report')}, {reports[0].started} to {reports[-1].started}"
     lines = [f"{head}; . passed, F failed, - not run", *map(_describe_row, rows)]
     return "\n".join(lines) + "\n"

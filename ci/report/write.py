@@ -1,4 +1,4 @@
-"""The report on disk: each file whole or not at all."""
+"""The report on disk; each file is written atomically."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from provisioning.files import explain_writes, write_whole
 
 T = TypeVar("T")
 LIMIT_BYTES = 256 << 20
-REPORTS_FIX = "name a directory that can be written, with --reports"
+REPORTS_FIX = "name a writable directory with --reports"
 
 
 def write_report(report: Report, directory: Path) -> None:
     """Write index.html, junit.xml and report.json, in this order, into ``directory``.
 
-    The directory is made; a reader sees each file as it was or as it is, never a part.
+    The directory is created if needed; a reader sees the old or the new file, never a part.
 
-    Raises StoreError when one cannot be written.
+    Raises StoreError if a file cannot be written.
     """
     from ci.report.html import render_html
     from ci.report.junit import render_junit
@@ -40,25 +40,25 @@ def write_report(report: Report, directory: Path) -> None:
 def read_report(path: Path) -> Report:
     """Return the report in the file ``path``, or in report.json of the directory ``path``.
 
-    One of the schema before is returned as one of this schema. The summary's counts are those of
-    the cases and controls, not the file's.
+    Older supported schema versions are accepted. The summary is counted from the cases and
+    controls, not taken from the file.
 
-    Raises UsageError when it cannot be read or does not fit the schema.
+    Raises UsageError if it cannot be read or does not match the schema.
     """
     return read_unchecked(path).recounted
 
 
 def read_unchecked(path: Path) -> Report:
-    """Return a report with the summary that the file has. Raises as read_report does."""
+    """Return a report with the file's summary. Raises what read_report raises."""
     file = path / "report.json" if path.is_dir() else path
     report = read_json(file, Report, "report", "docs/schemas/report.schema.json describes it")
     return msgspec.structs.replace(report, schema_version=SCHEMA_VERSION)
 
 
 def read_json(path: Path, kind: type[T], what: str, fix: str) -> T:
-    """Return a user's JSON file as a value of ``kind``, which errors call the ``what``.
+    """Return a user's JSON file as a value of ``kind``; ``what`` names it in errors.
 
-    Raises UsageError when it cannot be read or decoded.
+    Raises UsageError if it cannot be read or decoded.
     """
     data = read_user_file(path, f"the {what}", LIMIT_BYTES)
     try:
@@ -69,10 +69,10 @@ def read_json(path: Path, kind: type[T], what: str, fix: str) -> T:
 
 
 def encode_report(report: Report) -> bytes:
-    """report.json: UTF-8, one space of indent, a newline at the end, no NaN."""
+    """Return report.json: UTF-8, indented by one space, a newline at the end, no NaN."""
     return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
 
 
 def report_data(report: Report) -> dict[str, Any]:
-    """What report.json holds, as plain dicts and lists: the Outcome.data of a verb."""
+    """Return the contents of report.json as plain dicts and lists, the Outcome.data of a verb."""
     return cast("dict[str, Any]", msgspec.json.decode(encode_report(report)))

@@ -42,7 +42,7 @@ function applyFilter() {
   document.getElementById("shown").textContent = found.size < rows.length ? `${found.size} of ${rows.length} shown` : "";
 }
 
-// A browser that runs scripts reads <noscript> as text: a thousand cases cost nothing until one is opened.
+// With scripts on, a browser keeps <noscript> as text: a thousand cases cost nothing until one is opened.
 function fill(details) {
   const content = details.querySelector(":scope > div > noscript");
   if (content) content.parentElement.innerHTML = content.textContent;

