@@ -1,1 +1,1 @@
-"""What QNN takes of a model, what it costs, and where its accuracy goes."""
+"""Which parts of a model QNN takes, what the rest costs, and where accuracy is lost."""

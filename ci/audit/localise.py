@@ -1,5 +1,5 @@
-"""Where a case loses accuracy: a search by programs of parts of its model, each lowered, kept in
-the cache, run, and judged as any program is."""
+"""Find where a case loses accuracy: the search lowers parts of its model, each of them cached, run
+and judged like any program."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from ci.report.schema import Question
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError
 
-LIMIT_DB = 120.0  # figures beyond it are cut off
+LIMIT_DB = 120.0  # figures are clipped to this
 
 
 class Localised(Struct, frozen=True, kw_only=True):
-    """A case with what was found: ``program`` compares it with the model that was lowered,
-    ``losses`` that model with float32. ``known_faults`` are those of the table that its graph has.
-    ``programs`` counts what was lowered, ``reproducer`` is the file that was written."""
+    """A case with the results: ``program`` compares it with the model that was lowered, ``losses``
+    that model with float32. ``known_faults`` are the faults of the table that its graph has.
+    ``programs`` counts the lowered programs, ``reproducer`` is the file that was written."""
 
     spec: CaseSpec
     program: Located
@@ -91,7 +91,7 @@ class Localiser:
         )
 
     def call(self, job: Job, log: Path) -> Ended:
-        """Do a job in the worker that holds the model."""
+        """Run a job in the worker that holds the model."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with self.setup.pool.lease(self.spec, log, self.setup.options.timeout_s) as lease:
             return lease.call(job)
@@ -115,13 +115,13 @@ class Localiser:
             return Trial(refused=made.refused)
         compiled, place = made.artifact.compiled, Path(made.directory)
         if not compiled.delegation.partitions:
-            return Trial(refused="QNN takes nothing of it")
+            return Trial(refused="QNN takes no part of it")
         references = read_references(place, compiled)
         program = run.copy_program(self.spec, place, compiled, run.directory)
         sets = read_inputs(place, compiled)
         limits = structs.replace(run.limits, outputs=())
         trial = Trial(refused="not run")
-        for fresh in (False, True):  # only what fails in a process that ran nothing is wrong
+        for fresh in (False, True):  # wrong means that it also fails in a fresh process
             ran = run.execute(program, sets, fresh=fresh)
             if ran.failure:
                 trial = Trial(refused=ran.failure)
@@ -152,8 +152,8 @@ class Localiser:
 
 
 def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[str]:
-    """Return the operators that a known fault's pattern is made of: those of the same kinds, each
-    of which reads the one before, the first at the fault's line. Empty if there are none."""
+    """Return operators with a known fault's pattern: operators of the same kinds, each of which
+    reads the previous result, the first at the fault's line. Empty if there are none."""
     place = f"{fault.file}:{fault.line}"
     for first in operators.values():
         chain = [first] if first.line == place and first.kind == fault.operators[0] else []
@@ -170,7 +170,7 @@ def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[s
 def measure_departure(
     name: str, judged: OutputJudgement, references: References, index: int, info: TensorInfo
 ) -> Departure:
-    """Return how far an output is from its model; indices and booleans count as near."""
+    """Return how far an output is from its model; indices and booleans count as close."""
     faithful = not judged.fails(Question.FAITHFUL)
     figures = judged.quantized_figures or judged.float_figures
     if figures is None:
@@ -187,5 +187,5 @@ def measure_departure(
 
 
 def clip(figure: float) -> float:
-    """Return a figure in dB within what JSON and a table can show."""
+    """Clip a figure in dB to values that JSON and a table can show."""
     return -LIMIT_DB if math.isnan(figure) else max(-LIMIT_DB, min(LIMIT_DB, figure))

@@ -1,4 +1,4 @@
-"""Parts of a model's graph as graphs by themselves, on inputs that were recorded in the whole."""
+"""Extract parts of a model's graph as separate graphs, with inputs recorded in the whole graph."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Graphs:
 
     @cached_property
     def operators(self) -> dict[str, Node]:
-        """The nodes that give an activation, in the graph's order, by name.
+        """Return the nodes with an activation as result, by name, in the graph's order.
 
-        Roundings belong to the operator whose result they round; what gives several tensors, such
-        as a split, belongs to those that read it.
+        Roundings belong to the operator whose result they round; an operator with several results,
+        such as a split, belongs to the operators that read it.
         """
         live = _find_live(self.module)
         names = {node.name for node in live}
@@ -59,7 +59,7 @@ class Graphs:
 
     @cached_property
     def results(self) -> dict[str, Node]:
-        """The node that gives an operator's result as others read it: rounded, if it is."""
+        """Return the node whose value the readers of an operator get: rounded, if it is."""
         found: dict[str, Node] = {}
         for node in (*self._leaves, *self.module.graph.nodes):
             source = find_source(node)
@@ -76,12 +76,12 @@ class Graphs:
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """The operators that give the model's outputs."""
+        """Return the operators whose results are the model's outputs."""
         leaves = map(find_source, self._leaves)
         return tuple(dict.fromkeys(leaf.name for leaf in leaves if leaf.name in self.operators))
 
     def describe(self) -> list[Operator]:
-        """Return what a search has to know of each operator."""
+        """Return the properties of each operator that a search needs."""
         values = record(self.module, self.sets, self.operators)
         return [
             Operator(
@@ -109,8 +109,8 @@ class Graphs:
                 yield from self._find_inputs(source)
 
     def rank_losses(self) -> list[Row]:
-        """Return what operators, with their quantized weights, and the ranges of their results lose
-        against the float32 model, the most noise first: SQNR in dB of the worst input set."""
+        """Return how much operators (with their quantized weights) and the ranges of their results
+        lose against the float32 model, most noise first: SQNR in dB of the worst input set."""
         if self.module is self.float32:
             return []
         nodes = self._list_comparable()
@@ -147,8 +147,8 @@ class Graphs:
         return sorted((row for row in rows if row.lost_db > 0), key=_added, reverse=True)
 
     def _list_comparable(self) -> set[str]:
-        """Return the inputs and operators that the float32 graph has, too, and not as another of
-        the same name that a pass of the quantizer's made."""
+        """Return the inputs and operators that the float32 graph has too; a pass of the quantizer
+        may have made another operator with the same name, which does not count."""
         alike = {node.name: node for node in self.float32.graph.nodes}
         inputs = {node.name: node for node in self.module.graph.nodes if node.op == "placeholder"}
         (first,) = record(self.float32, self.sets[:1], alike)
@@ -163,7 +163,7 @@ class Graphs:
 
     def cut(self, cut: Cut) -> tuple[GraphModule, list[Inputs]]:
         """Return the part of the graph that ``cut`` keeps, and its inputs per input set: the
-        model's, and the recorded results of operators that it does not keep."""
+        model's inputs, and the recorded results of operators that it does not keep."""
         wanted = [self.results[name] for name in cut.given]
         kept, needed, inputs = set(cut.kept), set[Node](), set[Node]()
         left = list(wanted)
@@ -201,7 +201,7 @@ class Graphs:
 
 
 def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -> Graphs:
-    """Return the graphs of a model of one method: ``module`` is what quantization made of
+    """Return the graphs of a model with one method: ``module`` is the quantized form of
     ``float32``, or the same. Raises UsageError for a model that changes its buffers."""
     with torch.no_grad():
         program = torch.export.export(float32, sets[0], strict=True)
@@ -213,16 +213,16 @@ def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -
         if all(one in live for one in written):
             continue
         raise UsageError(
-            "localise does not divide a model that changes its buffers",
-            why="an input set's results depend on the sets before it",
+            "localise cannot divide a model that changes its buffers",
+            why="the results for an input set depend on the sets before it",
             fix="pass the state as inputs and outputs, as ci/models/suite/decoder.py does",
         )
     return Graphs(module if isinstance(module, GraphModule) else plain, plain, sets)
 
 
 def find_source(node: Node) -> Node:
-    """Return the node whose result is rounded by a chain of roundings; the node itself for any
-    other."""
+    """Return the node whose result is rounded by a chain of roundings; the node itself if it is
+    no rounding."""
     source: Any = node.args[0] if _rounds(node) else None
     return find_source(source) if isinstance(source, Node) else node
 
@@ -258,20 +258,20 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
 
 
 def _name_module(node: Node) -> str:
-    """Return the innermost module that calls an operator, as ``layers.0.norm``."""
+    """Return the innermost module that calls an operator: ``layers.0.norm``."""
     paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     return str(paths[-1]) if paths else ""
 
 
 def _added(row: Row) -> float:
-    """The noise that is added, as a share of the signal's power."""
+    """Return the noise added, as a share of the signal's power."""
     return float(10 ** (-row.behind_db / 10) - 10 ** (-row.before_db / 10))
 
 
 def record(
     module: GraphModule, sets: Sequence[Inputs], names: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Return what the named nodes give, per input set."""
+    """Return the results of the named nodes, per input set."""
     recorders = [_Recorder(module, names) for _ in sets]
     with torch.no_grad(), keep_state(module):
         for recorder, inputs in zip(recorders, sets, strict=True):
@@ -286,6 +286,6 @@ class _Recorder(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
-        if n.name in self.names:  # a copy, which an operator that writes into it leaves alone
+        if n.name in self.names:  # a copy, since a later operator may write into the result
             self.values[n.name] = result.clone() if isinstance(result, Tensor) else result
         return result

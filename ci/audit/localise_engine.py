@@ -20,13 +20,13 @@ from ci.models.graph_steps import Step, describe_steps
 from provisioning.files import digest_sources
 from provisioning.manifest.targets import Backend
 
-MOST_SETS = 4  # of those that a model is judged on: each program is computed for all, many times
+MOST_SETS = 4  # of the judged input sets: every program runs all of them, and there are many
 
 
 @dataclass(frozen=True)
 class PartEngine:
-    """Compiles the part ``cut`` of each case's model. A worker that does so holds the model, and so
-    serves one model alone."""
+    """Compiles the part ``cut`` of each case's model. The worker keeps the model, and so serves
+    this model only."""
 
     engine: ExecutorchEngine
     cut: Cut
@@ -85,8 +85,8 @@ def hold(spec: CaseSpec, backend: Backend) -> Any:
 
 
 class Description(Struct, frozen=True):
-    """A model's operators in the graph's order, those that give its outputs, what quantization
-    loses at each, the worst first, and the steps of its float32 graph."""
+    """A model's operators in the graph's order, those with the model's outputs, how much
+    quantization loses at each, worst first, and the steps of its float32 graph."""
 
     operators: Sequence[Operator]
     outputs: Sequence[str]
@@ -96,7 +96,7 @@ class Description(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class DescribeJob:
-    """Describes a model, in a worker that serves it alone."""
+    """Describes a model, in a worker that serves only this model."""
 
     engine: ExecutorchEngine
     spec: CaseSpec
@@ -113,7 +113,7 @@ class DescribeJob:
 
 @dataclass(frozen=True)
 class SourceJob:
-    """Returns the Python text of a part, its weights and inputs, for a file that runs alone."""
+    """Returns the Python text of a part, its weights and inputs, for a self-contained file."""
 
     engine: ExecutorchEngine
     spec: CaseSpec

@@ -1,5 +1,5 @@
-"""Ranges and biases of a quantized graph: what of them a program may not follow, and parts in which
-that is mended."""
+"""Ranges and biases of a quantized graph: where a program may deviate from them, and parts with
+this mended."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ci.models.noise import name_operator
 Range = tuple[float, float]
 TENSOR = ("quantize_per_tensor", "dequantize_per_tensor")
 LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
-WIDER = 1.01  # than the values, which other ranges may make larger
+WIDER = 1.01  # than the values: they may grow when other ranges change
 
 
 def find_range(node: Node) -> Range | None:
-    """Return the least and the greatest value of what a rounding gives; None for other nodes."""
+    """Return the least and the greatest value that a rounding can return; None for other nodes."""
     if name_operator(node) not in TENSOR:
         return None
     scale, zero, low, high = (float(str(number)) for number in node.args[1:5])
@@ -26,20 +26,20 @@ def find_range(node: Node) -> Range | None:
 
 
 def measure_clipping(value: Tensor, bounds: Range | None) -> float:
-    """Return by how much values exceed a range, as a share of its bound; a bound of 0 is that of an
-    activation which is fused, such as ReLU."""
+    """Return by how much values exceed a range, as a share of its bound; a bound of 0 belongs to a
+    fused activation, such as ReLU."""
     if bounds is None or not value.is_floating_point():
         return 0.0
     low, high = bounds
     least, most = float(value.min()), float(value.max())
     shares = [most / high - 1 if high > 0 else 0.0, least / low - 1 if low < 0 else 0.0]
-    step = 2**-15  # or less: what rounding alone may exceed it by
+    step = 2**-15  # or less: rounding alone may exceed it by this much
     return max((share for share in shares if share > step), default=0.0)
 
 
 def find_bias_off(module: GraphModule, node: Node) -> float:
     """Return by how much the scale of a layer's bias differs from that of its input times its
-    weights, as a share; 0 for what is no quantized layer."""
+    weights, as a share; 0 if the node is no quantized layer."""
     scales = _read_scales(module, node)
     if scales is None:
         return 0.0
@@ -67,7 +67,8 @@ def mend_biases(module: GraphModule) -> None:
 
 
 def widen_ranges(module: GraphModule, clipped: Mapping[Range | None, float]) -> None:
-    """Make ranges so wide that nothing is ``clipped``, which has by how much values exceed each."""
+    """Widen ranges so that no value is clipped; ``clipped`` has the share by which values exceed
+    each range."""
     for node in module.graph.nodes:
         exceeded = clipped.get(find_range(node))
         if exceeded:
@@ -77,8 +78,8 @@ def widen_ranges(module: GraphModule, clipped: Mapping[Range | None, float]) -> 
 
 
 def _read_scales(module: GraphModule, node: Node) -> tuple[Tensor, Tensor] | None:
-    """Return the scales of a layer's bias by channel, as they are and as its input times its
-    weights."""
+    """Return two scales of a layer's bias by channel: the actual one, and that of its input times
+    its weights."""
     if name_operator(node) not in LAYERS or len(node.args) < 3:
         return None
     rounded = [one for one in node.args[:3] if isinstance(one, Node)]

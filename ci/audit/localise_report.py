@@ -1,4 +1,4 @@
-"""What was localised, on a screen and as JSON (docs/schemas/localise.schema.json)."""
+"""The results of localising, as text and as JSON (docs/schemas/localise.schema.json)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LocalisedCase(Struct, frozen=True, kw_only=True):
 
 
 class Localisation(Struct, frozen=True, kw_only=True):
-    """What the verb prints with --json."""
+    """The verb's output with --json."""
 
     cases: tuple[LocalisedCase, ...]
     schema_version: Literal[1] = 1
@@ -61,7 +61,7 @@ def data_of(cases: Sequence[Localised]) -> dict[str, Any]:
 
 
 def choose_exit(cases: Iterable[Localised]) -> ExitCode:
-    """A program that departs from its model fails, and so does a model that gives none."""
+    """Return FAILED if a program departs from its model, or a model yields no program."""
     failed = any(is_wrong(one.program) or not one.program.outputs for one in cases)
     return ExitCode.FAILED if failed else ExitCode.OK
 
@@ -114,7 +114,7 @@ def _render(case: Localised) -> Iterator[str]:
         yield "  the program against the model that was lowered, dB lost beyond rounding:"
         yield from _tabulate(row for row in found.rows if row.lost_db > LEAST_LOST_DB)
     if case.losses:
-        yield "  the quantized model against float32, the most noise first:"
+        yield "  the quantized model against float32, most noise first:"
         yield from _tabulate(case.losses)
     yield from _conclude(found, quantized=spec.scheme.quantized)
     if case.reproducer:
@@ -128,19 +128,19 @@ def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:
     if found.first:
         yield f"  first wrong operator: {found.first}"
     elif is_wrong(found) and found.rows:
-        yield "  with every result exposed the program is right: QNN joins operators wrongly"
+        yield "  with every result exposed the program is right: QNN's fusion of operators is wrong"
     if found.part:
         yield f"  smallest part that is still wrong, {count(len(found.part), 'operator')}:"
         yield from (f"    {one.name}: {one}{_note(one)}" for one in found.part)
         for one in found.departures:
-            yield f"    gives {one.operator}: {_pair(one)}{', wrong' if one.wrong else ''}"
+            yield f"    returns {one.operator}: {_pair(one)}{', wrong' if one.wrong else ''}"
     if found.cured_by:
         names = ", ".join(f"{one.name} ({one})" for one in found.cured_by)
-        yield f"  right once it returns, too: {names}"
+        yield f"  right if it also returns: {names}"
     for operator in found.readers:
         yield f"  which lead to: {operator.name} ({operator})"
     for operator in found.sharing:
-        yield f"  the quantizer gives one range to it and to {operator.name} ({operator})"
+        yield f"  the quantizer uses one range for it and for {operator.name} ({operator})"
     if found.part:
         yield f"  cause: {name_cause(found, quantized=quantized)}"
 
@@ -152,19 +152,19 @@ def _note(one: Operator) -> str:
 
 
 def name_cause(found: Located, *, quantized: bool) -> str:
-    """Return why the smallest part is wrong, by what makes it right."""
+    """Return the reason why the smallest part is wrong, derived from what makes it right."""
     if Mend.BIASES in found.mended_by:
         return (
-            "the quantizer: a bias that several layers use has one scale, and QNN takes each"
+            "the quantizer: a bias that several layers use has one scale, but QNN uses each"
             " layer's input times its weights. With separate biases the part is right"
         )
     if Mend.RANGES in found.mended_by:
         return (
-            "calibration: the quantized model clips values that QNN, which joins roundings, does"
+            "calibration: the quantized model clips values, but QNN, which merges roundings, does"
             " not. With wider ranges the part is right"
         )
     model = "quantized model" if quantized else "float32 model"
-    return f"ExecuTorch's passes or QNN: the part's {model} gives the figures that are wanted"
+    return f"ExecuTorch's passes or QNN: the part's {model} yields the wanted figures"
 
 
 def _pair(one: Departure) -> str:

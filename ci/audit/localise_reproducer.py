@@ -1,4 +1,5 @@
-"""A part of a model as a Python file that lowers, runs and compares it without this project."""
+"""Write a part of a model as a Python file that lowers, runs and compares it without this
+project."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ Written by qnn-ci localise for $model, $scheme, $soc; needs torch $torch and exe
 
 It reads weights and inputs from $tensors, lowers the model below with ExecuTorch's documented
 call, runs it on the HTP emulator, and prints the SQNR of each output against the same model in
-eager mode. It exits with 1 while an output is more than $margin dB below what rounding explains.
+eager mode. It exits with 1 as long as an output is more than $margin dB below the prediction.
 Operators:
 $operators
 """
@@ -46,7 +47,7 @@ from executorch.extension.pybindings import _C
 from torch import device  # noqa: F401
 from torchao.quantization.pt2e import quantize_pt2e  # noqa: F401 - registers the roundings
 
-PREDICTED_DB = $predicted  # by output: what rounding alone leaves
+PREDICTED_DB = $predicted  # per output, with rounding errors alone
 
 
 class Model(torch.nn.Module):
@@ -75,7 +76,7 @@ def main():
             generate_qnn_executorch_compiler_spec(QcomChipset.$soc, options),
             convert_linear_to_conv2d=$convolution,
         )
-    buffer = edge.to_executorch().buffer  # the program reads it as long as it runs
+    buffer = edge.to_executorch().buffer  # the program reads it for as long as it runs
     program = _C._load_for_executorch_from_buffer(buffer)
     given = [program.run_method("forward", inputs) for inputs in sets]
     wrong = False
@@ -120,11 +121,11 @@ def write_tensors(graphs: Graphs, cut: Cut, file: Path) -> str:
 
 
 def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -> None:
-    """Write the Python file of the smallest part of what was found."""
+    """Write the Python file of the smallest wrong part."""
     worst = max(found.departures, key=lambda one: one.excess_db)
     rows = [f"    {one.name}: {one}" for one in found.part]
     text = TEMPLATE.substitute(
-        title=f"QNN gives {worst.reached_db:.1f} dB where {worst.predicted_db:.1f} are predicted.",
+        title=f"QNN reaches {worst.reached_db:.1f} dB, {worst.predicted_db:.1f} are predicted.",
         model=spec.model,
         scheme=spec.scheme.value,
         soc=spec.soc,

@@ -1,7 +1,7 @@
-"""The search for the operators at which a program departs from its model, by programs of parts.
+"""Search for the operators at which a program departs from its model, by lowering parts of it.
 
-A part is tried by lowering and running it: ``Try`` says how far each of its outputs is from the
-part's own eager model, and how far rounding is predicted to bring it.
+A part is tried by lowering and running it: ``Try`` returns how far each of its outputs is from the
+part's eager model, and how far rounding is predicted to move it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 T = TypeVar("T")
-# A part is still wrong if it keeps this share of the departure, and at least so many dB of it.
+# A part is still wrong if it keeps this share of the departure, and at least this many dB of it.
 KEPT_SHARE, LEAST_DB = 0.5, 6.0
 LEAST_OFF = 1e-4  # of a bias's scale
 JOINS = ("cat", "stack")
@@ -23,20 +23,20 @@ MOST_BYTES = 64 << 20  # of results of one input set that one program exposes
 
 
 class Mend(str, Enum):
-    """What may be changed in a quantized part, to see whether that is why it is wrong: ranges as
-    wide as the values, or each bias in the scale of its layer's input times weights."""
+    """A change to a quantized part, to see whether that is why it is wrong: ranges as wide as the
+    values, or each bias in the scale of its layer's input times weights."""
 
     RANGES = "ranges"
     BIASES = "biases"
 
 
 class Operator(Struct, frozen=True, kw_only=True):
-    """A node that gives an activation, with its line and its module. ``inputs`` are the operators
-    whose results it reads, ``computes`` is false for one that only moves elements, ``size_bytes``
-    is of its result.
+    """A node with an activation as result, with its line and its module. ``inputs`` are the
+    operators whose results it reads, ``computes`` is false if it only moves elements,
+    ``size_bytes`` is the size of its result.
 
-    ``range`` is the least and the greatest value that its quantized result can have; ``clipped`` by
-    how much values exceed that, as a share, and ``bias_off`` by how much the scale of its bias
+    ``range`` is the least and the greatest value that its quantized result can have; ``clipped`` is
+    the share by which values exceed that, and ``bias_off`` the share by which the scale of its bias
     differs from that of its input times its weights.
     """
 
@@ -57,8 +57,8 @@ class Operator(Struct, frozen=True, kw_only=True):
 
 
 class Cut(Struct, frozen=True):
-    """The operators that a part keeps, and those whose results it gives, both by name. What the
-    kept ones read from others is an input. Of what is ``mended`` see Mend."""
+    """The operators that a part keeps (``kept``), and those whose results it returns (``given``),
+    both by name. Values that kept ones read from others are inputs. ``mended``: see Mend."""
 
     kept: tuple[str, ...]
     given: tuple[str, ...]
@@ -66,8 +66,8 @@ class Cut(Struct, frozen=True):
 
 
 class Departure(Struct, frozen=True, kw_only=True):
-    """An output of a program: SQNR in dB of the worst input set against the eager model, and what
-    rounding is predicted to leave; ``faithful`` is the gate's word."""
+    """An output of a program: SQNR in dB of the worst input set against the eager model, and the
+    prediction with rounding alone; ``faithful`` is the gate's verdict."""
 
     operator: str
     reached_db: float
@@ -76,7 +76,7 @@ class Departure(Struct, frozen=True, kw_only=True):
 
     @property
     def excess_db(self) -> float:
-        """How much more is lost than predicted."""
+        """Return how many dB more are lost than predicted."""
         return self.predicted_db - self.reached_db
 
     @property
@@ -85,8 +85,8 @@ class Departure(Struct, frozen=True, kw_only=True):
 
 
 class Trial(Struct, frozen=True):
-    """What a part's program gave, in the order of what was ``given``; ``refused`` says why there is
-    no program, or none that runs."""
+    """The outputs of a part's program, in the order of the cut's ``given``; ``refused`` says why
+    there is no program, or none that runs."""
 
     outputs: tuple[Departure, ...] = ()
     refused: str = ""
@@ -101,7 +101,7 @@ class Trial(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """A line of a table: what an operator, or the range of its result, loses."""
+    """A line of a table: how much an operator, or the range of its result, loses."""
 
     operator: Operator
     before_db: float
@@ -111,7 +111,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Spent(Exception):  # noqa: N818 - no error: the search ends with what it has
-    """All programs that may be lowered were lowered."""
+    """The limit of lowered programs is reached."""
 
 
 @dataclass
@@ -139,12 +139,12 @@ class Laboratory:
 
 
 class Located(Struct, frozen=True, kw_only=True):
-    """What a search found of a program: its outputs, the ``rows`` of its operators, the operator
-    that is wrong ``first``, and the smallest part that is still wrong, with its operators and
-    outputs. ``cured_by`` are the fewest of its results whose exposure makes it right, and
-    ``readers`` the first operator that all of them lead to. ``mended_by`` is what makes that part
-    right, and ``sharing`` are operators outside of it that join others in the range of one of its.
-    ``ended`` says why the search ended early."""
+    """The results of a search: the program's outputs, the ``rows`` of its operators, the ``first``
+    wrong operator, and the smallest part that is still wrong, with its operators and outputs.
+    ``cured_by`` are the fewest of its results that make it right if they are exposed, and
+    ``readers`` the first operator that all of them lead to. ``mended_by`` is the change that makes
+    that part right, and ``sharing`` are operators outside of it that join others in the range of
+    one of its operators. ``ended`` says why the search ended early."""
 
     outputs: tuple[Departure, ...]
     exposed: tuple[Departure, ...] = ()
@@ -162,8 +162,8 @@ class Located(Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Search:
-    """One model's search. ``operators`` are in the graph's order; ``suspects`` are tried before the
-    search for a part to begin with."""
+    """One model's search. ``operators`` are in the graph's order; ``suspects`` are tried first as
+    the part to begin with."""
 
     operators: dict[str, Operator]
     outputs: tuple[str, ...]
@@ -178,7 +178,7 @@ class Search:
         whole = Cut(tuple(self.operators), self.outputs)
         trial = self.laboratory.measure(whole, "the whole model")
         if trial.refused:
-            return Located(outputs=(), ended=f"the model gives no program: {trial.refused}")
+            return Located(outputs=(), ended=f"the model yields no program: {trial.refused}")
         found = Located(outputs=trial.outputs)
         try:
             exposed = self.expose(whole, self.choose_exposed(whole))
@@ -192,14 +192,14 @@ class Search:
             return structs.replace(found, ended=str(spent))
 
     def choose_exposed(self, cut: Cut) -> list[str]:
-        """Return the operators that compute, and whose results nothing gives yet."""
+        """Return the operators that compute, except those with results that the part returns."""
         return [
             name for name in cut.kept if self.operators[name].computes and name not in cut.given
         ]
 
     def expose(self, cut: Cut, names: Sequence[str]) -> list[Departure]:
-        """Return what a part's outputs and some of its operators give; if QNN refuses so many
-        outputs, by halves of them, until it has refused MOST_REFUSED."""
+        """Return the departures of a part's outputs and of some operators; if QNN refuses that many
+        outputs, of halves of them, until it has refused MOST_REFUSED times."""
         size = sum(self.operators[name].size_bytes for name in names)
         if size <= MOST_BYTES and self.refused < MOST_REFUSED:
             exposing = Cut(cut.kept, (*cut.given, *names))
@@ -214,13 +214,13 @@ class Search:
         return list({one.operator: one for one in halves}.values())
 
     def find_first(self, exposed: Iterable[Departure]) -> Operator | None:
-        """Return the first operator that is wrong: all that it reads is right."""
+        """Return the first wrong operator: everything that it reads is right."""
         wrong = {one.operator for one in exposed if one.wrong}
         return next((one for name, one in self.operators.items() if name in wrong), None)
 
     def choose_start(self, whole: Cut, trial: Trial, first: Operator | None) -> Cut:
-        """Return the part to begin with: a suspect that is wrong, what leads to the first wrong
-        operator if that alone is wrong, too, else the model."""
+        """Return the part to begin with: a suspect that is wrong; or everything that leads to the
+        first wrong operator, if that is wrong by itself; or the whole model."""
         for names in self.suspects:
             part = self.close(names, ())
             if self.laboratory.measure(part, "a known fault").worst:
@@ -229,12 +229,12 @@ class Search:
             cone = Cut(self.order(self.find_cone([first.name])), (first.name,))
             if self.laboratory.measure(cone, f"up to {first}").worst:
                 return cone
-        if trial.worst is None and first:  # only wrong with all results exposed
+        if trial.worst is None and first:  # wrong only with all results exposed
             return Cut(whole.kept, (*whole.given, *self.choose_exposed(whole)))
         return whole
 
     def find_cone(self, names: Iterable[str], kept: Collection[str] | None = None) -> set[str]:
-        """Return the operators that lead to ``names``, with these; of ``kept`` ones, if given."""
+        """Return ``names`` and the operators that lead to them; only ``kept`` ones, if given."""
         found, left = set[str](), list(names)
         while left:
             name = left.pop()
@@ -251,11 +251,11 @@ class Search:
         cures it."""
         self.found = found
         try:
-            worst = self.laboratory.measure(start, "what is to shrink").worst
+            worst = self.laboratory.measure(start, "the part to shrink").worst
             if worst is None:
                 return found
             self.wanted_db = max(LEAST_DB, KEPT_SHARE * worst.excess_db)
-            self.is_wrong(start, "what is to shrink")
+            self.is_wrong(start, "the part to shrink")
             given = minimize(
                 start.given,
                 lambda given: self.is_wrong(self.trim(start.kept, given), "fewer outputs"),
@@ -271,7 +271,7 @@ class Search:
             return structs.replace(self.found, ended=str(spent))
 
     def is_wrong(self, cut: Cut, what: str) -> bool:
-        """Try a part, and take it down as the smallest if it is still wrong."""
+        """Try a part, and record it as the smallest if it is still wrong."""
         trial = self.laboratory.measure(cut, what)
         wrong = bool(trial.worst and trial.worst.excess_db >= self.wanted_db)
         if wrong:
@@ -284,23 +284,23 @@ class Search:
         return wrong
 
     def drop_operators(self, kept: Sequence[str], given: Sequence[str]) -> None:
-        """Leave out operators, so that what they gave is an input, while the part is wrong."""
+        """Leave out operators, with their results as inputs, as long as the part is wrong."""
         minimize(kept, lambda left: self.is_wrong(self.close(left, given), "fewer operators"))
 
     def trim(self, kept: Collection[str], given: Sequence[str]) -> Cut:
-        """Return the part that gives ``given``, without the operators that lead to none."""
+        """Return the part that returns ``given``, without operators that do not lead there."""
         return Cut(self.order(self.find_cone(given, kept)), tuple(given))
 
     def close(self, kept: Collection[str], given: Sequence[str]) -> Cut:
-        """Return the part of ``kept`` operators, which gives what it gave before and what no other
-        of them reads."""
+        """Return the part of ``kept`` operators; it returns what it returned before and every
+        result that none of them reads."""
         read = {name for one in kept for name in self.operators[one].inputs}
         last = [name for name in kept if name in given or name not in read]
         return Cut(self.order(kept), self.order(last))
 
     def find_sharing(self) -> tuple[Operator, ...]:
-        """Return what joins several results, is not in the smallest part, and has the range of an
-        operator of it: the quantizer gave both the same."""
+        """Return the operators outside of the smallest part that join several results and have the
+        same range as one of its operators: the quantizer gave both the same."""
         kept = {one.name for one in self.found.part}
         ranges = {one.range for one in self.found.part if one.range}
         return tuple(
@@ -310,7 +310,7 @@ class Search:
         )
 
     def mend(self) -> None:
-        """Take down what makes the smallest part right."""
+        """Record the change that makes the smallest part right."""
         cut, part = self.found.smallest, self.found.part
         known = {
             Mend.BIASES: any(one.bias_off > LEAST_OFF for one in part),
@@ -325,8 +325,8 @@ class Search:
                 return
 
     def cure(self) -> Located:
-        """Return what was found, with the fewest results whose exposure makes the smallest part
-        right."""
+        """Return the results, with the fewest operators that make the smallest part right if their
+        results are exposed."""
         found = self.found
         cut = found.smallest or Cut((), ())
 
@@ -353,7 +353,7 @@ class Search:
 
 
 def rank_departures(operators: dict[str, Operator], exposed: Iterable[Departure]) -> list[Row]:
-    """Return what each exposed operator loses beyond its inputs' loss and the prediction, the worst
+    """Return how much each exposed operator loses beyond its inputs' loss and the prediction, worst
     first."""
     known = {one.operator: one for one in exposed}
     reached: dict[str, float] = {}  # the loss beyond the prediction up to an operator
@@ -375,7 +375,7 @@ def rank_departures(operators: dict[str, Operator], exposed: Iterable[Departure]
 
 
 def minimize(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return few of ``items`` for which ``holds`` is true, as it is for all: none of them can be
+    """Return a minimal subset of ``items`` for which ``holds`` is still true: none of them can be
     left out (delta debugging, Zeller and Hildebrandt 2002)."""
     left, size = list(items), max(1, len(items) // 2)
     while True:

@@ -1,5 +1,5 @@
-"""Which operators of a model QNN takes, which stay on the CPU, and what that costs: values, the job
-that finds them in a worker, and the verdict, without torch."""
+"""Which operators of a model QNN takes, which stay on the CPU, and what that costs: the values, the
+job that runs in a worker, and the verdict, without torch."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from provisioning.manifest.reader import read_policy
 from provisioning.manifest.targets import read_socs
 
 SCHEMA_VERSION: Final = 1
-LINE = re.compile(r" \[([^\[\]\n]+):(\d+)\]$")  # as find_line writes it behind a reason
-# What differs between nodes that are refused for the same reason.
+LINE = re.compile(r" \[([^\[\]\n]+):(\d+)\]$")  # written by find_line after a reason
+# Text that differs between nodes that are refused for the same reason.
 NODE = re.compile(r" in the node '[^']*'|(?<=Failed to validate) op \S+(?= with error)")
-PASSES = re.compile(r" after the following passes: \[.*?(?:\]|\.\.\.)")  # all that ran before
-# ExecuTorch keeps some operators whole for QNN; one that QNN refuses ends a lowering.
+PASSES = re.compile(r" after the following passes: \[.*?(?:\]|\.\.\.)")  # all earlier passes
+# ExecuTorch keeps some operators whole for QNN; if QNN refuses one, the lowering fails.
 KEPT_WHOLE = re.compile(r"Node (\S+) with op .*was not decomposed or delegated", re.DOTALL)
 Bytes = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
@@ -40,9 +40,9 @@ Count = Annotated[int, Meta(ge=0)]
 
 class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
     """A row of manifests/policies/operators.toml: why QNN refuses an operator, and what to write
-    instead. It applies if ``operator`` finds something in the operator's name and ``reason`` in
-    QNN's reason, to the globs of ``schemes``, and to the ``socs`` if any are named, else to SoCs
-    with a Hexagon before ``before_hexagon``, else to all."""
+    instead. It applies if ``operator`` matches in the operator's name and ``reason`` in QNN's
+    reason, in the ``schemes`` (globs), on the ``socs`` if any are named, or else on SoCs with a
+    Hexagon before ``before_hexagon`` if that is set, or else on all."""
 
     operator: str
     fix: str
@@ -57,7 +57,7 @@ class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
         check_pattern(self.reason)
 
     def covers(self, scheme: str, soc: str) -> bool:
-        """Return whether the row is about a scheme on a SoC."""
+        """Return whether the row applies to a scheme on a SoC."""
         if not any(fnmatchcase(scheme, glob) for glob in self.schemes):
             return False
         if self.socs:
@@ -65,7 +65,7 @@ class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
         return not self.before_hexagon or read_socs()[soc].hexagon < self.before_hexagon
 
     def fits(self, operator: str, reason: str) -> bool:
-        """Return whether the row is about a refusal."""
+        """Return whether the row applies to a refusal."""
         return bool(re.search(self.operator, operator) and re.search(self.reason, reason))
 
 
@@ -80,8 +80,8 @@ def read_remedies() -> tuple[Remedy, ...]:
 
 
 class Partition(Struct, frozen=True):
-    """A part of a method that QNN computes: its nodes, and the bytes of the tensors that it is
-    given and gives per inference. Bytes are None if a shape is not fixed."""
+    """A part of a method that QNN computes: its nodes, and the bytes of its input and output
+    tensors per inference. Bytes are None if a shape is not fixed."""
 
     method: str
     nodes: Count
@@ -90,10 +90,10 @@ class Partition(Struct, frozen=True):
 
 
 class OperatorRow(Struct, frozen=True):
-    """Nodes of one operator that have the same fate and are from the same line of the model.
+    """Nodes of one operator with the same placement and the same source line.
 
     ``reason`` is QNN's or ExecuTorch's for leaving them to the CPU, empty if QNN takes them;
-    ``asked`` is whether the policy's entry leaves them to the CPU. ``line`` is 0 if not known.
+    ``asked`` says whether the policy's entry leaves them to the CPU. ``line`` is 0 if unknown.
     """
 
     op: str
@@ -110,11 +110,11 @@ class OperatorRow(Struct, frozen=True):
 class Found(Struct, frozen=True):
     """What ExecuTorch's partitioner did with a model.
 
-    ``taken`` counts operators by name, with their line behind it as find_line gives it; ``left``
-    are (operator, reason, asked) of each node on the CPU. ``failure`` is why a lowering would end
-    with an error. ``io_bytes`` are the bytes of the model's own inputs and outputs.
-    ``written_back`` counts the buffers that the model changes: the CPU copies these after each
-    inference. ``steps`` are those of the float32 model's graph.
+    ``taken`` counts operators by name, followed by their line as find_line writes it; ``left`` are
+    (operator, reason, asked) of each node on the CPU. ``failure`` is why a lowering would fail.
+    ``io_bytes`` are the bytes of the model's inputs and outputs. ``written_back`` counts the
+    buffers that the model changes: the CPU copies these after each inference. ``steps`` are those
+    of the float32 model's graph.
     """
 
     taken: dict[str, int] = {}
@@ -129,7 +129,7 @@ class Found(Struct, frozen=True):
 @dataclass(frozen=True)
 class AuditJob:
     """Quantizes a model and partitions it as test-emulator does, without QNN's compiler. ``work``
-    is a scratch directory, ``log`` what everything prints to."""
+    is a scratch directory; all output goes to ``log``."""
 
     engine: ExecutorchEngine
     spec: CaseSpec
@@ -137,7 +137,7 @@ class AuditJob:
     log: Path
 
     def __call__(self) -> tuple[Found, float]:
-        """Return what was found, and the seconds. Raises UsageError for a wrong model or data,
+        """Return the result, and the seconds it took. Raises UsageError for a wrong model or data,
         FailedError for a model that fails or a partitioner that dies."""
         began = time.monotonic()
         self.engine.preload(self.spec)
@@ -146,7 +146,7 @@ class AuditJob:
         return found, time.monotonic() - began
 
     def partition(self) -> Found:
-        """Do it, in a fork."""
+        """Partition the model, in a fork."""
         from ci.audit.operators_partitions import partition_model
         from ci.models.model import load_digested
 
@@ -156,11 +156,11 @@ class AuditJob:
 
 
 class Audited(Struct, frozen=True, kw_only=True):
-    """A model in a scheme on a SoC. ``border_bytes`` cross between CPU and QNN per inference, of
-    which ``io_bytes`` would also if QNN took everything; None if that is not known.
+    """A model in a scheme on a SoC. ``border_bytes`` cross between CPU and QNN per inference;
+    ``io_bytes`` of them would do so even if QNN took everything; None if unknown.
     ``written_back`` counts the buffers that the CPU copies after each inference. ``status`` is
-    failed if operators stay on the CPU and the policy asks for full delegation, or if a lowering
-    would end with an error. ``known_faults`` of QNN change no status."""
+    failed if operators stay on the CPU and the policy requires full delegation, or if a lowering
+    would fail. ``known_faults`` of QNN do not affect the status."""
 
     model: str
     scheme: str
@@ -179,7 +179,7 @@ class Audited(Struct, frozen=True, kw_only=True):
 
     @property
     def left(self) -> list[OperatorRow]:
-        """The operators that stay on the CPU."""
+        """Return the operators that stay on the CPU."""
         return [one for one in self.operators if not one.taken]
 
     def count(self, *, taken: bool) -> int:
@@ -188,8 +188,8 @@ class Audited(Struct, frozen=True, kw_only=True):
 
 
 class Audit(Struct, frozen=True, kw_only=True):
-    """What ``qnn-ci audit`` prints as JSON. ``unsupported`` names versions of the toolchain that
-    are tried although they are not supported."""
+    """The JSON of ``qnn-ci audit``. ``unsupported`` names tool versions that are tried although
+    they are not supported."""
 
     cases: tuple[Audited, ...]
     toolchain: tuple[Tool, ...] = ()
@@ -200,15 +200,15 @@ class Audit(Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> list[Audited]:
-        """The cases that failed."""
+        """Return the cases that failed."""
         return [one for one in self.cases if one.status is Status.FAILED]
 
 
 def judge_case(
     spec: CaseSpec, policy: EmulatorPolicy, found: Found, seconds: float = 0.0, qnn: str = ""
 ) -> Audited:
-    """Return the verdict on a case by the policy of test-emulator: its full_delegation, and its
-    known refusals; and the faults that are known of a version of QNN."""
+    """Return the verdict on a case by the policy of test-emulator (its full_delegation and its
+    known refusals), and the known faults in this version of QNN."""
     full = policy.limits_of(spec.model, spec.scheme).full_delegation
     scheme, soc = spec.scheme.value, spec.soc
     operators = list_operators(found, scheme, soc, policy)
@@ -248,8 +248,7 @@ def judge_case(
 
 
 def explain_failure(failure: str) -> str:
-    """Return why a lowering ends with an error; ExecuTorch's text names all operators that it
-    keeps whole."""
+    """Return why a lowering fails; ExecuTorch's text names all operators that it keeps whole."""
     if kept := KEPT_WHOLE.search(failure):
         return (
             f"a lowering ends with an error at {kept[1]}: ExecuTorch keeps this operator whole for"
@@ -287,7 +286,8 @@ def list_operators(
 
 
 def split_line(text: str) -> tuple[str, str, int]:
-    """Return a text without the line behind it, the file and the number of the line; 0 without."""
+    """Return a text without the line at its end, the file and the line number; 0 if there is
+    none."""
     line = LINE.search(text)
     return (text[: line.start()], line[1], int(line[2])) if line else (text, "", 0)
 
@@ -295,8 +295,8 @@ def split_line(text: str) -> tuple[str, str, int]:
 def find_remedy(
     op: str, reason: str, scheme: str, soc: str, policy: EmulatorPolicy
 ) -> tuple[str, str]:
-    """Return why an operator is refused and what to do: by the policy's own advice, else by
-    manifests/policies/operators.toml, else by the rules of errors.toml; empty if neither knows."""
+    """Return why an operator is refused and what to do: from the policy's advice, or else from
+    manifests/policies/operators.toml, or else from errors.toml; empty if none of them knows."""
     text = f"{op}: {reason}"
     if own := next((one for one in policy.advice if re.search(one.pattern, text)), None):
         return own.why, own.fix
@@ -307,12 +307,12 @@ def find_remedy(
 
 
 def _keep_fix(advice: str) -> str:
-    """Return what the lines of an advice say behind ``fix:``."""
+    """Return the text after ``fix:`` in an advice."""
     return advice.rpartition(Advice("", "").text)[2].strip()
 
 
 def sum_bytes(sizes: Iterable[int | None]) -> int | None:
-    """Return the sum, None if a size is not known."""
+    """Return the sum; None if any size is unknown."""
     known = list(sizes)
     return None if None in known else sum(size or 0 for size in known)
 
@@ -320,8 +320,8 @@ def sum_bytes(sizes: Iterable[int | None]) -> int | None:
 def group_refusals(
     cases: Sequence[Audited],
 ) -> Mapping[tuple[str, str, str, int], list[tuple[Audited, OperatorRow]]]:
-    """Return what stays on the CPU by model, operator, file and line, with each case in which it
-    does: the same line of a model is shown once for all schemes and SoCs."""
+    """Return what stays on the CPU by model, operator, file and line, with the cases in which it
+    does: a line of a model appears once for all schemes and SoCs."""
     groups: dict[tuple[str, str, str, int], list[tuple[Audited, OperatorRow]]] = {}
     for case in cases:
         for one in case.left:

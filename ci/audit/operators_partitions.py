@@ -1,4 +1,4 @@
-"""ExecuTorch's QnnPartitioner on a model: the documented lowering, ended before QNN compiles."""
+"""Run ExecuTorch's QnnPartitioner on a model: the documented lowering, up to QNN's compilation."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from ci.models.model import Model
 from ci.models.user_code import find_line
 
 VARIES = "a shape depends on the data"
-Programs = Mapping[str, Sequence[Any]]  # of each method, those that QNN would compile
+Programs = Mapping[str, Sequence[Any]]  # by method: the programs that QNN would compile
 
 
 def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
-    """Return what QNN takes of a model. What ends a lowering ends this, too, and is the failure; an
-    operator at which the partitioner fails is left to the CPU, so that the others are judged."""
+    """Return what QNN takes of a model. An error of the lowering is the result's failure; an
+    operator at which the partitioner fails is left to the CPU, so that the others are checked."""
     staging.log.touch()
     choices = spec.source.choices
     refusals, programs, edge = Refusals(choices), dict[str, Sequence[Any]](), None
@@ -96,7 +96,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
 
 @contextmanager
 def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
-    """Let ExecuTorch put empty contexts where QNN's would be, and yield what QNN would compile."""
+    """Make ExecuTorch use empty contexts instead of QNN's, and yield what QNN would compile."""
     found: dict[str, Sequence[Any]] = {}
     original = vars(QnnBackend)["preprocess_multimethod"]
 
@@ -114,8 +114,8 @@ def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
 
 @contextmanager
 def survive_crashes() -> Iterator[tuple[list[str], set[str]]]:
-    """Let the partitioner leave an operator at which it fails to the CPU. Yield what a lowering
-    would end with, and the names of nodes that have or read a shape which is not fixed.
+    """Let the partitioner leave an operator at which it fails to the CPU. Yield the errors with
+    which a lowering would fail, and the names of nodes with or next to a shape that is not fixed.
 
     ExecuTorch up to 1.4 fails at each operator that it has no builder for (KeyError,
     pytorch/executorch#21607).
@@ -155,7 +155,7 @@ def list_nodes(programs: Programs) -> Iterator[tuple[str, Node]]:
 
 
 def measure(graph: Any, names: Sequence[Any]) -> int | None:
-    """Return the bytes of the tensors that nodes of these names give; None if a shape varies."""
+    """Return the bytes of the results of the named nodes; None if a shape varies."""
     nodes = {node.name: node for node in graph.nodes}
     values = [nodes[name].meta.get("val") for name in names if name in nodes]
     return sum_bytes(map(measure_value, values))
@@ -167,7 +167,7 @@ def measure_value(value: Any) -> int | None:
 
 
 def shorten(error: Exception) -> str:
-    """Return an exception by its first sentence: pybind11 goes on with all its signatures."""
+    """Return an exception's first sentence: pybind11 appends all its signatures."""
     return describe_error(error).partition(". ")[0]
 
 

@@ -14,7 +14,7 @@ from ci.report.schema import Status
 from ci.report.text import clean_log_line, count, show_bytes
 
 HEAD = ("model", "scheme", "SoC", "status", "on QNN", "parts", "border", "extra")
-UNCOMPILED = "what QNN's compiler refuses after this, only a lowering shows"
+UNCOMPILED = "only a lowering shows what QNN's compiler refuses after this"
 
 
 def make_rows(audit: Audit) -> list[tuple[str, ...]]:
@@ -40,16 +40,16 @@ def make_rows(audit: Audit) -> list[tuple[str, ...]]:
 
 
 def measure_extra(one: Audited) -> int | None:
-    """Return the bytes per inference that cross because operators stay on the CPU; None if that is
-    not known."""
+    """Return the bytes per inference that cross because operators stay on the CPU; None if
+    unknown."""
     if one.border_bytes is None or one.io_bytes is None or not one.partitions:
         return None
     return max(one.border_bytes - one.io_bytes, 0)
 
 
 def render_text(audit: Audit) -> str:
-    """Return a table of cases, then each line of a model whose operator stays on the CPU: in which
-    schemes and SoCs, why, and what to do."""
+    """Return a table of cases, then each line of a model with operators that stay on the CPU: in
+    which schemes and on which SoCs, why, and what to do."""
     rows = [HEAD, *make_rows(audit)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
     names = name_models(one.model for one in audit.cases)
@@ -77,7 +77,8 @@ def render_text(audit: Audit) -> str:
 
 
 def _group_reasons(found: Sequence[tuple[Audited, OperatorRow]]) -> Iterator[tuple[str, str]]:
-    """Yield each reason, and where it is given: ``fp16 on SM8650, QCM6490; 8a8w on SM8650``."""
+    """Yield each reason with the cases it applies to: ``fp16 on SM8650, QCM6490; 8a8w on
+    SM8650``."""
     for reason in dict.fromkeys(one.reason for _, one in found):
         socs: dict[str, list[str]] = {}
         for case, one in found:
@@ -109,7 +110,7 @@ def group_faults(audit: Audit) -> dict[tuple[str, KnownFault], str]:
 
 
 def summarize(audit: Audit) -> str:
-    """Return how many cases ended how."""
+    """Return how many cases ended with each status."""
     counts = {status: sum(one.status is status for one in audit.cases) for status in Status}
     verdict = "failed" if counts[Status.FAILED] else "passed"
     named = ", ".join(f"{number} {status.value}" for status, number in counts.items())
@@ -134,7 +135,7 @@ def make_sheets(audit: Audit) -> list[Sheet]:
     sheets = [
         Sheet(
             "Cases",
-            "Nodes that QNN takes, pieces that the model falls into, bytes per inference that cross"
+            "Nodes that QNN takes, partitions of the model, bytes per inference that cross"
             " between CPU and QNN, and those that would not if QNN took everything",
             (*HEAD, "reason"),
             tuple(SheetRow((*row, one.reason), one.status.value) for row, one in rows),
@@ -157,19 +158,19 @@ def make_sheets(audit: Audit) -> list[Sheet]:
     )
     if left:
         head = ("operator", "line", "where and reason", "why", "what to do")
-        sheets.append(Sheet("On the CPU", "Each line of a model once", head, left))
+        sheets.append(Sheet("On the CPU", "Each line of a model appears once", head, left))
     faults = tuple(
         SheetRow((one.fault, one.place, where, one.calls, one.seen, one.fix))
         for (_, one), where in group_faults(audit).items()
     )
     if faults:
         heads = ("fault", "line", "where", "operators", "what is seen", "what to do")
-        sheets.append(Sheet("Known faults", "Patterns that the graph has", heads, faults))
+        sheets.append(Sheet("Known faults", "Patterns found in the graph", heads, faults))
     return sheets
 
 
 def make_annotations(audit: Audit) -> list[Annotation]:
-    """Return one per line of a model of which something stays on the CPU against the policy."""
+    """Return one per source line with an operator that stays on the CPU against the policy."""
     made = []
     failed = [one for one in audit.cases if one.status is Status.FAILED]
     for (_, op, file, line), found in group_refusals(failed).items():

@@ -1,5 +1,5 @@
-"""What another version changes: figures of two runs, and the headers and symbols of two QNN trees,
-as one table with the worst first."""
+"""What another version changes: figures of two runs, and headers and symbols of two QNN trees, in
+one table, worst first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ci.report.text import count, name_some, show_decibels
 from provisioning.elf.reader import read_exports
 from provisioning.errors import FailedError
 
-MEASURED_SHARE = 0.1  # by which a figure that varies from run to run has to move
+MEASURED_SHARE = 0.1  # by which a figure that varies between runs must change
 NAMES, MOST_ROWS, MOST_CHARS = 4, 40, 40
 HEADERS, LIBRARIES = "include", "lib"
 # Libraries for hosts: those for devices are built from the same sources.
@@ -34,13 +34,13 @@ SEPARATOR = re.compile(r"[;,{}]")
 NAME = re.compile(r"\s*(\w+)\s*;")
 Verdict = Literal["worse", "better", "other"]
 VERDICTS = ("worse", "better", "other")
-# What counts most; the rest are figures.
+# The most important differences; the rest are figures.
 ORDER = ("run", "status", "fault", "CPU", "type", "symbols", "SQNR", "SQNR q", "metric")
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """One figure or word that is not the same: of a case, a library or a header. ``change`` is a
-    share of the old figure, and in dB for a SQNR; None if neither is a number."""
+    """One figure or text that differs: of a case, a library or a header. ``change`` is a share of
+    the old figure, or in dB for a SQNR; None if it is not a number."""
 
     subject: str
     what: str
@@ -51,7 +51,7 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class Total(Struct, frozen=True, kw_only=True):
-    """A figure over all cases that both runs have it of, and how many of these moved."""
+    """A figure summed over all cases that have it in both runs, and how many of these moved."""
 
     what: str
     before: int
@@ -61,7 +61,7 @@ class Total(Struct, frozen=True, kw_only=True):
 
 
 class UpgradeReport(Struct, frozen=True, kw_only=True):
-    """What ``new`` changes of ``old``, the worst first; ``same`` counts the cases without a
+    """The changes from ``old`` to ``new``, worst first; ``same`` counts the cases without a
     difference."""
 
     old: str
@@ -73,13 +73,13 @@ class UpgradeReport(Struct, frozen=True, kw_only=True):
 
     @property
     def is_worse(self) -> bool:
-        """Whether a run is missing, or a case no longer passes."""
+        """Return whether a run is missing, or a case no longer passes."""
         grave = {"run", "status"}
         return any(one.verdict == "worse" and one.what in grave for one in self.differences)
 
 
 def compare_faults(before: Iterable[Rerun], now: Iterable[Rerun]) -> Iterator[Difference]:
-    """Yield the known faults that end otherwise with another QNN."""
+    """Yield the known faults that end differently with another QNN."""
     others = {(one.fault, one.form, one.frontend, one.scheme): one for one in now}
     for old in before:
         new = others.get((old.fault, old.form, old.frontend, old.scheme))
@@ -101,7 +101,7 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
     if not pairs:
         raise FailedError(
             "the two reports have no case in common",
-            why=f"they are of {old.title} and {new.title}",
+            why=f"one is {old.title}, the other {new.title}",
             fix="run the same models, schemes and SoCs with both",
         )
     both = {one.name for one, _ in pairs}
@@ -141,7 +141,7 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
 def note(
     subject: str, what: str, words: Sequence[str], verdict: Verdict, change: float | None = None
 ) -> Difference:
-    """Return a difference of two ``words``: what was, and what is."""
+    """Return a difference of two ``words``: the old text and the new one."""
     before, now = words
     return Difference(
         subject=subject, what=what, before=before, now=now, verdict=verdict, change=change
@@ -155,7 +155,7 @@ def _decibels(case: Case) -> float | None:
 def _compare_operators(
     subject: str, place: str, before: Footprint | None, now: Footprint | None, processor: str
 ) -> Iterator[Difference]:
-    """Yield one difference for the operators on a processor: more on the CPU is worse."""
+    """Yield a difference for the operators on each processor: more on the CPU is worse."""
     if before is None or now is None:
         return
     had, has = (
@@ -192,7 +192,7 @@ def _compare_figures(
 
 
 def add_figures(old: Report, new: Report) -> Iterator[Total]:
-    """Yield each figure summed over the cases that both runs have it of."""
+    """Yield each figure, summed over the cases that have it in both runs."""
     for name in (one for one in FIGURES if one not in {LEAST, "vtcm_mb"}):
         found = [
             (was, own)
@@ -226,7 +226,7 @@ def read_types(root: Path) -> dict[str, str]:
 
 
 def _find_end(text: str, start: int) -> int:
-    """Return the place behind the brace that closes the one before ``start``."""
+    """Return the position after the brace that closes the one before ``start``."""
     depth = 1
     for one in re.finditer(r"[{}]", text[start:]):
         depth += 1 if one[0] == "{" else -1
@@ -236,7 +236,7 @@ def _find_end(text: str, start: int) -> int:
 
 
 def read_symbols(root: Path) -> dict[str, frozenset[str]]:
-    """Return what each QNN library for hosts below ``root`` exports in C: the names of C++ change
+    """Return the C symbols that each QNN library for hosts below ``root`` exports: C++ names change
     with every build. Raises ElfError."""
     paths = sorted((root / LIBRARIES).glob(HOST))
     return {
@@ -246,8 +246,8 @@ def read_symbols(root: Path) -> dict[str, frozenset[str]]:
 
 
 def compare_trees(old: Path, new: Path) -> Iterator[Difference]:
-    """Yield the types and exported symbols of two QNN trees that differ. A type that is gone or has
-    other members in another order is worse, one that only grew at its end is not."""
+    """Yield the types and exported symbols of two QNN trees that differ. A type that is gone, or
+    has other members or another order, is worse; one that only grew at its end is not."""
     before, now = read_types(old), read_types(new)
     for name in {**before, **now} if before and now else ():
         was, own = before.get(name), now.get(name)
@@ -283,7 +283,7 @@ def _compare_symbols(
 
 
 def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Return them with the worst first: by verdict, then by what counts most, then by how much."""
+    """Return the differences, worst first: by verdict, then importance, then size."""
     order = {name: place for place, name in enumerate(ORDER)}
 
     def key(one: Difference) -> tuple[int, int, float]:
@@ -294,7 +294,7 @@ def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 
 
 def render_upgrade(report: UpgradeReport) -> str:
-    """Return the table as text, with what all cases take."""
+    """Return the table as text, with the totals over all cases."""
     lines = [f"{report.old} -> {report.new}: {summarize_upgrade(report)}"]
     rows = [("", "of", "what", "before", "now", "change")]
     rows += [
@@ -334,7 +334,7 @@ def render_upgrade_page(report: UpgradeReport) -> str:
         for one in report.differences
     )
     head = ("of", "what", "verdict", "before", "now", "change")
-    sheets = [Sheet("Differences", "The worst first", head, rows, 2, frozenset({5}))]
+    sheets = [Sheet("Differences", "Worst first", head, rows, 2, frozenset({5}))]
     if report.totals:
         sums = tuple(
             SheetRow(
@@ -350,7 +350,7 @@ def render_upgrade_page(report: UpgradeReport) -> str:
             for one in report.totals
         )
         head = ("figure", "cases", "before", "now", "change", "moved")
-        told = "Sums over the cases of which both runs have the figure"
+        told = "Sums over the cases that have the figure in both runs"
         sheets.append(Sheet("Totals", told, head, sums, numbers=frozenset(range(1, 6))))
     title = f"{report.old} to {report.new}"
     return render_tables(title, [summarize_upgrade(report)], sheets)
@@ -372,8 +372,8 @@ def compare(
     trees: tuple[Path | None, Path | None],
     failures: Sequence[Difference] = (),
 ) -> UpgradeReport:
-    """Return everything that differs between two versions with these ``names``: of runs and trees,
-    what both have, and why a run is missing. Raises FailedError."""
+    """Return the differences between two versions with these ``names``: in the runs and trees that
+    exist for both, and ``failures``, which say why a run is missing. Raises FailedError."""
     differences, same = list(failures), 0
     totals: tuple[Total, ...] = ()
     before, now = runs

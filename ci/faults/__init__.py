@@ -1,1 +1,1 @@
-"""Faults of the compiler: graphs made by machine, shrunk, known ones as patterns, by version."""
+"""Faults of QNN's compiler: generated graphs, shrunk ones, known ones as patterns, by version."""

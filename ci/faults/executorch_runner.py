@@ -1,4 +1,4 @@
-"""Runs graphs through ExecuTorch: many side by side in one program, as separate subgraphs."""
+"""Run graphs through ExecuTorch: many side by side in one program, as separate subgraphs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from ci.models.noise import predict_noise
 from ci.models.numerics import fix_numerics
 from ci.models.schemes import FLOAT16, Scheme
 
-# What the CPU does around a program, and computes nothing of the model.
+# Operators that the CPU runs around a program; they compute nothing of the model.
 AROUND = ("executorch_call_delegate", "getitem", "quantize", "view_copy", "to_dim_order_copy")
 
 
 class NotTakenError(Exception):
-    """QNN did not take a node, and it is not known of which graph: they are tried one by one."""
+    """QNN rejected a node and did not name its graph: the graphs are then tried one by one."""
 
 
 def before_forks() -> None:
-    """What the fork server does once."""
+    """Warm up and apply patches once, before the workers fork."""
     warm_up(plain=False)
     list(apply_patches(PATCHES_OF_SEARCH))
 
 
 def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]:
-    """Return how graphs end that are lowered as one program. Raises what ExecuTorch raises, which
-    may be about any of them."""
+    """Return how graphs end that are lowered as one program. Raises ExecuTorch's errors, which may
+    be about any of the graphs."""
     from ci.onnx.stages import QNN, stage
 
     fix_numerics()
@@ -62,7 +62,7 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
         if len(items) > 1:
             raise NotTakenError(left[UNKNOWN])
         left = {0: left[UNKNOWN]}
-    # Steps matter in eight bits alone: see judge.
+    # Steps matter only in 8 bits: see judge.
     eight = scheme.recipe.activation_bits == 8
     steps = [one[0] for one in find_grids(module)] if eight else [0.0] * len(right[0])
     counts = [len(graph.outputs) for graph in graphs]
@@ -72,8 +72,8 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
 def lower_and_run(
     module: Any, sets: Sequence[Any], scheme: Scheme, soc: str
 ) -> tuple[list[list[Any]], dict[int, str]]:
-    """Return the outputs per input set, and which graphs have operators that are left to the CPU,
-    by number, with what is said of them; UNKNOWN if it is not known of which graph one is."""
+    """Return the outputs per input set, and the operators left to the CPU with the reason, by the
+    number of their graph; UNKNOWN if the graph of an operator is not known."""
     with torch.no_grad():
         edge = utils.to_edge_transform_and_lower_to_qnn(
             module,
@@ -90,7 +90,7 @@ def lower_and_run(
     }
     if not left and not get_delegation_info(lowered).num_delegated_nodes:
         left = {UNKNOWN: "everything" + LEFT}
-    buffer = edge.to_executorch().buffer  # the program reads it as long as it runs
+    buffer = edge.to_executorch().buffer  # the program reads it for as long as it runs
     program = pybindings._load_for_executorch_from_buffer(buffer)
     made = [[np.array(one) for one in program.run_method("forward", inputs)] for inputs in sets]
     return made, left

@@ -1,4 +1,4 @@
-"""Known faults run again: how each graph and its mended form end, against what the table says."""
+"""Run known faults again: how each graph and its mended form end, compared with the table."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Try = Callable[[str, Sequence[Item]], Iterable[Result]]  # the results of items 
 
 
 class Rerun(Struct, frozen=True, kw_only=True):
-    """How a fault's graph, or its ``mended`` form, ended with SEEDS: as ``expected`` if all of them
-    did, else as the first that did not, with the SQNR and the prediction of the worst. ``expected``
-    is what the table says; empty if it says nothing about this version of QNN."""
+    """How a fault's graph, or its ``mended`` form, ended with SEEDS: as ``expected`` if it did with
+    all seeds, or else as the first deviation, with the worst SQNR and its prediction. ``expected``
+    comes from the table; it is empty if the table says nothing about this version of QNN."""
 
     fault: str
     form: str
@@ -33,12 +33,12 @@ class Rerun(Struct, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> str:
-        """Return why it is not as expected; empty if it is."""
+        """Return how it deviates from the expectation; empty if it does not."""
         if not self.expected or self.end == self.expected:
             return ""
         if self.form == MENDED:
             return f"the remedy is {self.end}, not right{self._figures}"
-        gone = "the fault is gone" if self.end == RIGHT else "it ends otherwise"
+        gone = "the fault is gone" if self.end == RIGHT else "it ends differently"
         if self.expected == RIGHT:
             gone = f"the fault is new in QNN {self.qnn}"
         return f"{gone}: {self.end}, expected {self.expected}{self._figures}"
@@ -78,7 +78,7 @@ def rerun(faults: Sequence[Fault], frontend: str, qnn: str, attempt: Try) -> Ite
 
 
 def list_tried(faults: Sequence[Fault], frontend: str) -> Iterator[Rerun]:
-    """Yield how each graph ended by the table alone, as if it had been run."""
+    """Yield how each graph ended according to the table, without running it."""
     for fault, tried in _list_rows(faults, frontend):
         for end in ENDS:
             for qnn in tried[end]:
@@ -98,8 +98,8 @@ def _list_rows(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Trie
 
 
 class VersionsMatrix(Struct, frozen=True, kw_only=True):
-    """The known faults by version of QNN, the oldest first. ``regressions`` and ``fixes`` name the
-    version from which on a graph ends worse or better than with the one before."""
+    """The known faults by version of QNN, oldest first. ``regressions`` and ``fixes`` name the
+    version from which a graph ends worse or better than with the version before."""
 
     versions: tuple[str, ...]
     runs: tuple[Rerun, ...]

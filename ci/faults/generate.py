@@ -1,5 +1,6 @@
-"""Small graphs by chance, with what breaks fusions: broadcasts in each direction, small batches,
-odd and tile-sized lengths, constants on either side, values that are read twice or returned too."""
+"""Make small random graphs with what breaks fusions: broadcasts in each direction, small batches,
+odd and tile-sized lengths, constants on either side, values that are read twice or also
+returned."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ Name = str
 
 
 def generate(seed: int, number: int, frontend: Frontend = "onnx") -> Graph:
-    """Return graph ``number`` of a seed, of operators that a front end has: always the same."""
+    """Return graph ``number`` of a seed, always the same, with operators of this front end."""
     return Maker(random.Random(f"{seed} {number}"), frontend).make()  # noqa: S311 - repeatable
 
 
 def find_unfit(graph: Graph, seed: int) -> str:
-    """Return why a graph proves nothing for a seed: a value that float16 or a division makes a
-    matter of rounding, one that is near zero everywhere; empty if it may be judged."""
+    """Return why a graph proves nothing for a seed: a value that depends on rounding in float16 or
+    in a division, or one near zero everywhere; empty if the graph can be judged."""
     for values in compute(graph, seed):
         for name, node in graph.nodes.items():
             if fault := _find_fault(node, values[name], [values[one] for one in node.reads]):
@@ -48,7 +49,7 @@ def _find_fault(node: Node, value: torch.Tensor, given: list[torch.Tensor]) -> s
         return "a logarithm or a root near zero"
     is_norm = kind == "norm" and node.operator != "batch_norm" and given[0].shape[-1] > 1
     if is_norm and not float(given[0].std(-1).min()) > LEAST_DIVISOR:
-        return "a norm of values that hardly differ"
+        return "a norm of nearly equal values"
     if kind == "norm" and given[0].shape[-1] < MIN_NORM and node.operator != "batch_norm":
         return "a norm of few values"
     if node.operator == "lp_norm":
@@ -64,7 +65,7 @@ def _find_fault(node: Node, value: torch.Tensor, given: list[torch.Tensor]) -> s
 
 
 class Maker:
-    """Makes one graph."""
+    """Makes one random graph."""
 
     def __init__(self, dice: random.Random, frontend: Frontend) -> None:
         self.dice = dice
@@ -74,17 +75,18 @@ class Maker:
         self.clear()
 
     def clear(self) -> None:
-        """Start again. ``values`` are those of nodes and of what they read, with the first set."""
+        """Start again. ``values`` are those of nodes and of their operands, for the first input
+        set."""
         self.tensors: dict[Name, Tensor] = {}
         self.nodes: dict[Name, Node] = {}
         self.values: dict[Name, torch.Tensor] = {}
 
     def shape(self, name: Name) -> Shape:
-        """Return the shape of a node, or of a tensor that one reads."""
+        """Return the shape of a node, or of a tensor that a node reads."""
         return tuple(self.values[name].shape)
 
     def make(self) -> Graph:
-        """Return a graph of one to MOST_NODES operators that fits its own values."""
+        """Return a graph of one to MOST_NODES operators with matching shapes and fit values."""
         while True:
             self.clear()
             rank = self.dice.choice((2, 3, 3, 4, 4, 5))
@@ -103,7 +105,8 @@ class Maker:
                     return graph
 
     def finish(self) -> Graph:
-        """Return what was made; its outputs are the last node, and at times one before."""
+        """Return the finished graph; its outputs are the last node, and sometimes an earlier
+        one."""
         *others, last = self.nodes
         outputs = [last]
         if others and self.dice.random() < 0.2:
@@ -117,7 +120,7 @@ class Maker:
         return name
 
     def extend(self) -> None:
-        """Add a node that reads the last value, mostly, if one fits that is drawn."""
+        """Add a node that usually reads the last value, if a drawn operator fits."""
         values = [*self.nodes] or [*self.tensors][:1]
         x = values[-1] if self.dice.random() < 0.8 else self.dice.choice(values)
         kind = self.dice.choice(KINDS)
@@ -128,24 +131,24 @@ class Maker:
             self.tensors, self.values = before
 
     def add(self, name: Name, made: Node) -> bool:
-        """Add a node if its values may be judged, and return whether they may."""
+        """Add a node if its values can be judged, and return whether they can."""
         given = self.compute(made.reads, {**self.nodes, name: made})
         try:
             value = apply(made, given)
             fault = _find_fault(made, value, given)
         except (RuntimeError, ValueError, IndexError, TypeError):
-            return False  # shapes that do not fit
+            return False  # its operands' shapes do not match
         if fault or value.numel() > MOST_SIZE or value.dim() > MOST_RANK:
             return False
         self.nodes[name], self.values[name] = made, value
         return True
 
     def compute(self, names: Sequence[Name], nodes: Mapping[Name, Node]) -> list[torch.Tensor]:
-        """Return values, and draw those of tensors that no node read before ``nodes``."""
+        """Return values, and draw those of tensors that no node before ``nodes`` reads."""
         graph = Graph(self.tensors, nodes, ())
         for one in names:
             if one not in self.values:
-                number = int(graph.tensors[one].is_input)  # a set, as draw counts them
+                number = int(graph.tensors[one].is_input)  # the input set, counted as in draw
                 self.values[one] = torch.from_numpy(draw(graph, one, 0, number))
         return [self.values[one] for one in names]
 
@@ -217,7 +220,7 @@ def make_matmul(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a convolution, of one group or by channel, or a transposed one."""
+    """Return a convolution with one group, depthwise, or transposed."""
     dice, shape = maker.dice, maker.shape(x)
     if len(shape) not in (3, 4) or (operator == "conv_transpose" and len(shape) == 3):
         return None
@@ -249,8 +252,8 @@ def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
 def make_other(  # noqa: C901, PLR0911 - a table
     maker: Maker, operator: str, x: Name
 ) -> Node | None:
-    """Return an operator with axes, sizes or limits; one that works along a single axis takes the
-    last one, mostly."""
+    """Return an operator with axes, sizes or limits; one that works along a single axis usually
+    takes the last one."""
     dice, shape = maker.dice, maker.shape(x)
     rank = len(shape)
     match operator, OPERATORS[operator].kind:
@@ -301,7 +304,7 @@ def make_reshape(maker: Maker, x: Name) -> Node | None:
 
 
 def make_concat(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a value joined with another one, of other ranges at times."""
+    """Return a value concatenated with another one, sometimes of a different range."""
     dice, shape = maker.dice, maker.shape(x)
     same = [one for one in maker.nodes if maker.shape(one) == shape]
     if same and dice.random() < 0.5:

@@ -1,14 +1,15 @@
-"""A small graph as text, which both front ends build: an ONNX model and a torch module.
+"""A small graph as text, from which both front ends build: an ONNX model and a torch module.
 
     x = input(2, 16, 64)
     p = constant(16, 64)
     s = add(x, p)
     return layer_norm(s)
 
-Each line names a tensor. ``input`` and ``constant`` take the shape, and how elements are drawn:
-``like="normal"`` (the default), ``"positive"`` (0.5 to 1.5), ``"large"`` (normal, 16 times as
-large); ``value=0.5`` makes all elements equal. An operator of ci.faults.operators takes
-tensors, numbers and lists of integers by name, such as ``axis=-1``. The last line returns tensors.
+Each line names a tensor. ``input`` and ``constant`` take the shape and the distribution of the
+elements: ``like="normal"`` (the default), ``"positive"`` (0.5 to 1.5), ``"large"`` (normal, 16
+times as large); ``value=0.5`` makes all elements equal. An operator of ci.faults.operators takes
+tensors, and numbers and lists of integers by name, such as ``axis=-1``. The last line returns
+tensors.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ Value = int | float | tuple[int, ...]
 Shape = tuple[int, ...]
 
 INPUT, CONSTANT = "input", "constant"
-TENSOR, RESULT = "tensor of a line before", "operator's result"
+TENSOR, RESULT = "a tensor of an earlier line", "an operator's result"
 MOST_CHARS, MOST_LINES, MOST_RANK, MOST_ELEMENTS = 8000, 64, 6, 1 << 20
-FIX = "docs/guides/faults.md describes how a graph is written"
+FIX = "docs/guides/faults.md describes how to write a graph"
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or a constant: its shape, and how its elements are drawn; all are ``value`` if that
-    is given."""
+    """An input or a constant: its shape, and the distribution of its elements; all are ``value`` if
+    that is set."""
 
     shape: Shape
     is_input: bool
@@ -53,7 +54,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Node:
-    """An operator's call: the names of the tensors that it reads, and its attributes."""
+    """A call of an operator: the names of its operands, and its attributes."""
 
     operator: str
     reads: tuple[str, ...]
@@ -69,7 +70,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Tensors and nodes by name, nodes in the order of their calls, and what is returned."""
+    """Tensors and nodes by name, nodes in the order of their calls, and the returned names."""
 
     tensors: Mapping[str, Tensor]
     nodes: Mapping[str, Node]
@@ -77,16 +78,16 @@ class Graph:
 
     @property
     def inputs(self) -> list[str]:
-        """The names of the inputs, in order."""
+        """Return the names of the inputs, in order."""
         return [name for name, one in self.tensors.items() if one.is_input]
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The operators, in order."""
+        """Return the operators, in order."""
         return tuple(one.operator for one in self.nodes.values())
 
     def is_constant(self, name: str) -> bool:
-        """Whether a name is that of a constant."""
+        """Return whether a name is that of a constant."""
         return name in self.tensors and not self.tensors[name].is_input
 
     def __str__(self) -> str:
@@ -95,8 +96,9 @@ class Graph:
 
 
 def parse_graph(text: str) -> Graph:
-    """Read a graph. Raises UsageError, which names the line, for what is no graph: an unknown name,
-    one that is given twice, anything besides calls with literal attributes, a graph too large."""
+    """Read a graph. Raises UsageError, which names the line, for invalid text: an unknown name, a
+    name defined twice, anything besides calls with literal attributes, a graph that is too
+    large."""
     line = 0
     try:
         lines = _read_lines(text)
@@ -108,7 +110,7 @@ def parse_graph(text: str) -> Graph:
         line = lines[-1].lineno
         return trim(Graph(tensors, nodes, _read_outputs(lines[-1], nodes)))
     except (SyntaxError, RecursionError, MemoryError) as error:
-        why = f"it cannot be read: {error}"
+        why = f"it cannot be parsed: {error}"
     except ValueError as error:
         why = f"line {line}: {error}" if line else str(error)
     raise UsageError("this is not a graph of a fault", why=why, fix=FIX)
@@ -116,10 +118,10 @@ def parse_graph(text: str) -> Graph:
 
 def _read_lines(text: str) -> list[ast.stmt]:
     if len(text) > MOST_CHARS:
-        raise ValueError(f"it has {len(text)} characters, at most {MOST_CHARS} are read")
+        raise ValueError(f"it has {len(text)} characters, more than {MOST_CHARS}")
     lines = ast.parse(text).body
     if not 0 < len(lines) <= MOST_LINES:
-        raise ValueError(f"it has {len(lines)} lines, 1 to {MOST_LINES} are read")
+        raise ValueError(f"it has {len(lines)} lines, not 1 to {MOST_LINES}")
     return lines
 
 
@@ -129,7 +131,7 @@ def _read_outputs(line: ast.stmt, nodes: Collection[str]) -> tuple[str, ...]:
             return tuple(_read_name(one, nodes, RESULT) for one in given)
         case ast.Return(value=ast.expr() as one):
             return (_read_name(one, nodes, RESULT),)
-    raise ValueError("it returns nothing, and is the last one")
+    raise ValueError("it is the last line and returns nothing")
 
 
 def _add_line(line: ast.stmt, tensors: dict[str, Tensor], nodes: dict[str, Node]) -> None:
@@ -141,7 +143,7 @@ def _add_line(line: ast.stmt, tensors: dict[str, Tensor], nodes: dict[str, Node]
         case _:
             raise ValueError("it is not NAME = OPERATOR(...)")
     if name in tensors or name in nodes:
-        raise ValueError(f"{name} is given twice")
+        raise ValueError(f"{name} is defined twice")
     if operator in (INPUT, CONSTANT):
         shape = tuple(map(_read_literal, call.args))
         tensors[name] = _read_tensor(shape, options, is_input=operator == INPUT)
@@ -159,7 +161,7 @@ def _add_line(line: ast.stmt, tensors: dict[str, Tensor], nodes: dict[str, Node]
 
 def _read_name(expression: ast.expr, known: Collection[str], what: str) -> str:
     if not isinstance(expression, ast.Name) or expression.id not in known:
-        raise ValueError(f"{ast.unparse(expression)[:40]} is no {what}")
+        raise ValueError(f"{ast.unparse(expression)[:40]} is not {what}")
     return expression.id
 
 
@@ -172,22 +174,22 @@ def _read_tensor(
             f"a shape has at most {MOST_RANK} positive sizes and {MOST_ELEMENTS} elements"
         )
     if unknown := options.keys() - {"like", "value"}:
-        raise ValueError(f"a tensor has no {min(unknown)}")
+        raise ValueError(f"a tensor has no attribute {min(unknown)}")
     like, value = options.get("like", "normal"), options.get("value")
     if like not in get_args(Like):
-        raise ValueError(f"like is one of {', '.join(get_args(Like))}")
+        raise ValueError(f"like must be one of {', '.join(get_args(Like))}")
     match value:
         case None | int() | float():
             given = None if value is None else float(value)
             return Tensor(sizes, is_input, cast(Like, like), given)
-    raise ValueError("value is a finite number")
+    raise ValueError("value must be a finite number")
 
 
 def _read_literal(expression: ast.expr) -> Value | str:
     try:
         value = ast.literal_eval(expression)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{ast.unparse(expression)[:40]} is no literal") from error
+        raise ValueError(f"{ast.unparse(expression)[:40]} is not a literal") from error
     if isinstance(value, list) and all(type(one) is int for one in value):
         return tuple(value)
     if type(value) in (int, str) or (type(value) is float and math.isfinite(value)):
@@ -196,7 +198,7 @@ def _read_literal(expression: ast.expr) -> Value | str:
 
 
 def trim(graph: Graph) -> Graph:
-    """Return the graph without what no output depends on."""
+    """Return the graph without the parts that no output depends on."""
     needed = set(graph.outputs)
     for name in reversed(list(graph.nodes)):
         if name in needed:

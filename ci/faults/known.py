@@ -1,7 +1,7 @@
-"""Known faults as data: manifests/policies/faults.toml, and which of them a graph has.
+"""Known faults as data in manifests/policies/faults.toml, and the search for them in a graph.
 
-A pattern is a chain of operators, each of which reads the result of the one before, and what is
-true of shapes and constants of the chain's first operator.
+A pattern is a chain of operators, each of which reads the result of the previous one, with
+conditions on the shapes and constants of the first operator.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
 Frontend = Literal["onnx", "executorch"]
 FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch")
 WRONG, RIGHT, REFUSED, CRASHED = "wrong", "right", "refused", "crashed"
-ENDS = (RIGHT, REFUSED, CRASHED, WRONG)  # the worst, which nothing shows, last
+ENDS = (RIGHT, REFUSED, CRASHED, WRONG)  # the worst is last: a wrong result shows no error
 
 # How a constant operand relates to the other operand of an operator.
 Relation = Literal["", "any", "first", "whole", "over_batch", "over_rows", "scalar"]
 
 
 class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
-    """``operators`` are names of ci.faults.operators, several for one place joined by ``|``; the
-    rest is about the first: how its constant operand relates to the other (``over_batch``: it has
-    no or one element along the first axis, of 2 or more, and more along others; ``over_rows``: it
-    has elements along the last axis alone; ``first``: it is the first operand), the least size of
-    the first axis, the ranks of its result if not all, the least magnitude that the constant
-    reaches, and what may not give what it reads. ``not_before`` is what may not read the result of
-    the last operator. ``numbers`` are the least and the largest
-    magnitude of an argument of torch's operator, wherever in the chain it is, or of what
-    ci.models.graph_steps.measure_step adds: a pair for all numbers of a list, or one each."""
+    """``operators`` are names of ci.faults.operators, with ``|`` between alternatives; the rest is
+    about the first operator: how its constant operand relates to the other (``over_batch``: it has
+    no or one element along the first axis, which is 2 or more, and more along others;
+    ``over_rows``: it has elements along the last axis only; ``first``: it is the first operand),
+    the least size of the first axis, the ranks of the result (empty for all), the least magnitude
+    of the constant, and operators that must not produce its operands. ``not_before`` are operators
+    that must not read the last operator's result. ``numbers`` are the least and the largest
+    magnitude of an argument of torch's operator anywhere in the chain, or of a number that
+    ci.models.graph_steps.measure_step adds: one pair for all numbers of a list, or one for each."""
 
     operators: tuple[str, ...]
     schemes: tuple[str, ...]
@@ -54,12 +54,12 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def chain(self) -> list[list[str]]:
-        """The operators that each place of the chain may have."""
+        """Return the operators that each place of the chain may have."""
         return [one.split("|") for one in self.operators]
 
 
 class Tried(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the minimal graph ended through a front end in a scheme, by versions of QNN."""
+    """How the minimal graph ended in a front end and scheme, by versions of QNN."""
 
     frontend: Frontend
     scheme: str
@@ -69,18 +69,18 @@ class Tried(Struct, frozen=True, forbid_unknown_fields=True):
     crashed: tuple[str, ...] = ()
 
     def find_end(self, qnn: str) -> str:
-        """Return how it ended with a version of QNN; empty if it was not tried."""
+        """Return how it ended with a version of QNN; empty if that was not tried."""
         return next((end for end in ENDS if any(is_same(qnn, one) for one in self[end])), "")
 
     def __getitem__(self, end: str) -> tuple[str, ...]:
-        """The versions with which it ended so."""
+        """Return the versions with which it ended in this way."""
         return cast("tuple[str, ...]", getattr(self, end))
 
 
 class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A fault. ``graph`` and ``mended`` are graphs as ci.faults.graph reads them: the smallest that
-    is wrong, and the rewrite that is right. ``seen`` is what a user meets, ``remedy`` what to do.
-    A fault without a graph is shown to users and not run."""
+    """A fault. ``graph`` and ``mended`` are graphs in the format of ci.faults.graph: the smallest
+    that is wrong, and the rewrite that is right. ``seen`` is what a user observes, ``remedy`` what
+    to do. A fault without a graph is shown to users, but not run."""
 
     name: str
     title: str
@@ -93,9 +93,9 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tried: tuple[Tried, ...] = ()
 
     def applies(self, scheme: str, qnn: str = "") -> bool:
-        """Whether models in a scheme meet it; with a version of QNN that the fault was tried with,
-        whether it was wrong, refused or crashed there, through any front end and scheme of the
-        pattern's."""
+        """Return whether models in a scheme have it. If the fault was tried with ``qnn``, this
+        means that it was wrong, refused or crashed with that version, in any front end and scheme
+        of the pattern."""
         if scheme not in self.pattern.schemes:
             return False
         rows = [one for one in self.tried if one.scheme == scheme] or list(self.tried)
@@ -110,25 +110,25 @@ class Faults(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
-    """Return the known faults. Raises ManifestError for a row that does not fit the schema, names
-    what there is not, or says two things at once."""
+    """Return the known faults. Raises ManifestError for a row that does not fit the schema, uses an
+    unknown name, or contradicts itself."""
     faults = read_policy(POLICY, Faults, path).fault
     names = [one.name for one in faults]
     for one in faults:
         problems = list(find_problems(one))
         if names.count(one.name) > 1:
-            problems.append("two faults have this name")
+            problems.append("another fault has the same name")
         if problems:
             raise ManifestError(
                 f"{path or f'policies/{POLICY}.toml'}, fault {one.name!r}: {problems[0]}",
-                why="a pattern that names what there is not would never be found",
+                why="a pattern with an unknown name would never be found",
                 fix="docs/guides/faults.md describes every key",
             )
     return faults
 
 
 def find_problems(fault: Fault) -> Iterator[str]:
-    """Yield what makes a row one that is refused."""
+    """Yield the reasons to reject a row."""
     pattern = fault.pattern
     if not pattern.operators:
         yield "the pattern has no operator"
@@ -136,14 +136,14 @@ def find_problems(fault: Fault) -> Iterator[str]:
     if not pattern.schemes:
         yield "the pattern has no scheme"
     if not fault.name.replace("-", "").isalnum() or fault.name != fault.name.lower():
-        yield "a name has small letters, digits and hyphens"
+        yield "a name consists of lowercase letters, digits and hyphens"
     for place in (*pattern.chain, pattern.not_after, pattern.not_before):
         yield from (f"there is no operator {one!r}" for one in place if one not in OPERATORS)
     known = {one.value for one in Scheme}
     used = (*pattern.schemes, *(one.scheme for one in fault.tried))
     yield from (f"there is no scheme {one!r}" for one in used if one not in known)
     if not (fault.title and fault.seen and fault.remedy):
-        yield "title, seen and remedy are needed"
+        yield "title, seen and remedy are required"
     yield from _find_tried_problems(fault)
     try:
         graph = parse_graph(fault.graph) if fault.graph else None
@@ -153,7 +153,7 @@ def find_problems(fault: Fault) -> Iterator[str]:
         yield f"graph: {error.why}"
         return
     if graph is not None and not find_pattern(pattern, describe(graph)):
-        yield "its own graph does not have the pattern"
+        yield "its graph does not have the pattern"
 
 
 def _find_tried_problems(fault: Fault) -> Iterator[str]:
@@ -161,9 +161,9 @@ def _find_tried_problems(fault: Fault) -> Iterator[str]:
         versions = [one for end in ENDS for one in tried[end]]
         yield from (f"{one!r} is no version of QNN" for one in versions if not is_version(one))
         if len(set(versions)) < len(versions):
-            yield "a version of QNN ended in two ways"
+            yield "one version of QNN has two different results"
         if not fault.graph:
-            yield "it was tried, and has no graph"
+            yield "it was tried, but has no graph"
 
 
 def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[list[Step]]:
@@ -193,7 +193,7 @@ def _follow(places: Sequence[Sequence[str]], last: Step, steps: Mapping[str, Ste
 
 
 def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
-    """Whether the conditions hold of the chain's first operator."""
+    """Return whether the chain's first operator meets the conditions."""
     relations = relate(step)
     shape = step.operands[0].shape if step.operands else step.shape
     whole = step.shape or shape
@@ -209,7 +209,7 @@ def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
 
 
 def _has_numbers(pattern: Pattern, chain: Sequence[Step]) -> bool:
-    """Whether arguments of the chain are within the limits of a pattern."""
+    """Return whether arguments of the chain are within the limits of a pattern."""
     for name, limits in pattern.numbers.items():
         found = next((one.numbers[name] for one in chain if one.numbers.get(name)), ())
         pairs = limits * len(found) if len(limits) == 1 else limits
@@ -241,8 +241,8 @@ def relate(step: Step) -> set[str]:
 
 
 def describe(graph: Graph) -> list[Step]:
-    """Return the steps of one of our graphs. Shapes of results are those of elementwise operators,
-    and of others the first operand's: patterns ask them of the former."""
+    """Return the steps of a ci.faults graph. Result shapes are right for elementwise operators;
+    others get that of the first operand, since patterns use only the former."""
     shapes = {name: one.shape for name, one in graph.tensors.items()}
     steps = []
     for name, node in graph.nodes.items():
@@ -264,7 +264,7 @@ def describe(graph: Graph) -> list[Step]:
 
 
 def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
-    """Return the arguments that patterns ask for, with torch's names."""
+    """Return the arguments that patterns use, under torch's names."""
     given = {"value": 0.0, **cast("Mapping[str, float]", node.attributes)}
     if node.operator == "pad":
         behind = rank - 1 - int(given["axis"]) % rank
@@ -274,7 +274,7 @@ def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
     return {name: (float(given.get(own, one)),) for own, (name, one) in usual.items()}
 
 
-# Our names of attributes, with torch's and the usual value.
+# Our names of attributes, with torch's name and the default.
 USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
     "conv": {"stride": ("stride", 1), "pad": ("padding", 0), "groups": ("groups", 1)},
     "avg_pool": {

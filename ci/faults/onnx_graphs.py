@@ -1,4 +1,4 @@
-"""Graphs as one ONNX model, side by side; tensors of graph 3 are called ``g3_NAME``."""
+"""Build one ONNX model of several graphs side by side; tensors of graph 3 are ``g3_NAME``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OPSET, IR = 21, 10
 
 
 def write_model(graphs: Sequence[Graph], seeds: Sequence[int], path: Path) -> None:
-    """Write the model; ``seeds`` are those of the graphs' constants. Raises what torch raises for
-    a graph whose shapes do not fit, FailedError for an operator that ONNX has not."""
+    """Write the model; ``seeds`` are for the graphs' constants. Raises torch's errors for a graph
+    with shapes that do not match, FailedError for an operator that ONNX lacks."""
     for name in (name for graph in graphs for name in graph.operators):
         if not OPERATORS[name].onnx:
-            raise FailedError(f"no ONNX model is made of {name}")
+            raise FailedError(f"{name} has no form in ONNX")
     builder = Builder()
     for number, (graph, seed) in enumerate(zip(graphs, seeds, strict=True)):
         builder.add_graph(graph, f"g{number}_", seed)
@@ -34,7 +34,7 @@ def write_model(graphs: Sequence[Graph], seeds: Sequence[int], path: Path) -> No
 
 
 class Builder:
-    """Collects what a model is made of."""
+    """Collects the parts of a model."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
@@ -72,7 +72,7 @@ class Builder:
         return name
 
     def add(self, kind: str, name: str, reads: Sequence[str], **attributes: Any) -> None:
-        """Add a node that gives ``name``."""
+        """Add a node with the result ``name``."""
         whole = self.prefix + name
         given = [self.prefix + one if one else "" for one in reads]
         self.nodes.append(helper.make_node(kind, given, [whole], name=whole, **attributes))
@@ -80,7 +80,7 @@ class Builder:
     def add_with(
         self, kind: str, name: str, reads: Sequence[str], *values: Any, **more: Any
     ) -> None:
-        """Add a node that reads constants behind its operands."""
+        """Add a node that reads constants after its operands."""
         self.add(kind, name, [*reads, *map(self.constant, values)], **more)
 
 
@@ -138,7 +138,7 @@ def _upsample(b: Builder, kind: str, name: str, reads: Reads, *, scale: int) -> 
     b.add(kind, name, [*reads, "", scales], nearest_mode="floor", **words)
 
 
-# Builder, ONNX's name, the name of the result, what is read; then the attributes.
+# Builder, ONNX's name, the name of the result, the operands; then the attributes.
 WRITERS: Mapping[str, Callable[..., None]] = {
     "leaky_relu": lambda *call, slope=0.1: Builder.add(*call, alpha=float(slope)),
     "hardsigmoid": lambda *call: Builder.add(*call, alpha=1 / 6, beta=0.5),
@@ -166,13 +166,13 @@ WRITERS: Mapping[str, Callable[..., None]] = {
 
 
 def number_of(name: str) -> int:
-    """Return the number of the graph that a node or a tensor of a model belongs to."""
+    """Return the number of the graph that a node or tensor of a model belongs to."""
     return int(name.partition("_")[0].removeprefix("g"))
 
 
 def list_calls(graph: Graph) -> tuple[list[str], dict[str, str]]:
-    """Return the nodes of a graph as Python calls, and the constants that ONNX's form of its
-    operators needs besides its own, as Python too."""
+    """Return the nodes of a graph as Python calls, and as Python also the further constants that
+    its operators need in ONNX."""
     builder = Builder()
     builder.add_graph(graph, "", 0)
     calls = []

@@ -1,4 +1,4 @@
-"""Runs graphs through onnxruntime and QNN's provider, several side by side in one model."""
+"""Run graphs through onnxruntime and QNN's provider, several side by side in one model."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def run_items(
     scheme: Scheme,
     options: Mapping[str, str],
 ) -> list[Result]:
-    """Return how graphs end that are compiled as one model. Raises what onnxruntime raises, which
-    may be about any of them."""
+    """Return how graphs end that are compiled as one model. Raises onnxruntime's errors, which may
+    be about any of the graphs."""
     graphs = [parse_graph(one.text) for one in items]
     drawn = [draw_sets(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
     sets = [tuple(array for part in one for array in part) for one in zip(*drawn, strict=True)]
@@ -55,7 +55,7 @@ def run_items(
 
 
 def list_left(session: Any) -> dict[int, str]:
-    """Return which graphs have nodes that are left to the CPU, and which these are."""
+    """Return the nodes that are left to the CPU, by the number of their graph."""
     left: dict[int, str] = {}
     for part in session.get_provider_graph_assignment_info():
         for node in part.get_nodes():

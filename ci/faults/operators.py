@@ -1,4 +1,4 @@
-"""The operators that graphs of faults have, with what torch's graph and ONNX call them."""
+"""The operators in graphs of faults, with their names in torch's graphs and in ONNX."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Operator:
-    """``kind`` says how the generator uses it: ``positive`` reads what is away from zero, ``power``
-    is not generated. ``aten`` are the names that a torch graph has for it, without overload and
-    final underscore; ``onnx`` is ONNX's name, empty if that front end cannot build it."""
+    """``kind`` says how the generator uses it: ``positive`` reads values away from zero, ``power``
+    is not generated. ``aten`` are its names in a torch graph, without overload and final
+    underscore; ``onnx`` is ONNX's name, empty if that front end cannot build it."""
 
     kind: str
     aten: tuple[str, ...]
     onnx: str
 
 
-# ONNX's RMSNormalization needs an opset in which onnxruntime draws no random numbers, which the
-# prediction of noise does. Which of these a backend takes:
+# ONNX's RMSNormalization needs an opset in which onnxruntime draws no random numbers, but the
+# prediction of noise needs them. Backends differ in the operators that they take:
 # docs/findings/operators.md, docs/findings/onnx.md.
 TABLE = """
 unary     relu            relu                                             Relu

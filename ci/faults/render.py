@@ -1,4 +1,4 @@
-"""Findings for a terminal, and each as a report that stands alone, with a script."""
+"""Render findings for a terminal, and each finding as a self-contained report with a script."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ net = convert_pt2e(prepared)""")
 
 
 def render_found(found: Sequence[Searched]) -> str:
-    """Return what was found as text, a line per finding."""
+    """Return the findings as text, a line per finding."""
     lines = []
     for one in found:
         ends = ", ".join(f"{count} {end}" for end, count in sorted(one.ends.items()))
@@ -130,7 +130,7 @@ def render_found(found: Sequence[Searched]) -> str:
         if one.unconfirmed:
             lines.append(f"  {one.unconfirmed} suspects were right alone or with other seeds")
         if one.unexamined:
-            lines.append(f"  {one.unexamined} suspects were not examined: give it more --minutes")
+            lines.append(f"  {one.unexamined} suspects were not examined: allow more --minutes")
         lines += [
             f"  {describe_finding(finding)}, {finding.suspects} suspects; right: "
             + ("; ".join(finding.right[:2]) or "nothing next to it")
@@ -152,13 +152,13 @@ def describe_finding(one: Finding) -> str:
 
 def render_markdown(one: Finding, version: str, toolchain: str) -> str:
     """Return a report that can be filed: what happens, versions, a script, a table, conditions."""
-    reached = "" if one.sqnr_db is None else f": {one.sqnr_db} dB where {one.predicted_db} are due"
+    reached = "" if one.sqnr_db is None else f": {one.sqnr_db} dB, {one.predicted_db} expected"
     lines = [f"# {' -> '.join(one.operators)} in {one.scheme} is {one.end}{reached}", ""]
     lines += [f"Found on the HTP emulator with {toolchain}, SoC {one.soc}.", ""]
     lines += ["```text", one.graph.rstrip(), "```", ""]
     if one.why:
-        lines += [f"What was said: `{one.why}`", ""]
-    lines += [f"{one.failed} of {one.repeats} other seeds and inputs end so, too.", ""]
+        lines += [f"The message: `{one.why}`", ""]
+    lines += [f"{one.failed} of {one.repeats} other seeds and inputs end the same way.", ""]
     lines += ["| change | result |", "|---|---|"]
     lines += [f"| as above | {one.end}{reached} |"]
     lines += [f"| {text} | right |" for text in one.right]

@@ -1,4 +1,4 @@
-"""What became of a graph: how it ended, and how far its outputs are from what noise explains."""
+"""How a graph ended, and how far its outputs are beyond the error that noise explains."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from ci.models.tensors import TensorInfo
 UNJUDGED, LATE = "unjudged", "late"
 LEFT = " is left to the CPU"
 SUSPECT = (WRONG, REFUSED, CRASHED, LATE)
-# Beyond the gate's own margin: many thousand graphs are judged, and none may be noise. The row of a
-# batch that is worst has to be so far below its prediction as well.
+# On top of the gate's margin: many thousand graphs are judged, and noise must never count as a
+# fault. The worst row of a batch must also be this far below its prediction.
 MARGIN_DB, EXTRA_DB, ROW_DB = 6.0, 3.0, 6.0
 LEAST_PREDICTED_DB = 12.0
-# An output in 8 bits may be a step off everywhere, and rows that reach so much are right.
+# An 8-bit output may be off by a step everywhere; rows that reach this SQNR are right.
 MOST_STEPS = 1.05
 GOOD_DB, GOOD_8_BITS_DB = 45.0, 33.0
 
 
 class Item(Struct, frozen=True):
-    """A graph to try, as text, with the seed of its constants and inputs."""
+    """A graph to try, as text, with the seed for its constants and inputs."""
 
     text: str
     seed: int
 
 
 class Result(Struct, frozen=True):
-    """How a graph ended through a front end: the SQNR of the worst row of the worst output in dB,
-    what is predicted for that row, how far its error is beyond what is allowed, and where. ``why``
-    is what was said of a graph that was refused, crashed or cannot be judged. ``cpu_s`` is its
-    share of the CPU time that its bundle took."""
+    """How a graph ended in a front end: the SQNR of the worst row of the worst output in dB, the
+    prediction for that row, by how much its error exceeds the limit, and where. ``why`` is the
+    message for a graph that was refused, crashed or cannot be judged. ``cpu_s`` is its share of
+    the CPU time of its bundle."""
 
     text: str
     seed: int
@@ -52,18 +52,18 @@ class Result(Struct, frozen=True):
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it did not end as a graph that is right does."""
+        """Return whether it did not end as a correct graph does."""
         return self.end in SUSPECT
 
     @property
     def is_left(self) -> bool:
-        """Whether a part is left to the CPU; the graphs next to it in a program are not."""
+        """Return whether a part of this graph, and of none next to it, is left to the CPU."""
         return self.why.endswith(LEFT)
 
 
 class Output(NamedTuple):
-    """An output: the reference and what was made, [input set, *shape], the errors of disturbed
-    runs, [run, input set, *shape], and the step of its 8-bit grid, 0 if it has none."""
+    """An output: the reference and the program's result, [input set, *shape], the errors of
+    disturbed runs, [run, input set, *shape], and the step of its 8-bit grid, 0 if it has none."""
 
     right: Any
     runs: Any
@@ -72,8 +72,8 @@ class Output(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """What a program was given to be judged by: the reference and what was made, a list of outputs
-    per input set; per output the errors of disturbed runs and the step of its 8-bit grid."""
+    """The data to judge a program by: the reference and the program's result, a list of outputs per
+    input set; per output the errors of disturbed runs and the step of its 8-bit grid."""
 
     right: Sequence[Sequence[Any]]
     made: Sequence[Sequence[Any]]
@@ -89,7 +89,7 @@ def judge_graphs(
     scheme: Scheme,
 ) -> list[Result]:
     """Return the results of graphs that ran as one program, in which graph n has ``counts[n]``
-    outputs; ``left`` says of graphs, by number, why they are refused."""
+    outputs; ``left`` has the reason for each refused graph, by its number."""
     good_db = GOOD_8_BITS_DB if scheme.recipe.activation_bits == 8 else GOOD_DB
     results, first = [], 0
     for number, (item, count) in enumerate(zip(items, counts, strict=True)):
@@ -144,7 +144,7 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
         decibels(float(signal[place]), float(one[place])) for one in (error, noise)
     )
     if prediction.sqnr_db < LEAST_PREDICTED_DB or not signal.min():
-        return Result(text, seed, UNJUDGED, why="too little is left of the signal")
+        return Result(text, seed, UNJUDGED, why="too little of the signal remains")
     excess = prediction.find_excesses(made, MARGIN_DB)[0]
     is_near = float(np.abs(made - right).max()) <= MOST_STEPS * step
     wrong = not is_near and excess.over_db > EXTRA_DB and reached < min(predicted - ROW_DB, good_db)
@@ -154,10 +154,10 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A fault: its smallest graph, what is seen, the variations that are right and those that are
+    """A fault: its smallest graph, its symptom, the variations that are right and those that are
     not, how many of ``repeats`` other seeds fail, how many suspects have its operators, the name of
-    the known fault that it is, if it is one, and after how many ``seconds`` of its scheme's search
-    its smallest graph was known."""
+    the known fault that it is, if any, and after how many ``seconds`` of its scheme's search its
+    smallest graph was found."""
 
     graph: str
     end: str
@@ -182,9 +182,9 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Searched(Struct, frozen=True, kw_only=True):
-    """What a search did in a scheme: graphs by how they ended, suspects by the known fault that
-    they have, and further faults, the worst first. ``seconds`` and ``per_minute`` are of the graphs
-    that were made, without shrinking; ``cpu_s`` is the CPU time that one of them took."""
+    """The results of a search in a scheme: graphs by how they ended, suspects by known fault, and
+    further faults, worst first. ``seconds`` and ``per_minute`` are for the generated graphs,
+    without shrinking; ``cpu_s`` is the CPU time per graph."""
 
     frontend: str
     scheme: str

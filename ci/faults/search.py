@@ -1,4 +1,4 @@
-"""The search: graphs by machine, suspects confirmed with other seeds, shrunk, and put together."""
+"""The search: generate graphs, confirm suspects with other seeds, shrink them, and group them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ BATCH = 48
 REPEATS = tuple(range(101, 111))
 MOST_WHY = 60
 ORDER = (WRONG, CRASHED, LATE, REFUSED)
-MOST_SHRUNK = 6  # suspects of a round that are shrunk; the others wait for the next one
+MOST_SHRUNK = 6  # suspects that are shrunk per round; the others wait for the next one
 
 
 @dataclass
 class Search:
     """A search through one front end in one scheme; ``jobs`` trials run at a time. With
-    ``uses_known``, suspects that have a known fault are counted and not shrunk."""
+    ``uses_known``, suspects with a known fault are counted and not shrunk."""
 
     trial: Trial
     frontend: Frontend
@@ -55,11 +55,11 @@ class Search:
     started: float = 0.0
 
     def __post_init__(self) -> None:
-        fix_numerics()  # torch's own threads take 20 ms to wake for a graph that takes 0.1
-        self.threads = ThreadPoolExecutor(self.jobs)  # a worker belongs to a thread: these stay
+        fix_numerics()  # torch's threads take 20 ms to wake up for a graph that takes 0.1 ms
+        self.threads = ThreadPoolExecutor(self.jobs)  # a worker belongs to a thread, so keep them
 
     def run(self, deadline: float, most_graphs: int = 0) -> Searched:
-        """Search until ``deadline``, of time.monotonic, or until ``most_graphs`` were tried."""
+        """Search until ``deadline``, in time.monotonic, or until ``most_graphs`` were tried."""
         self.started = time.monotonic()
         number = 0
         waiting: list[tuple[int, Result]] = []
@@ -108,7 +108,7 @@ class Search:
         ]
 
     def try_items(self, items: Sequence[Item], bundle: int = 0) -> Iterator[Result]:
-        """Try graphs in as many workers as there are jobs, which start at once."""
+        """Try graphs in as many workers as there are jobs; all start at once."""
         size = -(-len(items) // self.jobs) or 1
         parts = [items[start : start + size] for start in range(0, len(items), size)]
         tried = self.threads.map(lambda part: list(self.trial.run(part, bundle)), parts)
@@ -134,8 +134,8 @@ class Search:
         return []
 
     def count_explained(self, graph: Graph, end: str) -> bool:
-        """Count a suspect that is a known fault, or has the operators of a finding, and return
-        whether it is one."""
+        """Count a suspect that is a known fault or has the operators of a finding, and return
+        whether it is one of these."""
         if self.uses_known and (known := self.find_known(graph)):
             self.known[known] += 1
             return True
@@ -146,8 +146,8 @@ class Search:
         return False
 
     def locate(self, number: int, suspect: Result, graph: Graph, deadline: float) -> None:
-        """Confirm a suspect with other seeds, alone; shrink it until ``deadline``, and add it as a
-        finding."""
+        """Confirm a suspect with other seeds, alone; shrink it until ``deadline``, and add it to
+        the findings."""
         end = suspect.end
         alone = self.try_items([Item(str(graph), seed) for seed in SEEDS], 1)
         seeds = [one.seed for one in alone if one.end == end]
@@ -155,7 +155,7 @@ class Search:
             self.unconfirmed += 1
             return
 
-        # What ends a whole bundle is tried one by one.
+        # A graph that ends its whole bundle is tried alone.
         bundle = int(end in {CRASHED, LATE} or (end == REFUSED and not suspect.is_left))
 
         def still_fails(graphs: Sequence[Graph]) -> list[bool]:
@@ -164,7 +164,7 @@ class Search:
 
         small = shrink(graph, still_fails, 2 * self.jobs if bundle else CHUNK)
         if not self.fails(end, [small], bundle=1)[0]:
-            small = graph  # what failed among others is right alone
+            small = graph  # it failed among others and is right alone
         varied = fit_variations(small, self.frontend)
         wrong = self.fails(end, [one for _, one in varied], bundle=bundle, anything=True)
         repeats = [one for one in REPEATS if not find_unfit(small, one)]
@@ -208,14 +208,15 @@ class Search:
         *,
         anything: bool = False,
     ) -> list[bool]:
-        """Whether graphs end so with one of the seeds; with ``anything`` in any way but right."""
+        """Return which graphs end this way with any seed; with ``anything``, in any way but
+        right."""
         items = [Item(str(one), seed) for one in graphs for seed in seeds]
         tried = self.try_items(items, bundle)
         failed = [one.is_suspect if anything else one.end == end for one in tried]
         return [any(failed[n : n + len(seeds)]) for n in range(0, len(failed), len(seeds))]
 
     def find_known(self, graph: Graph) -> str:
-        """Return the name of the known fault that a graph has; empty if it has none."""
+        """Return the name of the known fault in a graph; empty if it has none."""
         known = match_faults(describe(graph), self.scheme, self.qnn)
         return known[0].fault if known else ""
 

@@ -1,4 +1,4 @@
-"""The smallest graph that still fails, what makes it right, and equal causes put together."""
+"""Find the smallest graph that still fails, and what makes it right; group equal causes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SMALLER = (1, 2, 3, 4, 8, 16, 32)
 MOST_ROUNDS, CHUNK = 24, 16
 SEEDS = (11, 12)
 BINARY = frozenset({"add", "sub", "mul", "div", "maximum", "minimum"})
-# What is tried behind the first operators of a fault besides its own last one.
+# Operators to try after the first ones of a fault, instead of its last one.
 FOLLOWERS = ("relu", "sigmoid", "tanh", "gelu", "softmax", "layer_norm", "rms_norm")
 WIDE = 16
 
-# Whether each graph fails: the only thing that shrinking asks.
+# Returns whether each graph fails: all that shrinking needs.
 Fails = Callable[[Sequence[Graph]], Sequence[bool]]
 
 
 def shrink(graph: Graph, fails: Fails, chunk: int = CHUNK) -> Graph:
-    """Return the smallest graph that fails, of those that simpler steps reach from ``graph``;
+    """Return the smallest failing graph that can be reached from ``graph`` in simplifying steps;
     ``chunk`` graphs are tried at a time."""
     for _ in range(MOST_ROUNDS):
         smaller = (one for one in list_simpler(graph) if measure(one) < measure(graph))
@@ -101,7 +101,7 @@ def change(graph: Graph, name: str, **changes: Any) -> Graph:
 
 
 def bypass(graph: Graph, old: str, new: str) -> Graph:
-    """Return the graph without the node ``old``, with a value that it reads taken for it."""
+    """Return the graph without the node ``old``; its readers get ``new``, one of its operands."""
     nodes = {
         name: replace(node, reads=tuple(new if one == old else one for one in node.reads))
         for name, node in graph.nodes.items()
@@ -112,8 +112,8 @@ def bypass(graph: Graph, old: str, new: str) -> Graph:
 
 
 def resize(graph: Graph, old: int, new: int) -> Graph:
-    """Return the graph with each size ``old`` of a tensor, and of a shape that an operator is
-    given, made ``new``."""
+    """Return the graph with each size ``old`` of a tensor, and in an operator's shape argument,
+    changed to ``new``."""
 
     def change(sizes: Value) -> Value:
         if not isinstance(sizes, tuple):
@@ -138,8 +138,8 @@ def resize(graph: Graph, old: int, new: int) -> Graph:
 
 
 def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
-    """Yield the graphs next to one, each with what is other about it: which of them are right says
-    on what a fault depends."""
+    """Yield variations of a graph, each with a description: which of them are right shows what a
+    fault depends on."""
     shapes = find_shapes(graph)
     batch = next((one.shape[0] for one in graph.tensors.values() if one.is_input and one.shape), 1)
     if batch > 1:
@@ -159,14 +159,14 @@ def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
         if same and len(graph.nodes) > 1:
             yield f"without {node.operator}", bypass(graph, name, same[0])
         if name not in graph.outputs:
-            yield f"returning {name}, too", replace(graph, outputs=(*graph.outputs, name))
+            yield f"also returning {name}", replace(graph, outputs=(*graph.outputs, name))
         elif len(graph.outputs) > 1:
-            yield f"returning {name} alone", replace(graph, outputs=(name,))
+            yield f"returning only {name}", replace(graph, outputs=(name,))
 
 
 def vary_last(graph: Graph, frontend: Frontend) -> Iterator[tuple[str, Graph]]:
-    """Yield graphs with another last operator, and with a last axis of WIDE if that is a norm:
-    what else has to follow for a fault."""
+    """Yield graphs with another last operator, and with a last axis of WIDE if that is a norm, to
+    see what must follow for the fault to occur."""
     name = graph.outputs[-1]
     last = graph.nodes[name]
     if len(graph.nodes) < 2 or OPERATORS[last.operator].kind not in {"unary", "axis", "norm"}:
@@ -187,22 +187,22 @@ def vary_last(graph: Graph, frontend: Frontend) -> Iterator[tuple[str, Graph]]:
 
 
 def fit_variations(graph: Graph, frontend: Frontend) -> list[tuple[str, Graph]]:
-    """Return the variations that may be judged."""
+    """Return the variations that can be judged."""
     varied = [(text, trim(one)) for text, one in (*vary(graph), *vary_last(graph, frontend))]
     return [(text, one) for text, one in varied if is_fit(one)]
 
 
 def is_fit(graph: Graph) -> bool:
-    """Whether a graph may be judged: it has inputs, and its shapes and values fit."""
+    """Return whether a graph can be judged: it has inputs, its shapes match, its values are fit."""
     try:
         fits = not any(find_unfit(graph, seed) for seed in SEEDS)
     except (RuntimeError, ValueError, IndexError, KeyError, TypeError):
-        return False  # shapes that do not fit
+        return False  # its shapes do not match
     return fits and bool(graph.nodes and graph.inputs)
 
 
 def list_relations(graph: Graph) -> tuple[str, ...]:
-    """Return how shapes relate: ``add: over_batch``, and ``add: batch`` if there is one."""
+    """Return how shapes relate: ``add: over_batch``, and ``add: batch`` if there is a batch."""
     found = []
     for step in describe(graph):
         words = sorted(relate(step) - {"any"})
@@ -212,5 +212,5 @@ def list_relations(graph: Graph) -> tuple[str, ...]:
 
 
 def has_chain(graph: Graph, operators: Sequence[str]) -> bool:
-    """Whether operators follow each other in a graph, each reading what the one before gives."""
+    """Return whether operators follow each other in a graph, each reading the previous result."""
     return bool(find_pattern(Pattern(tuple(operators), ()), describe(graph)))

@@ -20,8 +20,8 @@ Call = Callable[..., Any]
 
 
 def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
-    """Return the elements of an input (of input set ``number``) or a constant, float32; the same
-    for the same name, seed and number."""
+    """Return the elements of an input (in input set ``number``) or a constant, float32; always the
+    same for the same name, seed and number."""
     declared = graph.tensors[name]
     if declared.value is not None:
         return np.full(declared.shape, declared.value, np.float32)
@@ -46,8 +46,8 @@ def draw_sets(graph: Graph, seed: int) -> list[tuple[Any, ...]]:
 
 
 class Module(nn.Module):  # type: ignore[misc, unused-ignore]
-    """A graph; its constants are parameters called ``c_NAME``, drawn with ``seed``. As buffers,
-    torchao could not put a batch norm into a convolution's weights."""
+    """A graph; its constants are parameters called ``c_NAME``, drawn with ``seed``. If they were
+    buffers, torchao could not fold a batch norm into a convolution's weights."""
 
     def __init__(self, graph: Graph, seed: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Module(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 class Bundle(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Graphs side by side, each with its own inputs and outputs, in one module."""
+    """Graphs side by side in one module, with separate inputs and outputs."""
 
     def __init__(self, modules: Sequence[Module]) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def find_part(node: Any) -> int:
 
 
 def write_forward(graph: Graph) -> str:
-    """Return ``forward`` of a graph's module as Python that needs torch alone; constants are
+    """Return ``forward`` of a graph's module as Python code that needs only torch; constants are
     parameters called ``c_NAME``."""
     inputs = tuple(map(torch.from_numpy, draw_sets(graph, 0)[0]))
     program = torch.export.export(Module(graph, 0).eval(), inputs, strict=False)
@@ -110,8 +110,8 @@ def write_forward(graph: Graph) -> str:
 
 
 def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
-    """Return the value of each tensor and node per input set. Raises what torch raises for shapes
-    that do not fit, and TypeError for a missing attribute."""
+    """Return the value of each tensor and node per input set. Raises torch's errors for shapes that
+    do not match, and TypeError for a missing attribute."""
     constants = {
         name: torch.from_numpy(draw(graph, name, seed))
         for name in graph.tensors
@@ -133,8 +133,7 @@ def evaluate(
 
 
 def apply(node: Node, given: Sequence[Tensor]) -> Tensor:
-    """Return what an operator makes of its operands. Raises TypeError for an attribute that it
-    lacks or does not have."""
+    """Return an operator's result. Raises TypeError for a missing or an unknown attribute."""
     result: Tensor = CALLS[node.operator](*given, **node.attributes)
     return result
 
@@ -164,7 +163,7 @@ def _pad(x: Tensor, axis: int, before: int, after: int, value: float = 0.0) -> T
 
 def _slice(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     if not 0 <= start < stop <= x.shape[axis]:
-        raise ValueError("nothing is sliced")
+        raise ValueError("the slice is empty")
     return x.narrow(axis, start, stop - start)
 
 

@@ -1,4 +1,5 @@
-"""Tries graphs in workers that may die of them: a batch goes on behind the graph that killed it."""
+"""Try graphs in workers that may die: the batch continues after the graph that killed its
+worker."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from ci.models.schemes import Scheme
 
 MOST_TEXT = 300
 BUNDLE = {"onnx": 8, "executorch": 16}  # graphs that are compiled at a time
-FIRST_S, EACH_S = 60.0, 20.0  # how long the first and each other graph of a batch may take
+FIRST_S, EACH_S = 60.0, 20.0  # time limits for the first and each further graph of a batch
 
 
 @dataclass(frozen=True)
 class TrialJob:
-    """Tries graphs in a worker, ``bundle`` at a time, and halves of a bundle that is refused as a
-    whole. Results are added to ``journal``, so that they outlive the worker: a line each, of
+    """Tries graphs in a worker, ``bundle`` at a time; a bundle that is refused as a whole is
+    halved. Results are added to ``journal``, so that they survive the worker: one line each, in
     hexadecimal MessagePack, since JSON has no infinity."""
 
     items: tuple[Item, ...]
@@ -49,7 +50,7 @@ class TrialJob:
         return found
 
     def run_bundle(self, items: Sequence[Item]) -> list[Result]:
-        """Return the results of graphs that are compiled together if that works."""
+        """Return the results of graphs, compiled together if possible."""
         try:
             return self.run_together(items)
         except Exception as error:  # noqa: BLE001 - whatever a tool makes of a strange graph
@@ -58,12 +59,12 @@ class TrialJob:
                 return [*self.run_bundle(items[:half]), *self.run_bundle(items[half:])]
             cause = error.__cause__ or error
             text = " ".join(f"{type(cause).__name__}: {cause}".split())[:MOST_TEXT]
-            # What fails before QNN has it is no fault of the compiler's.
+            # An error before QNN gets the graph is not the compiler's fault.
             end = REFUSED if str(error) == "QNN" else UNJUDGED
             return [Result(items[0].text, items[0].seed, end, why=text)]
 
     def run_together(self, items: Sequence[Item]) -> list[Result]:
-        """Compile and run graphs as one program. Raises what the front end raises."""
+        """Compile and run graphs as one program. Raises the front end's errors."""
         if self.frontend == "onnx":
             from ci.faults.onnx_runner import run_items
 
@@ -85,8 +86,8 @@ class Trial:
     scratch: Path
 
     def run(self, items: Iterable[Item], bundle: int = 0) -> Iterator[Result]:
-        """Yield how each graph ends, in their order. A graph whose worker dies or is late while it
-        is tried alone ends so; the others are tried again without it."""
+        """Yield how each graph ends, in order. If a worker dies or times out while it tries a graph
+        alone, that is the graph's result; the others are tried again without it."""
         left = list(items)
         bundle = bundle or BUNDLE[self.frontend]
         while left:
@@ -111,7 +112,7 @@ class Trial:
                 return
             if not ended.failure:
                 raise RuntimeError("a worker left graphs out")
-            if job.bundle > 1:  # find the one of its bundle: the next ones are tried one by one
+            if job.bundle > 1:  # find the culprit in its bundle: try its graphs one by one
                 suspects, left = left[: job.bundle], left[job.bundle :]
                 yield from self.run(suspects, bundle=1)
             else:
@@ -125,6 +126,6 @@ RESULTS = msgspec.msgpack.Decoder(Result)  # made here: see CONVERTING in manife
 
 
 def read_journal(path: Path) -> list[Result]:
-    """Return the results that a worker wrote; a line that it did not finish is left out."""
+    """Return the results that a worker wrote, without a line that it did not finish."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
     return [RESULTS.decode(bytes.fromhex(line.decode())) for line in lines]

@@ -41,8 +41,8 @@ from ci.report.schema import ControlKind, Question, Status
 AGREEMENT = "top-1 agreement with float32"
 LEAST_DECIDED = 0.9
 LOUDER = (
-    "give a --prompt behind which such a fault is louder than the noise of the scheme, or take a"
-    " scheme with less noise"
+    "give a --prompt after which such a fault exceeds the scheme's noise, or use a scheme with"
+    " less noise"
 )
 Show = Callable[[tuple[int, ...]], str]  # ids -> text
 
@@ -73,7 +73,7 @@ class LlmRun(CaseRun):
         self.references_at = directory
 
     def run_and_judge(self, program: Program, references: References, sets: Sets) -> CaseResult:
-        """Generate with the program, and with the faults that the verdict has to reject."""
+        """Generate with the program, and with the faults that the verdict must reject."""
         del references, sets
         try:
             runs = read_runs(self.references_at)
@@ -100,7 +100,7 @@ class LlmRun(CaseRun):
         return self.end(Status.FAILED, "\n".join(lines))
 
     def judge_generation(self, step: Step, runs: ReferenceRuns) -> list[str]:
-        """Return what is wrong with the program; figures, text and controls are noted."""
+        """Return what is wrong with the program; record figures, text and controls."""
         interface = runs.interface
         model, prompt = runs.model.run, runs.prompt
         free = run_free(Loop(interface, step), prompt, self.subject.tokens, (self.subject.eos,))
@@ -130,46 +130,46 @@ class LlmRun(CaseRun):
     def compare_prefill(
         self, forced: Generated, alone: Generated, runs: ReferenceRuns
     ) -> list[str]:
-        """Return at which step prefill followed by decode chooses another token than decode alone,
-        where the model chooses the same and its margin is above the noise."""
+        """Return the step at which prefill followed by decode chooses another token than decode
+        alone, although the model chooses the same and its margin exceeds the noise."""
         start, ties = len(runs.prompt) - 1, runs.model.ties()
         for step, token in enumerate(alone.tokens[start:]):
             row, prefilled = runs.model.run.logits[step], forced.tokens[step]
             alike = runs.alone.run.tokens[start + step] == runs.model.run.tokens[step]
             if alike and token != prefilled and abs(row[prefilled] - row[token]) > ties[step]:
-                return [f"step {step}: token {prefilled} after prefill, {token} by decode alone"]
+                return [f"step {step}: token {prefilled} after prefill, {token} with decode alone"]
         return []
 
     def judge_text(
         self, interface: Interface, step: Step, right: tuple[float, ...]
     ) -> Iterator[str]:
-        """Yield that the program's perplexity of the text is above the limit, if the model's is
-        not: that is said of the model itself."""
+        """Yield a fault if the program's perplexity of the text exceeds the limit, unless the
+        model's does too: judge_quantized reports that."""
         made, most = self.subject.perplexity(interface, step), self.subject.max_perplexity
         if made is None:
             return
         model, float32 = right
-        quantized = f"{model:.3f} of the quantized model, " if self.spec.scheme.quantized else ""
-        told = f"perplexity of the text {made:.3f}, {quantized}{float32:.3f} of float32"
+        quantized = f"{model:.3f} with the quantized model, " if self.spec.scheme.quantized else ""
+        told = f"perplexity of the text {made:.3f}, {quantized}{float32:.3f} with float32"
         self.remarks.append(told)
         if most is not None and made > most >= model:
-            yield f"{told}; {most:g} is the most"
+            yield f"{told}; the limit is {most:g}"
 
     def judge_quantized(self, perplexity: tuple[float, ...]) -> list[str]:
-        """Return what is wrong with the model that was lowered itself."""
+        """Return what is wrong with the model before it was lowered."""
         least, most = self.limits.min_sqnr_db_all, self.subject.max_perplexity
         reached = self.evidence.figures.sqnr_db_scheme
         faults = []
         if self.spec.scheme.quantized and least is not None and reached and reached < least:
             told = f"its logits have {reached:.1f} dB against float32"
-            faults.append(f"{told}, {least:g} are wanted")
+            faults.append(f"{told}, but {least:g} are required")
         if perplexity and most is not None and perplexity[0] > most:
             told = f"its perplexity of the text is {perplexity[0]:.3f}"
-            faults.append(f"{told}, {most:g} is the most")
+            faults.append(f"{told}, but the limit is {most:g}")
         return [f"{Question.QUANTIZED.value}: {told}" for told in faults]
 
     def note_figures(self, verdict: Verdict, forced: Generated, runs: ReferenceRuns) -> None:
-        """Take down the figures of the forced run, which has every step."""
+        """Record the figures of the forced run, which has every step."""
         model, float32 = runs.model.run, runs.float32
         program = compare_float(forced.logits, float32)
         quantized = compare_float(model.logits, float32)
@@ -185,35 +185,35 @@ class LlmRun(CaseRun):
         )
         self.evidence.metric = MetricResult(program.agreement, 1.0, 0.0, quantized.agreement)
         self.remarks.append(
-            f"{verdict.equal} of {verdict.steps} tokens as the model"
+            f"{verdict.equal} of {verdict.steps} tokens equal the model's"
             + (f", {verdict.tied} ties" if verdict.tied else "")
             + f"; top-1 {program.agreement:.0%} and KL {program.divergence:.3f} against float32"
         )
 
     def describe(self, free: Generated, runs: ReferenceRuns) -> None:
-        """Note the text, and how far it is the float32 model's."""
+        """Record the text, and for how many tokens it is the float32 model's."""
         self.text = self.show((*runs.prompt, *free.tokens))
         same = count_same(free.tokens, runs.text)
         if same < min(len(free.tokens), len(runs.text)):
-            self.remarks.append(f"{same} tokens as float32, then another text")
+            self.remarks.append(f"{same} tokens as with float32, then a different text")
         decided = float(np.mean(runs.model.decided()))
         if decided < LEAST_DECIDED:
             told = (
-                f"{decided:.0%} of the steps have a margin above the noise: at the others two"
-                " tokens are as good, and a wrong one may not be seen"
+                f"{decided:.0%} of the steps have a margin above the noise: in the others two"
+                " tokens are equally good, and a wrong one may go unnoticed"
             )
             self.evidence.warnings += (told,)
 
     def judge_controls(
         self, interface: Interface, step: Step, forced: Generated, runs: ReferenceRuns
     ) -> list[str]:
-        """Return that the verdict proves nothing, if it accepts what it may not."""
+        """Return that the verdict proves nothing, if it accepts a control."""
         subject = Repeated(interface, step, runs.prompt, forced, runs.model, self.subject.eos)
         results = []
         for kind, make in MAKERS.items():
             rejected, verdict = judge_control(make(subject), runs.model)
             if verdict is None and kind is ControlKind.ENDLESS:
-                told = "no control endless: the right text does not end either"
+                told = "no control endless: the correct text does not end either"
                 self.evidence.warnings += (told,)
                 continue
             finite = verdict.sqnr_db if verdict and math.isfinite(verdict.sqnr_db) else None
@@ -227,5 +227,5 @@ class LlmRun(CaseRun):
 
 
 def describe_speed(notes: RunNotes) -> str:
-    """Return the speed of decoding, which is the emulator's and no phone's."""
-    return f"{1000 / notes.run_ms:.1f} tokens/s of the emulator" if notes.run_ms else ""
+    """Return the decoding speed on the emulator, which is no estimate for a phone."""
+    return f"{1000 / notes.run_ms:.1f} tokens/s on the emulator" if notes.run_ms else ""

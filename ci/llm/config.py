@@ -1,4 +1,4 @@
-"""The sizes of a Llama-shaped decoder, and how its positions turn."""
+"""The sizes of a Llama-shaped decoder, and the rotation angles of its positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provisioning.errors import UsageError
 
 
 class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
-    """How Llama 3.1 and later stretch RoPE, by the names of Hugging Face's config.json."""
+    """How Llama 3.1 and later stretch RoPE, with the names in Hugging Face's config.json."""
 
     factor: float
     low_freq_factor: float
@@ -46,9 +46,9 @@ class DecoderConfig(Struct, frozen=True, kw_only=True):
     tied: bool = True
 
     def require_shape(self, name: str) -> None:
-        """Raises UsageError, with ``name`` of the file, for sizes that no Llama has."""
+        """Raise UsageError, with ``name`` of the file, for sizes that no Llama has."""
         for why in self._find_faults():
-            raise UsageError(f"{name} is no Llama that is supported here", why=why)
+            raise UsageError(f"{name} is not a Llama that is supported here", why=why)
 
     def _find_faults(self) -> Iterator[str]:
         for field in self.__struct_fields__:
@@ -56,11 +56,11 @@ class DecoderConfig(Struct, frozen=True, kw_only=True):
             if isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0:
                 yield f"{field} is {value}"
         if self.heads % self.kv_heads:
-            yield f"{self.heads} heads are no multiple of {self.kv_heads} key and value heads"
+            yield f"{self.heads} heads are not a multiple of {self.kv_heads} key and value heads"
         if self.head_dim % 2:
-            yield f"a head of {self.head_dim} values cannot be turned in pairs"
+            yield f"a head of {self.head_dim} values cannot be rotated in pairs"
 
     def frequencies(self) -> list[float]:
-        """Return by which angle each pair of a head turns per position, in radians."""
+        """Return the angle by which each pair of a head rotates per position, in radians."""
         plain = [self.rope_base ** (-2 * i / self.head_dim) for i in range(self.head_dim // 2)]
         return [self.rope_scaling.scale(one) for one in plain] if self.rope_scaling else plain

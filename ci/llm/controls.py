@@ -1,4 +1,5 @@
-"""What the verdict has to reject: runs with one fault each, as hosts and programs had them."""
+"""Controls: runs with a single fault, as seen in hosts and programs, that the verdict must
+reject."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from ci.report.schema import ControlKind
 
 @dataclass(frozen=True)
 class Repeated:
-    """A program that passed: its ``run`` after ``prompt``, which is judged by ``reference``, and
-    what runs it."""
+    """A program that passed: its ``run`` after ``prompt``, judged by ``reference``, and the step
+    that runs it."""
 
     interface: Interface
     step: Step
@@ -33,11 +34,11 @@ class Repeated:
         *,
         in_prefill: bool = True,
     ) -> Iterator[Generated]:
-        """Yield runs with a fault that are wrong at one step, the most decided first.
+        """Yield runs with a fault in one step, the steps with the largest margin first.
 
-        ``spoil`` changes what each call takes: prefill takes the text before the step, without its
-        last token, which decode takes then; with ``in_prefill`` also all of it. ``caches`` gives
-        those that decode takes.
+        ``spoil`` changes the inputs of each call: prefill takes the text before the step except its
+        last token, which decode takes; with ``in_prefill`` also a run where prefill takes it all.
+        ``caches`` returns the caches that decode takes.
         """
 
         def step(arrays: Sequence[Array]) -> Sequence[Array]:
@@ -73,7 +74,7 @@ def _previous_logits(one: Repeated) -> Iterator[Generated]:
 
 
 def _endless(one: Repeated) -> Iterator[Generated]:
-    """A text that never ends: none if the right one does not either."""
+    """Yield a text that never ends; nothing if the correct one does not end either."""
     if one.eos in one.run.tokens:
         pairs = zip(one.run.tokens, one.run.logits, strict=True)
         tokens = (int(row.argsort()[-2]) if token == one.eos else token for token, row in pairs)
@@ -97,7 +98,7 @@ def _mask_inverted(one: Repeated) -> Iterator[Generated]:
 
 
 def _mask_infinite(one: Repeated) -> Iterator[Generated]:
-    """Nothing is attended; https://github.com/pytorch/executorch/issues/18812"""
+    """Attend to nothing; https://github.com/pytorch/executorch/issues/18812"""
 
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
         least = -np.inf if arrays[1].dtype.kind == "f" else 0
@@ -107,8 +108,8 @@ def _mask_infinite(one: Repeated) -> Iterator[Generated]:
 
 
 def _position_off(one: Repeated) -> Iterator[Generated]:
-    """Decode one position too far, behind a prefill with the right ones. If all of them were off by
-    the same, next to nothing would change: RoPE is relative."""
+    """Decode one position too far after a correct prefill. If all positions were off by the same
+    amount, almost nothing would change: RoPE is relative."""
 
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
         off = np.int32(arrays[0].shape[1] == 1)
@@ -145,8 +146,8 @@ MAKERS: Mapping[ControlKind, Callable[[Repeated], Iterator[Generated]]] = {
 
 
 def judge_control(runs: Iterable[Generated], reference: Reference) -> tuple[bool, Verdict | None]:
-    """Return whether one of the wrong runs is rejected at a step whose margin is above the noise,
-    and the last verdict; None if there are none."""
+    """Return whether one of the wrong runs is rejected at a step with a margin above the noise, and
+    the last verdict; None if there are no runs."""
     decided, verdict = set(np.flatnonzero(reference.decided())), None
     for run in runs:
         verdict = judge_part(run, reference)

@@ -1,9 +1,9 @@
-"""A Llama with static shapes, by the interface of ExecuTorch's static Llama for QNN
+"""A Llama with static shapes and the interface of ExecuTorch's static Llama for QNN
 (examples/qualcomm/oss_scripts/llama/model/static_llama.py).
 
-Its classes are in ExecuTorch's wheel but import transformers, torchtune and tabulate, which the
-wheel does not require; so this module writes the same graph: RoPE on halves instead of adjacent
-pairs, grouped heads by expand, new keys and values returned one by one.
+The classes there are in ExecuTorch's wheel, but import transformers, torchtune and tabulate, which
+the wheel does not require; so this module defines the same graph: RoPE on halves instead of
+adjacent pairs, grouped heads with expand, new keys and values returned separately.
 """
 
 from __future__ import annotations
@@ -109,14 +109,14 @@ class Decoder(nn.Module):
 
 
 def rotate(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the first half of each head against the second, as Hugging Face's weights want it."""
+    """Rotate the first half of each head against the second, as Hugging Face's weights expect."""
     cosine, sine = (one[None, None] for one in turns)
     first, second = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:
-    """Give each query head its key head. repeat_interleave leaves nodes on the CPU if quantized."""
+    """Give each query head its key head. repeat_interleave stays on the CPU when quantized."""
     if times == 1:
         return x
     _, heads, *rest = x.shape
@@ -124,14 +124,14 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
 
 
 def pair_to_half(weight: Tensor, heads: int) -> Tensor:
-    """Reorder the rows of a query or key weight of Meta and llama2.c, which turn adjacent pairs, so
-    that halves are turned."""
+    """Reorder the rows of a query or key weight of Meta and llama2.c, which rotate adjacent pairs,
+    for rotation of halves."""
     rows, columns = weight.shape
     return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
 
 
 def make_decoder(config: DecoderConfig, weights: Mapping[str, Tensor], context: int) -> Decoder:
-    """Return a decoder in eval mode with ``weights``, by the names of static_llama.py."""
+    """Return a decoder in eval mode with ``weights``, named as in static_llama.py."""
     decoder = Decoder(config, context)
     decoder.load_state_dict(dict(weights), strict=True)
     return decoder.eval()

@@ -1,7 +1,7 @@
-"""Programs that others made, such as upstream's static Llamas, run in our loop.
+"""Run programs that others lowered, such as upstream's static Llamas, in our generation loop.
 
-What was lowered is not known, so no rounding can be predicted: tokens and logits are compared with
-those of the float32 weights, if there are any, by shares.
+Their model is unknown, so no rounding can be predicted: if there are float32 weights, shares of
+tokens and logits are compared with those of the weights.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from provisioning.errors import UsageError
 
 WIDTHS = {"uint8": 8, "uint16": 16, "float32": 32}
 INTEGERS = ("uint8", "uint16")
-# Scalar types of ExecuTorch, by numpy's names.
+# Scalar types of ExecuTorch, with numpy's names.
 DTYPES = {0: "uint8", 3: "int32", 4: "int64", 6: "float32", 27: "uint16"}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a program declares of a tensor."""
+    """The shape and dtype that a program declares for a tensor."""
 
     dtype: str
     sizes: tuple[int, ...]
@@ -45,7 +45,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a program says of itself: the constants that its methods without inputs return, and the
+    """A program's declarations: the constants that its methods without inputs return, and the
     inputs and outputs of prefill and decode."""
 
     constants: Mapping[str, Any]
@@ -54,13 +54,13 @@ class Declared:
 
 
 def read_interface(name: str, declared: Declared) -> Interface:
-    """Return the interface of upstream's static Llama. Raises UsageError for a program that has
-    another, or whose constants are not those of its tensors."""
+    """Return the interface of upstream's static Llama. Raises UsageError for a program with another
+    one, or with constants that do not match its tensors."""
     missing = [one for one in (PREFILL, DECODE) if one not in declared.inputs]
     if missing:
         raise UsageError(
             f"{name} has no method {missing[0]}",
-            why="prefill and decode of ExecuTorch's static Llama are run here",
+            why="only ExecuTorch's static Llamas, with prefill and decode, are run here",
         )
     decode, prefill = declared.inputs[DECODE], declared.inputs[PREFILL]
     layers = (len(decode) - 3) // 2
@@ -95,7 +95,7 @@ def read_interface(name: str, declared: Declared) -> Interface:
         if constant in told and told[constant] != number:
             raise UsageError(
                 f"{name} contradicts itself",
-                why=f"{constant} is {told[constant]}, its methods have {number}",
+                why=f"{constant} is {told[constant]}, but its methods have {number}",
                 fix="export it again: its metadata belongs to another model",
             )
     if declared.outputs[DECODE][0].dtype != "float32" and not told.get("get_logits_scale"):
@@ -104,8 +104,8 @@ def read_interface(name: str, declared: Declared) -> Interface:
 
 
 def read_border(declared: Declared, method: str) -> Border:
-    """Return how a method takes and gives its tensors. What the integers of caches mean is not
-    known; they are handed on."""
+    """Return the codings of a method's inputs and outputs. The meaning of cache integers is
+    unknown; they are passed on unchanged."""
     told = declared.constants
     mask, logits = declared.inputs[method][1], declared.outputs[method][0]
     most = np.iinfo(mask.dtype).max if mask.dtype in INTEGERS else 1
@@ -131,7 +131,7 @@ def _require_caches(name: str, one: Interface, caches: tuple[Shape, ...], taken:
 
 
 def _refuse(name: str, why: str) -> UsageError:
-    return UsageError(f"{name} is no static Llama that can be run here", why=why)
+    return UsageError(f"{name} is not a static Llama that can be run here", why=why)
 
 
 def read_declared(path: Path) -> Declared:
@@ -162,9 +162,9 @@ def _list_shapes(count: int, describe: Any) -> tuple[Shape, ...]:
 
 @dataclass(frozen=True)
 class Foreign:
-    """What a program of others gave: ``tokens`` after the prompt; ``alone`` are the first of them
-    by the decode method alone. With weights, how many tokens are the float32 model's, and how alike
-    the logits are for the program's text."""
+    """The result of a foreign program: ``tokens`` after the prompt; ``alone`` are the first of them
+    with the decode method alone. With weights, how many tokens equal the float32 model's, and how
+    similar the logits are for the program's text."""
 
     tokens: tuple[int, ...]
     alone: tuple[int, ...]
@@ -175,7 +175,7 @@ class Foreign:
 
 
 class UsageWords(NamedTuple):
-    """A UsageError on its way out of a worker; an exception would be the job's failure."""
+    """The text of a UsageError from a worker; an exception would fail the job."""
 
     what: str
     why: str
@@ -193,15 +193,15 @@ class ForeignJob:
     weights: Path | None = None
 
     def __call__(self) -> tuple[Foreign, str] | UsageWords:
-        """Return what it gave, and the text; or the words of a UsageError for a program, a
-        tokenizer or weights that do not belong together."""
+        """Return the result and the text; or the text of a UsageError if program, tokenizer and
+        weights do not belong together."""
         try:
             return self.run()
         except UsageError as error:
             return UsageWords(error.what, error.why, error.fix)
 
     def run(self) -> tuple[Foreign, str]:
-        """Check that all belong together, and generate. Raises UsageError."""
+        """Check that all parts belong together, and generate. Raises UsageError."""
         from ci.llm.tokenizers import read_tokenizer
         from ci.models.numerics import fix_numerics
 
@@ -228,13 +228,13 @@ class ForeignJob:
         )
 
     def generate(self, interface: Interface, tokenizer: Tokenizer, step: Step) -> Foreign:
-        """Generate by prefill and decode, and a part of it by decode alone."""
+        """Generate with prefill and decode, and a part of it with decode alone."""
         prompt = tokenizer.prompt(self.prompt)
         room = interface.context - len(prompt) - interface.prefill
         if room < 1:
             raise UsageError(
                 f"a prompt of {len(prompt)} tokens does not fit a context of {interface.context}",
-                why=f"a call of prefill takes {interface.prefill} of it",
+                why=f"a call of prefill takes up {interface.prefill} of it",
             )
         count = min(self.tokens, room)
         free = run_free(Loop(interface, step), prompt, count, (tokenizer.eos,))
@@ -242,7 +242,7 @@ class ForeignJob:
         after = alone.tokens[len(prompt) - 1 :]
         faults = list(find_faults(free.tokens, free.logits))
         if after != free.tokens[: len(after)]:
-            faults.append(f"decode alone gives {after}, after prefill {free.tokens[: len(after)]}")
+            faults.append(f"decode alone yields {after}, after prefill {free.tokens[: len(after)]}")
         if not self.weights:
             return Foreign(free.tokens, after, 0.0, faults=tuple(faults))
         plain = eager_step(self.load(interface))
@@ -264,15 +264,15 @@ class ForeignJob:
             own, wanted = getattr(config, name), getattr(interface, name)
             if own != wanted:
                 raise UsageError(
-                    f"{path.name} are not the weights of {self.path.name}",
-                    why=f"its {name} is {own}, that of the program is {wanted}",
+                    f"{path.name} is not the weights of {self.path.name}",
+                    why=f"its {name} is {own}, but the program's is {wanted}",
                 )
         decoder = make_decoder(config, weights, interface.context)
         return {1: decoder, interface.prefill: decoder}
 
 
 def find_faults(tokens: tuple[int, ...], logits: Array) -> list[str]:
-    """Return what no right program gives, whatever its model."""
+    """Return faults that no correct program has, whatever its model."""
     if not np.isfinite(logits).all():
         return ["its logits are not finite"]
     if float(np.ptp(logits, axis=1).min()) == 0.0:

@@ -1,5 +1,5 @@
-"""The loop around a static decoder: masks, positions and caches on the host, as upstream's C++
-runner has them (examples/qualcomm/oss_scripts/llama/runner).
+"""The loop around a static decoder: masks, positions and caches on the host, as in upstream's C++
+runner (examples/qualcomm/oss_scripts/llama/runner).
 
 Caches are filled from the left; new tokens are the last columns of the mask.
 """
@@ -15,13 +15,13 @@ import numpy as np
 from ci.judging.figures import Array
 from ci.llm.interface import Interface
 
-# Runs the method for as many tokens as the first array has; arrays in, arrays out.
+# Runs the method for as many tokens as the first array holds; arrays in, arrays out.
 Step = Callable[[Sequence[Array]], Sequence[Array]]
 
 
 @dataclass
 class Loop:
-    """A text in the making: ``position`` tokens are in the caches."""
+    """The state of a generation: ``position`` tokens are in the caches."""
 
     interface: Interface
     step: Step
@@ -35,8 +35,8 @@ class Loop:
     def feed(self, tokens: Sequence[int]) -> Array:
         """Put tokens into the caches and return the float logits [tokens, vocabulary].
 
-        One token takes the decode method, more take as many calls of prefill as needed; the last
-        of them is filled up with zeros, whose keys and values are dropped.
+        A single token uses the decode method, more use as many calls of prefill as needed; the last
+        call is padded with zeros, and their keys and values are dropped.
         """
         if len(tokens) == 1:
             return self.call(tokens, 1)
@@ -62,7 +62,7 @@ class Loop:
         return np.asarray(logits, np.float32)[0, :count]
 
     def inputs(self, tokens: Sequence[int], size: int) -> list[Array]:
-        """Return what the method takes: tokens, mask, positions, caches."""
+        """Return the inputs of the method: tokens, mask, positions, caches."""
         one = self.interface
         row = np.zeros((1, size), np.int32)
         row[0, : len(tokens)] = tokens
@@ -80,8 +80,8 @@ class Loop:
 
 @dataclass(frozen=True)
 class Generated:
-    """What a generation gave: ``tokens`` that were chosen, and the ``logits`` [step, vocabulary]
-    that each was chosen from; ``fed`` are the tokens that were put in."""
+    """The result of a generation: the chosen ``tokens``, and the ``logits`` [step, vocabulary] that
+    each was chosen from; ``fed`` are the tokens that were fed in."""
 
     fed: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -89,7 +89,7 @@ class Generated:
 
 
 def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] = ()) -> Generated:
-    """Generate greedily up to ``count`` tokens, each fed back; stop behind one of ``stop``."""
+    """Generate greedily up to ``count`` tokens, each fed back; end after a token in ``stop``."""
     rows = [loop.feed(prompt)[-1]]
     tokens = [int(np.argmax(rows[-1]))]
     while len(tokens) < count and tokens[-1] not in stop:
@@ -99,33 +99,33 @@ def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] 
 
 
 def run_forced(loop: Loop, prompt: Sequence[int], given: Sequence[int]) -> Generated:
-    """Feed the prompt and then ``given`` tokens, whatever is chosen: the logits after the prompt
-    and after each of them."""
+    """Feed the prompt and then ``given`` tokens, whatever is chosen, and return the logits after
+    the prompt and after each of them."""
     rows = [loop.feed(prompt)[-1], *(loop.feed([token])[0] for token in given)]
     return Generated((*prompt, *given), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
 
 
 def run_decode(loop: Loop, tokens: Sequence[int]) -> Generated:
-    """Feed tokens one by one by the decode method alone: the logits after each."""
+    """Feed tokens one by one with the decode method alone, and return the logits after each."""
     rows = [loop.feed([token])[0] for token in tokens]
     return Generated(tuple(tokens), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
 
 
 def run_windows(loop: Callable[[], Loop], windows: Sequence[Sequence[int]]) -> Array:
-    """Feed each window of a text by prefill into a new loop: the logits from which each token but
-    the first of a window follows, [token, vocabulary]."""
+    """Feed each window of a text to prefill in a new loop, and return the logits for each token
+    except a window's first, [token, vocabulary]."""
     return np.concatenate([loop().feed(window)[:-1] for window in windows])
 
 
 def count_same(tokens: Sequence[int], others: Sequence[int]) -> int:
-    """Return after how many tokens two texts differ, or one of them ends."""
+    """Return the number of equal tokens at the beginning of two texts."""
     pairs = enumerate(zip(tokens, others, strict=False))
     differing = (number for number, (one, other) in pairs if one != other)
     return next(differing, min(len(tokens), len(others)))
 
 
 def eager_step(modules: dict[int, Any]) -> Step:
-    """Return the step of eager modules, by the number of tokens that each takes."""
+    """Return the step of eager modules, which are keyed by the number of tokens that each takes."""
     import torch
 
     def step(arrays: Sequence[Array]) -> list[Array]:

@@ -17,7 +17,7 @@ MASKED = -255.0  # PADDING_MASK_VALUE of upstream's masking_utils.py
 
 
 class Coding(Struct, frozen=True):
-    """How a tensor is at a program's border: integers of ``dtype``, numpy's name of it."""
+    """The coding of a tensor in a program's inputs or outputs: integers of numpy's ``dtype``."""
 
     scale: float
     zero_point: int
@@ -28,16 +28,16 @@ class Coding(Struct, frozen=True):
         return int(np.iinfo(self.dtype).bits)
 
     def encode(self, values: Array) -> Array:
-        """Return the nearest integers; values beyond their range become its ends."""
+        """Return the nearest integers; values out of range are clipped."""
         steps = np.rint(values / np.float32(self.scale)) + self.zero_point
         return np.clip(steps, 0, np.iinfo(self.dtype).max).astype(self.dtype)
 
     def decode(self, made: Array) -> Array:
-        """Return what integers mean, as float32."""
+        """Return the values of integers, as float32."""
         return (made.astype(np.float32) - self.zero_point) * np.float32(self.scale)
 
     def is_like(self, other: Coding) -> bool:
-        """Whether both mean the same by each integer, to a tenth of a step."""
+        """Return whether each integer has the same value in both, to a tenth of a step."""
         same = self.dtype == other.dtype and self.zero_point == other.zero_point
         return same and abs(self.scale / other.scale - 1) * 2**self.bits < 0.1
 
@@ -46,16 +46,16 @@ Codings = tuple[Coding | None, ...]  # of all inputs or outputs; None for floats
 
 
 class Border(Struct, frozen=True):
-    """How a method takes and gives its tensors."""
+    """The codings of a method's inputs and outputs."""
 
     inputs: Codings
     outputs: Codings
 
 
 class Interface(Struct, frozen=True, kw_only=True):
-    """Shapes: ``prefill`` tokens for the one method, 1 for the other, ``context`` columns of the
-    mask. ``masked`` is what the mask has where nothing is attended, ``empty`` what each cache has
-    there, by default 0. All of it is float32 here; a Border says what a program has."""
+    """Shapes: ``prefill`` tokens for one method, 1 for the other, ``context`` columns of the mask.
+    ``masked`` is the mask's value where nothing is attended to, ``empty`` the value of each cache
+    there, 0 by default. All of this is float32; a Border has a program's types."""
 
     layers: int
     kv_heads: int
@@ -82,7 +82,7 @@ class Interface(Struct, frozen=True, kw_only=True):
         )
 
     def time_axis(self, index: int) -> int:
-        """Return along which axis cache ``index`` grows: keys come first, then values."""
+        """Return the axis along which cache ``index`` grows: keys come first, then values."""
         return 3 if index < self.layers else 2
 
     def empty_caches(self) -> list[Array]:
@@ -102,7 +102,7 @@ class Interface(Struct, frozen=True, kw_only=True):
 def describe_methods(
     config: DecoderConfig, context: int, bos: int, eos: int, border: Border | None
 ) -> Mapping[str, Any]:
-    """Return upstream's constant methods (get_metadata of static_llama.py), for the ``border`` of
+    """Return upstream's constant methods (get_metadata in static_llama.py), for the ``border`` of
     decode, if it is quantized."""
     logits, cache = border.outputs[:2] if border else (None, None)
     quantized = (

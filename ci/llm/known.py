@@ -1,4 +1,4 @@
-"""Brings the files of a decoder that is known by name."""
+"""Provide the files of a decoder that is known by name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from provisioning.store.store import store_home
 def find_files(
     name: str, progress: Progress, *, offline: bool, environ: Mapping[str, str] = os.environ
 ) -> tuple[Path, Path]:
-    """Return weights and tokenizer: those of the directory that QNN_CI_NAME names, else of the
-    store, else fetched. Raises IntegrityError for other bytes than the pinned ones, DownloadError
-    if none can be had."""
+    """Return weights and tokenizer: from the directory that QNN_CI_NAME names, or else from the
+    store, or else downloaded. Raises IntegrityError for content that does not match the pin,
+    DownloadError if a download fails."""
     known = read_decoders()[name]
     variable = f"QNN_CI_{name.upper()}"
     given = environ.get(variable, "")
@@ -29,18 +29,18 @@ def find_files(
             if given:
                 raise IntegrityError(
                     f"{place / pin.name} is not the pinned file",
-                    why=f"{variable} names its directory; SHA-256 {pin.sha256} is wanted",
+                    why=f"{variable} names its directory; the pin has SHA-256 {pin.sha256}",
                     fix="put the published file there, or unset the variable",
                 )
             if offline:
                 raise DownloadError(
-                    f"{pin.name} is not in the store, and --offline fetches nothing",
-                    fix=f"leave it out, or name a directory with the file by {variable}",
+                    f"{pin.name} is not in the store, and --offline forbids the download",
+                    fix=f"leave --offline out, or set {variable} to a directory with the file",
                 )
             fetch_file([pin.url], place / pin.name, Pin(pin.size_bytes, pin.sha256), progress)
     return place / known.weights.name, place / known.tokenizer.name
 
 
 def is_whole(path: Path, pin: PinnedFile) -> bool:
-    """Whether a file is there and has the pinned bytes."""
+    """Return whether a file exists and matches its pin."""
     return path.is_file() and hash_file(path) == pin.sha256

@@ -1,4 +1,4 @@
-"""The engine of the lane: weights to a program of two methods, with the runs it is judged by."""
+"""The engine of the lane: weights to a program with two methods, and the runs it is judged by."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from provisioning.manifest.targets import Backend
 
 ROOMS = ("models", "cases", "executorch", "llm")
 RUNS = "runs.msgpack"
-DISTURBED_RUNS = 3  # of a prediction: each is a generation
-ALONE = 2  # tokens after the prompt that are decoded without prefill, too
+DISTURBED_RUNS = 3  # per prediction: each is a whole generation
+ALONE = 2  # tokens after the prompt that are also decoded without prefill
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is lowered: ``weights`` is a file or directory, ``prompts`` are ids. The first prompt is
-    judged by ``tokens`` that follow it; ranges are found on the float32 model's text for all.
-    ``text`` are windows of ids whose perplexity is measured, which may be ``max_perplexity``."""
+    """The model to lower: ``weights`` is a file or directory, ``prompts`` are ids. The first prompt
+    is judged by the ``tokens`` that follow it; ranges are calibrated on the float32 model's text
+    for all. ``text`` has windows of ids to measure the perplexity, limited to
+    ``max_perplexity``."""
 
     weights: Path
     prompts: tuple[tuple[int, ...], ...]
@@ -64,7 +65,8 @@ class Subject:
         return hash_words(*held, msgspec.json.encode((*words, self.text)).decode())
 
     def perplexity(self, interface: Interface, step: Step) -> float | None:
-        """Return the perplexity of the text by what ``step`` runs; None without a text."""
+        """Return the perplexity of the text with the program or model of ``step``; None without
+        a text."""
         if not self.text:
             return None
         logits = run_windows(lambda: Loop(interface, step), self.text)
@@ -73,8 +75,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class LlmEngine:
-    """Quantizes and lowers decoders by ExecuTorch. ``toolchain`` names every version and digest
-    that takes part."""
+    """Quantizes and lowers decoders with ExecuTorch. ``toolchain`` names the versions and digests
+    of every tool involved."""
 
     toolchain: tuple[str, ...]
     subject: Subject | None = None
@@ -122,7 +124,7 @@ class LlmEngine:
         return DecoderLowering(self.require_subject(), spec, staging).write()
 
     def require_subject(self) -> Subject:
-        """Return what is lowered. Raises FailedError for an engine of programs of others."""
+        """Return the model to lower. Raises FailedError for an engine of foreign programs."""
         if self.subject is None:
             raise FailedError("there is nothing to lower")
         return self.subject
@@ -135,7 +137,7 @@ class LlmEngine:
 
 @dataclass(frozen=True)
 class DecoderLowering:
-    """A decoder on its way to a program in ``staging``."""
+    """Lowers a decoder to a program in ``staging``."""
 
     subject: Subject
     spec: CaseSpec
@@ -194,14 +196,14 @@ class DecoderLowering:
 
     @property
     def methods(self) -> dict[str, int]:
-        """How many tokens each method takes."""
+        """Return how many tokens each method takes."""
         return {PREFILL: self.subject.prefill, DECODE: 1}
 
     def collect_inputs(self, decoder: Any, interface: Interface) -> dict[int, list[Any]]:
-        """Return what each method is given for the float32 model's own texts, as tuples of tensors.
+        """Return the inputs of each method on the float32 model's texts, as tuples of tensors.
 
-        Texts have whole chunks of prefill, and each method sees all of them, so that both find the
-        same ranges for the caches that they share.
+        Texts consist of whole chunks of prefill, and each method sees all of them, so that both get
+        the same ranges for the caches that they share.
         """
         import torch
 
@@ -220,7 +222,7 @@ class DecoderLowering:
             whole = text[: len(text) // one.prefill * one.prefill]
             if not whole:
                 raise FailedError(
-                    f"a text of {len(text)} tokens is shorter than prefill, {one.prefill}",
+                    f"a text of {len(text)} tokens is shorter than a prefill of {one.prefill}",
                     fix="give a longer prompt, or a smaller --prefill",
                 )
             run_decode(Loop(interface, step), whole)
@@ -257,8 +259,8 @@ class DecoderLowering:
         sets: dict[int, list[Any]],
         borders: Mapping[int, Border],
     ) -> ReferenceRuns:
-        """Return the runs of the float32 ``decoder`` and of ``modules``, whose caches start with
-        bytes of 0, as upstream's runner has them."""
+        """Return the runs of the float32 ``decoder`` and of ``modules``; their caches start with
+        zero bytes, as in upstream's runner."""
         from ci.models.noise import Dice, Disturbed, trace_methods
 
         one, float16 = self.subject, not self.spec.scheme.quantized
@@ -297,7 +299,7 @@ class DecoderLowering:
 
 
 def find_border(module: Any) -> Border:
-    """Return how a program of a quantized module takes and gives its tensors."""
+    """Return the codings of the inputs and outputs of a quantized module's program."""
     from torch.utils._pytree import tree_leaves
 
     inputs: list[Coding | None] = []
@@ -311,7 +313,7 @@ def find_border(module: Any) -> Border:
 
 
 def read_coding(node: Any) -> Coding | None:
-    """Return the coding of a node that quantizes, or dequantizes, to integers without sign."""
+    """Return the coding of a node that quantizes to, or dequantizes from, unsigned integers."""
     from ci.models.noise import name_operator
 
     if not name_operator(node).endswith("quantize_per_tensor"):
@@ -321,19 +323,19 @@ def read_coding(node: Any) -> Coding | None:
 
 
 def require_caches(borders: Mapping[int, Border], layers: int) -> None:
-    """Raises FailedError unless every method takes each cache as every method gives it."""
+    """Raise FailedError unless every method reads and returns each cache in the same coding."""
     for one in borders.values():
         wanted = borders[1].inputs[3:]
         for given in (one.inputs[3:], one.outputs[1:]):
             for number, (coding, other) in enumerate(zip(given, wanted, strict=True)):
                 if coding != other and not (coding and other and coding.is_like(other)):
                     kind = "values" if number >= layers else "keys"
-                    told = f"{kind} of layer {number % layers} are not quantized alike"
+                    told = f"{kind} of layer {number % layers} are quantized differently"
                     raise FailedError(told, why=f"{coding} and {other}")
 
 
 def as_convolutions(decoder: Any) -> Any:
-    """Return a copy whose linear layers are 1x1 convolutions, as upstream lowers them."""
+    """Return a copy with linear layers as 1x1 convolutions, as upstream lowers them."""
     import copy
 
     from ci.executorch.internals import utils
@@ -343,11 +345,11 @@ def as_convolutions(decoder: Any) -> Any:
 
 @dataclass(frozen=True)
 class ReferenceRuns:
-    """What a program is judged by. ``model`` is the run of the model that was lowered, prompt by
-    prefill and greedy tokens, ``alone`` the same text by the decode method alone; ``float32`` are
-    the float32 model's logits for the same tokens, ``text`` those that it chooses itself.
-    ``perplexity`` of the subject's text is that of the model and of the float32 one. ``borders``
-    are those of a quantized program's methods, by the number of tokens."""
+    """The runs a program is judged by. ``model`` is the run of the lowered model, with prefill for
+    the prompt and greedy tokens, ``alone`` the same text with the decode method alone; ``float32``
+    are the float32 model's logits for the same tokens, ``text`` the tokens that it would choose.
+    ``perplexity`` of the subject's text is the model's and the float32 model's. ``borders`` are
+    those of a quantized program's methods, by the number of tokens."""
 
     interface: Interface
     prompt: tuple[int, ...]
@@ -360,7 +362,7 @@ class ReferenceRuns:
 
 
 def write_runs(runs: ReferenceRuns, directory: Path) -> None:
-    """Write what a program is judged by."""
+    """Write the runs a program is judged by."""
     (directory / RUNS).write_bytes(msgspec.msgpack.encode(runs, enc_hook=_write_array))
 
 
@@ -373,10 +375,10 @@ def _read_array(_: Any, held: tuple[str, tuple[int, ...], bytes]) -> Array:
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-# Made at import: threads that are the first to decode into a Struct crash msgspec 0.22.
+# Created at import: msgspec 0.22 crashes if several threads are the first to decode a Struct.
 READER = msgspec.msgpack.Decoder(ReferenceRuns, dec_hook=_read_array)
 
 
 def read_runs(directory: Path) -> ReferenceRuns:
-    """Read what a lowering wrote. Raises OSError or ValueError if it is damaged."""
+    """Read the runs of a lowering. Raises OSError or ValueError if the file is damaged."""
     return READER.decode((directory / RUNS).read_bytes())

@@ -1,6 +1,6 @@
-"""How large a decoder's program will be, by its sizes alone: a projection, not a measurement.
+"""Project the size of a decoder's program from its dimensions: an estimate, not a measurement.
 
-Constants were compared with what QNN 2.49.40 keeps for the two decoders that are lowered here
+Constants were compared with the sizes in QNN 2.49.40 of the two decoders that are lowered here
 (tests/unit/ci/llm/test_projection.py). Host memory is extrapolated from a report.
 """
 
@@ -17,10 +17,10 @@ from ci.models.schemes import Scheme
 from ci.report.text import count, show_bytes
 from provisioning.errors import UsageError
 
-MOST_BYTES = 2 << 30  # of a context binary that HTP maps
+MOST_BYTES = 2 << 30  # of a context binary that HTP can map
 TILE = 32  # HTP pads the channels of a weight to a multiple of it
-OF_CHANNEL = 8  # bytes of scale and bias of an output channel that is quantized
-# Bytes that QNN keeps of a layer besides weights, such as tables, by activation_bits.
+OF_CHANNEL = 8  # bytes of scale and bias of a quantized output channel
+# Bytes that QNN stores for a layer besides weights, such as tables, by activation_bits.
 OF_LAYER = {11: 4 << 10, 8: 12 << 10, 16: 21 << 10}
 WEIGHT_BITS = {
     Scheme.FP16: 16,
@@ -35,12 +35,12 @@ HOST_BYTES = 1 << 30  # of ExecuTorch, torch and QNN with a small decoder
 
 
 class Projected(Struct, frozen=True, kw_only=True):
-    """What a program of ``scheme`` takes, in bytes.
+    """The projected size of a program in ``scheme``, in bytes.
 
     ``graph_bytes`` are the constants of a method; a phone's program shares them between prefill and
-    decode, the emulator's has them twice. ``shards`` is into how many programs the layers have to
-    be cut so that the largest, ``shard_bytes``, fits 2 GiB; None if a layer alone does not.
-    ``cache_bytes`` are those of all keys and values, float32 in fp16 and else of 8 bits.
+    decode, the emulator's has them twice. ``shards`` is the number of programs into which the
+    layers must be split so that the largest, ``shard_bytes``, fits 2 GiB; None if a single layer
+    does not. ``cache_bytes`` are those of all keys and values, float32 in fp16 and 8-bit otherwise.
     ``host_bytes`` is the memory that lowering takes.
     """
 
@@ -53,7 +53,7 @@ class Projected(Struct, frozen=True, kw_only=True):
 
 
 class Projection(Struct, frozen=True, kw_only=True):
-    """What the verb prints with --project and --json."""
+    """The output of the verb with --project and --json."""
 
     parameters: int
     context: int
@@ -65,7 +65,7 @@ class Projection(Struct, frozen=True, kw_only=True):
 def project(config: DecoderConfig, schemes: Sequence[Scheme], context: int) -> Projection:
     """Project a program for each scheme. Raises UsageError for a scheme without a recipe."""
     if unknown := [one.value for one in schemes if one not in RECIPES]:
-        raise UsageError(f"no decoder is lowered in {', '.join(unknown)}")
+        raise UsageError(f"no decoder can be lowered in {', '.join(unknown)}")
     embeddings = config.vocabulary * config.dim * (1 if config.tied else 2)
     parameters = embeddings + config.layers * sum(
         outputs * inputs for outputs, inputs in list_weights(config)
@@ -103,13 +103,13 @@ def _project(config: DecoderConfig, scheme: Scheme, context: int, parameters: in
 
 
 def measure_weight(outputs: int, inputs: int, bits: int) -> int:
-    """Return the bytes of a weight as HTP keeps it, with its scales."""
+    """Return the bytes of a weight in HTP's layout, with its scales."""
     wide, deep = (-(-size // TILE) * TILE for size in (outputs, inputs))
     return wide * deep * bits // 8 + (OF_CHANNEL * wide if bits < 16 else 0)
 
 
 def cut(table: int, layers: Sequence[int], last: int) -> tuple[int | None, int]:
-    """Return into how many shards of as many layers each a decoder has to be cut, and the size of
+    """Return into how many shards with equally many layers a decoder must be split, and the size of
     the largest. The first has the embedding, the last the output layer."""
     for shards in range(1, len(layers) + 1):
         size = -(-len(layers) // shards)
@@ -144,8 +144,8 @@ def render_projection(projection: Projection) -> str:
         [
             f"projected, not measured: {size}, a context of {count(projection.context, 'token')}",
             *lines,
-            "weights: of a method; a phone's program shares them, the emulator's has them twice",
-            "shards: programs to cut the layers into so that each has 2 GiB at most",
+            "weights: per method; a phone's program shares them, the emulator's has them twice",
+            "shards: programs to split the layers into so that each has at most 2 GiB",
             "host memory: extrapolated from executorch issue 14402, 117 GB for 8 B parameters",
         ]
     )

@@ -1,4 +1,4 @@
-"""How decoders are quantized, a row per scheme, after upstream's recipes for Llama
+"""How decoders are quantized, one row per scheme, after upstream's recipes for Llama
 (examples/qualcomm/oss_scripts/llama/static_llm_quant_recipe.py)."""
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ci.models.schemes import Scheme
 
 
 class LlmRecipe(Struct, frozen=True):
-    """``cache_bits`` are those of keys and values in the caches: with 8 next to 16-bit activations
-    upstream's annotate_kv_8bit is used. ``head`` is the scheme of the output layer, if it has its
-    own. ``masked`` is what a mask has where nothing is attended: upstream's -255 next to scores of
-    about 10 would leave 8 bits a step of 1, and -20 would not hide what upstream's runner has in
-    empty caches, bytes of 0, which are their least values."""
+    """``cache_bits`` are those of keys and values in the caches: for 8 with 16-bit activations
+    upstream's annotate_kv_8bit is used. ``head`` is the output layer's scheme, if it differs.
+    ``masked`` is the mask's value where nothing is attended to: with upstream's -255 and scores
+    of about 10, 8 bits would have a step of 1; -20 would not hide the empty caches of upstream's
+    runner, whose zero bytes stand for the caches' least values."""
 
     cache_bits: int = 16
     head: Scheme | None = None
@@ -25,7 +25,7 @@ class LlmRecipe(Struct, frozen=True):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What ExecuTorch's quantizer is given for the output layer."""
+        """Return the parts for ExecuTorch's quantizer: a separate scheme of the output layer."""
         return (Part(self.head, module="output"),) if self.head else ()
 
 

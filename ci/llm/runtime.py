@@ -1,4 +1,4 @@
-"""A program of two methods in a worker: opened once, stepped as often as wanted."""
+"""A program of two methods in a worker: opened once, stepped as often as needed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StaticProgram:
         return [self.call(arrays) for arrays in sets]
 
     def call(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the outputs of the method that takes so many tokens."""
+        """Return the outputs of the method for this number of tokens."""
         from ci.executorch.runtime import convert_input
 
         size = arrays[0].shape[1]
@@ -82,13 +82,13 @@ def make_runner(pool: Pool) -> PooledRunner:
 
 
 def program_step(opened: OpenProgram, borders: Mapping[int, Border]) -> Step:
-    """Return the step of a program that a runner opened, in floats on both sides."""
+    """Return the step of a program that a runner opened, with floats as inputs and outputs."""
     return code_step(lambda arrays: opened.run([arrays])[0], borders)
 
 
 def code_step(run: Step, borders: Mapping[int, Border]) -> Step:
-    """Return what runs a program with floats on both sides; ``borders`` are those of a quantized
-    program's methods, by the number of tokens."""
+    """Return a step that runs a program with floats as inputs and outputs; ``borders`` are those of
+    a quantized program's methods, by the number of tokens."""
 
     def step(arrays: Sequence[Array]) -> Sequence[Array]:
         border = borders.get(arrays[0].shape[1])

@@ -1,4 +1,4 @@
-"""The session of the lane, once its environment is there; imported when something is to be run."""
+"""The session of the lane; imported only once the environment is ready and something is to run."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def run_specs(
     phases: Phases,
     scratch: ScratchPool,
 ) -> Report:
-    """Lower, run and judge a decoder in each of its schemes. Raises StoreError if there is no
-    room."""
+    """Lower, run and judge a decoder in each of its schemes. Raises StoreError if the disk is
+    full."""
     parts = tuple(describe_toolchain(environment))
     pool = scratch.open(environment.apply(os.environ))
 
@@ -64,8 +64,8 @@ def run_program(
     phases: Phases,
     scratch: ScratchPool,
 ) -> Report:
-    """Run a program that others made. Raises UsageError for a program, a tokenizer or weights that
-    do not belong together."""
+    """Run a foreign program. Raises UsageError if program, tokenizer and weights do not belong
+    together."""
     parts = tuple(describe_toolchain(environment))
     pool = scratch.open(environment.apply(os.environ))
     with phases.measure("cases"):
@@ -96,26 +96,26 @@ def run_program(
 
 
 def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> CaseResult:
-    """Return the row of a program that others made: ``least`` is the share of its tokens that the
-    float32 model has to choose, too, for the same text."""
+    """Return the row of a foreign program; ``least`` is the share of its tokens that the float32
+    model must also choose, for the same text."""
     likeness, faults = foreign.likeness, list(foreign.faults)
     if likeness and likeness.agreement < least:
         share = f"{likeness.agreement:.0%} of its tokens are the float32 model's"
-        faults.append(f"{share}, {least:.0%} are wanted")
+        faults.append(f"{share}, but {least:.0%} are required")
     notes = RunNotes(run_ms=foreign.step_s * 1000)
     known = Evidence(
         figures=CaseFigures(equal=likeness.agreement if likeness else None),
         run=Run(notes=notes),
         warnings=()
         if likeness
-        else ("without --weights nothing but the form of its tokens and logits is judged",),
+        else ("without --weights only the form of its tokens and logits is judged",),
     )
     status = Status.FAILED if faults else Status.PASSED
     case = make_case(spec, known, status=status, reason="; ".join(faults), runner="python")
     told = [f"{len(foreign.tokens)} tokens", describe_speed(notes)]
     if likeness:
         told[1:1] = [
-            f"the first {foreign.same} as float32",
+            f"the first {foreign.same} equal float32's",
             f"top-1 {likeness.agreement:.0%} and KL {likeness.divergence:.3f} against float32",
         ]
     return CaseResult(case, noted=f"{text!r} ({'; '.join(told)})")

@@ -1,7 +1,7 @@
 """Tokenizers of four kinds, behind one interface.
 
-llama2.c's .bin is read here: sentencepiece cannot, and the C++ reader of pytorch_tokenizers takes
-the form with a longer header alone, for which it is used by upstream's runner.
+llama2.c's .bin is parsed here: sentencepiece cannot read it, and the C++ reader in
+pytorch_tokenizers, used by upstream's runner, reads only the form with a longer header.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SPECIALS = {"bos": ("<|begin_of_text|>", "<s>"), "eos": ("<|end_of_text|>", "</s
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """``encode`` gives ids without BOS, ``decode`` text; ``vocabulary`` counts the pieces. ``bos``
-    and ``eos`` are -1 if the file does not name them."""
+    """``encode`` returns ids without BOS, ``decode`` text; ``vocabulary`` counts the pieces.
+    ``bos`` and ``eos`` are -1 if the file does not name them."""
 
     kind: str
     vocabulary: int
@@ -33,33 +33,33 @@ class Tokenizer:
     decode: Callable[[Sequence[int]], str]
 
     def prompt(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text behind BOS. Raises UsageError for a piece that is missing."""
+        """Return the ids of a text after BOS. Raises UsageError for a missing piece."""
         ids = (*((self.bos,) if self.bos >= 0 else ()), *self.encode(text))
         if not ids:
             raise UsageError("the prompt has no token", why="it is empty, and there is no BOS")
         return ids
 
     def require(self, owner: str, **wanted: int | None) -> None:
-        """Raises UsageError if ``vocabulary``, ``bos`` or ``eos`` is another than ``owner``
-        has; None is not compared."""
+        """Raise UsageError if ``vocabulary``, ``bos`` or ``eos`` differs from that of ``owner``;
+        None is not compared."""
         for name, number in wanted.items():
             own = getattr(self, name)
             if number is not None and own != number:
                 raise UsageError(
                     f"the tokenizer does not belong to {owner}",
-                    why=f"its {name} is {own}, that of {owner} is {number}",
-                    fix="give the tokenizer that was published with the weights, by --tokenizer",
+                    why=f"its {name} is {own}, but that of {owner} is {number}",
+                    fix="give the tokenizer that was published with the weights, with --tokenizer",
                 )
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
     """Read a file: .json of Hugging Face, .model of sentencepiece or tiktoken, .bin of llama2.c.
 
-    Raises UsageError for a file that is none of them.
+    Raises UsageError for any other file.
     """
     readers = {".json": _read_json, ".model": _read_model, ".bin": _read_bin}
     if path.suffix not in readers or not path.is_file():
-        raise UsageError(f"{path} is no tokenizer", why=f"a file ending in {', '.join(readers)} is")
+        raise UsageError(f"{path} is no tokenizer", why=f"its suffix is not {', '.join(readers)}")
     try:
         return readers[path.suffix](path)
     except UsageError:
@@ -119,8 +119,8 @@ def _read_model(path: Path) -> Tokenizer:
 
 
 def _read_bin(path: Path) -> Tokenizer:
-    """Read pieces behind llama2.c's header, the length of the longest piece, or ExecuTorch's:
-    vocabulary, BOS, EOS, longest piece; all int32."""
+    """Read pieces after the header: llama2.c's, which is the length of the longest piece, or
+    ExecuTorch's: vocabulary, BOS, EOS, longest piece; all int32."""
     data = path.read_bytes()
     longest, bos, eos = struct.unpack_from("<i", data)[0], 1, 2
     pieces = _list_pieces(data, 4)
@@ -128,7 +128,7 @@ def _read_bin(path: Path) -> Tokenizer:
         count, bos, eos, longest = struct.unpack_from("<4i", data)
         pieces = _list_pieces(data, 16)
         if pieces is None or len(pieces) != count:
-            raise UsageError(f"{path.name} is no tokenizer of llama2.c", why="its sizes differ")
+            raise UsageError(f"{path.name} is not a tokenizer of llama2.c", why="its sizes differ")
     table = PieceTable(pieces, bos, eos)
     return Tokenizer("llama2.c", len(pieces), bos, eos, table.encode, table.decode)
 
@@ -145,8 +145,8 @@ def _list_pieces(data: bytes, start: int) -> list[tuple[bytes, float]] | None:
 
 
 class PieceTable:
-    """Encodes as llama2.c's run.c does: a space before, single characters, then the best pair is
-    merged until there is none."""
+    """Encodes like llama2.c's run.c: a leading space, single characters, then merges of the best
+    pair until there is none."""
 
     def __init__(self, pieces: Sequence[tuple[bytes, float]], bos: int, eos: int) -> None:
         self.pieces, self.ends = pieces, {bos, eos}
@@ -155,7 +155,7 @@ class PieceTable:
             self.ids.setdefault(piece, number)
 
     def encode(self, text: str) -> list[int]:
-        """Return ids. Raises UsageError for a character without a piece and without its bytes."""
+        """Return ids. Raises UsageError for a character that has neither a piece nor its bytes."""
         ids: list[int] = []
         for character in f" {text}" if text else "":
             held = character.encode()
@@ -180,7 +180,7 @@ class PieceTable:
         return best
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return text without BOS and EOS; ids that are no piece are marked."""
+        """Return text without BOS and EOS; ids without a piece are marked."""
         parts = []
         for number in ids:
             if number in self.ends:

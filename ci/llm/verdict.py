@@ -1,8 +1,8 @@
-"""Judges a generation: tokens and logits against those of the model that was lowered.
+"""Judge a generation: tokens and logits, compared with those of the model that was lowered.
 
-Arrays in, verdicts out. What rounding does to the logits is predicted by runs of the quantized
-model with such errors put in (ci.models.noise), through the same loop, so that what the caches
-gather is in the prediction, too.
+Arrays in, verdicts out. The effect of rounding on the logits is predicted by runs of the quantized
+model with such errors added (ci.models.noise), through the same loop, so that the prediction
+includes the errors that accumulate in the caches.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import numpy as np
 from ci.judging.figures import Array, decibels
 from ci.llm.generation import Generated, count_same
 
-MARGIN_DB = 10.0  # that an error may be above its prediction, as max_above_noise_db is by default
+MARGIN_DB = 10.0  # by which an error may exceed its prediction, like max_above_noise_db's default
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a run is judged by: the model's own ``run``, and the ``noise`` that is predicted: mean
-    squares of the logits' errors, [disturbed run, step]."""
+    """The reference for a run: the model's ``run``, and the predicted ``noise``: mean squares of
+    the logits' errors, [disturbed run, step]."""
 
     run: Generated
     noise: Array
 
     def allowed(self) -> Array:
-        """Return the mean square that the error of each step may have. A step with less noise than
-        the others may have as much as they have on average."""
+        """Return the largest mean square error allowed in each step: a step with less noise than
+        the others may have as much as the average."""
         usual = self.noise.mean(axis=1).max()
         return np.maximum(self.noise.max(axis=0), usual) * 10 ** (MARGIN_DB / 10)
 
     def ties(self) -> Array:
-        """Return by how much the best logit of each step may lie above the chosen one's: two
-        logits, each off by what is allowed."""
+        """Return by how much the best logit of each step may exceed the chosen one: both logits may
+        be off by the allowed error."""
         return 2 * np.sqrt(self.allowed())
 
     def margins(self) -> Array:
@@ -50,8 +50,8 @@ class Reference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``faults`` are empty for a run that passes. ``equal`` counts the tokens that are the
-    reference's, ``tied`` those that differ within the noise, of ``steps`` that were compared.
+    """``faults`` are empty for a run that passes. Of the ``steps`` that were compared, ``equal``
+    counts the tokens that equal the reference's, ``tied`` those that differ within the noise.
     ``rejected`` are the steps that are wrong by themselves."""
 
     faults: tuple[str, ...]
@@ -64,28 +64,28 @@ class Verdict:
 
 
 def judge_forced(run: Generated, reference: Reference) -> Verdict:
-    """Compare every step of a run that was fed with the reference's tokens. Raises ValueError if it
-    was fed with others."""
+    """Compare every step of a run that was fed the reference's tokens. Raises ValueError if it was
+    fed others."""
     if run.fed != reference.run.fed:
-        raise ValueError("the run was fed with other tokens than the reference")
+        raise ValueError("the run was fed other tokens than the reference")
     return judge_part(run, reference)
 
 
 def judge_free(run: Generated, reference: Reference) -> Verdict:
-    """Compare a run that was fed with its own tokens, up to the first that differs: behind it the
-    texts are different ones. A run that ends earlier or later than the reference is at fault unless
-    a tie came before."""
+    """Compare a run that was fed its own tokens, up to the first difference, after which the texts
+    differ. A run that ends earlier or later than the reference is at fault unless there was a tie
+    before."""
     made, wanted = len(run.tokens), len(reference.run.tokens)
     same = count_same(run.tokens, reference.run.tokens)
     verdict = judge_part(run, reference, min(same + 1, made, wanted))
     if same == min(made, wanted) and made != wanted:
-        told = f"it has {made} tokens, the model {wanted}"
+        told = f"it has {made} tokens, but the model {wanted}"
         return replace(verdict, faults=(*verdict.faults, told))
     return verdict
 
 
 def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
-    """Compare the first ``steps``, by default all that the run has."""
+    """Compare the first ``steps``, by default the whole run."""
     steps = steps or len(run.tokens)
     wanted, allowed, ties = reference.run, reference.allowed(), reference.ties()
     made = run.logits[:steps].astype(np.float64)
@@ -104,7 +104,7 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
             rows[step] = "its logits are not finite"
         elif chosen != best and gap > ties[step]:
             rows[step] = (
-                f"token {chosen} instead of {best}, whose logit is {gap:.2f} above it"
+                f"token {chosen} instead of {best}, whose logit is {gap:.2f} higher"
                 f" ({ties[step]:.2f} is within the noise)"
             )
         elif power[step] > allowed[step]:
@@ -117,13 +117,13 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
     if len(rows) > len(faults):
         faults.append(f"{len(rows)} of {steps} steps are wrong")
     if not rows and sqnr < predicted - MARGIN_DB:
-        faults.append(f"the logits have {sqnr:.1f} dB, {predicted:.1f} dB are predicted")
+        faults.append(f"the logits have {sqnr:.1f} dB, but {predicted:.1f} dB are predicted")
     return Verdict(tuple(faults), steps, equal, tied, sqnr, predicted, frozenset(rows))
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """How near logits are to the float32 model's for the same text: the share of steps with the
+    """How close logits are to the float32 model's for the same text: the share of steps with the
     same best token, and the mean Kullback-Leibler divergence of the distributions in nats."""
 
     agreement: float
@@ -131,7 +131,7 @@ class Likeness:
 
 
 def compare_float(logits: Array, float32: Array) -> Likeness:
-    """Compare [step, vocabulary] with the same of the float32 model."""
+    """Compare logits [step, vocabulary] with those of the float32 model."""
     ours, theirs = log_softmax(logits), log_softmax(float32)
     divergence = (np.exp(theirs) * (theirs - ours)).sum(axis=1)
     same = logits.argmax(axis=1) == float32.argmax(axis=1)
@@ -139,15 +139,15 @@ def compare_float(logits: Array, float32: Array) -> Likeness:
 
 
 def log_softmax(logits: Array) -> Array:
-    """Return logarithms of probabilities, as float64."""
+    """Return the logarithms of the probabilities, as float64."""
     values = logits.astype(np.float64)
     shifted = values - values.max(axis=1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
 def measure_perplexity(logits: Array, tokens: Sequence[int]) -> float:
-    """Return the perplexity of ``tokens``, each given by the logits of its step [step, vocabulary];
-    infinity for logits that are not finite."""
+    """Return the perplexity of ``tokens`` under the logits of each step [step, vocabulary];
+    infinity if a logit is not finite."""
     if not np.isfinite(logits).all():
         return math.inf
     chosen = log_softmax(logits)[np.arange(len(tokens)), np.array(tokens)]

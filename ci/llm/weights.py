@@ -1,4 +1,4 @@
-"""Reads weights: llama2.c's .bin and Hugging Face's safetensors with config.json."""
+"""Read weights: llama2.c's .bin, or Hugging Face's safetensors with config.json."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIG, TENSORS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 FORMS = "a .bin of llama2.c, or a directory of Hugging Face with config.json and safetensors"
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 MOST_HEADER = 100 << 20
-# Hugging Face's name of each weight of a layer.
+# Hugging Face's name for each weight of a layer.
 OF_LAYER = {
     "attention_norm": "input_layernorm",
     "attention.wq": "self_attn.q_proj",
@@ -42,19 +42,19 @@ OF_LAYER = {
 
 
 def read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
-    """Return sizes and float32 weights by the names of ci.llm.decoder, with the rows of queries
-    and keys for RoPE on halves. Raises UsageError for files that are no Llama's."""
+    """Return sizes and float32 weights under the names of ci.llm.decoder, with the rows of queries
+    and keys ordered for RoPE on halves. Raises UsageError for files that are not a Llama's."""
     if path.is_dir():
         return read_huggingface(path)
     if path.suffix != ".bin" or not path.is_file():
-        raise UsageError(f"{path} has no weights", why=f"they are {FORMS}")
+        raise UsageError(f"{path} has no weights", why=f"weights are {FORMS}")
     return read_llama2c(path)
 
 
 def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
     """Read the first version of llama2.c's format; a negative vocabulary marks a separate head.
 
-    Raises UsageError for a file of another size than its header gives.
+    Raises UsageError for a file of another size than its header implies.
     """
     data = path.read_bytes()
     if len(data) < HEADER.size:
@@ -76,8 +76,8 @@ def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
     size = HEADER.size + 4 * sum(math.prod(shape) for _, shape in shapes)
     if len(data) != size:
         raise UsageError(
-            f"{path.name} has {len(data)} bytes, {size} are wanted",
-            why=f"its header gives {layers} layers of {dim}, {vocabulary} tokens",
+            f"{path.name} has {len(data)} bytes, not {size}",
+            why=f"its header has {layers} layers of {dim}, {vocabulary} tokens",
             fix=f"take {FORMS}",
         )
     stacked: Weights = {}
@@ -128,7 +128,7 @@ def _unstack(config: DecoderConfig, stacked: Weights) -> Weights:
 
 
 class HuggingFaceConfig(Struct, frozen=True):
-    """What config.json says of a Llama; what is not named here does not change what it computes."""
+    """The fields of a Llama's config.json that affect what it computes."""
 
     hidden_size: Positive
     intermediate_size: Positive
@@ -148,7 +148,7 @@ class HuggingFaceConfig(Struct, frozen=True):
     hidden_act: str = "silu"
 
     def convert(self) -> DecoderConfig:
-        """Return the sizes. Raises UsageError for what this decoder does not compute."""
+        """Return the sizes. Raises UsageError for features that this decoder does not support."""
         if self.model_type != "llama" or self.hidden_act != "silu":
             told = f"model_type {self.model_type!r} with {self.hidden_act}"
             raise UsageError(f"{CONFIG}: {told}", why="only llama with silu is supported")
@@ -171,7 +171,7 @@ class HuggingFaceConfig(Struct, frozen=True):
 
 
 def parse_scaling(given: dict[str, Any] | None) -> RopeScaling | None:
-    """Return Llama 3's scaling of RoPE. Raises UsageError for another kind."""
+    """Return Llama 3's RoPE scaling. Raises UsageError for any other kind."""
     if not given:
         return None
     kind = given.get("rope_type", given.get("type"))
@@ -187,17 +187,17 @@ def parse_scaling(given: dict[str, Any] | None) -> RopeScaling | None:
 
 
 def read_config(path: Path) -> DecoderConfig:
-    """Read a config.json of Hugging Face. Raises UsageError for one that is no Llama's."""
+    """Read a config.json of Hugging Face. Raises UsageError for a model that is not a Llama."""
     try:
         config = msgspec.json.decode(path.read_bytes(), type=HuggingFaceConfig).convert()
     except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"{path} describes no Llama of Hugging Face", why=str(error)) from error
+        raise UsageError(f"{path} is not the config.json of a Llama", why=str(error)) from error
     config.require_shape(path.name)
     return config
 
 
 def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
-    """Read config.json and the safetensors of one file or of an index."""
+    """Read config.json and the safetensors in a single file or in those of an index."""
     config = read_config(directory / CONFIG)
     tensors: Weights = {}
     for file in _list_files(directory):
@@ -214,7 +214,7 @@ def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
     if missing := [name for name in names.values() if name not in tensors]:
         raise UsageError(
             f"{directory} lacks {missing[0]}",
-            why=f"{len(missing)} of {len(names)} weights that {CONFIG} asks for are missing",
+            why=f"{len(missing)} of {len(names)} weights that {CONFIG} requires are missing",
         )
     return config, {ours: tensors[theirs].float() for ours, theirs in names.items()}
 
@@ -236,7 +236,7 @@ def read_safetensors(path: Path) -> Weights:
     """Return the tensors of a file: u64 size of a JSON header (name: dtype, shape, data_offsets),
     the header, the data; little-endian. https://github.com/huggingface/safetensors
 
-    Raises UsageError for a file that is not whole, or for another dtype than F32, F16 and BF16.
+    Raises UsageError for a damaged file, or for dtypes other than F32, F16 and BF16.
     """
     try:
         held = np.memmap(path, np.uint8, "r")
@@ -248,7 +248,7 @@ def read_safetensors(path: Path) -> Weights:
         return {name: _take(held[8 + size :], **row) for name, row in rows.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path.name} is no file of safetensors", why=why) from error
+        raise UsageError(f"{path.name} is not a safetensors file", why=why) from error
 
 
 def _take(data: Any, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:

@@ -1,5 +1,5 @@
-"""A user's files of inputs, calibration and labels, checked before anything is lowered. It reads
-them without torch; what a function gives is seen when it is called.
+"""Check a user's files of inputs, calibration and labels before anything is lowered, without torch.
+Data from a function is checked later, when the function is called.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from ci.models.user_models import ModelEntry
 from provisioning.errors import UsageError, at_key
 
 MIN_SETS = 4
-SETS = "an .npy of one input's sets, [sets, *shape], or an .npz of one array an input"
+SETS = "an .npy of one input's sets, [sets, *shape], or an .npz with one array per input"
 
 
 def is_function(source: str) -> bool:
-    """Whether it is ``file.py:function``."""
+    """Return whether the text is ``file.py:function``."""
     return source.rpartition(":")[0].endswith(".py")
 
 
 def check_data(name: str, entry: ModelEntry) -> None:
-    """Raises UsageError, with file and key, for data that no case of the model can be judged by."""
+    """Raise UsageError, with file and key, for data by which no case of the model can be judged."""
     labels = entry.metric.labels if entry.metric else ""
     sources = {"calibration": entry.calibration, "inputs": entry.inputs, "metric.labels": labels}
     counts = {}
@@ -40,7 +40,7 @@ def check_data(name: str, entry: ModelEntry) -> None:
         raise UsageError(
             f"models.{name}.metric.labels: {Path(labels).name} has {counts['metric.labels']} rows",
             why=f"the model is judged on {judged} input sets",
-            fix="give a label, or a row of them, for each set of `inputs`",
+            fix="give a label, or a row of labels, for each set of `inputs`",
         )
 
 
@@ -56,17 +56,17 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 
 def count_sets(arrays: Collection[Any], called: str) -> int:
-    """Return the length of the first axis, which all arrays of a file have in common. Raises
-    UsageError for arrays that are no sets of finite numbers."""
+    """Return the length of the first axis, which must be the same for all arrays of a file. Raises
+    UsageError for arrays that are not sets of finite numbers."""
     shapes = ", ".join(str(list(array.shape)) for array in arrays) or "none"
     lengths = {len(array) if array.ndim else 0 for array in arrays}
     if len(lengths) != 1 or not all(array.size for array in arrays) or lengths == {0}:
         why = f"its arrays are {shapes}: the first axis counts the sets"
-        raise UsageError(f"{called} does not hold sets", why=why, fix=f"write {SETS}")
+        raise UsageError(f"{called} does not hold input sets", why=why, fix=f"write {SETS}")
     kinds = [array.dtype for array in arrays]
     if not all(one.kind in "biuf" and one.itemsize <= 8 and one.isnative for one in kinds):
-        why = f"its arrays are {', '.join(map(str, kinds))}"
-        raise UsageError(f"{called} holds no numbers that torch has", why=why)
+        why = f"the dtypes of its arrays are {', '.join(map(str, kinds))}"
+        raise UsageError(f"{called} holds numbers of a dtype that torch lacks", why=why)
     if not all(np.isfinite(array).all() for array in arrays):
         raise UsageError(f"{called} has NaN or infinite elements")
     return lengths.pop()

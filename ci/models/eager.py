@@ -1,4 +1,4 @@
-"""What a module computes in eager mode: the references that a program is judged against."""
+"""Compute a module's outputs in eager mode: the references that a program is judged against."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from provisioning.errors import FailedError, UsageError
 
 
 def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
-    """Outputs of each input set, in order; the module's state is as it was before.
+    """Return the outputs for each input set, in order, and leave the module's state unchanged.
 
-    Raises FailedError for a module that fails or that draws random numbers, UsageError for one
-    without outputs or with a dtype that HTP has not.
+    Raises FailedError for a module that fails or draws random numbers, UsageError for one without
+    outputs or with a dtype that HTP does not support.
     """
     with blame_model(name, " on its inputs, before anything was lowered"):
         with keep_state(module):
@@ -26,29 +26,29 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
         with keep_state(module):
             again = run_eager(module, sets[:1])
     if not outputs[0]:
-        raise UsageError(f"{name} gives no tensor", fix="return a tensor, or a tuple or dict")
+        raise UsageError(f"{name} returns no tensor", fix="return a tensor, or a tuple or dict")
     for index, tensor in enumerate(outputs[0]):
         check_dtype(name, f"output {index}", tensor)
     shapes = {tuple(tuple(tensor.shape) for tensor in tensors): None for tensors in outputs}
     if len(shapes) > 1:
         first, second, *_ = shapes
         raise FailedError(
-            f"{name} gives outputs whose shape depends on the data",
+            f"{name} returns outputs whose shape depends on the data",
             why=f"{first} for one input, {second} for another",
-            fix="a program for QNN has fixed shapes: give a mask, or the first k of torch.topk",
+            fix="a program for QNN has fixed shapes: return a mask, or the first k of torch.topk",
         )
     pairs = zip(outputs[0], again[0], strict=True)
     if not all(np.array_equal(one, other, equal_nan=True) for one, other in pairs):
         raise FailedError(
-            f"{name} gives other outputs for the same inputs",
-            why="it draws random numbers, or keeps state that is not a buffer",
-            fix="switch dropout and noise off in eval mode, and make state a buffer",
+            f"{name} returns different outputs for the same inputs",
+            why="it draws random numbers, or keeps state outside its buffers",
+            fix="switch dropout and noise off in eval mode, and make the state a buffer",
         )
     return tuple(outputs)
 
 
 def run_eager(module: Callable[..., Any], sets: Sequence[Inputs]) -> list[Inputs]:
-    """Outputs of each input set, always as a tuple of tensors that later runs do not change."""
+    """Return the outputs for each input set, as tuples of tensors that later runs do not change."""
     with torch.no_grad():
         return [
             tuple(tensor.clone() for tensor in flatten_outputs(module(*copy_inputs(inputs))))
@@ -57,28 +57,28 @@ def run_eager(module: Callable[..., Any], sets: Sequence[Inputs]) -> list[Inputs
 
 
 def copy_inputs(inputs: Inputs) -> Inputs:
-    """For a model that writes into what it is given."""
+    """Return copies, for a model that writes into its inputs."""
     return tuple(tensor.clone() for tensor in inputs)
 
 
 def list_tensors(made: Any) -> Inputs:
-    """Return the tensors of any structure, in its order."""
+    """Return the tensors of any nested structure, in order."""
     leaves, _ = torch.utils._pytree.tree_flatten(made)
     return tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
 
 
 def flatten_outputs(made: Any) -> Inputs:
-    """Return the tensors of a model's output, in the order in which ExecuTorch gives them.
+    """Return the tensors of a model's output, in the order in which ExecuTorch returns them.
 
-    Numbers and None are left out. Raises UsageError for anything else, which no program returns.
+    Numbers and None are left out. Raises UsageError for anything else: no program can return it.
     """
     leaves, _ = torch.utils._pytree.tree_flatten(made)
     for leaf in leaves:
         if leaf is not None and not isinstance(leaf, (Tensor, int, float)):
             kind = type(leaf).__name__
             raise UsageError(
-                f"the model gives a {kind} among its outputs",
-                why="a program for QNN gives tensors",
+                f"the model returns a {kind} among its outputs",
+                why="a program for QNN returns tensors",
                 fix=f"return no {kind}, or a tensor of its values",
             )
     return list_tensors(leaves)
@@ -86,10 +86,10 @@ def flatten_outputs(made: Any) -> Inputs:
 
 @contextmanager
 def keep_state(module: nn.Module, names: Collection[str] | None = None) -> Iterator[None]:
-    """Put buffers back as they were: those of ``names``, or all.
+    """Restore the buffers on exit: those in ``names``, or all of them.
 
-    A KV cache or the statistics of a BatchNorm that counts on would otherwise start where the
-    reference ended, and the program with it.
+    Otherwise a KV cache, or the counting statistics of a BatchNorm, would start where the reference
+    run ended, and so would the program.
     """
     kept = {
         name: (buffer, buffer.clone())

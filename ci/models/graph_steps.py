@@ -1,4 +1,4 @@
-"""What a model's graph calls, without torch: what patterns of known faults are looked for in."""
+"""The operator calls in a model's graph, without torch: known faults are matched against them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-# What gives what it reads: a pattern looks through these.
+# Operators whose result equals their input: a pattern looks through them.
 PASSES_ON: Final = frozenset(
     {"alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy"}
 )
@@ -17,8 +17,8 @@ MOST_ELEMENTS, LARGEST = 1 << 24, 1e38
 
 
 class Operand(Struct, frozen=True):
-    """What an operator reads. A ``constant`` depends on no input. ``magnitude`` is the largest of a
-    constant's elements, or the number by which something was multiplied before; 0 if not known."""
+    """An operand of an operator. A ``constant`` depends on no input. ``magnitude`` is the largest
+    element of a constant, or the factor of an earlier multiplication; 0 if unknown."""
 
     shape: tuple[int, ...]
     constant: bool = False
@@ -26,10 +26,10 @@ class Operand(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A call in a model's graph, by ``name``: its operator (of torch, without overload), what it
-    reads, the names of the steps that give its operands (empty for what no step gives), and the
-    shape of its result. ``numbers`` are its other arguments by torch's name, with the defaults, and
-    those of ``measure_step``. ``place`` is file:line of the user's source, if known."""
+    """A call in a model's graph, called ``name``: its operator (torch's, without the overload), its
+    operands, the names of the steps that produce them (empty if no step does), and the shape of its
+    result. ``numbers`` are its other arguments by torch's name, including the defaults, and those
+    that ``measure_step`` adds. ``place`` is file:line in the user's source, if known."""
 
     name: str
     operator: str
@@ -43,9 +43,9 @@ class Step(Struct, frozen=True):
 def measure_step(
     operands: Sequence[Operand], numbers: Mapping[str, tuple[float, ...]]
 ) -> dict[str, tuple[float, ...]]:
-    """Return the numbers of a step with further ones: ``kernel``, the longest side of a
-    convolution's; ``beyond``, by how much its padding is larger than the kernel less one;
-    ``height`` and ``width`` of a picture that is read."""
+    """Return a step's numbers and some derived ones: ``kernel``, the longest side of a
+    convolution's kernel; ``beyond``, by how much its padding exceeds the kernel size less one;
+    ``height`` and ``width`` of an image operand."""
     found = dict(numbers)
     if "groups" in found and len(operands) > 1:
         kernel = max(operands[1].shape[2:], default=0)
@@ -60,8 +60,8 @@ def measure_step(
 
 
 def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
-    """Return the steps of a torch module; none of one that cannot be exported, as its lowering then
-    explains."""
+    """Return the steps of a torch module; none if it cannot be exported: lowering it then explains
+    why."""
     import torch
 
     from ci.models.eager import keep_state
@@ -119,7 +119,7 @@ class _Reader:
             )
 
     def _list_operands(self, node: Any) -> Iterator[Any]:
-        """Yield the tensors that a node reads, and the number of a product, a sum or a base."""
+        """Yield the tensors that a node reads, and the number in a product, a sum or a power."""
         schema = getattr(node.target, "_schema", None)
         names = [one.name for one in schema.arguments] if schema else []
         for place, given in enumerate(node.args):
@@ -140,7 +140,7 @@ class _Reader:
         return Operand(_find_shape(given), magnitude=self.factors.get(own, 0.0))
 
     def _is_constant(self, node: Any) -> bool:
-        """Whether a node depends on no input; its value is kept then."""
+        """Return whether a node depends on no input; if so, its value is kept."""
         import torch
         from torch.fx.node import map_arg
 
@@ -160,7 +160,7 @@ class _Reader:
         return True
 
     def _note_factor(self, node: Any, name: str) -> None:
-        """Take down by which number something was multiplied, or what it was filled with."""
+        """Record the number by which something was multiplied, or with which it was filled."""
         before = [one for one in node.args if hasattr(one, "op")]
         if name in MOVES_OR_PASSES_ON and before:
             self.factors[node] = self.factors.get(before[0], 0.0)
@@ -185,7 +185,7 @@ def _name_operator(node: Any) -> str:
 
 
 def _list_numbers(node: Any) -> Iterator[tuple[str, tuple[float, ...]]]:
-    """Yield the arguments of a node that are numbers or lists of them."""
+    """Yield a node's arguments that are numbers or lists of numbers."""
     schema = getattr(node.target, "_schema", None)
     for place, one in enumerate(schema.arguments if schema else ()):
         value = node.args[place] if place < len(node.args) else node.kwargs.get(one.name)

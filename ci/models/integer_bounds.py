@@ -1,4 +1,4 @@
-"""What an eager model does with choices: where noise decides them, and what it concatenates."""
+"""Where noise decides an eager model's choices (comparison, argmax), and what it concatenates."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ci.models.schemes import Scheme
 from ci.models.user_code import Inputs
 
 # The share of a tensor's RMS by which its elements may be off before a comparison, by bits of an
-# activation: what the gate lets magnitudes be off by, 20 dB and 40 dB.
+# activation: as much as the gate tolerates in magnitudes, 20 dB and 40 dB.
 NOISE = {8: 0.1, 11: 0.01, 16: 0.01}
 DRAWS = 16
 
 
 class Disturbance(TorchDispatchMode):
-    """Moves what goes into each comparison, argmax, top-k or conversion up or down a little.
+    """Moves the input of each comparison, argmax, top-k or conversion up or down a little.
 
-    Zeros stay zeros, as they do in a program. An operator is one of these when it takes floating
-    tensors and gives another kind; those of quantization are not.
+    Zeros stay zeros, as they do in a program. An operator belongs here if it takes floating tensors
+    and returns another dtype, except the operators of quantization.
     """
 
     def __init__(self, share: float, seed: int) -> None:
@@ -53,8 +53,8 @@ class Disturbance(TorchDispatchMode):
 def find_ties(
     module: nn.Module, sets: Sequence[Inputs], scheme: Scheme, outputs: Sequence[Inputs]
 ) -> tuple[list[Inputs], list[Inputs]]:
-    """The least and the greatest value of each element that is no magnitude, of ``outputs`` and
-    under noise. Magnitudes come back as they are."""
+    """Return the least and the greatest value of each element, over ``outputs`` and disturbed runs.
+    Floating outputs are returned unchanged."""
     low, high = (list(map(list, outputs)) for _ in range(2))
     for seed in range(DRAWS):
         with keep_state(module), Disturbance(NOISE[scheme.recipe.activation_bits], seed):
@@ -86,8 +86,8 @@ class Concatenations(TorchDispatchMode):
 
 
 def find_joined(module: nn.Module, inputs: Inputs) -> list[tuple[int, tuple[int, ...]]]:
-    """Of each output: the axis along which it is a concatenation, as it is or seen through
-    transposes, and the sizes of its parts; none of one that is not."""
+    """Return for each output the axis along which it is a concatenation (directly, or behind
+    transposes) and the sizes of the parts; (0, ()) if it is no concatenation."""
     with torch.no_grad(), Concatenations() as record:
         outputs = flatten_outputs(module(*(tensor.clone() for tensor in inputs)))
     return [_find_origin(output, record) for output in outputs]

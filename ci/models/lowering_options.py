@@ -1,5 +1,5 @@
-"""``[models.NAME.lowering]``: what an entry asks of ExecuTorch beside a scheme, and what excludes
-what."""
+"""``[models.NAME.lowering]``: the options that an entry passes to ExecuTorch besides a scheme, and
+which of them exclude each other."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOG_LEVELS = get_args(LogLevel)  # 0 to 5 in QNN
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
-    """A separate scheme for some nodes: those of a ``module``, by its name in the model, of a
-    ``type`` of modules, or the ``node`` that torch.export calls so."""
+    """A separate scheme for some nodes: those of a ``module``, by its name in the model, those of a
+    module ``type``, or the ``node`` to which torch.export gives that name."""
 
     scheme: Scheme
     module: str = ""
@@ -28,15 +28,15 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.module, self.type, self.node))) != 1:
-            raise ValueError("a part is named by one of module, type and node")
+            raise ValueError("a part names exactly one of module, type and node")
 
     def __str__(self) -> str:
         return f"{self.module or self.type or self.node} {self.scheme.value}"
 
 
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """``[models.NAME.run]``: flags of qnn_executor_runner, of which 0 leaves one of LPAI to QNN.
-    ``warm_up`` runs precede the ``iteration`` runs of which the time is taken.
+    """``[models.NAME.run]``: flags of qnn_executor_runner; 0 leaves a flag of LPAI to QNN.
+    ``warm_up`` runs precede the ``iteration`` runs that are timed.
     """
 
     warm_up: Count = 0
@@ -49,17 +49,17 @@ class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def flags(self) -> dict[str, int]:
-        """Those that are not as usual."""
+        """Return the flags that differ from the default."""
         usual = structs.asdict(ONE_RUN)
         return {name: value for name, value in structs.asdict(self).items() if value != usual[name]}
 
     @property
     def of_lpai(self) -> tuple[str, ...]:
-        """The flags that LPAI alone has."""
+        """Return the flags that only LPAI has."""
         return tuple(name for name in self.flags if name.startswith("lpai_"))
 
     def __str__(self) -> str:
-        """``warm_up 2, iteration 10``."""
+        """Return ``warm_up 2, iteration 10``."""
         return ", ".join(f"{name} {value}" for name, value in self.flags.items())
 
 
@@ -67,14 +67,14 @@ ONE_RUN = RunOptions()
 
 
 class Choices(Struct, frozen=True, forbid_unknown_fields=True):
-    """The choices, called as ExecuTorch calls them where it has a word.
+    """Lowering options, under ExecuTorch's names where it has them.
 
-    ``skip_nodes`` and ``skip_ops`` stay on the CPU; ``parts`` have their own schemes;
-    ``discard_nodes`` are not quantized; ``block_size`` input channels share a scale in a scheme of
-    blocks; ``log_level`` is QNN's, of compiler and runtime;
-    ``annotation`` (of a GraphModule) and ``recipe`` (which returns a QuantRecipe) are
-    ``file.py:function``. ``methods`` are further functions of the model's file, each a method of
-    the same program, whose weights ``weight_sharing`` keeps once.
+    ``skip_nodes`` and ``skip_ops`` stay on the CPU; ``parts`` have separate schemes;
+    ``discard_nodes`` are not quantized; ``block_size`` input channels share a scale in a block
+    scheme; ``log_level`` is QNN's, for compiler and runtime;
+    ``annotation`` (takes a GraphModule) and ``recipe`` (returns a QuantRecipe) are
+    ``file.py:function``. ``methods`` are further functions of the model's file: each becomes a
+    method of the same program, and ``weight_sharing`` stores their weights once.
     """
 
     skip_nodes: tuple[Word, ...] = ()
@@ -95,20 +95,20 @@ class Choices(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The user's own code that takes part: its effect is in no key."""
+        """Return the user's functions that take part in lowering: no key covers what they do."""
         return tuple(filter(None, (self.annotation, self.recipe)))
 
     @property
     def traces(self) -> bool:
-        """Whether a run leaves a trace."""
+        """Return whether a run writes a trace."""
         return bool(self.profile_level or self.dump_intermediate_outputs)
 
     def __str__(self) -> str:
-        """``skip_ops aten.add.Tensor, shared_buffer``."""
+        """Return ``skip_ops aten.add.Tensor, shared_buffer``."""
         return ", ".join(_tell(name, value) for name, value in self.chosen())
 
     def chosen(self) -> Iterator[tuple[str, Any]]:
-        """Names and values of those that are not as usual."""
+        """Return names and values of the options that differ from the default."""
         return ((name, value) for name, value in structs.asdict(self).items() if value)
 
 
@@ -124,17 +124,17 @@ NO_CHOICES = Choices()
 PROFILE_LEVELS = {"": 0, "detailed": 2, "optrace": 3}
 
 
-# Two choices that do not go together, and why: what ExecuTorch 1.5.1 refuses, or does other than
-# what is asked and says nothing.
+# Two options that exclude each other, and why: ExecuTorch 1.5.1 refuses them, or silently does
+# something else.
 EXCLUSIONS = (
-    ("recipe", "parts", "QnnQuantizer.annotate looks at a recipe alone"),
-    ("recipe", "annotation", "QnnQuantizer.annotate looks at a recipe alone"),
-    ("recipe", "discard_nodes", "QnnQuantizer.annotate looks at a recipe alone"),
-    ("recipe", "block_size", "QnnQuantizer.annotate looks at a recipe alone"),
-    ("dump_intermediate_outputs", "methods", "debug handles of methods would be the same"),
-    ("profile_level", "dump_intermediate_outputs", "what is dumped changes the times"),
-    ("profile_level", "methods", "a trace does not say of which method an event is"),
-    ("saver", "methods", "ExecuTorch saves the first method alone"),
+    ("recipe", "parts", "QnnQuantizer.annotate reads only the recipe"),
+    ("recipe", "annotation", "QnnQuantizer.annotate reads only the recipe"),
+    ("recipe", "discard_nodes", "QnnQuantizer.annotate reads only the recipe"),
+    ("recipe", "block_size", "QnnQuantizer.annotate reads only the recipe"),
+    ("dump_intermediate_outputs", "methods", "the methods would have the same debug handles"),
+    ("profile_level", "dump_intermediate_outputs", "dumping outputs changes the times"),
+    ("profile_level", "methods", "a trace does not name the method of an event"),
+    ("saver", "methods", "ExecuTorch saves only the first method"),
     ("online_prepare", "weight_sharing", "weights are shared when a context is compiled"),
     ("online_prepare", "methods", "a DLC is read back by the name of one graph"),
 )
@@ -142,7 +142,7 @@ QUANTIZING = ("parts", "annotation", "recipe", "discard_nodes", "block_size")
 
 
 def check_choices(choices: Choices, scheme: Scheme, model: str) -> None:
-    """Raises UsageError for choices that exclude each other, or that the scheme does not have."""
+    """Raise UsageError for options that exclude each other or do not fit the scheme."""
     for what, why in _find_faults(choices, scheme):
         raise UsageError(f"models.{model}.lowering: {what}", why=why)
 
@@ -153,9 +153,9 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
         if {one, other} <= asked:
             yield f"{one} and {other} exclude each other", why
     if choices.weight_sharing and not choices.methods:
-        yield "weight_sharing needs methods", "one graph shares with no other"
+        yield "weight_sharing needs methods", "a single graph has nothing to share weights with"
     if len({"forward", *choices.methods}) <= len(choices.methods):
-        yield "a method is named twice", "the first one is called forward"
+        yield "a method is named twice", "the first method is called forward"
     quantizing = sorted(asked.intersection(QUANTIZING))
     if quantizing and not scheme.quantized:
         yield f"{quantizing[0]} and {scheme.value} exclude each other", "nothing is quantized"
@@ -164,6 +164,6 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
     for part in choices.parts:
         recipe = part.scheme.recipe
         if not recipe.dtype or recipe.block:
-            yield f"{part} is no part", "its scheme has to be ExecuTorch's, without blocks"
+            yield f"{part} cannot be a part", "it needs one of ExecuTorch's schemes without blocks"
         if bool(recipe.training_steps) != bool(scheme.recipe.training_steps):
-            yield f"{part} is no part of {scheme.value}", "a model is trained as a whole"
+            yield f"{part} cannot be a part of {scheme.value}", "a model is trained as a whole"

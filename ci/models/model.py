@@ -1,4 +1,4 @@
-"""A model to lower, with what it is judged on, and the SHA-256 of what determines its program."""
+"""A model to lower, the inputs it is judged on, and the SHA-256 of what determines its program."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from ci.models.user_models import NO_SOURCE, Source, is_suite
 from provisioning.errors import at_key
 
 DERIVED_SETS = 7
-RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # what inputs are that the model lacked
+RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how missing inputs were made
 
 
 @dataclass(frozen=True)
 class Model:
     """A module in eval mode, the input sets it is judged on, and those it is calibrated on.
 
-    ``reference`` is its outputs for ``evaluation``. ``made`` and ``calibration_made`` are what the
-    inputs are that no user gave: RANDOM or SHUFFLED; empty for given ones and for the suite's.
+    ``reference`` is its outputs for ``evaluation``. ``made`` and ``calibration_made`` are RANDOM or
+    SHUFFLED if inputs were made because the user gave none; otherwise, and in the suite, empty.
     """
 
     name: str
@@ -53,20 +53,20 @@ class Model:
 
 
 def name_made(judged: str, calibration: str, *, quantized: bool) -> str:
-    """What a case's inputs are that were not given: ``calibrated on random inputs``."""
+    """Return how a case's inputs were made, if they were: ``calibrated on random inputs``."""
     return judged or (f"calibrated on {calibration}" if calibration and quantized else "")
 
 
 def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
-    """Build a model, or load the user's, and run it on what it is judged on: the ``inputs`` of
-    its source, else the first MIN_SETS of example and calibration.
+    """Build a model of the suite or load the user's, and run it on the inputs it is judged on: the
+    ``inputs`` of its source, or else the first MIN_SETS of example and calibration.
 
-    Raises UsageError when the reference or what it returns is not of the form, FailedError when
-    its own code fails.
+    Raises UsageError if the reference or the factory's result does not have the required form,
+    FailedError if the user's code fails.
     """
     module, example, calibration, given = read_source(reference, source)
-    # Seen with ExecuTorch 1.5.1: what a convolution with channels-last weights gives is declared
-    # channels-last, and QNN writes it row-major (SQNR -3 dB).
+    # Seen with ExecuTorch 1.5.1: the output of a convolution with channels-last weights is declared
+    # channels-last, but QNN writes it row-major (SQNR -3 dB).
     module.eval().to(memory_format=torch.contiguous_format)
     sets = (example, *calibration) if calibration else derive_inputs(example)
     made = "" if is_suite(reference) or len(calibration) + 1 >= MIN_SETS else SHUFFLED
@@ -83,8 +83,8 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
 def read_source(
     reference: str, source: Source
 ) -> tuple[nn.Module, Inputs, tuple[Inputs, ...], tuple[Inputs, ...]]:
-    """Module, example, calibration, and what its source gives to judge on. Raises as load_model
-    does, for data with its key."""
+    """Return module, example, calibration, and the inputs of its source to judge on. Raises as
+    load_model does; errors of data name its key."""
     module, example, calibration = make_model(reference, source.choices)
     judged: tuple[Inputs, ...] = ()
     with at_key("calibration"):
@@ -99,13 +99,13 @@ def read_source(
 
 
 def count_judged(reference: str, source: Source) -> int:
-    """How many input sets a model is judged on. Raises as load_model does, without a run of it."""
+    """Return the number of input sets to judge a model on, without a run. Raises as load_model."""
     *_, judged = read_source(reference, source)
     return len(judged) or MIN_SETS
 
 
 def make_model(reference: str, choices: Choices) -> Made:
-    """What a factory makes, or that of a model of the suite, with its further methods."""
+    """Return what a factory, or a model of the suite, makes, including its further methods."""
     file, _, _ = reference.rpartition(":")
     functions = {
         FORWARD: reference,
@@ -116,7 +116,7 @@ def make_model(reference: str, choices: Choices) -> Made:
 
 
 def split_model(model: Model) -> dict[str, Model]:
-    """Each method as a separate model."""
+    """Return each method as a separate model."""
     return {
         name: Model(
             f"{model.name}.{name}",
@@ -129,7 +129,7 @@ def split_model(model: Model) -> dict[str, Model]:
 
 
 def derive_inputs(example: Inputs) -> tuple[Inputs, ...]:
-    """``example`` and DERIVED_SETS seeded variations of it.
+    """Return ``example`` and DERIVED_SETS seeded variations of it.
 
     Elements are shuffled, which keeps their range; a constant floating tensor gets normal noise.
     """
@@ -150,7 +150,7 @@ def _vary(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def digest_model(model: Model) -> str:
-    """SHA-256 over the graph, the inputs, and the outputs that are kept with the program."""
+    """Return the SHA-256 over the graph, the inputs, and the outputs stored with the program."""
     digest = hashlib.sha256(digest_graph(model.module, model.evaluation[0]).encode())
     digest.update(f"{model.made}, {model.calibration_made}".encode())
     for tensors in (*model.evaluation, *model.calibration, *model.reference):
@@ -161,7 +161,7 @@ def digest_model(model: Model) -> str:
 
 
 def digest_weights(module: nn.Module) -> str:
-    """SHA-256 over parameters and buffers, with their names."""
+    """Return the SHA-256 over parameters and buffers, with their names."""
     digest = hashlib.sha256()
     held = dict(module.named_parameters()) | dict(module.named_buffers())
     for name, tensor in sorted(held.items()):
@@ -178,19 +178,19 @@ def load_digested(reference: str, source: Source = NO_SOURCE) -> tuple[Model, st
 
 
 def preload_model(reference: str, source: Source) -> None:
-    """Load a model of the suite for all forks. A user's has modules that only a fork may load."""
+    """Load a model of the suite before workers fork. Only a fork may load a user's modules."""
     if is_suite(reference) and not source.has_data:
         load_digested(reference, source)
 
 
 def before_forks() -> None:
-    """Let torch.export do once, before all forks, what is slow the first time."""
+    """Make torch.export do its slow first-time work once, before the workers fork."""
     fix_numerics()
     digest_graph(nn.Identity(), (torch.ones(1),))
 
 
 def digest_graph(module: nn.Module, inputs: Inputs) -> str:
-    """The digest for a module that can be exported, a new one for any other."""
+    """Return the digest of a module that can be exported, and a fresh random one otherwise."""
     with torch.no_grad(), keep_state(module):
         try:
             program = torch.export.export(module, inputs, strict=False)
@@ -234,7 +234,7 @@ def _qualify(target: Any) -> str:
 
 
 def update_tensor(digest: Any, tensor: Tensor) -> None:
-    """Add dtype, shape, strides and elements."""
+    """Add dtype, shape, strides and elements to the digest."""
     held = tensor.detach().cpu()
     digest.update(f"{held.dtype}{tuple(held.shape)}{held.stride()}".encode())
     dense = held.contiguous()

@@ -1,11 +1,11 @@
-"""How far a correct program may be from its model: the eager model, disturbed as QNN's arithmetic
-disturbs it.
+"""How far a correct program may be from its model: the eager model is run with the kind of errors
+that QNN's arithmetic makes.
 
-A program rounds otherwise than the eager model, by a step here and there, and what that does to an
-output depends on the model. So the eager model is run several times with such errors put in at
-random, and its outputs show how much error is honest, without a program and without recorded
-figures. Each constant was found by comparing with programs on the HTP emulator of QNN 2.49.40;
-docs/findings/gate.md has the table of predictions and measurements.
+A program rounds slightly differently from the eager model, a step here and there, and the effect on
+an output depends on the model. So the eager model is run several times with such errors inserted at
+random; the spread of its outputs shows how much error is legitimate, without a program and without
+recorded figures. Each constant was found by comparing with programs on the HTP emulator of
+QNN 2.49.40; docs/findings/gate.md has the table of predictions and measurements.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ci.models.methods import join_modules, split_inputs, split_module
 from ci.models.user_code import Inputs
 
 RUNS = 8
-MAX_BYTES = 128 << 20  # of all runs of all outputs; large outputs are disturbed less often
+MAX_BYTES = 128 << 20  # of all outputs over all runs; large outputs get fewer disturbed runs
 MIN_RUNS = 2
-# The share of elements that a quantizer behind arithmetic moves by one step, up or down.
+# The share of elements that a quantizer after arithmetic moves by one step, up or down.
 MOVED = {8: 0.1, 16: 1.0}
-# Layers whose weights have 4 or 16 bits: a relative error per channel, and steps of the output. In
-# 4 bits the steps are the same for all elements of a channel (a bias), in 16 bits they vary.
+# Layers with 4-bit or 16-bit weights: a relative error per channel, and steps of the output. With
+# 4 bits the steps are the same for all elements of a channel (a bias), with 16 bits they vary.
 WEIGHT_GAIN, WEIGHT_STEPS = 2**-9, 6
 # A layer with unsigned weights and 16-bit activations, or a product of two such activations, as
-# ONNX Runtime quantizes: a share of the elements is off by up to so many steps, as if the carry
-# from their lower byte were lost.
+# ONNX Runtime quantizes: a share of the elements is off by up to this many steps, as if the carry
+# from the lower byte were lost.
 CARRY_SHARE, CARRY_STEPS = 2**-6, 1.5 * 2**8
-RELATIVE = 2**-11  # of what each operator gives in float16
-SOFTMAX = 2**-9  # a relative error as well
+RELATIVE = 2**-11  # of each operator's result in float16
+SOFTMAX = 2**-9  # also a relative error
 FLOAT16_MAX = 65504.0
 # HTP approximates an activation that directly follows a layer in float16: an absolute error.
 ACTIVATIONS = {"sigmoid": 2**-8, "gelu": 2**-8, "silu": 2**-8, "elu": 2**-8, "tanh": 2**-7}
@@ -54,9 +54,9 @@ def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -
     """Return the error of each floating output under disturbance, [run, input set, *shape]; a
     tensor without elements for any other output.
 
-    ``module`` is what quantization made, or with ``float16`` the float32 model: it is run once as
-    it is and RUNS times disturbed, and its state is as it was before. Nothing but seeds decides
-    what is drawn.
+    ``module`` is the quantized model or, with ``float16``, the float32 model. It is run once
+    undisturbed and RUNS times disturbed; its state is restored. The random errors depend only on
+    fixed seeds.
     """
     traced = join_modules(module, trace_methods(module, sets[0])) if float16 else module
     with keep_state(traced):
@@ -88,7 +88,7 @@ def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
 
 
 def _decompose_cells() -> Any:
-    """Return how recurrent layers are written as the operators that QNN gets."""
+    """Return the table that decomposes recurrent layers into the operators that QNN gets."""
     from torch._decomp import get_decompositions
 
     aten = torch.ops.aten
@@ -108,7 +108,7 @@ class Dice:
         return 2 * torch.rand(tuple(shape), generator=self.generator) - 1
 
     def disturb(self, node: Node, value: Any) -> Any:
-        """Return what a node gives, with an honest error."""
+        """Return a node's result with a legitimate error added."""
         if not isinstance(value, Tensor):
             return value
         if self.float16:
@@ -123,7 +123,7 @@ class Dice:
     def _round(self, node: Node, value: Tensor) -> Tensor:
         relative = SOFTMAX if "softmax" in name_operator(node) else RELATIVE
         error = value.clamp(-FLOAT16_MAX, FLOAT16_MAX) * (relative * self.draw(value.shape))
-        if node.op in {"placeholder", "get_attr"}:  # what float16 holds, such as a mask, is exact
+        if node.op in {"placeholder", "get_attr"}:  # values that float16 can hold are exact
             error = error * (value != value.half())
         absolute = ACTIVATIONS.get(name_operator(node).rstrip("_"), 0.0)
         if absolute and _find_fused(node.args[0]):
@@ -145,7 +145,7 @@ class Dice:
 
 
 class Disturbed(nn.Module):
-    """A graph module of which each node's result is disturbed."""
+    """A graph module that disturbs the result of each node."""
 
     def __init__(self, module: nn.Module, dice: Dice) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class _Interpreter(Interpreter):
 
 
 def name_operator(node: Any) -> str:
-    """Return ``linear`` for aten.linear.default; empty for what is no call."""
+    """Return ``linear`` for aten.linear.default; empty for a node that is no call."""
     called = isinstance(node, Node) and node.op == "call_function"
     return getattr(node.target, "__name__", "").partition(".")[0] if called else ""
 
@@ -175,8 +175,8 @@ def computes(node: Any) -> bool:
 
 
 def _is_narrow(node: Node) -> bool:
-    """Return whether a node quantizes to 8 bits or fewer, which QNN does with an input's values as
-    float16 holds them."""
+    """Return whether a node quantizes to 8 bits or fewer; QNN then rounds the input's values to
+    float16 first."""
     if name_operator(node) != "quantize_per_tensor":
         return False
     low, high = (int(str(number)) for number in node.args[3:5])
@@ -188,10 +188,10 @@ def _is_layer(node: Any) -> bool:
 
 
 def _find_fused(node: Any) -> Any:
-    """Return the layer with which HTP fuses what comes behind; None if there is none.
+    """Return the layer with which HTP fuses the operators after it; None if there is none.
 
-    Views and concatenations may be between them, but no other operator that moves elements; behind
-    a convolution a factor, too, which goes into its weights.
+    Views and concatenations may be in between, but no other operator that moves elements; after a
+    convolution also a factor, which is folded into its weights.
     """
     scaled = False
     while name_operator(node) in FUSED_THROUGH or _is_factor(node):
@@ -206,7 +206,7 @@ def _is_factor(node: Any) -> bool:
 
 
 def _weight_bits(source: Node) -> int:
-    """Return 4 or 16 for a layer with such weights, one scale per channel or tensor; 8 for others.
+    """Return 4 or 16 for a layer with such weights, one scale per channel or tensor; otherwise 8.
 
     Weights in blocks count as 8: their error is the rounding of the scales, which is known.
     """

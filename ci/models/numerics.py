@@ -1,22 +1,21 @@
-"""What decides the last bits of a float result besides its operands: fixed, and named in keys.
+"""Fix the settings that decide the last bits of a float result, and name them in cache keys.
 
-ExecuTorch switches oneDNN off on AMD hosts as soon as a quantizer is made, so that what was
-computed before differs from what is computed after; the number of threads changes the order of
-sums.
+ExecuTorch switches oneDNN off on AMD hosts as soon as a quantizer is made, so that results computed
+before and after differ; the number of threads changes the order of sums.
 """
 
 from __future__ import annotations
 
 THREADS = 1
 NUMERICS = f"oneDNN off, {THREADS} thread"
-# Read when a process starts, hence of the environment.
+# Read when a process starts, so they must be in the environment.
 VARIABLES = {
     f"{library}_NUM_THREADS": str(THREADS) for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
 }
 
 
 def fix_numerics() -> None:
-    """Before the first tensor of a process."""
+    """Fix the numerics; call it before the first tensor of a process."""
     import torch
 
     torch.backends.mkldnn.enabled = False
@@ -25,7 +24,7 @@ def fix_numerics() -> None:
 
 
 def name_instructions() -> str:
-    """The instructions that torch's kernels are chosen for, such as ``AVX2``."""
+    """Return the instructions that torch chooses its kernels for, such as ``AVX2``."""
     import torch
 
     return torch.backends.cpu.get_cpu_capability()

@@ -1,6 +1,6 @@
-"""Quantization schemes of both lanes, a row each: bits of activations and of weights.
+"""Quantization schemes of both lanes, one row each: bits of activations and of weights.
 
-``8a8w`` is ExecuTorch's way of naming them, ``u8`` that of ONNX Runtime; ``fp16`` is both's.
+``8a8w`` is ExecuTorch's way of naming them, ``u8`` ONNX Runtime's; ``fp16`` is used by both.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ class Recipe(Struct, frozen=True):
     """How a scheme is lowered.
 
     ``dtype`` is the member of ExecuTorch's QuantDtype, empty for float16; ``activation_bits`` are
-    those of a float16's significand there. ``block`` input channels share a scale, 0 for one
-    scale an output channel. ``linear_as_convolution`` lowers linear layers as 1x1 convolutions.
-    ``training_steps`` are those of quantization-aware training, 0 where ranges alone are found.
-    ``activations`` and ``weights`` are members of ONNX Runtime's QuantType, ``per_channel`` gives
+    then those of a float16's significand. ``block`` input channels share a scale; 0 means one scale
+    per output channel. ``linear_as_convolution`` lowers linear layers as 1x1 convolutions.
+    ``training_steps`` are those of quantization-aware training; 0 means that only ranges are found.
+    ``activations`` and ``weights`` are members of ONNX Runtime's QuantType; ``per_channel`` gives
     each output channel of a convolution a scale.
     """
 
@@ -47,8 +47,8 @@ class Scheme(str, Enum):
     A16W8 = "16a8w", Recipe("use_16a8w", 16)
     A16W16 = "16a16w", Recipe("use_16a16w", 16)
     A16W4 = "16a4w", Recipe("use_16a4w", 16)
-    # Measured with QNN 2.49.40: a block-quantized linear layer of more than 64 outputs computes
-    # something else (SQNR 3 dB), the same layer as a convolution does not.
+    # Measured with QNN 2.49.40: a block-quantized linear layer with more than 64 outputs computes
+    # wrong values (SQNR 3 dB), the same layer as a convolution does not.
     A16W4_BLOCK = "16a4w_block", Recipe("use_16a4w_block", 16, block=32, linear_as_convolution=True)
     A8W4 = "8a4w", Recipe("use_8a4w", 8)
     A16W2 = "16a2w", Recipe("use_16a2w", 16)
@@ -57,7 +57,7 @@ class Scheme(str, Enum):
     A16W8_TRAINED = "16a8w_qat", Recipe("use_16a8w", 16, training_steps=TRAINING_STEPS)
     A16W4_TRAINED = "16a4w_qat", Recipe("use_16a4w", 16, training_steps=TRAINING_STEPS)
     U8 = "u8", Recipe("", 8, activations="QUInt8", weights="QUInt8")
-    # HTP takes scales by channel with signed weights only, and so it does 16-bit weights.
+    # HTP takes per-channel scales only with signed weights, and the same goes for 16-bit weights.
     U8_CHANNEL = (
         "u8_channel",
         Recipe("", 8, activations="QUInt8", weights="QInt8", per_channel=True),
@@ -69,7 +69,7 @@ class Scheme(str, Enum):
     )
     U16A16W = "u16a16w", Recipe("", 16, activations="QUInt16", weights="QInt16")
     U16A4W = "u16a4w", Recipe("", 16, activations="QUInt16", weights="QInt4", per_channel=True)
-    # An ONNX file that is quantized already; its types are its own.
+    # An ONNX file that is already quantized and brings its types.
     ASIS = "asis", Recipe("", 0, activations="given", weights="given")
 
     def __new__(cls, name: str, recipe: Recipe = FLOAT16) -> Scheme:  # noqa: PYI034 - Python 3.10
@@ -85,8 +85,8 @@ class Scheme(str, Enum):
 
 @dataclass(frozen=True)
 class Lane:
-    """What a lane quantizes with: its schemes, those for a model of the user's when none is asked
-    for, and how a file ends that is a model by itself."""
+    """A lane's schemes: all of them, the default for a user's model, and the file suffix of a model
+    that needs no factory."""
 
     schemes: tuple[Scheme, ...]
     default: tuple[Scheme, ...]

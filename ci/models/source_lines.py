@@ -1,4 +1,4 @@
-"""Where models' files are: named relative to their repository, the same on every machine."""
+"""Name models' files relative to their repository, so that names are the same on every machine."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _PLACE = re.compile(r"\[([^\[\]\n]+\.py):(\d+)\]|(?m:^  why: (.+\.py), line (\d+
 
 
 def find_repository(path: Path) -> Path | None:
-    """The root of the git repository or work tree that an absolute path is in."""
+    """Return the root of the git repository or work tree that contains an absolute path."""
     return next((folder for folder in path.parents if (folder / ".git").exists()), None)
 
 
 def name_file(path: Path) -> str:
-    """``nets/net.py``: a file's path in its repository; its name where there is none."""
+    """Return a file's path in its repository, ``nets/net.py``, or its name outside of any."""
     root = find_repository(path)
     return path.relative_to(root).as_posix() if root else path.name
 
 
 def name_argument(path: Path) -> str:
-    """A file as a command takes it: from its repository's root, or where it is without one."""
+    """Return a file as a command takes it: relative to its repository if it is in one."""
     return name_file(path) if find_repository(path) else shown_path(path)
 
 
 @functools.cache
 def is_installed(file: str) -> bool:
-    """Whether a file is the standard library's or an installed package's."""
+    """Return whether a file belongs to the standard library or an installed package."""
     paths = sysconfig.get_paths()
     places = tuple({paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
     return file.startswith(places) or not {"site-packages", "dist-packages"}.isdisjoint(
@@ -42,13 +42,13 @@ def is_installed(file: str) -> bool:
 
 
 def find_places(reason: str) -> list[Place]:
-    """The lines that a reason names, each once, of files as name_file names them."""
+    """Return the source lines that a reason names, without repeats; files are as in name_file."""
     rows = ((one[1] or one[3], int(one[2] or one[4])) for one in _PLACE.finditer(reason))
     return [Place(file=file, line=max(line, 1)) for file, line in dict.fromkeys(rows)]
 
 
 def find_factory(reference: str) -> Place:
-    """Where a user's ``file.py:factory`` is defined; line 1 where that cannot be seen."""
+    """Return where a user's ``file.py:factory`` is defined; line 1 if that cannot be determined."""
     file, _, name = reference.rpartition(":")
     path, written = Path(file), re.compile(rf"\s*(?:def|class)\s+{re.escape(name)}\b|{name}\s*[:=]")
     try:
@@ -60,6 +60,6 @@ def find_factory(reference: str) -> Place:
 
 
 def find_suite_model(name: str) -> str:
-    """``file.py:make_case`` of a model of the suite; empty unless it is in a checkout."""
+    """Return ``file.py:make_case`` for a model of the suite; empty unless it is in a checkout."""
     path = Path(suite.__file__).parent / f"{name}.py"
     return "" if is_installed(str(path)) or not path.is_file() else f"{path}:make_case"

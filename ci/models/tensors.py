@@ -16,9 +16,9 @@ FILE = "{}_{}.raw"  # <input set>_<index>
 class TensorInfo(Struct, frozen=True):
     """A tensor at the program's boundary: numpy's dtype name and shape.
 
-    ``joined`` are the sizes of the parts that the model concatenates along ``joined_axis``. A
-    quantized output holds multiples of ``step``, from ``lowest`` to ``highest`` of them; any value
-    if these are equal, or the step is 0.
+    If the model concatenates it along ``joined_axis``, ``joined`` has the sizes of the parts. A
+    quantized output holds multiples of ``step``, from ``lowest`` to ``highest``; any value if these
+    are equal, or the step is 0.
     """
 
     dtype: str
@@ -30,14 +30,14 @@ class TensorInfo(Struct, frozen=True):
     highest: int = 0
 
     def without_step(self) -> TensorInfo:
-        """Return the same, of an output that may hold any value."""
+        """Return the same info for an output that may hold any value."""
         return structs.replace(self, step=0.0) if self.step else self
 
 
 class Loss(Struct, frozen=True):
-    """Where most is lost: an operator or the range of its output, with the line of the model that
-    it is from, the SQNR before and behind it in dB, and that of the outputs if the weights alone
-    are quantized."""
+    """Where most is lost: an operator or the range of its output, with its line in the model's
+    source, the SQNR before and after it in dB, and the SQNR of the outputs if only the weights are
+    quantized."""
 
     name: str
     before_db: float
@@ -46,7 +46,7 @@ class Loss(Struct, frozen=True):
 
     @property
     def added(self) -> float:
-        """The noise that is added, as a share of the signal's power."""
+        """Return the noise added, as a share of the signal's power."""
         return float(10 ** (-self.behind_db / 10) - 10 ** (-self.before_db / 10))
 
 
@@ -57,8 +57,8 @@ def describe_tensor(tensor: Any, axis: int = 0, parts: tuple[int, ...] = ()) -> 
 
 
 def write_sets(directory: Path, sets: Iterable[Iterable[Any]], pattern: str = FILE) -> None:
-    """Write a file for every tensor of every input set into ``directory``, made if missing,
-    row-major."""
+    """Write one row-major file per tensor and input set into ``directory``, which is created if
+    missing."""
     directory.mkdir(parents=True, exist_ok=True)
     for number, tensors in enumerate(sets):
         for index, tensor in enumerate(tensors):
@@ -66,7 +66,7 @@ def write_sets(directory: Path, sets: Iterable[Iterable[Any]], pattern: str = FI
 
 
 def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
-    """Return the SHA-256 over the tensors of input sets, with their types and shapes."""
+    """Return the SHA-256 over the tensors of input sets, including dtypes and shapes."""
     digest = hashlib.sha256()
     for tensors in sets:
         arrays = [np.asarray(tensor) for tensor in tensors]
@@ -77,7 +77,7 @@ def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
 
 
 def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:
-    """Return what write_sets wrote as arrays, a list per input set. Raises OSError, ValueError."""
+    """Read the files of write_sets: a list of arrays per input set. Raises OSError, ValueError."""
     return [
         [
             np.fromfile(directory / FILE.format(number, index), info.dtype).reshape(info.shape)

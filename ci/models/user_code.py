@@ -1,4 +1,4 @@
-"""Calls a user's ``path/to/file.py:factory``; what goes wrong in it is named by file and line.
+"""Call a user's ``path/to/file.py:factory``; errors in it are reported with file and line.
 
 A factory returns ``(module, example_inputs)`` or ``(module, example_inputs, calibration_inputs)``.
 """
@@ -34,15 +34,15 @@ Inputs = tuple[Tensor, ...]
 
 @contextmanager
 def users_code(reference: str) -> Iterator[None]:
-    """Where a user's file is imported and called: it stands in the caller's directory, and what
-    it raises is a FailedError. Right only where no other user's model was loaded in the process."""
+    """Import and call a user's file in here: in the caller's directory, with its errors turned into
+    FailedError. Only valid in a process that has loaded no other user's model."""
     with blame_model(reference), working_directory(user_path(".")), own_packages_hidden():
         yield
 
 
 def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
-    """What a function gives of the suite, or of the user's. Raises UsageError for one that is not
-    there, and FailedError for what a user's raises."""
+    """Call a function of the suite or of a user's file. Raises UsageError if it does not exist, and
+    FailedError if the user's code raises."""
     name, _, function = reference.partition(":")
     if not is_suite(reference):
         with users_code(reference):
@@ -55,7 +55,7 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
 
 
 def load_function(reference: str) -> Callable[..., Any]:
-    """The function of ``file.py:function``. Raises UsageError, and whatever the file raises."""
+    """Load the function in ``file.py:function``. Raises UsageError, and any error of the file."""
     file, separator, attribute = reference.rpartition(":")
     path = Path(file).resolve()
     if not separator or not path.is_file():
@@ -69,11 +69,11 @@ def load_function(reference: str) -> Callable[..., Any]:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a file as Python does a script, or a module where it is in a package: siblings of
-    it and of its package are importable.
+    """Import a file as Python imports a script, or as a module if it is in a package; its siblings
+    and those of its package can be imported.
 
-    From here on the process writes no bytecode: Python would read it for a file that was changed
-    since, if length and second of the change are the same.
+    From then on the process writes no bytecode: if a file is changed without a change of length
+    within the same second, Python would load the stale bytecode.
     """
     sys.dont_write_bytecode = True
     packages: list[str] = []
@@ -97,10 +97,10 @@ def import_file(path: Path) -> ModuleType:
 
 @contextmanager
 def own_packages_hidden() -> Iterator[None]:
-    """Let a user's file import its own packages that have the names of ours.
+    """Let a user's file import its own packages even if their names are the same as ours.
 
-    Its modules stay where ours have others: torch.export and ExecuTorch look up by name what a
-    model calls.
+    Its modules stay in sys.modules unless ours has that name: torch.export and ExecuTorch look up
+    by name what a model calls.
     """
     names = [name for name in sys.modules if name.partition(".")[0] in OWN_PACKAGES]
     ours = {name: sys.modules.pop(name) for name in names}
@@ -126,7 +126,7 @@ def blame_model(reference: str, doing: str = "") -> Iterator[None]:
 
 
 def _find_place(error: BaseException) -> str:
-    """``nets/net.py, line 12, in forward``: the innermost line that is the user's own."""
+    """Return the innermost line in the user's code: ``nets/net.py, line 12, in forward``."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_users_file(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
@@ -141,12 +141,12 @@ def _find_place(error: BaseException) -> str:
 def _advise(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return (
-            f"a relative path is looked up in {user_path('.').resolve()}, where the command was"
-            " typed; Path(__file__).parent is the folder of the model"
+            f"relative paths are looked up in {user_path('.').resolve()}, where the command was"
+            " started; Path(__file__).parent is the folder of the model"
         )
     if isinstance(error, ModuleNotFoundError):
         return (
-            f"{sys.executable} -m pip install it, put it beside the model, or name its folder in"
+            f"{sys.executable} -m pip install it, put it next to the model, or add its folder to"
             " PYTHONPATH"
         )
     return ""
@@ -163,15 +163,15 @@ def working_directory(directory: Path) -> Iterator[None]:
 
 
 def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
-    """Module, example and calibration of what a factory made. Raises UsageError, saying what of
-    it is not of the form."""
+    """Return module, example and calibration from a factory's result. Raises UsageError that says
+    what is wrong with its form."""
     name = Path(reference).name
     if not isinstance(made, tuple) or len(made) not in {2, 3}:
         length = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
         raise _unwanted(name, f"it returned a {type(made).__name__}{length}")
     module, example, *rest = made
     if not isinstance(module, nn.Module):
-        raise _unwanted(name, f"the first is a {type(module).__name__}, not a torch.nn.Module")
+        raise _unwanted(name, f"the first item is a {type(module).__name__}, not a torch.nn.Module")
     calibration = () if not rest or rest[0] is None else rest[0]
     try:
         sets = [*calibration]
@@ -186,17 +186,17 @@ def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, 
 def fit_sets(
     name: str, example: Any, sets: Sequence[Any], kind: str = "calibration"
 ) -> list[Inputs]:
-    """The example and the input sets as tuples of tensors; ``name`` gives them. Raises UsageError
-    for a set that is not of the example's shapes and dtypes."""
+    """Return the example and the input sets as tuples of tensors; ``name`` is their origin, for
+    messages. Raises UsageError for a set with other shapes or dtypes than the example."""
     as_tuples = [_read_inputs(name, "example", example)]
     as_tuples += [_read_inputs(name, f"{kind} {n}", inputs) for n, inputs in enumerate(sets)]
     for number, inputs in enumerate(as_tuples):
         if _describe(inputs) != _describe(as_tuples[0]):
             raise UsageError(
-                f"{name} gives inputs of different shapes or dtypes",
+                f"{name} returns inputs of different shapes or dtypes",
                 why=f"the example is {_describe(as_tuples[0])}, {kind} {number - 1} is"
                 f" {_describe(inputs)}",
-                fix="pad or cut them to one shape: a program for QNN has one",
+                fix="pad or crop them to one shape: a program for QNN has fixed shapes",
             )
     return as_tuples
 
@@ -207,11 +207,11 @@ def _describe(inputs: Inputs) -> str:
 
 
 def _unwanted(name: str, why: str, fix: str = CONTRACT) -> UsageError:
-    return UsageError(f"{name} did not return what is wanted", why=why, fix=fix)
+    return UsageError(f"{name} returned something unexpected", why=why, fix=fix)
 
 
 def _read_inputs(name: str, place: str, inputs: Any) -> Inputs:
-    """One set of inputs as a tuple of dense tensors, each in row-major order."""
+    """Return one set of inputs as a tuple of dense, row-major tensors."""
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, (tuple, list)):
@@ -234,7 +234,7 @@ def _read_input(name: str, place: str, value: Any) -> Tensor:
 
 
 def check_dtype(name: str, place: str, tensor: Tensor) -> None:
-    """Raises UsageError for a dtype that HTP computes wrong or not at all."""
+    """Raise UsageError for a dtype that HTP computes wrong or not at all."""
     if tensor.dtype in NO_DTYPE_OF_QNN:
         raise UsageError(
             f"{name} has a dtype that HTP does not compute with",
@@ -244,15 +244,16 @@ def check_dtype(name: str, place: str, tensor: Tensor) -> None:
 
 
 def is_users_file(file: str) -> bool:
-    """Whether a file is Python source and neither installed nor of this project."""
+    """Return whether a file is Python source and neither installed nor part of this project."""
     here = Path(__file__).resolve().parents[2]
     return file.endswith(".py") and not is_installed(file) and not file.startswith(f"{here}/ci/")
 
 
 def find_line(node: Any) -> str:
-    """`` [nets/net.py:12]``: the line that a node is from; empty where it is not known.
+    """Return `` [nets/net.py:12]``, the source line of a node; empty if unknown.
 
-    An installed file goes by its name alone, wherever an environment lies: keys hold this text.
+    An installed file appears by its name alone, since cache keys contain this text and environments
+    are in different places.
     """
     frames = STACK_FRAME.findall(node.meta.get("stack_trace") or "")
     own = [(file, line) for file, line in frames if not is_installed(file)]

@@ -1,4 +1,4 @@
-"""A user's files of inputs and labels, or the functions that give them."""
+"""Read a user's files of inputs and labels, or call the functions that return them."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from ci.models.user_models import Metric, MetricJob, MetricResult
 from provisioning.errors import FailedError, UsageError, at_key
 
 FORM = (
-    "an .npy of one input's sets, [sets, *shape], an .npz of one array an input in their order, or"
-    " file.py:function, which returns a list of tuples of tensors"
+    "an .npy of one input's sets, [sets, *shape], an .npz with one array per input in their order,"
+    " or file.py:function, which returns a list of tuples of tensors"
 )
 
-UNNAMED = re.compile(r"arr_\d+")  # as numpy.savez calls what is given no name
+UNNAMED = re.compile(r"arr_\d+")  # numpy.savez's names for unnamed arrays
 
 
 def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]]:
-    """Input sets, each a tuple of tensors. ``names`` are those of the model's inputs, if they are
-    known: an archive whose arrays have names has to have just these, in any order.
+    """Return the input sets, each a tuple of tensors. ``names`` are those of the model's inputs,
+    if known: an archive with named arrays must have exactly these, in any order.
 
-    Raises UsageError, and FailedError for what a function raises.
+    Raises UsageError, and FailedError if the user's function raises.
     """
     if is_function(source):
         given = call_function(source, FORM)
         if not isinstance(given, (list, tuple)):
             why = f"it returned a {type(given).__name__}"
-            raise UsageError(f"{Path(source).name} gives no input sets", why=why, fix=FORM)
+            raise UsageError(f"{Path(source).name} returns no input sets", why=why, fix=FORM)
         return [one if isinstance(one, tuple) else (one,) for one in given]
     arrays = read_arrays(Path(source))
     count = count_sets(arrays.values(), Path(source).name)
@@ -47,7 +47,7 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]
 
 
 def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]]:
-    """The input sets that a model is judged on, MIN_SETS or more. Raises as read_sets does."""
+    """Return the input sets to judge a model on, MIN_SETS or more. Raises as read_sets does."""
     sets = read_sets(source, names)
     if len(sets) < MIN_SETS:
         why = f"{Path(source).name} has {len(sets)} input sets"
@@ -56,30 +56,30 @@ def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ..
 
 
 def read_labels(source: str, sets: int) -> Tensor:
-    """Labels, [sets, ...]. Raises UsageError, and FailedError for what a function raises."""
+    """Return labels, [sets, ...]. Raises UsageError, and FailedError if a function raises."""
     if is_function(source):
         given = call_function(source, FORM)
     else:
         arrays = read_arrays(Path(source))
         if len(arrays) != 1:
-            raise UsageError(f"{Path(source).name} holds {len(arrays)} arrays", fix="give one")
+            raise UsageError(f"{Path(source).name} holds {len(arrays)} arrays", fix="write one")
         (given,) = arrays.values()
     try:
         labels = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
         why = f"it returned a {type(given).__name__}: {error}"
-        raise UsageError(f"{Path(source).name} gives no labels", why=why) from error
+        raise UsageError(f"{Path(source).name} returns no labels", why=why) from error
     if not labels.ndim or len(labels) != sets:
         raise UsageError(
             f"{Path(source).name} has labels of shape {list(labels.shape)}",
             why=f"the model is judged on {sets} input sets",
-            fix="give a label, or a row of them, for each set of `inputs` of the policy",
+            fix="give a label, or a row of labels, for each set of `inputs` in the policy",
         )
     return labels
 
 
 def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> list[Any]:
-    """The arrays in the order of ``names``, or of the file where neither has names."""
+    """Return the arrays in the order of ``names``, or in the file's order if it has no names."""
     if not names or all(UNNAMED.fullmatch(name) for name in arrays):
         return [*arrays.values()]
     if arrays.keys() != set(names):
@@ -91,17 +91,17 @@ def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> 
     return [arrays[name] for name in names]
 
 
-CONTRACT = "a metric takes (outputs, labels) and returns a number, of which more is better"
+CONTRACT = "a metric takes (outputs, labels) and returns a number; higher is better"
 
 
 def check_metric(metric: Metric, sets: int) -> None:
-    """Raises UsageError, with the key, for labels that are not of ``sets`` input sets, and for a
-    function that does not take what a metric takes; FailedError for what the user's code raises."""
+    """Raise UsageError, with the key, for labels that do not match ``sets`` input sets, and for a
+    function that does not take a metric's arguments; FailedError if the user's code raises."""
     with at_key("metric.labels"):
         read_labels(metric.labels, sets)
     with users_code(metric.function):
         function = load_function(metric.function)
-    with suppress(ValueError):  # what is written in C may have no signature
+    with suppress(ValueError):  # a function written in C may have no signature
         try:
             inspect.signature(function).bind([], [])
         except TypeError as error:
@@ -110,7 +110,7 @@ def check_metric(metric: Metric, sets: int) -> None:
 
 
 def run_metric(job: MetricJob) -> MetricResult:
-    """Raises UsageError for labels or values that are not of the form, FailedError for what the
+    """Compute a metric. Raises UsageError for labels or values of a wrong form, FailedError if the
     function raises."""
     metric = job.metric
     labels = read_labels(metric.labels, len(job.float32[0]))
@@ -126,7 +126,7 @@ def run_metric(job: MetricJob) -> MetricResult:
 
 
 def read_value(reference: str, made: Any) -> float:
-    """The number that a metric returned. Raises UsageError, FailedError for one that is NaN."""
+    """Return a metric's number. Raises UsageError for anything else, FailedError for NaN."""
     name = Path(reference).name
     try:
         value = float(made)
@@ -135,5 +135,5 @@ def read_value(reference: str, made: Any) -> float:
         why = f"it returned a {type(made).__name__}{shape}"
         raise UsageError(f"{name} did not return a number", why=why, fix=CONTRACT) from error
     if not math.isfinite(value):
-        raise FailedError(f"{name} gives {value}", fix=CONTRACT)
+        raise FailedError(f"{name} returned {value}", fix=CONTRACT)
     return value

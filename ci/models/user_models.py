@@ -1,4 +1,4 @@
-"""A model of a user's policy: where it is, and the data and metric that go with it."""
+"""The models of a user's policy: where they are, and their data and metrics."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from provisioning.errors import UsageError, at_key
 FileOrFunction = Annotated[str, Meta(min_length=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Difference = Annotated[float, Meta(ge=0)]
-Decibels = Annotated[float, Meta(ge=0)]  # below 0 dB there is more error than signal
+Decibels = Annotated[float, Meta(ge=0)]  # below 0 dB the error exceeds the signal
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 FACTORY, FUNCTION = "factory", "function"
-# With one of these, a module may have names that its source does not bind.
+# A module that uses one of these may have names that its source does not bind.
 DYNAMIC = frozenset({"*", "__getattr__", "exec", "eval", "globals", "locals", "vars", "setattr"})
 
 
 class OutputLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """The limits of an output; the fields are those of the report's Threshold.
 
-    ``min_sqnr_db`` and ``min_cosine`` are for the worst input set, ``min_sqnr_db_all`` for all at
-    once; those named ``_quantized`` are in addition to the prediction of noise, which the error
-    may exceed by ``max_above_noise_db``.
+    ``min_sqnr_db`` and ``min_cosine`` are for the worst input set, ``min_sqnr_db_all`` for all sets
+    together; those named ``_quantized`` are in addition to the predicted noise, which the error may
+    exceed by ``max_above_noise_db``.
     """
 
     min_sqnr_db: Decibels | None = None
@@ -55,20 +55,20 @@ class OutputLimits(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The limits that are not None, by name."""
+        """Return the limits that are set, by name."""
         names = OutputLimits.__struct_fields__
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 class Limits(OutputLimits, frozen=True, forbid_unknown_fields=True):
-    """The limits of a scheme; ``outputs`` are limits of single outputs, by their index."""
+    """The limits of a scheme; ``outputs`` are limits for single outputs, by index."""
 
     full_delegation: bool = True
     outputs: dict[Annotated[str, Meta(pattern="^[0-9]+$")], OutputLimits] = {}
 
 
 class ModelBudget(Budget, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a model's programs may take, in all schemes and in single ones."""
+    """The budgets of a model's programs: for all schemes, and for single ones."""
 
     schemes: dict[Scheme, Budget] = field(default_factory=dict)
 
@@ -78,18 +78,19 @@ class ModelBudget(Budget, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """Below ``min_rms``, or with a spread below ``min_spread`` of it, a reference is refused."""
+    """A reference is rejected if its RMS is below ``min_rms``, or its spread below ``min_spread``
+    of the RMS."""
 
     min_rms: float
     min_spread: float
 
 
 class Source(Struct, frozen=True):
-    """A user's model: ``/whole/path/file.py:factory``, and files or functions of the same form
-    that give the inputs to calibrate on and to judge on, instead of the factory's; or
-    ``reference`` is a model of the suite. ``choices`` say how it is lowered, ``run`` how its
-    program runs, ``shapes`` are those of an ONNX file's inputs by name, ``float_model`` is the file
-    that a quantized one was made of."""
+    """A user's model: ``/whole/path/file.py:factory``, with optional files or functions of the same
+    form for the inputs to calibrate on and to judge on, instead of the factory's; or ``reference``
+    names a model of the suite. ``choices`` are lowering options, ``run`` are options of the run,
+    ``shapes`` are those of an ONNX file's inputs, by name; ``float_model`` is the float file that a
+    quantized one was made from."""
 
     reference: str = ""
     calibration: str = ""
@@ -108,10 +109,10 @@ NO_SOURCE = Source()
 
 
 class Metric(Struct, frozen=True, forbid_unknown_fields=True):
-    """``function`` of (outputs, labels), of which more is better.
+    """``function`` takes (outputs, labels); higher is better.
 
-    The program may have ``max_drop`` less of it than the float32 model, and at least ``min``. With
-    ``strict``, a program that has it fails all the same if its model is not quantized well.
+    The program may score ``max_drop`` less than the float32 model, but at least ``min``. With
+    ``strict``, a program fails despite a sufficient score if its model is not quantized well.
     """
 
     function: FileOrFunction
@@ -122,13 +123,13 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """``top1`` of metrics.py:top1."""
+        """Return ``top1`` for metrics.py:top1."""
         return self.function.rpartition(":")[2]
 
 
 class MetricJob(Struct, frozen=True):
-    """``outputs`` of a program, the ``float32`` and the ``quantized`` model: an array per output,
-    [sets, *shape]."""
+    """The outputs of a program (``outputs``), of the ``float32`` and of the ``quantized`` model: an
+    array per output, [sets, *shape]."""
 
     metric: Metric
     outputs: list[Any]
@@ -136,15 +137,15 @@ class MetricJob(Struct, frozen=True):
     quantized: list[Any] | None = None
 
     def __call__(self) -> MetricResult:
-        """Measure in the process of a worker."""
+        """Compute the metric, in a worker's process."""
         from ci.models.user_data import run_metric
 
         return run_metric(self)
 
 
 class MetricResult(Struct, frozen=True):
-    """What the metric is of the program, of the float32 model, of a program that gave each input's
-    outputs for the next, and of the quantized model."""
+    """The metric of the program, of the float32 model, of a program that returned each input's
+    outputs for the next input, and of the quantized model."""
 
     value: float
     float32: float
@@ -153,12 +154,12 @@ class MetricResult(Struct, frozen=True):
 
 
 class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of the user's, ``path`` being ``file.py:factory``, an .onnx file or a model of the
-    suite; paths are relative to the policy.
+    """A user's model; ``path`` is ``file.py:factory``, an .onnx file or a model of the suite. Paths
+    are relative to the policy.
 
-    ``lowering`` is what it is lowered with, ``run`` what its program is run with, ``limits`` are
-    its own, by scheme, ``budget`` is what its programs may take. ``shapes`` are those of the inputs
-    of an .onnx file, by name, ``float_model`` is what a quantized one was made of.
+    ``lowering`` and ``run`` are options of the lowering and of the run, ``limits`` are limits by
+    scheme, ``budget`` limits the programs' size and time. ``shapes`` are those of an .onnx file's
+    inputs, by name; ``float_model`` is the float file that a quantized one was made from.
     """
 
     path: FileOrFunction
@@ -176,7 +177,7 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def source(self) -> Source:
-        """What is lowered."""
+        """Return what is lowered."""
         shapes = tuple(self.shapes.items())
         return Source(
             self.path,
@@ -190,20 +191,20 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
-    """The entry with whole paths. Raises UsageError for a name or a file that will not do."""
+    """Return the entry with whole paths. Raises UsageError for an invalid name or file."""
     if not NAME.fullmatch(name) or name in SUITE:
         raise UsageError(
-            f"models.{name} is not a name for a model",
-            why="the suite has one of that name" if name in SUITE else "",
-            fix="letters, digits and . _ - between them, at most 64",
+            f"models.{name}: invalid name for a model",
+            why="the suite has a model of that name" if name in SUITE else "",
+            fix="use letters, digits and . _ - in between, at most 64 characters",
         )
 
     if entry.shapes and not entry.path.endswith(ONNX.suffix):
-        fix = "a factory's inputs have the shapes that it gives them"
-        raise UsageError(f"models.{name}.shapes are for an .onnx file", fix=fix)
+        fix = "a factory's inputs already have their shapes"
+        raise UsageError(f"models.{name}.shapes is only for an .onnx file", fix=fix)
     if entry.float_model and not entry.path.endswith(ONNX.suffix):
-        fix = "what a factory returns is the float model: leave the key out"
-        raise UsageError(f"models.{name}.float_model is for an .onnx file", fix=fix)
+        fix = "a factory already returns the float model: leave the key out"
+        raise UsageError(f"models.{name}.float_model is only for an .onnx file", fix=fix)
 
     def resolve(key: str, word: str, kind: str = "") -> str:
         if is_suite(word) and kind:
@@ -232,12 +233,12 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
 
 
 def is_suite(reference: str) -> bool:
-    """Whether it is a model of the suite, or ``model:function`` of one."""
+    """Return whether it is a model of the suite, or ``model:function`` in one."""
     return reference.partition(":")[0] in SUITE
 
 
 def resolve_file(word: str, kind: str = "") -> str:
-    """``file.py:function``, or where ``kind`` is empty a file of data, as a whole path.
+    """Return ``file.py:function``, or a data file if ``kind`` is empty, as a whole path.
 
     Raises UsageError.
     """
@@ -253,7 +254,7 @@ def resolve_file(word: str, kind: str = "") -> str:
         raise UsageError(what, why=f"{path} is not a file", fix=fix)
     if kind and not is_function and not is_model:
         raise UsageError(what, why=f"{path} is not a Python file", fix=f"file.py:{kind}")
-    if not str(path).isprintable():  # it stands in reports, which are UTF-8 text
+    if not str(path).isprintable():  # reports, which are UTF-8 text, show it
         why = "its path has bytes that are not UTF-8, or control characters"
         raise UsageError(what, why=why, fix="rename or copy it")
     if is_function:
@@ -262,9 +263,9 @@ def resolve_file(word: str, kind: str = "") -> str:
 
 
 def require_function(path: Path, function: str) -> None:
-    """Raises UsageError if a Python file binds names and the function's is not one of them. What
-    only its import can tell, as with ``from models import *`` or an error of syntax, is left to
-    that."""
+    """Raise UsageError if a Python file binds names and the function's is not among them. Whatever
+    only an import can show, such as the names in ``from models import *`` or a syntax error, is
+    left to the import."""
     bound: set[str] = set()
     used: set[str] = set()
     try:
@@ -287,9 +288,9 @@ def require_function(path: Path, function: str) -> None:
 
 
 def lacks_function(path: Path, function: str, own: Sequence[str]) -> UsageError:
-    """Return the error for a function that a file lacks; ``own`` are those that it has."""
+    """Return the error for a function that a file lacks; ``own`` are the functions it has."""
     near = difflib.get_close_matches(function, own, n=1)
-    has = f"it has {', '.join(own)}" if own else "it defines none"
+    has = f"it has {', '.join(own)}" if own else "it defines no function"
     return UsageError(
         f"{path} has no function {function!r}", fix=f"write {path.name}:{near[0]}" if near else has
     )

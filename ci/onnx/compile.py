@@ -1,8 +1,8 @@
 """Float ONNX -> quantized ONNX -> context binary, with the references that it is judged by.
 
-quantized.onnx, if the scheme quantizes, and program/model.onnx, whose context binary is inside it
-or next to it, are in the artifact together with what ci.cases.cache describes, and what Saver wrote
-in saver_output/, if it was asked for.
+The artifact holds quantized.onnx (if the scheme quantizes), program/model.onnx with the context
+binary inside or next to it, the files that ci.cases.cache describes, and Saver's files in
+saver_output/, if requested.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from provisioning.errors import FailedError
 PROGRAM, CONTEXT = "program", "model.onnx"
 QUANTIZED_MODEL = "quantized.onnx"
 SAVER_LOG = "saver.log"
-EXPORTED_DB = 60.0  # the exported model against torch; seen: 100 and more
+EXPORTED_DB = 60.0  # the exported model against torch; 100 and more were seen
 
 
 def load_source(spec: CaseSpec, command: str = "") -> Source:
     """Return a case's model, from the suite, a user's function or a file, with its digest;
-    ``command`` is what runs the case."""
+    ``command`` is the command line that runs the case."""
     if spec.is_file:
         path = Path(spec.reference)
         shapes = spec.source.shapes
@@ -90,10 +90,10 @@ def compile_source(
     saver: str,
 ) -> Compiled:
     """Export, quantize if the scheme does, compile, and write everything. ``options`` are the
-    provider's; ``saver`` is the library that writes QNN's calls, if they are wanted. Without
-    ``embed``, neither true nor false, the program is the model itself.
+    provider's; ``saver`` is the library that records QNN's calls, if wanted. ``embed`` says whether
+    the context binary goes into the ONNX file; if it is None, the program is the model itself.
 
-    Raises FailedError for a model that proves nothing, and what the tools raise.
+    Raises FailedError for a model that proves nothing, and any error of the tools.
     """
     staging.write_inputs(source.evaluation)
     model = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
@@ -159,7 +159,7 @@ def compile_source(
 
 
 def digest_source(source: Source) -> str:
-    """Return the SHA-256 over the weights of a model: the parameters and buffers of a module, the
+    """Return the SHA-256 over a model's weights: the parameters and buffers of a module, the
     constants of a file."""
     if not isinstance(source.origin, Path):
         return digest_weights(source.origin.module)
@@ -175,7 +175,7 @@ def digest_source(source: Source) -> str:
 def add_grids(
     infos: Sequence[TensorInfo], grids: Sequence[tuple[float, int, int]]
 ) -> tuple[TensorInfo, ...]:
-    """Return the outputs with the values that they can have."""
+    """Return the outputs with the values that each can have."""
     return tuple(
         structs.replace(info, step=step, lowest=low, highest=high)
         for info, (step, low, high) in zip(infos, grids, strict=True)
@@ -183,7 +183,7 @@ def add_grids(
 
 
 def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
-    """The float model as a file: the user's own, with inputs of the ``shapes`` given, or what is
+    """Return the float model as a file: the user's, with inputs of these ``shapes``, or one
     exported to ``target``."""
     if isinstance(source.origin, Path):
         return write_normal_form(source.origin, target, shapes)
@@ -193,7 +193,7 @@ def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
 
 
 def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
-    """What the CPU makes of each input set."""
+    """Return the CPU's outputs for each input set."""
     with stage(ONNXRUNTIME):
         session = open_reference(model)
     names = [one.name for one in session.get_inputs()]
@@ -205,15 +205,15 @@ def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
 
 
 def require_export(source: Source, reference: Sequence[Arrays]) -> None:
-    """Raises FailedError for an export that computes something else than the module."""
+    """Raise FailedError for an exported model that computes something else than the module."""
     for wanted, got in zip(source.reference, reference, strict=False):
         for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
             reached = measure_pooled(one, other)
             if not reached >= EXPORTED_DB:
                 raise FailedError(
-                    f"torch.onnx.export gives another model: output {index} has {reached:.1f} dB"
+                    f"torch.onnx.export changed the model: output {index} has {reached:.1f} dB"
                     f" against torch, {EXPORTED_DB:g} dB required",
-                    why="both are float32 on the CPU, so that QNN has no part in it",
+                    why="both are float32 on the CPU, so QNN is not involved",
                 )
 
 
@@ -227,12 +227,12 @@ def write_context(
     *,
     embed: bool | None,
 ) -> tuple[Delegation, Footprint]:
-    """Let QNN's provider compile ``model``, and name what it leaves to the CPU, with what program
-    and compilation take.
+    """Let QNN's provider compile ``model``, and return what it leaves to the CPU, with the size of
+    the program and the cost of compilation.
 
-    The context is proven to be for ``soc``, and sealed. Raises what onnxruntime and check_context
-    raise. A model of which QNN takes nothing leaves no context. Without ``embed`` the model is left
-    instead of a context.
+    The context is checked to be for ``soc``, and sealed. Raises the errors of onnxruntime and
+    check_context. A model from which QNN takes nothing leaves no context. If ``embed`` is None, the
+    program is a copy of the model instead of a context.
     """
     directory.mkdir()
     log = log.with_name(PROVIDER_LOG)
@@ -245,7 +245,7 @@ def write_context(
         with output_to(log), measure_peak() as peak:
             session = open_session(model, options, entries, severity=VERBOSE)
     except Exception:
-        with stage(ONNXRUNTIME):  # its optimizer alone may be what fails
+        with stage(ONNXRUNTIME):  # the failure may be its optimizer's alone
             open_reference(model, optimize=True)
         raise
     contexts: tuple[ContextBinary, ...] = ()
@@ -275,9 +275,9 @@ def write_context(
 
 @stage(QNN)
 def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> None:
-    """Let QNN's Saver write what it is called with for ``model``; nothing is compiled.
+    """Let QNN's Saver record the calls that it gets for ``model``; nothing is compiled.
 
-    It writes below the working directory, which is this fork's own. Raises what onnxruntime raises.
+    It writes below the working directory, which only this fork uses. Raises onnxruntime's errors.
     """
     with output_to(staging.log.with_name(SAVER_LOG)), working_directory(staging.directory):
         open_session(model, options, {})
@@ -285,7 +285,7 @@ def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> No
 
 @contextmanager
 def output_to(log: Path) -> Iterator[None]:
-    """Send what this process prints, its C++ included, to a file for a while."""
+    """Send the output of this process, including C++ code, to a file for a while."""
     kept = [os.dup(number) for number in (1, 2)]
     held = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
@@ -301,30 +301,30 @@ def output_to(log: Path) -> Iterator[None]:
 
 
 def describe_outputs(model: Path, outputs: Arrays) -> tuple[TensorInfo, ...]:
-    """dtype and shape of each output, and the parts of those that are concatenations."""
+    """Return dtype and shape of each output, and the parts of those that are concatenations."""
     joined = find_joined(onnx.load(model, load_external_data=False))
     return tuple(
         describe_tensor(array, *origin) for array, origin in zip(outputs, joined, strict=True)
     )
 
 
-OPSET = 21  # the first in which QuantizeLinear of the standard has 16 and 4 bits
+OPSET = 21  # the first with 16-bit and 4-bit QuantizeLinear in the standard
 
 
 def export_module(module: torch.nn.Module, inputs: Inputs, target: Path) -> None:
-    """Write ``module`` as ONNX, weights inside. Raises what the exporter raises."""
+    """Write ``module`` as ONNX, weights inside. Raises the exporter's errors."""
     with torch.no_grad(), keep_state(module):
         program = torch.onnx.export(
             module, inputs, dynamo=True, opset_version=OPSET, verbose=False, external_data=False
         )
     if program is None:
-        raise RuntimeError("torch.onnx.export gave nothing")
+        raise RuntimeError("torch.onnx.export returned nothing")
     program.save(str(target), external_data=False)
 
 
 @functools.cache
 def warm_exporter() -> None:
-    """Let the exporter load, once a process, what takes it seconds the first time."""
+    """Make the exporter load its slow parts: it takes seconds the first time in a process."""
     still_tqdm()
     with TemporaryDirectory() as scratch:
         target = Path(scratch, "warm-up.onnx")

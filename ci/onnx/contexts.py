@@ -1,12 +1,13 @@
 """Context models: ONNX files whose EPContext nodes hold, or name, QNN's context binary.
 
-The EP loads the binary of another SoC and one with changed weights, and the emulator runs it (seen
-with 2.3.0 to 2.7.0); on a device the first fails, and the second gives wrong values. One of a newer
-QNN is refused without a reason (INVALID_ARGUMENT). So the bytes are judged here.
+The execution provider (EP) loads the binary of another SoC, or one with changed weights, and the
+emulator runs it (seen with 2.3.0 to 2.7.0); on a device the former fails, the latter returns wrong
+values. The binary of a newer QNN is rejected without a reason (INVALID_ARGUMENT). So the bytes are
+checked here.
 
-What a binary says of itself is read in provisioning/elf/programs.py. The EP writes what it compiled
-for into the model's metadata:
-``v2:BACKEND:QNN:FORMAT:ARCH:SOC:VTCM:0``, numbers of several SoCs with commas.
+The fields inside a binary are read in provisioning/elf/programs.py. The EP writes the target that
+it compiled for into the model's metadata: ``v2:BACKEND:QNN:FORMAT:ARCH:SOC:VTCM:0``, with commas
+between the numbers of several SoCs.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ AGAIN = "compile the model again; keep NAME_ctx.onnx and NAME_ctx_qnn.bin togeth
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A context model and its binary. ``file`` is None where the binary is in the model;
-    ``qnn`` is the version in the binary's bytes, ``sdk_version`` the one that the model claims;
-    ``socs`` are QNN's numbers by the model's metadata, empty without; ``seal`` the SHA-256 that the
-    binary has to have, empty without.
+    """A context model and its binary. ``file`` is None if the binary is inside the model; ``qnn``
+    is the version in the binary's bytes, ``sdk_version`` the one that the model claims; ``socs``
+    are QNN's SoC numbers in the model's metadata, if any; ``seal`` is the SHA-256 that the binary
+    must have, if any.
     """
 
     path: Path
@@ -81,16 +82,16 @@ class Context:
 
 
 def read_context(path: Path) -> Context:
-    """What a context model and its binary hold.
+    """Return what a context model and its binary contain.
 
-    Raises UsageError for a file that is not a context model of QNN's, FailedError where its binary
-    is missing, damaged, or not the one that belongs to it.
+    Raises UsageError for a file that is not a context model of QNN's, FailedError if its binary is
+    missing, damaged, or not the one that belongs to it.
     """
     return open_context(path)[1]
 
 
 def open_context(path: Path) -> tuple[Any, Context, Blob]:
-    """The model, what it holds, and its binary. Raises as read_context does."""
+    """Return the model, its context, and its binary. Raises as read_context does."""
     model = parse_model(path)
     metadata = {one.key: str(one.value) for one in model.metadata_props}
     nodes = [
@@ -105,11 +106,11 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
         )
     sources = {_text(node, "source") for node in nodes}
     if sources - {PROVIDER, "QNN", ""}:
-        why = f"its nodes are of {', '.join(sorted(sources))}"
+        why = f"its EPContext nodes are of {', '.join(sorted(sources))}"
         raise UsageError(f"{path.name} is not a context model of {PROVIDER}", why=why)
     main = [node for node in nodes if _number(node, "main_context")]
     if len(main) != 1:
-        raise _broken(path, f"{len(main)} of its EPContext nodes are main ones, one has to be")
+        raise _broken(path, f"{len(main)} of its EPContext nodes are main nodes, not exactly one")
     file, blob = _find_binary(path, main[0])
     build = search_whole(blob, 0, len(blob))
     claimed = re.match(r"v?(\d+(?:\.\d+){2})", _text(main[0], "ep_sdk_version"))
@@ -132,10 +133,10 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
 
 
 def check_context(path: Path, soc: str, runtime: str = "") -> Context:
-    """Judge a context for ``soc`` (SM8750) and the QNN ``runtime`` (2.49.40; "" skips it).
+    """Check a context for ``soc`` (SM8750) and the QNN ``runtime`` (2.49.40; "" skips this part).
 
-    Raises UsageError and FailedError as read_context does, UnfitError for another SoC's, and for
-    one that a newer QNN has compiled.
+    Raises UsageError and FailedError as read_context does, UnfitError for a context of another SoC
+    or of a newer QNN.
     """
     context, wanted = read_context(path), find_soc(soc)
     names = {one.soc for one in context.targets} - {NO_SOC}
@@ -147,28 +148,28 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
         raise UnfitError(
             f"{path.name} is compiled for {made_for}, not for {soc}",
             why=f"{soc} has number {wanted.id} and V{wanted.hexagon}; on a device this is error"
-            " 5005 or 14001, while the emulator runs it",
+            " 5005 or 14001, although the emulator runs it",
             fix=f"compile it with soc_model={wanted.id}",
         )
     newest = context.qnn or context.sdk_version  # the same, if both are known
     if runtime and newest and not is_loadable(newest, runtime):
         raise UnfitError(
-            f"{path.name} is compiled with QNN {newest}, the runtime is {runtime}",
-            why="a runtime loads what an older QNN or its own has compiled, nothing newer",
-            fix=f"take a runtime of {newest} or newer, or compile it with {runtime}",
+            f"{path.name} was compiled with QNN {newest}, but the runtime is {runtime}",
+            why="a runtime loads contexts of its QNN version or an older one, not of a newer one",
+            fix=f"use a runtime of {newest} or newer, or compile with {runtime}",
         )
     return context
 
 
 def seal_context(path: Path) -> str:
-    """Write the SHA-256 of the binary into the context model's metadata; returns it.
+    """Write the SHA-256 of the binary into the context model's metadata, and return it.
 
-    Afterwards read_context finds a binary that was changed. Raises as read_context does.
+    From then on read_context detects a changed binary. Raises as read_context does.
     """
     _, context, blob = open_context(path)
     digest = hashlib.sha256(blob).hexdigest()
     if not context.seal:
-        # Messages in a row are one message, so that what the provider wrote stays as it is.
+        # Concatenated messages parse as one message, so the provider's bytes stay unchanged.
         entry = onnx.StringStringEntryProto(key=SEAL, value=digest)
         added = onnx.ModelProto(metadata_props=[entry])
         write_whole(path, path.read_bytes() + added.SerializeToString())
@@ -183,11 +184,11 @@ def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob
     if mode == 1:
         return None, cache
     if mode != 0:
-        raise _broken(path, f"its embed_mode is {mode}, 0 or 1 has to be")
+        raise _broken(path, f"its embed_mode is {mode}; it must be 0 or 1")
     location = _text(node, "ep_cache_context")
     if fault := find_location_fault(location, path.parent):
         back = (
-            "put it back next to the model. Where contexts are shared, the last session writes"
+            "put it back next to the model. If contexts are shared, the last session writes"
             " it, with ep.stop_share_ep_contexts=1"
         )
         why = f"its context binary, {location!r}, {fault}"
@@ -203,17 +204,17 @@ def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob
 
 
 def _find_strangeness(context: Context, blob: Blob) -> str:
-    """Why a binary is not the one of its model; empty if it may be."""
+    """Return why a binary cannot be the one of its model; empty if it can."""
     made, claimed = context.qnn, context.sdk_version
     if not made and blob[:4] != ARCHIVE:
         return "its context binary names no version of QNN"
     if made and claimed and parse_version(made) != parse_version(claimed):
-        return f"its context binary is of QNN {made}, and the model says {claimed}"
+        return f"its context binary is from QNN {made}, but the model says {claimed}"
     for name in context.partitions:
         if name and blob.find(b"\0%b\0" % name.encode()) < 0:
-            return f"its context binary has no graph {name!r}: it is of another model"
+            return f"its context binary has no graph {name!r}: it belongs to another model"
     if context.seal and hashlib.sha256(blob).hexdigest() != context.seal:
-        return "its context binary is not the one that was compiled: its SHA-256 is another"
+        return "its context binary was changed after compilation: its SHA-256 differs"
     return ""
 
 
@@ -228,7 +229,7 @@ def _text(node: Mapping[str, Any], name: str) -> str:
 
 
 def _number(node: Mapping[str, Any], name: str) -> int:
-    """Return an attribute; it is 1 if it is missing."""
+    """Return an integer attribute; 1 if it is missing."""
     return node[name].i if name in node else 1
 
 

@@ -1,5 +1,5 @@
-"""The ONNX Runtime engine, as the session and its workers see it; onnxruntime is imported where it
-runs."""
+"""The ONNX Runtime engine, as the session and its workers see it; only the process that runs a case
+imports onnxruntime."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ BACKEND = ("backend_path", "backend_type")
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxEngine:
-    """Quantizes, and compiles a context binary by QNN's provider.
+    """Quantizes, and compiles a context binary with QNN's provider.
 
-    ``sdk`` is the root of QNN's libraries; ``given`` are provider options of the user's. ``embed``
-    is whether the context binary is inside the ONNX file (embed mode 1) or next to it (0);
-    ``saver`` asks for QNN's calls too. ``log_level`` is QNN's when a program runs. With
-    ``direct`` a session takes the model itself, not a context binary. ``exports`` is whether any
-    model is torch's. ``command`` is what runs the session, without its choice of cases.
+    ``sdk`` is the root of QNN's libraries; ``given`` are the user's provider options. ``embed``
+    says whether the context binary is inside the ONNX file (embed mode 1) or next to it (0);
+    ``saver`` requests a record of QNN's calls too. ``log_level`` is QNN's while a program runs.
+    With ``direct`` a session loads the model itself instead of a context binary. ``exports`` says
+    whether any model is torch's. ``command`` is the command line that runs the session, without its
+    choice of cases.
     """
 
     toolchain: tuple[str, ...]
@@ -54,7 +55,7 @@ class OnnxEngine:
         return replace(spec, layers=True)
 
     def repeat(self, spec: CaseSpec) -> str:
-        """Return what runs a case again; empty if that is not known."""
+        """Return the command that runs a case again; empty if unknown."""
         return self.command and choose_case(self.command, spec.model, spec.scheme.value, spec.soc)
 
     def preload(self, spec: CaseSpec) -> None:

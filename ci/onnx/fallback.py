@@ -1,4 +1,4 @@
-"""Which nodes run where: by what a session says when it is made, and by the profile of its runs."""
+"""Find which nodes run where, from a new session's assignment and the profile of its runs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from provisioning.manifest.reader import read_policy
 QNN = "QNNExecutionProvider"
 # Nodes that change the form of a number and compute nothing.
 QUANTIZING = {"QuantizeLinear", "DequantizeLinear"}
-# Written by 2.5.0 at verbose: LogNodeSupport of qnn_execution_provider.cc, CreateQnnNode of
-# qnn_model_wrapper.cc. A unit is a node with those that quantize what goes in and out.
+# Log lines of 2.5.0 at verbose level: LogNodeSupport in qnn_execution_provider.cc, CreateQnnNode in
+# qnn_model_wrapper.cc. A unit is a node together with the quantizers of its inputs and outputs.
 UNIT = re.compile(r"(?=Validation (?:PASSED|FAILED) for \d+ nodes in \w+ \()")
 MEMBER = re.compile(r"^\tOperator type: \S+ Node name: (.*) Node index: \d+$", re.MULTILINE)
 REASON = re.compile(r"^\tREASON : (.*)", re.MULTILINE)
 OFFERED = re.compile(r"Qnn_OpConfig node name: .* QNN_op_type: (\S+)")
 DATATYPE = re.compile(r"^ name=.* dataType=QNN_DATATYPE_(\w+)", re.MULTILINE)
 REFUSED = re.compile(r"backendValidateOpConfig\(\) failed .* error code (\d+)")
-# What the provider says where only QNN knows more, and does not say it.
+# Messages of the provider that give no cause: only QNN knows it.
 UNSAID = ("Failed to add node.", "QNN.backendValidateOpConfig() failed")
 KERNEL = "_kernel_time"
 
@@ -34,7 +34,7 @@ Nodes = Sequence[tuple[str, str]]
 
 
 def read_reasons(log: str) -> dict[str, str]:
-    """Why QNN's provider left a node to another one, by the node's name; its last word counts."""
+    """Return why QNN's provider rejected a node, by the node's name; its last message counts."""
     reasons: dict[str, str] = {}
     before, *units = UNIT.split(log)
     for unit in units:
@@ -52,8 +52,8 @@ def read_reasons(log: str) -> dict[str, str]:
 
 
 def _describe_offer(log: str) -> str:
-    """``QNN refuses FullyConnected of ufixed_point_16, ufixed_point_16 (error 3110)``: the last
-    node that QNN was offered in a part of the log."""
+    """Return ``QNN refuses FullyConnected of ufixed_point_16, ufixed_point_16 (error 3110)`` for
+    the last node that QNN was offered in this part of the log."""
     *_, (at, kind) = [(0, ""), *((one.start(), one[1]) for one in OFFERED.finditer(log))]
     codes = REFUSED.findall(log, at) if kind else []
     types = ", ".join(DATATYPE.findall(log, at)).lower()
@@ -61,8 +61,8 @@ def _describe_offer(log: str) -> str:
 
 
 def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) -> Delegation:
-    """What QNN takes. ``parts`` are the subgraphs of the session: a provider, and its nodes as
-    (name, operator), operators as in notes."""
+    """Count the nodes that QNN takes. ``parts`` are the subgraphs of the session: a provider, and
+    its nodes as (name, operator), with operators as in the notes."""
     taken = [nodes for provider, nodes in parts if provider == QNN]
     left = [node for provider, nodes in parts if provider != QNN for node in nodes]
     return Delegation(
@@ -81,7 +81,7 @@ def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) 
 
 
 def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCount]:
-    """Yield how many nodes of each operator QNN takes, and how many another provider."""
+    """Yield per operator how many nodes QNN takes, and how many another provider does."""
     counts: dict[str, Counter[bool]] = {}
     for provider, nodes in parts:
         for _, operator in nodes:
@@ -91,16 +91,16 @@ def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCoun
 
 
 def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:
-    """The provider's reason, and the way round it where there is one."""
+    """Return the provider's reason, and a workaround if there is one."""
     reason = reasons.get(name, "not offered to QNN")
     note = read_notes().get(operator)
     return f"{reason}; {note}" if note else reason
 
 
 def read_profile(path: Path) -> dict[str, tuple[str, ...]]:
-    """The nodes that each provider executed, by the profile that a session wrote, sorted.
+    """Return the nodes that each provider executed, sorted, from the profile of a session.
 
-    Raises OSError or ValueError for a file that is not such a profile.
+    Raises OSError or ValueError for a file that is no such profile.
     """
     events = json.loads(path.read_text(encoding="utf-8"))
     ran: dict[str, set[str]] = {}
@@ -122,7 +122,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
 @functools.cache
 def read_notes() -> Mapping[str, str]:
-    """Return advice by operator; a domain other than ONNX's comes before the name.
+    """Return advice by operator; for a domain other than ONNX's, the domain comes first.
 
     Raises ManifestError.
     """
@@ -130,5 +130,5 @@ def read_notes() -> Mapping[str, str]:
 
 
 def name_operator(domain: str, op_type: str) -> str:
-    """``com.microsoft:Inverse``, or ``Relu``: an operator as the notes call it."""
+    """Return an operator's name as in the notes: ``com.microsoft:Inverse``, or ``Relu``."""
     return op_type if domain in ("", "ai.onnx") else f"{domain}:{op_type}"

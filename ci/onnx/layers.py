@@ -1,5 +1,5 @@
-"""Where between its nodes a quantized ONNX model departs from the float32 one, and what nodes give
-as outputs of a model."""
+"""Find the node at which a quantized ONNX model departs from the float32 one, and expose the
+results of nodes as outputs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ci.onnx.session import open_reference
 from ci.onnx.source import Arrays
 from provisioning.errors import FailedError
 
-MOST_VALUES = 1 << 28  # elements that are held at once
+MOST_VALUES = 1 << 28  # elements held in memory at a time
 EXPOSED = "{}/layer"
 
 
 def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> Loss | None:
-    """Return where a quantized model loses most for one input set, of which ``reference`` are the
-    float32 model's outputs; None if there is nothing to lose or too much to hold. ``scratch`` is
-    where models are written that give all values."""
+    """Return where a quantized model loses most on one input set; ``reference`` are the float32
+    model's outputs for it. None if there is nothing to lose or too much to hold in memory. Models
+    that expose all values are written to ``scratch``."""
     graph = onnx.load(model).graph
     rounded = find_rounded(graph)
     names = {name: elements for name, elements in list_values(onnx.load(model)).items() if elements}
@@ -58,9 +58,9 @@ def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> 
 
 
 def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
-    """Write to ``target`` the model that gives what its nodes compute, in their order, behind its
-    outputs, and return what these are called; of many or large ones, some. Raises FailedError if
-    there are none."""
+    """Write to ``target`` a model that also returns the results of its nodes, in order, after its
+    outputs, and return the names of these; only some if they are many or large. Raises FailedError
+    if there are none."""
     proto = onnx.load(model)
     graph = proto.graph
     makers = {name: node for node in graph.node for name in node.output}
@@ -78,14 +78,14 @@ def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
     chosen = layers[every - 1 :: every]
     for source, name in chosen:
         output = name
-        if source != name:  # by another node: QNN wants one behind each quantizer and reader
+        if source != name:  # another node: QNN expects one after each quantizer, per reader
             output = EXPOSED.format(name)
             node = helper.make_node("DequantizeLinear", [*makers[name].input], [output])
             node.attribute.extend(makers[name].attribute)
             graph.node.append(node)
         graph.output.append(helper.make_empty_tensor_value_info(output))
     if not chosen:
-        raise FailedError("the sizes of what its nodes give are not known")
+        raise FailedError("the sizes of its nodes' results are not known")
     onnx.save(infer(proto), target)
     return tuple(name_node(source, makers) for source, _ in chosen)
 
@@ -95,14 +95,14 @@ def computes(node: Any) -> bool:
 
 
 def name_node(name: str, makers: Mapping[str, Any]) -> str:
-    """Return ``Conv 'first'`` for a value that this node gives, ``input 'x'`` for an input."""
+    """Return ``Conv 'first'`` for the result of this node, ``input 'x'`` for an input."""
     node = makers.get(name)
     return f"{node.op_type} {node.name or name!r}" if node is not None else f"input {name!r}"
 
 
 def find_rounded(graph: Any) -> dict[str, str]:
-    """Return, by the name of each value that is quantized and dequantized, that of the value
-    before."""
+    """Return the value before rounding, by the name of each value that was quantized and
+    dequantized."""
     quantizers = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
     return {
         node.output[0]: quantizers[node.input[0]].input[0]
@@ -112,7 +112,7 @@ def find_rounded(graph: Any) -> dict[str, str]:
 
 
 def skip_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with each value as it was before it was quantized; weights stay rounded."""
+    """Return the model without the rounding of activations; weights stay rounded."""
     rounded = find_rounded(model.graph)
     for node in model.graph.node:
         if node.output[0] in rounded:
@@ -121,12 +121,12 @@ def skip_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def infer(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with the shapes of its values, those that it computes from shapes too."""
+    """Return the model with inferred shapes of its values, including those computed from shapes."""
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
 def list_values(model: onnx.ModelProto) -> dict[str, int]:
-    """Return how many elements each floating value that a node gives has, 0 if that is unknown."""
+    """Return the number of elements of each floating result of a node, 0 if unknown."""
     inferred = infer(model).graph
     made = {name for node in model.graph.node for name in node.output}
     return {
@@ -139,7 +139,7 @@ def list_values(model: onnx.ModelProto) -> dict[str, int]:
 def compute_values(
     model: onnx.ModelProto, scratch: Path, inputs: Arrays, names: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the values of these names for one input set, of a model written to ``scratch``."""
+    """Return the values of these names for one input set; the model is written to ``scratch``."""
     known = {one.name for one in model.graph.output}
     model.graph.output.extend(
         helper.make_empty_tensor_value_info(name) for name in names if name not in known

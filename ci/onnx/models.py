@@ -1,8 +1,8 @@
-"""A user's ONNX model, read with the onnx package and judged before ONNX Runtime and QNN see it.
+"""Read a user's ONNX model with the onnx package, and check it before ONNX Runtime and QNN see it.
 
-Only what they do not explain is judged here. onnx.checker is no part of it: it refuses models that
-ONNX Runtime takes (nodes in any order, outputs without a shape), and what it refuses rightly, ONNX
-Runtime names too when the model is compiled.
+Only faults that these two do not explain are checked here. onnx.checker is not used: it rejects
+models that ONNX Runtime accepts (nodes in any order, outputs without a shape), and faults that it
+rightly rejects are also reported by ONNX Runtime when the model is compiled.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from google.protobuf.message import DecodeError
 from provisioning.errors import UsageError
 from provisioning.files import mib
 
-# What onnxruntime 1.31 takes; a test asks the one that is installed.
+# The newest that onnxruntime 1.31 accepts; a test asks the installed one.
 NEWEST_IR, NEWEST_OPSET = 13, 26
-LIMIT_BYTES = 2 << 30  # of a message, by protobuf, and of a graph on HTP
-# A message takes up to a hundred times its bytes, a model with weights about once.
+LIMIT_BYTES = 2 << 30  # of a message, set by protobuf, and of a graph on HTP
+# Parsing a message takes up to a hundred times its bytes, a model with weights about once.
 MEMORY_FACTOR, MEMORY_BASE = 3, 512 << 20
 MOST_SHOWN = 8
 MISSING = "is missing"
 DOMAINS = ("", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc")
-# Of models that are quantized already; those after the first two QNN's provider does not have.
+# Operators of quantized models; QNN's provider supports only the first two.
 QUANTIZED = (
     "QuantizeLinear",
     "DequantizeLinear",
@@ -45,10 +45,10 @@ QUANTIZED = (
 CONTROL_FLOW = ("Loop", "Scan")
 REFUSED = {8: "string", 11: "float64", 14: "complex64", 15: "complex128"}  # by TensorProto.DataType
 AGAIN = "export or copy it again; `python -m onnx.checker` says more"
-# Sizes that are suggested for dimensions that are not fixed: of pictures, and others.
+# Suggested sizes for dimensions that are not fixed: of pictures, and others.
 PIXELS, LENGTH = 224, 128
 PICTURE_RANK = 4
-# How files begin that are often called .onnx.
+# First bytes of files that often carry the suffix .onnx by mistake.
 OTHERS = {
     b"\x80": "a Python pickle",
     b"PK\x03\x04": "a zip archive, as torch.save writes it",
@@ -63,7 +63,7 @@ Shapes = Iterable[tuple[str, tuple[int, ...]]]  # of inputs, by name
 
 
 class Fault(NamedTuple):
-    """What is wrong and how to fix it, the command of the case with more ``options`` if any do."""
+    """A fault and its fix; with ``options``, the case's command plus these options is shown."""
 
     what: str
     fix: str = AGAIN
@@ -71,11 +71,11 @@ class Fault(NamedTuple):
 
 
 def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
-    """The onnx.ModelProto without its external weights, its inputs in the ``shapes`` given.
-    ``command`` is what runs its case, for a fix that needs other options.
+    """Return the onnx.ModelProto without external weights, with its inputs in these ``shapes``.
+    ``command`` is the command line of the case, for a fix that needs further options.
 
-    Raises UsageError for a file that is no whole ONNX model, or one that QNN cannot take: a shape
-    that is not fixed, a loop, weights that are missing or outside its directory ...
+    Raises UsageError for a file that is no complete ONNX model, or one that QNN cannot take: a
+    shape that is not fixed, a loop, weights that are missing or outside its directory, etc.
     """
     model = parse_model(path)
     fix_shapes(model, shapes)
@@ -84,19 +84,19 @@ def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
 
 
 def is_quantized(model: Any) -> bool:
-    """Whether a model has quantized values already."""
+    """Return whether a model already has quantized values."""
     return any(node.op_type in QUANTIZED for node in model.graph.node)
 
 
 def external_files(path: Path, shapes: Shapes = ()) -> list[Path]:
-    """The files next to a model that hold its weights. Raises UsageError as read_model does."""
+    """Return the weight files next to a model. Raises UsageError as read_model does."""
     model = read_model(path, shapes)
     return sorted({path.parent / find_location(one) for one in list_external(model)})
 
 
 def fix_shapes(model: Any, shapes: Shapes) -> None:
-    """Give inputs of the model the shapes named. Raises UsageError for an input that it does not
-    have, and for a shape that contradicts a fixed one."""
+    """Set the shapes of the named inputs. Raises UsageError for an unknown input, and for a shape
+    that contradicts a fixed one."""
     ports = {one.name: one for one in model.graph.input}
     for name, shape in shapes:
         if name not in ports:
@@ -113,14 +113,14 @@ def fix_shapes(model: Any, shapes: Shapes) -> None:
             )
         held.shape.CopyFrom(onnx.TensorShapeProto(dim=[{"dim_value": size} for size in shape]))
     if shapes:
-        del model.graph.value_info[:]  # which may have the old sizes by name
+        del model.graph.value_info[:]  # it may have the old sizes by name
 
 
 def describe_shape(port: Any) -> str:
-    """``[batch, 3, ?, ?]``: the sizes of an input, ``?`` for those that have neither."""
+    """Return the shape of an input, ``[batch, 3, ?, ?]``; ``?`` is a size that is unknown."""
     held = port.type.tensor_type
     if not held.HasField("shape"):
-        return "of no shape"
+        return "without a shape"
     sizes = (
         str(one.dim_value) if is_fixed(one) else one.dim_param or "?" for one in held.shape.dim
     )
@@ -128,18 +128,18 @@ def describe_shape(port: Any) -> str:
 
 
 def is_fixed(dimension: Any) -> bool:
-    """Whether a dimension has a size; exporters write -1 for one that has none."""
+    """Return whether a dimension has a size; exporters write -1 for one that has none."""
     return dimension.HasField("dim_value") and dimension.dim_value != -1
 
 
 def parse_model(path: Path) -> Any:
-    """The onnx.ModelProto, not judged. Raises UsageError for a file that is no whole ONNX model."""
+    """Return the onnx.ModelProto, unchecked. Raises UsageError for an incomplete ONNX model."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise UsageError(f"cannot read {path}", why="it is not a regular file")
         if status.st_size > LIMIT_BYTES:
-            why = f"it has {mib(status.st_size)}, a model in one file at most {mib(LIMIT_BYTES)}"
+            why = f"it has {mib(status.st_size)}; one file can have at most {mib(LIMIT_BYTES)}"
             fix = "save its weights as external data"
             raise UsageError(f"{path.name} is too large", why=why, fix=fix)
         data = path.read_bytes()
@@ -148,12 +148,12 @@ def parse_model(path: Path) -> Any:
     what = f"{path.name} is not an ONNX model"
     for start, kind in OTHERS.items():
         if data.startswith(start):
-            raise UsageError(what, why=f"it is {kind}", fix="give the .onnx file itself")
+            raise UsageError(what, why=f"it is {kind}", fix="name the .onnx file itself")
     try:
         with limited_memory(MEMORY_FACTOR * len(data) + MEMORY_BASE):
             model = onnx.ModelProto.FromString(data)
     except (DecodeError, MemoryError) as error:
-        why = f"it cannot be read as one to its end: {error}"
+        why = f"it cannot be parsed to its end: {error}"
         raise UsageError(what, why=why, fix=AGAIN) from error
     if not model.HasField("graph"):
         raise UsageError(what, why="it has no graph", fix=AGAIN)
@@ -162,7 +162,7 @@ def parse_model(path: Path) -> Any:
 
 @contextmanager
 def limited_memory(size_bytes: int) -> Iterator[None]:
-    """Let this process take at most ``size_bytes`` more memory for a while, where Linux runs it."""
+    """Limit the memory that this process may take in addition, for a while, on Linux."""
     if sys.platform != "linux":
         yield
         return
@@ -180,7 +180,7 @@ def limited_memory(size_bytes: int) -> Iterator[None]:
 
 
 def check_model(model: Any, path: Path, command: str = "") -> None:
-    """Raises UsageError, which names the first faults of the model at ``path``."""
+    """Raise UsageError that names the first faults of the model at ``path``."""
     faults = list(itertools.islice(find_faults(model, path), MOST_SHOWN))
     if faults:
         first, *others = faults
@@ -191,12 +191,12 @@ def check_model(model: Any, path: Path, command: str = "") -> None:
 
 
 def find_faults(model: Any, path: Path) -> Iterator[Fault]:
-    """Faults in the order in which they are worth fixing."""
+    """Yield faults in the order in which they should be fixed."""
     yield from _find_version_faults(model)
     constants = {one.name for one in model.graph.initializer}
     inputs = [one for one in model.graph.input if one.name not in constants]
     if not inputs:
-        yield Fault("it has no inputs", "make what is to change an input: QNN has no such graph")
+        yield Fault("it has no inputs", "make what varies an input: QNN has no graph without one")
     if not model.graph.output:
         yield Fault("it has no outputs")
     yield from _find_free_shapes(inputs)
@@ -208,13 +208,13 @@ def find_faults(model: Any, path: Path) -> Iterator[Fault]:
         if node.op_type in CONTROL_FLOW and node.domain in ("", "ai.onnx"):
             yield Fault(
                 f"it has {label}: QNN has no loops",
-                "export with a fixed number of steps, written out:"
+                "export it with a fixed number of steps, unrolled:"
                 " torch.onnx.export(..., dynamo=True) does so for a loop over a range",
             )
         if node.domain not in DOMAINS and (node.domain, node.op_type) not in functions:
             yield Fault(
-                f"{label} is of domain {node.domain!r}, which ONNX Runtime does not have",
-                "write it with ONNX's own operators, or put it into the model as a function",
+                f"{label} is in domain {node.domain!r}, which ONNX Runtime does not have",
+                "use ONNX's operators, or add it to the model as a function",
             )
     for tensor in list_external(model):
         location = find_location(tensor)
@@ -225,19 +225,19 @@ def find_faults(model: Any, path: Path) -> Iterator[Fault]:
 def _find_version_faults(model: Any) -> Iterator[Fault]:
     if model.ir_version > NEWEST_IR:
         yield Fault(
-            f"its IR version is {model.ir_version}, ONNX Runtime takes at most {NEWEST_IR}",
+            f"its IR version is {model.ir_version}, but ONNX Runtime accepts at most {NEWEST_IR}",
             f"save it with model.ir_version = {NEWEST_IR}, or with an older onnx package",
         )
     for opset in model.opset_import:
         if opset.domain in ("", "ai.onnx") and not 1 <= opset.version <= NEWEST_OPSET:
             yield Fault(
-                f"its opset is {opset.version}, ONNX Runtime takes 1 to {NEWEST_OPSET}",
+                f"its opset is {opset.version}, but ONNX Runtime accepts 1 to {NEWEST_OPSET}",
                 "export it with opset_version=21, or convert it with onnx.version_converter",
             )
 
 
 def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
-    """One fault that names all sizes that are not fixed, with options that fix them."""
+    """Yield one fault that names all sizes that are not fixed, with options that fix them."""
     free = [
         port
         for port in inputs
@@ -252,14 +252,14 @@ def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
         known: dict[str, int] = {}
         words = [f"--shape {shlex.quote(_suggest_shape(port, known))}" for port in free]
         yield Fault(
-            f"QNN has fixed shapes only, and sizes of its inputs are not: {named}",
-            "give the sizes that they have in use, or `shapes` of the model in a policy:",
+            f"QNN has only fixed shapes, but some sizes of its inputs are not fixed: {named}",
+            "give the sizes used in practice, or the model's `shapes` in a policy:",
             " ".join(words),
         )
 
 
 def _suggest_shape(port: Any, known: dict[str, int]) -> str:
-    """``x=1,3,224,224``. ``known`` are the sizes that names of dimensions have so far."""
+    """Return ``x=1,3,224,224``. ``known`` has the sizes chosen so far for named dimensions."""
     dimensions = port.type.tensor_type.shape.dim
     usual = PIXELS if len(dimensions) == PICTURE_RANK else LENGTH
     sizes = []
@@ -276,7 +276,7 @@ def _suggest_shape(port: Any, known: dict[str, int]) -> str:
 def _find_input_faults(port: Any) -> Iterator[Fault]:
     label, held = f"input {port.name!r}", port.type.tensor_type
     if not port.type.HasField("tensor_type"):
-        yield Fault(f"{label} is not a tensor", "give tensors: QNN has nothing else")
+        yield Fault(f"{label} is not a tensor", "QNN takes only tensors: export with tensor inputs")
         return
     known = held.elem_type in onnx.helper.get_all_tensor_dtypes()
     kind = REFUSED.get(held.elem_type, "" if known else f"of element type {held.elem_type}")
@@ -291,11 +291,11 @@ def _find_input_faults(port: Any) -> Iterator[Fault]:
         yield Fault(f"{label} has a dimension of {min(sizes)}")
     elif math.prod(sizes) * width > LIMIT_BYTES:
         fix = "export for a smaller input"
-        yield Fault(f"{label} of {sizes} is larger than a graph on HTP: {mib(LIMIT_BYTES)}", fix)
+        yield Fault(f"{label} of {sizes} exceeds HTP's limit for a graph: {mib(LIMIT_BYTES)}", fix)
 
 
 def list_graphs(graph: Any) -> Iterator[Any]:
-    """The graph and those that its nodes hold; protobuf limits how deep they are."""
+    """Yield the graph and the graphs inside its nodes; protobuf limits how deep they are."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -304,7 +304,7 @@ def list_graphs(graph: Any) -> Iterator[Any]:
 
 
 def read_constants(graph: Any) -> dict[str, Any]:
-    """The TensorProto of each initializer and Constant node of a graph, by name."""
+    """Return the TensorProto of each initializer and Constant node of a graph, by name."""
     made = {
         node.output[0]: one.t
         for node in graph.node
@@ -315,7 +315,7 @@ def read_constants(graph: Any) -> dict[str, Any]:
 
 
 def list_external(model: Any) -> Iterator[Any]:
-    """The tensors whose data is in another file, those of the graphs inside and attributes too."""
+    """Yield the tensors with data in another file, also those of inner graphs and attributes."""
     for graph in list_graphs(model.graph):
         attributes = itertools.chain.from_iterable(one.attribute for one in graph.node)
         held = ((one.t, *one.tensors) for one in attributes)
@@ -325,15 +325,15 @@ def list_external(model: Any) -> Iterator[Any]:
 
 
 def find_location(tensor: Any) -> str:
-    """The file that an external tensor names, relative to its model; empty if it names none."""
+    """Return the file that an external tensor names, relative to its model; empty if none."""
     found = [one.value for one in tensor.external_data if one.key == "location"]
-    return os.fsdecode(found[-1]) if found else ""  # protobuf gives bytes for what is no UTF-8
+    return os.fsdecode(found[-1]) if found else ""  # protobuf returns bytes if it is not UTF-8
 
 
 def find_location_fault(location: str, directory: Path) -> str:
-    """Why a file that a model names may not be read; empty if it may be.
+    """Return why a file that a model names may not be read; empty if it may.
 
-    ONNX Runtime refuses a symbolic link that leads out of the directory; QNN's provider follows it.
+    ONNX Runtime rejects a symbolic link that leads out of the directory; QNN's provider follows it.
     """
     parts = PurePosixPath(location.replace("\\", "/"))
     path = directory / location

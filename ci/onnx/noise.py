@@ -1,7 +1,7 @@
-"""A model's honest noise (ci.models.noise), on ONNX: nodes that draw errors are put into the graph.
+"""A model's legitimate noise (ci.models.noise) for ONNX: the graph gets nodes that draw errors.
 
-ONNX Runtime draws from the seed of a node, so that a session gives other errors at each run, and
-another session the same again.
+ONNX Runtime draws from a node's seed, so a session draws different errors in each run, and another
+session the same ones again.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ MOVES = re.compile(
     "|Gather.*|Identity|Cast|Dropout|Pad|DepthToSpace|SpaceToDepth|Constant|Where|Shape"
     "|QuantizeLinear|DequantizeLinear"
 )
-# Their activations are approximated, too: an absolute error of what they give in float16.
+# These activations are approximated, too: an absolute error of their float16 result.
 RECURRENT, CELL = frozenset({"LSTM", "GRU", "RNN"}), 2**-8
-STATE = 2  # the output of an LSTM that its gates multiply, and so its size by their errors
+STATE = 2  # an LSTM's cell state: its gates multiply it, so their errors grow with it
 FUSED_THROUGH = ("Reshape", "Concat", "Identity", "Flatten")
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 WIDE = {TensorProto.INT16, TensorProto.UINT16, TensorProto.INT4, TensorProto.UINT4}
@@ -53,8 +53,8 @@ def predict_noise(
     model: Path, target: Path, sets: Sequence[Arrays], right: Sequence[Arrays]
 ) -> list[Any]:
     """Return the error of each floating output under disturbance, [run, input set, *shape]; an
-    array without elements for any other output. ``right`` are the undisturbed model's outputs,
-    ``target`` is where the disturbed model is written. Raises what onnxruntime raises."""
+    array without elements for any other output. ``right`` are the undisturbed model's outputs; the
+    disturbed model is written to ``target``. Raises onnxruntime's errors."""
     onnx.save(disturb(onnx.load(model)), target)
     session = open_reference(target)
     names = [one.name for one in session.get_inputs()]
@@ -71,8 +71,8 @@ def predict_noise(
 
 
 def disturb(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with an error behind each quantizer of what an operator computes, as float16
-    rounds behind each other operator that computes, and in what the model is given."""
+    """Return the model with an error after each quantizer of a computed value, after each other
+    computation as float16 rounds it, and in the model's inputs and constants."""
     graph = model.graph
     inferred = onnx.shape_inference.infer_shapes(model).graph
     known = {
@@ -106,8 +106,8 @@ def disturb(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def find_float16(nodes: Sequence[Any]) -> frozenset[str]:
-    """Return the values that are computed in float16, by name: what operators compute that is not
-    quantized next, and the dequantized values that they read. ``nodes`` are in order."""
+    """Return the names of the values that are computed in float16: results that are not quantized
+    next, and the dequantized values that they depend on. ``nodes`` are in order."""
     found: set[str] = set()
     quantized: set[str] = set()
     read: set[str] = set()
@@ -128,8 +128,8 @@ def find_float16(nodes: Sequence[Any]) -> frozenset[str]:
 
 
 def _round_given(graph: Any, writer: _Writer) -> list[Any]:
-    """Let each float input and constant be read with the error that float16 leaves of it; constants
-    such as the 2 of a square have none."""
+    """Add the rounding error of float16 to each float input and constant where it is read; exact
+    constants, such as the 2 of a square, get none."""
     constants = {
         one.name: numpy_helper.to_array(one)
         for one in graph.initializer
@@ -158,13 +158,13 @@ class _Writer:
         self.count = 0
 
     def round(self, node: Any, raw: str, name: str, place: int = 0) -> list[Any]:
-        """Add a relative error to the tensor ``raw``, output ``place`` of a node or given, which is
-        then called ``name``."""
+        """Add a relative error to the tensor ``raw``, which is output ``place`` of a node or an
+        input of the model; the result is called ``name``."""
         self.nodes = []
         softmax = node is not None and node.op_type == "Softmax"
         limits = (self.constant(np.float32(one)) for one in (-FLOAT16_MAX, FLOAT16_MAX))
         finite = self.add("Clip", raw, *limits)
-        if node is None:  # what float16 holds, such as a mask, is exact
+        if node is None:  # values that float16 can hold, such as a mask's, are exact
             half = self.add("Cast", raw, to=TensorProto.FLOAT16)
             same = self.add("Equal", raw, self.add("Cast", half, to=TensorProto.FLOAT))
             off = self.add("Not", same)
@@ -182,21 +182,22 @@ class _Writer:
         return self.nodes
 
     def blur(self, raw: str, name: str) -> list[Any]:
-        """Add the error with which QNN reads an input that it quantizes to 8 bits: float16's."""
+        """Add QNN's error in reading an input that it quantizes to 8 bits: float16's."""
         self.nodes = []
         self.add("Add", raw, self.add("Mul", raw, self.draw(raw, RELATIVE)), result=name)
         return self.nodes
 
     def read_zero(self, node: Any) -> Any:
-        """Return the zero point of a quantizer, whose type is that of what it gives."""
+        """Return the zero point of a quantizer; its type is that of the quantizer's output."""
         return self.read(node.input[2]) if len(node.input) > 2 else np.zeros((), np.uint8)
 
     def is_narrow(self, node: Any) -> bool:
-        """Return whether a quantizer gives 8 bits."""
+        """Return whether a quantizer's output has 8 bits."""
         return np.iinfo(self.read_zero(node).dtype).bits == 8
 
     def move(self, node: Any, source: Any, raw: str, name: str) -> list[Any]:
-        """Move elements of the quantized tensor ``raw`` by a step, which is then ``name``."""
+        """Move elements of the quantized tensor ``raw`` by a step; the result is called
+        ``name``."""
         self.nodes = []
         zero = self.read_zero(node)
         limits = np.iinfo(zero.dtype)
@@ -210,7 +211,7 @@ class _Writer:
         kind = self.find_weights(source)
         if kind in WIDE:
             signal = self.add("Sub", levels, self.constant(np.float32(zero)))
-            # Twice, as each element draws for itself, where a channel's share theirs.
+            # Twice the gain: each element draws separately, while a channel's elements share one.
             error = self.add("Mul", signal, self.draw(levels, 2 * WEIGHT_GAIN))
             steps = self.add("Add", steps, self.add("Add", error, self.draw(levels, WEIGHT_STEPS)))
         elif kind == TensorProto.UINT8 and limits.bits == 16:
@@ -224,15 +225,15 @@ class _Writer:
         return self.nodes
 
     def choose(self, rolled: str, share: float) -> str:
-        """Return the name of ones at a share of the elements, zeros elsewhere; ``rolled`` are
-        uniform values from -1 to 1."""
+        """Return the name of a mask with ones at a share of the elements; ``rolled`` are uniform
+        values from -1 to 1."""
         limit = self.constant(np.float32(1 - share))
         far = self.add("Greater", self.add("Abs", rolled), limit)
         return self.add("Cast", far, to=TensorProto.FLOAT)
 
     def find_weights(self, source: Any) -> int:
         """Return the type of a layer's quantized weights; UINT8 for a product of activations, which
-        costs the same, 0 for other operators."""
+        has the same error; 0 for other operators."""
         maker = self.made_by.get(source.input[1]) if source.op_type in LAYERS else None
         if maker is None or maker.op_type != "DequantizeLinear":
             return 0
@@ -248,7 +249,7 @@ class _Writer:
         return node is not None and node.op_type in LAYERS
 
     def adds_bias(self, node: Any) -> bool:
-        """Return whether a node adds a constant or has a constant factor."""
+        """Return whether a node adds a constant or multiplies by one."""
         given = (name.removesuffix("/rounded") for name in node.input)
         return node.op_type in {"Add", "Mul"} and any(name in self.weights for name in given)
 
@@ -257,7 +258,7 @@ class _Writer:
         return read_constant(name, self.made_by, self.weights)
 
     def draw(self, like: str, amount: float) -> str:
-        """Return the name of uniform values from -amount to amount, of the shape of ``like``."""
+        """Return the name of uniform values from -amount to amount, in the shape of ``like``."""
         self.count += 1
         seed = float(self.count)
         low, high = -float(amount), float(amount)
@@ -279,19 +280,20 @@ class _Writer:
 
 
 def read_constant(name: str, made_by: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
-    """Return the value of an initializer or of a Constant node. Raises FailedError for another."""
+    """Return the value of an initializer or a Constant node. Raises FailedError for other
+    values."""
     if name in weights:
         return numpy_helper.to_array(weights[name])
     maker = made_by.get(name)
     for one in maker.attribute if maker is not None and maker.op_type == "Constant" else ():
         if one.name == "value":
             return numpy_helper.to_array(one.t)
-    raise FailedError(f"{name}, a scale or a zero point of the model, is no constant")
+    raise FailedError(f"{name}, a scale or zero point of the model, is not a constant")
 
 
 def find_grids(model: Path) -> list[tuple[float, int, int]]:
-    """Return the values that each output can have: step, least and greatest multiple of it; a step
-    of 0 for an output that no dequantization gives."""
+    """Return the values that each output can have: the step, and its least and greatest multiple; a
+    step of 0 for an output that no dequantization produces."""
     graph = onnx.load(model, load_external_data=False).graph
     made_by = {name: node for node in graph.node for name in node.output}
     weights = {one.name: one for one in graph.initializer}
@@ -305,7 +307,7 @@ def _find_grid(
         return 0.0, 0, 0
     scale, zero = (read_constant(name, made_by, weights) for name in node.input[1:3])
     limits = np.iinfo(zero.dtype)
-    # The steps of 16-bit results that QNN gives are not always the model's: seen for a softmax.
+    # QNN's steps of 16-bit results are not always the model's: seen for a softmax.
     if scale.size != 1 or limits.bits > 8:
         return 0.0, 0, 0
     return float(scale.item()), limits.min - int(zero.item()), limits.max - int(zero.item())

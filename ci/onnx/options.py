@@ -1,7 +1,7 @@
-"""Options of the QNN execution provider (EP): a case's own, and judged before a session is made.
+"""Options of the QNN execution provider (EP): a case's options, checked before a session is made.
 
-The EP ignores a key it does not know, and most values: a session then runs with other settings
-than those asked for, and says nothing. manifests/policies/onnx-options.toml is the table.
+The EP ignores an unknown key, and most invalid values: the session then silently runs with other
+settings than requested. The table is manifests/policies/onnx-options.toml.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from provisioning.manifest.targets import Soc, find_soc, read_socs
 from provisioning.versions import is_older
 
 PACKAGE = "onnxruntime-qnn"
-PREFIX = "ep.qnnexecutionprovider."  # what the EP's options become as session entries
+PREFIX = "ep.qnnexecutionprovider."  # added to the EP's options as session entries
 OFF = ("", "0", "off")
-BF16_SOC = 88  # the EP's own limit
+BF16_SOC = 88  # the EP's limit
 UDMA_HEXAGON = 81  # error 6007 with V75 and V79, none with V81
 LIBRARIES = "lib/x86_64-linux-clang"
 HTP = f"{LIBRARIES}/libQnnHtp.so"
@@ -33,7 +33,7 @@ SAVER_LIBRARY = f"{LIBRARIES}/libQnnSaver.so"
 
 
 class Kind(str, Enum):
-    """What values an option takes."""
+    """The kind of values that an option takes."""
 
     SWITCH = "switch"
     CHOICE = "choice"
@@ -44,7 +44,7 @@ class Kind(str, Enum):
 
 
 class Option(Struct, frozen=True, forbid_unknown_fields=True):
-    """One key; the policy's head says what each field means."""
+    """One key; the head of the policy explains each field."""
 
     name: str
     kind: Kind
@@ -67,14 +67,14 @@ class Option(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def allowed(self) -> str:
-        """The values in words."""
+        """Return the allowed values as text."""
         if self.kind is Kind.CHOICE:
             return ", ".join(self.values)
         if self.kind is Kind.NUMBER and self.most is not None:
             return f"{self.least} to {self.most}" if self.most > self.least else str(self.least)
         words = {
             Kind.SWITCH: "0, 1",
-            Kind.NUMBER: f"a whole number from {self.least} on",
+            Kind.NUMBER: f"a whole number, at least {self.least}",
             Kind.FILE: "a file" + (" to write" if self.made else ""),
             Kind.DIRECTORY: "a directory",
             Kind.TEXT: self.example or "text",
@@ -82,7 +82,7 @@ class Option(Struct, frozen=True, forbid_unknown_fields=True):
         return words[self.kind]
 
     def fits(self, value: str) -> bool:
-        """Whether it takes ``value``, which is no path."""
+        """Return whether the option takes ``value``, unless it is a path."""
         if self.kind is Kind.NUMBER:
             most = 2**31 if self.most is None else self.most
             is_number = re.fullmatch(r"\d{1,9}", value, re.ASCII)
@@ -93,7 +93,7 @@ class Option(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OptionTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole policy. ``others`` are session entries that are none of QNN's."""
+    """The whole policy. ``others`` are session entries that do not belong to QNN."""
 
     checked: str
     newest: str
@@ -106,14 +106,14 @@ class OptionTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def read_options() -> OptionTable:
-    """The table. Raises ManifestError."""
+    """Return the table. Raises ManifestError."""
     return read_policy("onnx-options", OptionTable)
 
 
 def parse_options(words: Sequence[str]) -> dict[str, str]:
-    """Options from words ``KEY=VALUE``; what they need of each other is check_options' question.
+    """Parse ``KEY=VALUE`` arguments; check_options checks how they depend on each other.
 
-    Raises UsageError, which names every fault.
+    Raises UsageError that names every fault.
     """
     options: dict[str, str] = {}
     faults = []
@@ -135,9 +135,9 @@ def check_options(
     *,
     version: str = "",
 ) -> None:
-    """Judge the options and session entries of one session, for the EP's ``version`` (installed).
+    """Check the options and session entries of one session, for the EP's installed ``version``.
 
-    Raises UsageError, which names every fault with the values that are allowed.
+    Raises UsageError that names every fault with the allowed values.
     """
     version = version or installed_version()
     table, entries = read_options(), entries or {}
@@ -149,7 +149,8 @@ def check_options(
 
 
 def installed_version() -> str:
-    """Return onnxruntime-qnn's version; if it is missing, the one the table was checked with."""
+    """Return onnxruntime-qnn's version; if it is missing, the one that the table was checked
+    with."""
     try:
         return importlib.metadata.version(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -163,7 +164,7 @@ def _refuse(faults: Iterable[str]) -> None:
         raise UsageError(
             f"{count} of the QNN execution provider cannot be used:"
             + "".join(f"\n    {fault}" for fault in listed),
-            why="the provider ignores most of what it does not understand, without an error",
+            why="the provider ignores most options that it does not understand, without an error",
             fix="correct them; docs/reference/onnx.md lists every option with its values",
         )
 
@@ -219,13 +220,13 @@ def _find_path_fault(option: Option, value: str) -> str:
         return "" if path.is_dir() else "no such directory"
     if option.made:
         return "" if path.parent.is_dir() and not path.is_dir() else "its directory does not exist"
-    if len(path.parts) == 1:  # a name, which the loader looks for
+    if len(path.parts) == 1:  # a name that the loader looks for
         return "" if re.fullmatch(r"lib\w+\.so", value) else "allowed: a library, libQnnHtp.so"
     return "" if path.is_file() else "no such file"
 
 
 def find_conflicts(options: Mapping[str, str], entries: Mapping[str, str]) -> Iterator[str]:
-    """Faults in provider options and session entries whose values are right one by one."""
+    """Yield conflicts between provider options and session entries with valid values."""
     table = read_options()
     given = {**options, **entries}
     for option in (*table.provider, *table.session):
@@ -234,9 +235,9 @@ def find_conflicts(options: Mapping[str, str], entries: Mapping[str, str]) -> It
     yield from _find_soc_faults(options, table)
     several = any("," in given.get(name, "") for name in ("soc_model", "htp_arch"))
     if several and not _is_on(given, "ep.context_enable"):
-        yield "several SoCs are for a context binary alone: they need ep.context_enable=1"
+        yield "only a context binary can be for several SoCs: this needs ep.context_enable=1"
     if several and _is_on(given, "ep.share_ep_contexts"):
-        yield "ep.share_ep_contexts=1 is for one SoC, several are given"
+        yield "ep.share_ep_contexts=1 is for one SoC, but several are given"
 
 
 def _is_on(given: Mapping[str, str], name: str) -> bool:
@@ -250,20 +251,20 @@ def _find_lacks(option: Option, given: Mapping[str, str]) -> Iterator[str]:
     shown = f"{option.name}={value}"
     backend = find_backend(given)
     if option.backends and backend not in option.backends:
-        yield f"{shown} does nothing on the backend {backend}: it is for {option.backends[0]}"
+        yield f"{shown} has no effect on the backend {backend}: it is for {option.backends[0]}"
     if option.where:
-        yield f"{shown} does nothing here: it is for {option.where}"
+        yield f"{shown} has no effect here: it is for {option.where}"
     for need in option.needs:
         name, _, values = need.partition("=")
         if not _is_on(given, name) or (values and given[name] not in values.split("|")):
-            yield f"{shown} does nothing without {need.replace('|', ' or ')}"
+            yield f"{shown} has no effect without {need.replace('|', ' or ')}"
     for other in option.excludes:
         if _is_on(given, other):
             yield f"{shown} cannot be given together with {other}={given[other]}: {option.doc}"
 
 
 def find_backend(options: Mapping[str, str]) -> str:
-    """``htp``, ``gpu`` ... by backend_type, or the name of the library; else in lower case."""
+    """Return ``htp``, ``gpu`` etc. from backend_type or the library's name, in lower case."""
     if "backend_path" in options:
         stem = PurePath(options["backend_path"]).name.split(".")[0]
         return stem.removeprefix("lib").removeprefix("Qnn").lower()
@@ -279,7 +280,7 @@ def _find_soc_faults(options: Mapping[str, str], table: OptionTable) -> Iterator
     many = max((len(values) for values in lists.values()), default=0)
     for name, values in lists.items():
         if len(values) != many and (name != "vtcm_mb" or len(values) > 1):
-            yield f"{name} has {len(values)} values where another option has {many}"
+            yield f"{name} has {len(values)} values, but another option has {many}"
             return
     by_id = {soc.id: (name, soc) for name, soc in {**read_socs(), **table.socs}.items()}
     for place, text in enumerate(lists.get("soc_model", ())):
@@ -307,11 +308,11 @@ def _find_contradictions(
 
 
 def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options except the backend's path, with those that a user has ``given`` over ours.
+    """Return the options except the backend's path; those that a user has ``given`` override ours.
 
-    Without a SoC the emulator computes float models in float32, which no HTP does. The provider's
-    own default leaves the quantization of inputs and outputs to the CPU. Neither is wanted here.
-    Other backends have only those given.
+    Without a SoC the emulator computes float models in float32, which no HTP does, and the provider
+    by default leaves the quantization of inputs and outputs to the CPU. Both are changed here.
+    Other backends get only the given options.
     """
     if find_backend(given) != "htp":
         return dict(given)
@@ -324,7 +325,7 @@ def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[s
 
 
 def find_library(sdk: Path, given: Mapping[str, str]) -> Path:
-    """Return the backend's library: HTP's, or what ``given`` names by backend_path or backend_type.
+    """Return the backend's library: HTP's, or the one in ``given`` by backend_path or backend_type.
     Raises UnfitError if the SDK at ``sdk`` has no such library."""
     kind = given.get("backend_type", "")
     name = given.get("backend_path") or (f"libQnn{kind.capitalize()}.so" if kind else "")
@@ -334,12 +335,12 @@ def find_library(sdk: Path, given: Mapping[str, str]) -> Path:
     if not path.is_file():
         raise UnfitError(
             f"{sdk} has no {path.name}",
-            why="the wheels have none for the CPU, a QNN SDK of Qualcomm's has one",
+            why="the wheels have no such library for the CPU; one of Qualcomm's QNN SDKs has it",
             fix="give it with --sdk, or leave the backend out",
         )
     return path
 
 
 def profile_options(level: str, path: Path) -> dict[str, str]:
-    """Return what has QNN write its profile of a ``level`` to ``path``; nothing without one."""
+    """Return options that make QNN write its profile of a ``level`` to ``path``; none if empty."""
     return {"profiling_level": level, "profiling_file_path": str(path)} if level else {}

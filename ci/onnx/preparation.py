@@ -1,4 +1,4 @@
-"""What is done to an ONNX file before QNN sees it: a form that the tools take, quantization."""
+"""Prepare an ONNX file for QNN: bring it into a form that the tools accept, and quantize it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ci.onnx.source import Arrays, list_inputs
 from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
 from provisioning.errors import FailedError
 
-OLDEST_OPSET = 13  # the first whose DequantizeLinear has a scale per channel
-OLDEST_IR = 4  # the first whose initializers are not inputs
-# Inputs that are weights, by operator. The quantizer gives those of OVERRIDDEN the type of an
-# activation (seen with 1.31; get_qnn_qdq_config mends MatMul's, with 8-bit weights only).
+OLDEST_OPSET = 13  # the first with per-channel scales in DequantizeLinear
+OLDEST_IR = 4  # the first in which initializers are not inputs
+# Inputs that are weights, by operator. For those of OVERRIDDEN, the quantizer uses the type of an
+# activation (seen with 1.31; get_qnn_qdq_config fixes only MatMul's, with 8-bit weights).
 WEIGHTS = {
     "Conv": (1,),
     "ConvTranspose": (1,),
@@ -38,17 +38,17 @@ WEIGHTS = {
     "GRU": (1, 2),
 }
 OVERRIDDEN = ("MatMul", "LSTM", "GRU")
-LARGEST = (-65504.0, 65504.0)  # of float16, which stand for infinity
+LARGEST = (-65504.0, 65504.0)  # of float16, used for infinity
 MOST_NAMED = 3
 
 
 @stage(ONNXRUNTIME)
 def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
-    """The file itself where its weights are constants and its opset is recent, else a copy at
-    ``target`` that computes the same, with inputs of the ``shapes`` given.
+    """Return the file itself if its weights are constants and its opset is recent, or else write an
+    equivalent copy to ``target``, with inputs of these ``shapes``, and return that.
 
-    Up to IR version 3 each initializer is an input, too, which a caller may replace: QNN takes no
-    node whose weights are not constant. Raises what onnx raises for an opset it cannot convert.
+    Up to IR version 3 each initializer is also an input, which a caller may replace, and QNN takes
+    no node without constant weights. Raises onnx's errors for an opset that it cannot convert.
     """
     model = onnx.load(path, load_external_data=False)
     opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
@@ -66,13 +66,13 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
 
 
 def copy_file(path: Path, target: Path) -> Path:
-    """A copy of a model, with all its weights in one file."""
+    """Copy a model with all its weights in one file, and return the copy."""
     onnx.save(onnx.load(path), target)
     return target
 
 
 class SetReader(CalibrationDataReader):
-    """Calibration sets, one after the other."""
+    """Reads calibration sets one after the other."""
 
     def __init__(self, names: Sequence[str], sets: Sequence[Arrays]) -> None:
         self.feeds: Iterator[Mapping[str, Any]] = (
@@ -85,14 +85,14 @@ class SetReader(CalibrationDataReader):
 
 @stage(ONNXRUNTIME)
 def prepare_file(source: Path) -> Any:
-    """The float model in the form that is quantized: constants folded and made initializers,
-    batch norms inside convolutions, shapes inferred, the operators that QNN has.
+    """Return the float model in the form to quantize: constants folded into initializers, batch
+    norms merged into convolutions, shapes inferred, and only operators that QNN has.
 
-    Raises what onnxruntime raises.
+    Raises onnxruntime's errors.
     """
     with TemporaryDirectory() as scratch:
         folded, prepared = (Path(scratch, name) for name in ("folded", "prepared"))
-        # Shapes are fixed, so that symbolic inference, which fails on some models, finds no more.
+        # Shapes are fixed, so symbolic inference, which fails on some models, would add nothing.
         quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
         model = onnx.load(folded)
         metadata = {one.key: one.value for one in model.metadata_props}
@@ -108,9 +108,9 @@ def prepare_file(source: Path) -> Any:
 
 
 def mend_names(graph: Any) -> None:
-    """Rename initializers whose name with a number after it is that of another value: the quantizer
-    calls copies of a bias so, without a look at what there is ("All inputs to Concat must have same
-    rank")."""
+    """Rename initializers that would clash with other values once a number is appended: so the
+    quantizer names copies of a bias, without checking for existing names ("All inputs to Concat
+    must have same rank")."""
     made = [name for node in graph.node for name in node.output]
     heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}
     renamed = {one.name: f"{one.name}_weight" for one in graph.initializer if one.name in heads}
@@ -122,8 +122,8 @@ def mend_names(graph: Any) -> None:
 
 
 def mend_constants(graph: Any) -> None:
-    """Give constants a form that can be quantized: finite elements, as float16 and integers have
-    no others that count, and a bias of Gemm as a row ("truth value of an array ...")."""
+    """Give constants a form that can be quantized: finite elements, since float16 and integers have
+    no useful others, and Gemm's bias as a row ("truth value of an array ...")."""
     biases = {
         node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2
     }
@@ -143,10 +143,10 @@ def mend_constants(graph: Any) -> None:
 @stage(QUANTIZER)
 def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arrays]) -> None:
     """Write the quantized model of ``source`` to ``target``, with QuantizeLinear and
-    DequantizeLinear as QNN's provider wants them; ranges cover all of ``sets``. It has the metadata
-    of the source.
+    DequantizeLinear as QNN's provider needs them; ranges cover all of ``sets``. It keeps the
+    metadata of the source.
 
-    Raises what onnxruntime's quantizer raises, and FailedError if a weight has another type than
+    Raises the errors of onnxruntime's quantizer, and FailedError if a weight has another type than
     the scheme's.
     """
     recipe = scheme.recipe
@@ -165,9 +165,9 @@ def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arr
 
 
 def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
-    """The quantizer's overrides that give the weights of OVERRIDDEN the type of the recipe.
+    """Return the quantizer's overrides that give the weights of OVERRIDDEN the recipe's type.
 
-    A layer norm's scale would have it, too, by channel: HTP takes none that is signed.
+    With per-channel weights a layer norm's scale would get it, too: HTP takes no signed one.
     """
     kind = QuantType[recipe.weights]
     symmetric = kind in {QuantType.QInt8, QuantType.QInt16}
@@ -183,8 +183,8 @@ def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any
 
 
 def require_weights(model: Any, scheme: Scheme) -> None:
-    """Raises FailedError, which names weights whose type in a quantized model is not the one of
-    the scheme."""
+    """Raise FailedError that names the weights with another type in a quantized model than the
+    scheme's."""
     wanted = QuantType[scheme.recipe.weights].tensor_type
     wrong = {name: kind for name, kind in find_weights(model) if kind != wanted}
     if wrong:
@@ -193,9 +193,9 @@ def require_weights(model: Any, scheme: Scheme) -> None:
         raise FailedError(
             f"{len(wrong)} weights do not have the type of {scheme.value}, {_name_type(wanted)}:"
             f" {', '.join(named)}{more}",
-            why="the case would be called by a scheme that it does not have; the quantizer leaves"
-            " out what is in branches of an If, and weights that another node computes",
-            fix="export the model without branches and with its weights as initializers, or take"
+            why="the case would be named after a scheme that it does not have; the quantizer skips"
+            " branches of an If, and weights that another node computes",
+            fix="export the model without branches and with its weights as initializers, or use"
             " fp16",
         )
 
@@ -205,8 +205,8 @@ def _name_type(kind: int) -> str:
 
 
 def find_weights(model: Any) -> Iterator[tuple[str, int]]:
-    """``Conv 'first' input 1`` and the type of its elements, of each weight of WEIGHTS, those in
-    branches too."""
+    """Yield ``Conv 'first' input 1`` and the element type of each weight in WEIGHTS, also in
+    branches."""
     for graph in list_graphs(model.graph):
         types = {name: one.data_type for name, one in read_constants(graph).items()}
         types |= {
@@ -221,9 +221,9 @@ def find_weights(model: Any) -> Iterator[tuple[str, int]]:
 
 
 def find_joined(model: onnx.ModelProto) -> list[tuple[int, tuple[int, ...]]]:
-    """Of each output: the axis along which it is a concatenation, as it is or seen through
-    transposes, and the sizes of its parts, which are judged as separate tensors; 0 and none of
-    an output that is not one, or whose shapes are not known.
+    """Return for each output the axis along which it is a concatenation (directly, or behind
+    transposes) and the sizes of the parts, which are judged as separate tensors; (0, ()) for an
+    output that is no concatenation, or if shapes are unknown.
     """
     graph = onnx.shape_inference.infer_shapes(model).graph
     makers = {name: node for node in graph.node for name in node.output}

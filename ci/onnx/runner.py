@@ -1,4 +1,4 @@
-"""Runs a context binary in its own process, which names the provider that executed each node."""
+"""Run a context binary in a separate process, and report which provider executed each node."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MAX_RESTARTS = 3
 
 
 class Executed(NamedTuple):
-    """The nodes that each provider executed, by the session's own profile, and how often the
-    session was made anew because the subsystem restarted."""
+    """The nodes that each provider executed, by the session's profile, and how often the session
+    was recreated because the subsystem restarted."""
 
     providers: Mapping[str, tuple[str, ...]]
     restarts: int = 0
@@ -30,8 +30,8 @@ class Executed(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenSession:
-    """Opens the context at ``path``, or if ``direct`` the model, in a worker, as ``soc`` would run
-    it. ``options`` are the provider's; ``strict`` lets no node fall back to the CPU."""
+    """Opens the context at ``path``, or with ``direct`` the model, in a worker, to run it as on
+    ``soc``. ``options`` are the provider's; ``strict`` forbids nodes to fall back to the CPU."""
 
     path: Path
     soc: str
@@ -42,7 +42,7 @@ class OpenSession:
     direct: bool = False
 
     def __call__(self) -> RecoveringSession:
-        """Raises UnfitError for a context of another SoC, which the emulator would run."""
+        """Raise UnfitError for a context of another SoC, which the emulator would run."""
         from ci.onnx.contexts import check_context
         from ci.onnx.session import NO_FALLBACK, name_severity, open_session
 
@@ -58,9 +58,9 @@ class OpenSession:
 
 
 class RecoveringSession:
-    """A session that is made anew when the subsystem, the NPU's own system, has restarted.
+    """A session that is recreated when the subsystem, the system on the NPU, has restarted.
 
-    QNN's provider raises ENGINE_ERROR then, and its session cannot be used again.
+    QNN's provider then raises ENGINE_ERROR, and the session cannot be used again.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -89,15 +89,15 @@ class RecoveringSession:
             return self.run_set(tensors)
 
     def finish(self) -> Executed:
-        """Return what ran where, by the session's own profile."""
+        """Return which provider executed which nodes, by the session's profile."""
         return Executed(read_profile(Path(self.session.end_profiling())), self.restarts)
 
 
 def make_runner(engine: OnnxEngine, pool: Pool, level: str = "") -> PooledRunner:
     """Return the runner for programs of ``engine``. ``level`` is that of QNN's profile, if wanted.
 
-    Each program has its own process: QNN's libraries keep a device, which a later session for
-    another SoC would get.
+    Each program runs in a separate process, because QNN's libraries keep a device, and a later
+    session for another SoC would get it.
     """
 
     def opening(program: Program) -> Job:
@@ -112,29 +112,29 @@ def make_runner(engine: OnnxEngine, pool: Pool, level: str = "") -> PooledRunner
 
 
 def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
-    """Return what the session's profile has against the program, restarts, and QNN's profile."""
+    """Return the profile's contradictions to the program, restarts, and QNN's profile."""
     program, compiled = opened.program, opened.program.compiled
     profile = program.directory / PROFILE_CSV
     many = "1 restart" if executed.restarts == 1 else f"{executed.restarts} restarts"
     return RunNotes(
         faults=tuple(find_lies(executed, compiled)),
-        remark=f"the session was made anew after {many}" if executed.restarts else "",
+        remark=f"the session was recreated after {many}" if executed.restarts else "",
         files=(profile,) if profile.is_file() else (),
         accelerator=read_accelerator(profile, compiled.sets, compiled.delegation.partitions),
     )
 
 
 def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
-    """Yield how the nodes that were executed differ from those that were compiled."""
+    """Yield differences between the nodes that were executed and those that were compiled."""
     if not executed.providers.get(QNN):
         seen = describe_providers(executed)
-        yield f"QNN executed nothing, by the session's own profile: {seen}"
+        yield f"QNN executed nothing, according to the session's profile: {seen}"
         return
     others = sum(len(names) for name, names in executed.providers.items() if name != QNN)
     fallback = compiled.delegation.fallback_nodes
     if others > fallback:
         yield (
-            f"{others} nodes ran elsewhere, {fallback} of which were compiled so:"
+            f"{others} nodes ran elsewhere, only {fallback} were compiled to do so:"
             f" {describe_providers(executed)}"
         )
 

@@ -1,7 +1,7 @@
-"""The only maker of sessions: QNN's provider with options that were checked, or the CPU's alone.
+"""The only place that makes sessions: on QNN's provider with checked options, or on the CPU alone.
 
-Python's InferenceSession tries the CPU when a provider throws, and prints it: here it does
-not. What QNN and the provider log goes to stderr, which a job's log holds.
+Python's InferenceSession by default falls back to the CPU when a provider raises, and prints the
+error; here it does not. QNN and the provider log to stderr, which is in a job's log.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ RECORD_ASSIGNMENT = {"session.record_ep_graph_assignment_info": "1"}
 
 
 def name_severity(log_level: str) -> int:
-    """ONNX Runtime's severity for a level of QNN's log, which its provider sets by that; its usual
-    one if ``log_level`` is empty."""
+    """Return ONNX Runtime's severity for a level of QNN's log (the provider derives QNN's level
+    from it); the default severity if ``log_level`` is empty."""
     return max(FATAL - LOG_LEVELS.index(log_level), VERBOSE) if log_level else WARNING
 
 
 def context_entries(path: Path, *, embed: bool) -> dict[str, str]:
-    """The session's entries that let it write a context binary."""
+    """Return the session entries that make it write a context binary."""
     return {
         "ep.context_enable": "1",
         "ep.context_file_path": str(path),
@@ -47,9 +47,9 @@ def open_session(
     profile: Path | None = None,
     severity: int = WARNING,
 ) -> Any:
-    """A session on QNN's provider. Raises what onnxruntime raises, and FailedError where the
-    provider is missing. One process may make sessions for one SoC only: a second one can inherit
-    the first one's device (seen with 2.5.0)."""
+    """Open a session on QNN's provider. Raises onnxruntime's errors, and FailedError if the
+    provider is missing. A process may open sessions for one SoC only: a second session can inherit
+    the device of the first (seen with 2.5.0)."""
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = severity
     for key, value in entries.items():
@@ -61,8 +61,8 @@ def open_session(
 
 
 def open_reference(model: Path, *, optimize: bool = False) -> Any:
-    """A session on the CPU, one node after the other as the file says: nothing is fused, unless
-    ``optimize`` asks for it."""
+    """Open a session on the CPU that runs the nodes one by one, without fusing any, unless
+    ``optimize`` is true."""
     settings = onnxruntime.SessionOptions()
     if not optimize:
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -73,7 +73,7 @@ def open_reference(model: Path, *, optimize: bool = False) -> Any:
 
 @functools.cache
 def find_device() -> Any:
-    """The device that stands for QNN's provider, whose library is loaded for it."""
+    """Load the library of QNN's provider, and return its device."""
     library = onnxruntime_qnn.get_library_path()
     onnxruntime.register_execution_provider_library(PROVIDER, library)
     found = [one for one in onnxruntime.get_ep_devices() if one.ep_name == PROVIDER]

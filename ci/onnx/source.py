@@ -1,9 +1,9 @@
-"""A model to compile as ONNX, whatever it comes as, with the inputs that it is judged on.
+"""A model to compile as ONNX, from a file or from torch, with the inputs that it is judged on.
 
-An .onnx file has its inputs next to it, in folders test_data_set_0, test_data_set_1 ..., each with
-input_0.pb, input_1.pb ... (as the ONNX model zoo packs them), or in a file of the same name that
-ends in .npz, with an array per input, [input set, *shape]. A policy can name others. Missing ones
-are made, and the report names them.
+An .onnx file has its inputs next to it: in folders test_data_set_0, test_data_set_1 etc., each with
+input_0.pb, input_1.pb etc. (the layout of the ONNX model zoo), or in an .npz file of the same name
+with an array per input, [input set, *shape]. A policy can name other files. Missing inputs are
+made, and the report says so.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from provisioning.errors import UsageError, at_key
 from provisioning.files import hash_file
 
 SEED = 20250724
-RANDOM_IDS = 4  # random integers stay below: they may be indices of a table
-# Names of an input that has few legal values; case and what is no letter are left out.
+RANDOM_IDS = 4  # random integers are smaller: they may be indices of a table
+# Names of inputs with few legal values; case and everything except letters are ignored.
 RATES = {"sr", "samplerate", "samplingrate", "samplefreq", "samplingfreq"}
-# Operators through which the value of a single element stays what it is.
+# Operators that keep the value of a single element.
 PASSING = {"Identity", "Cast", "Reshape", "Gather", "Squeeze", "Unsqueeze"}
 
 Array = NDArray[Any]
 Arrays = tuple[Array, ...]
-Ports = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape by an input's name
+Ports = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape by input name
 
 
 @dataclass(frozen=True)
 class Source:
-    """``digest`` names all that determines the float model and its inputs.
+    """``digest`` covers everything that determines the float model and its inputs.
 
-    ``origin`` is a model of torch, which makes ``reference`` of ``evaluation``, or a user's file.
-    ``made`` and ``calibration_made`` are what the inputs are that no user gave.
+    ``origin`` is a torch model, whose outputs for ``evaluation`` are ``reference``, or a user's
+    file. ``made`` and ``calibration_made`` say how inputs were made if the user gave none.
     """
 
     origin: Model | Path
@@ -57,7 +57,7 @@ class Source:
 
 
 def from_torch(model: Model, digest: str) -> Source:
-    """A suite model, or what a user's factory made."""
+    """Return the source for a model of the suite or of a user's factory."""
 
     def plain(sets: Sequence[Sequence[Any]]) -> tuple[Arrays, ...]:
         return tuple(tuple(tensor.numpy() for tensor in tensors) for tensors in sets)
@@ -79,11 +79,11 @@ def from_file(
     external: Sequence[Path],
     data: user_models.Source = user_models.NO_SOURCE,
 ) -> Source:
-    """A user's .onnx, which was read and found to be sound, with the ``data`` of its policy, or
-    what is next to it: the first MIN_SETS sets to judge on, the others to calibrate on.
+    """Return the source for a user's .onnx file, already read and checked, with the ``data`` of its
+    policy or the input sets next to it: the first MIN_SETS to judge on, the others to calibrate on.
 
-    A set to judge on is also calibrated on only if the policy gives it for both. Raises UsageError
-    for data that does not fit, and FailedError for what a user's function raises.
+    A set to judge on also calibrates only if the policy gives it for both. Raises UsageError for
+    data that does not fit, and FailedError if a user's function raises.
     """
     inputs = list_inputs(model)
     beside = () if data.calibration and data.inputs else tuple(read_beside(path, inputs))
@@ -114,15 +114,15 @@ def from_file(
 
 
 def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> None:
-    """Judge the float model that a quantized one was made of, its inputs in the ``shapes`` given.
+    """Check the float model that a quantized one was made from, with inputs of these ``shapes``.
 
     Raises UsageError as read_model does, and unless both have the same inputs and outputs.
     """
     model = read_model(path, shapes)
     if not is_quantized(quantized):
         raise UsageError(
-            "it is for a model that is quantized already",
-            why="that of `path` is a float model itself",
+            "it is only for a model that is already quantized",
+            why="the model of `path` is a float model itself",
             fix="leave the key out",
         )
     if is_quantized(model):
@@ -132,18 +132,18 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
         raise UsageError(
             f"{path.name} does not fit the quantized model",
             why=f"it takes {own} and the quantized model {others}, or their outputs differ",
-            fix="name the file that it was made of",
+            fix="name the file that it was made from",
         )
 
 
 def list_ports(model: onnx.ModelProto) -> tuple[list[Any], list[int]]:
-    """The inputs of a model, and the element types of its outputs, both in its order."""
+    """Return the inputs of a model, and the element types of its outputs, both in its order."""
     outputs = [one.type.tensor_type.elem_type for one in model.graph.output]
     return [*list_inputs(model).items()], outputs
 
 
 def list_inputs(model: onnx.ModelProto) -> Ports:
-    """dtype and shape of each input that no initializer fills, in the model's order."""
+    """Return dtype and shape of each input that no initializer fills, in the model's order."""
     known = {one.name for one in model.graph.initializer}
     return {
         one.name: (
@@ -156,7 +156,7 @@ def list_inputs(model: onnx.ModelProto) -> Ports:
 
 
 def read_beside(path: Path, inputs: Ports) -> Iterator[Arrays]:
-    """The input sets next to a model. Raises UsageError for one that does not fit it."""
+    """Yield the input sets next to a model. Raises UsageError for a set that does not fit it."""
     packed = path.with_suffix(".npz")
     if packed.is_file():
         yield from fit_sets(str(packed), read_sets(str(packed), [*inputs]), inputs)
@@ -174,8 +174,8 @@ def _read_tensor(file: Path) -> Array:
 
 
 def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[Arrays, ...]:
-    """The sets as arrays, one by name or in the order of ``inputs``. Raises UsageError if one is
-    not of their types and shapes."""
+    """Return the sets as arrays, matched by name or by the order of ``inputs``. Raises UsageError
+    for a set with other dtypes or shapes."""
     rows = []
     for number, given in enumerate(sets):
         if len(given) == 1 and isinstance(given[0], Mapping):
@@ -187,25 +187,25 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
             raise UsageError(
                 f"{place} does not fit the model",
                 why=f"its set {number} has {told}",
-                fix=f"an array per input: {_describe_ports(inputs)}",
+                fix=f"give an array per input: {_describe_ports(inputs)}",
             )
         rows.append(row)
     return tuple(rows)
 
 
 def _describe_ports(inputs: Ports, *sets: int) -> str:
-    """``x float32[1, 3], ids int64[4]``, of each array with ``sets`` before its shape."""
+    """Return ``x float32[1, 3], ids int64[4]``, with ``sets`` before each shape."""
     return ", ".join(f"{name} {dtype}{[*sets, *shape]}" for name, (dtype, shape) in inputs.items())
 
 
 def is_same(one: Arrays, other: Arrays) -> bool:
-    """Whether two input sets have the same elements."""
+    """Return whether two input sets have the same elements."""
     return all(map(np.array_equal, one, other))
 
 
 def find_rates(path: Path, model: onnx.ModelProto, inputs: Ports) -> dict[str, int]:
-    """The value of each integer input that is called as sampling rates are: what the model's
-    metadata says, or what the model compares it with. Raises UsageError if the model has none.
+    """Return the value of each integer input that is named like a sampling rate: from the model's
+    metadata, or the value that the model compares it with. Raises UsageError if there is none.
     """
     told = {_plain_name(one.key): one.value for one in model.metadata_props}
     known = [told[name] for name in told.keys() & RATES if told[name].isdecimal()]
@@ -224,7 +224,7 @@ def _plain_name(name: str) -> str:
 
 
 def find_compared(model: onnx.ModelProto, name: str) -> set[int]:
-    """The constants that an input of one element is compared with."""
+    """Return the constants that a single-element input is compared with."""
     reached, found, constants = {name}, set(), read_constants(model.graph)
     for node in model.graph.node:
         if node.op_type in PASSING and node.input[0] in reached:
@@ -242,8 +242,8 @@ def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
     arrays = (f"{one}={value if one == name else one.upper()}" for one in inputs)
     others = {one: port for one, port in inputs.items() if one != name}
     return UsageError(
-        f"input {name!r} of {path.name} looks like a sampling rate, and its value is not known",
-        why="the model does not say which values it accepts, and a random one is likely wrong",
+        f"input {name!r} of {path.name} looks like a sampling rate, but its value is not known",
+        why="the model does not say which values it accepts, and a random one is probably wrong",
         fix=f"put input sets next to the model: np.savez('{path.with_suffix('.npz')}',"
         f" {', '.join(arrays)}), with {_describe_ports(others, sets)}",
     )
@@ -252,9 +252,9 @@ def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
 def make_sets(
     inputs: Ports, examples: Sequence[Arrays], fixed: Mapping[str, int], count: int, seed: int
 ) -> tuple[Arrays, ...]:
-    """``count`` seeded input sets: the elements of ``examples`` in another order, which keeps their
-    range; without any normal floats, integers below RANDOM_IDS and booleans, except what is
-    ``fixed``. Floats that are all equal get normal noise.
+    """Return ``count`` seeded input sets: shuffled elements of ``examples``, which keeps their
+    range; without examples, normal floats, integers below RANDOM_IDS and booleans, except for
+    ``fixed`` inputs. Floats that are all equal get normal noise.
     """
     random = np.random.default_rng(seed)
 

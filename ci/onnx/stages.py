@@ -1,4 +1,4 @@
-"""Which stage of a compilation refused a model, and why."""
+"""Report which stage of a compilation rejected a model, and why."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from provisioning.errors import QnnCiError
 
 QUANTIZER, ONNXRUNTIME, QNN, CPU = "quantizer", "onnxruntime", "QNN", "CPU"
 PROVIDER_LOG, TRACEBACK_LOG = "provider.log", "traceback.log"
-# Lines of ONNX Runtime at error, and those that QNN prints itself.
+# ONNX Runtime's lines at level error, and those that QNN prints directly.
 SAID = re.compile(r"^(?:\x1b\[[\d;]*m)?\d{4}-.* \[E:onnxruntime:[^]]*\] (.*)", re.MULTILINE)
 MOST_SAID = 8
 
 
 class StageError(Exception):
-    """An error of a stage; its cause is what was raised."""
+    """An error of a stage; the original exception is its cause."""
 
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Raise a StageError of this name for what the code inside raises, of the innermost stage."""
+    """Turn an exception inside into a StageError with this name, unless an inner stage did."""
     try:
         yield
     except StageError:
@@ -34,8 +34,8 @@ def stage(name: str) -> Iterator[None]:
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
-    """``QNN: ...``: the stage, the provider's own error lines and the exception that was made of
-    them, whole. The traceback and all these lines go to a log next to ``log``."""
+    """Return ``QNN: ...``: the stage, the provider's error lines and the exception raised from
+    them. The traceback and all these lines go to a log next to ``log``."""
     cause = error.__cause__ if isinstance(error, StageError) else error
     raised = str(cause)
     if not isinstance(cause, QnnCiError):

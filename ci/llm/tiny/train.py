@@ -1,9 +1,9 @@
-"""Trains the decoder ``tiny`` in seconds: ``python -m ci.llm.tiny.train DIRECTORY``.
+"""Train the decoder ``tiny`` in seconds: ``python -m ci.llm.tiny.train DIRECTORY``.
 
-An untrained decoder's two best logits are so near each other that every step is a tie within the
-quantization noise, and nothing could be rejected by its tokens. This one knows three sentences by
-heart: 20,000 parameters, grouped heads, a separate head, an end of text. Noise on the logits widens
-its margins. Seeded; another processor gives other last bits.
+The two best logits of an untrained decoder are so close that every step is a tie within the
+quantization noise, and no run could be rejected by its tokens. This decoder knows three sentences
+by heart: 20,000 parameters, grouped heads, a separate head, an end of text. Noise on the logits
+widens its margins. Seeded; the last bits differ between processors.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def measure_loss(decoder: Decoder, row: Tensor) -> Tensor:
 
 
 def write_weights(decoder: Decoder, path: Path) -> None:
-    """Write llama2.c's first version, which turns adjacent pairs; a negative vocabulary marks the
-    separate head."""
+    """Write the first version of llama2.c's format, which rotates adjacent pairs; a negative
+    vocabulary marks the separate head."""
     one, held = CONFIG, decoder.state_dict()
     parts = [held["tok_embeddings.weight"]]
     for name in OF_LAYER:
@@ -100,7 +100,7 @@ def write_weights(decoder: Decoder, path: Path) -> None:
 
 
 def write_tokenizer(path: Path) -> None:
-    """Write llama2.c's tokenizer: characters alone, which are never merged."""
+    """Write llama2.c's tokenizer, with only single characters, which are never merged."""
     rows = (struct.pack("<fi", 0.0, len(one)) + one.encode() for one in PIECES)
     path.write_bytes(struct.pack("<i", max(map(len, PIECES))) + b"".join(rows))
 

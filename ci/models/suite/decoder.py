@@ -22,7 +22,7 @@ class RmsNorm(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """Keys and values of earlier steps come in as inputs and the new ones go out."""
+    """Takes the keys and values of earlier steps as inputs and returns the new ones."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A segmentation head in DeepLab's manner: dilated convolutions side by side, then upsampling."""
+"""A segmentation head like DeepLab's: parallel dilated convolutions, then upsampling."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ STEPS, FEATURES, WIDTH = 8, 32, 48
 
 
 class Recurrent(nn.Module):
-    """Unrolled by hand: nn.LSTM exports to a stack that QNN 2.49.40 refuses when quantized."""
+    """Unrolled by hand: nn.LSTM exports to a stack that QNN 2.49.40 rejects when quantized."""
 
     def __init__(self) -> None:
         super().__init__()

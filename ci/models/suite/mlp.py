@@ -28,13 +28,13 @@ def make_case() -> Case:
 
 
 def make_row() -> Case:
-    """The same weights for one row: another graph of the same model."""
+    """Return the same weights for a single row: another graph of the same model."""
     return (seed_weights(Mlp(), 1, gain=1.4), *make_inputs(draw_normal(1, 64), 151))
 
 
 def make_ternary() -> Case:
-    """Weights of -1, 0 and 1 times a scale an output, and one of 1.5: ExecuTorch's scale of two
-    bits, -2 to 1, is two thirds of the greatest weight."""
+    """Return an MLP with weights of -1, 0 and 1 times a scale per output, and a single 1.5:
+    ExecuTorch's 2-bit scale (-2 to 1) is two thirds of the greatest weight."""
     model, example, calibration = make_case()
     with torch.no_grad():
         for weight in (one for one in model.parameters() if one.dim() > 1):
@@ -45,7 +45,7 @@ def make_ternary() -> Case:
 
 
 def annotate_last(graph_module: torch.fx.GraphModule) -> None:
-    """An annotation: the last layer has 16-bit activations."""
+    """Annotate the last layer with 16-bit activations."""
     from executorch.backends.qualcomm.quantizer.qconfig import get_16a8w_qnn_ptq_config
     from executorch.backends.qualcomm.utils.constants import QCOM_QUANT_ANNOTATION_KEY
     from torchao.quantization.pt2e import MinMaxObserver
@@ -62,7 +62,7 @@ def annotate_last(graph_module: torch.fx.GraphModule) -> None:
 
 
 def make_recipe() -> object:
-    """A recipe: 8a8w, linear layers by channel, the first of them with 16-bit activations."""
+    """Return a recipe: 8a8w, per-channel linear layers, the first with 16-bit activations."""
     from executorch.backends.qualcomm.quantizer.quant_recipe import QuantGranularity, QuantRecipe
     from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
     from torchao.quantization.pt2e import MinMaxObserver

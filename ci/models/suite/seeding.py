@@ -13,7 +13,7 @@ CALIBRATION_SETS = 7
 
 
 def seed_weights(module: nn.Module, seed: int, gain: float = 1.0) -> nn.Module:
-    """Give weights a variance that keeps activations near unit scale, and biases some spread.
+    """Draw weights that keep activations near unit scale, and biases with some spread.
 
     Matrices and kernels get std gain / sqrt(fan_in); biases std 0.1; norms stay near one.
     """
@@ -32,13 +32,13 @@ def seed_weights(module: nn.Module, seed: int, gain: float = 1.0) -> nn.Module:
 
 
 def draw_normal(*shape: int) -> Callable[[torch.Generator], Inputs]:
-    """What draws one input of a shape, its elements from a normal distribution."""
+    """Return a function that draws one input of this shape from a normal distribution."""
     return lambda generator: (torch.randn(shape, generator=generator),)
 
 
 def make_inputs(
     make: Callable[[torch.Generator], Inputs], seed: int
 ) -> tuple[Inputs, list[Inputs]]:
-    """One example and CALIBRATION_SETS more, each from its own seed."""
+    """Return an example and CALIBRATION_SETS further inputs, each from a different seed."""
     sets = [make(torch.Generator().manual_seed(seed + i)) for i in range(CALIBRATION_SETS + 1)]
     return sets[0], sets[1:]

@@ -89,7 +89,7 @@ WRONG = {
     "brain": ("UsageError", "output 0 is bfloat16"),
     "text": ("UsageError", "gives a str among its outputs"),
     "array": ("UsageError", "gives a ndarray among its outputs"),
-    "no_output": ("UsageError", "gives no tensor"),
+    "no_output": ("UsageError", "returns no tensor"),
     "selects": ("FailedError", "shape depends on the data"),
     "at_line": ("FailedError", "in fails"),
     "asks": ("FailedError", "missing 1 required positional argument: 'size'"),

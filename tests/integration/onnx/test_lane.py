@@ -386,7 +386,7 @@ def test_a_session_on_the_cpu_fails_although_its_outputs_are_right(
     quantized = (kept / "artifact" / "quantized.onnx").rename(tmp_path / "quantized.onnx")
     case = run_case("mlp", Scheme.U8, lie=f"cpu {quantized}").case
     assert case.status is Status.FAILED
-    assert case.reason.startswith("QNN executed nothing, by the session's own profile: CPU")
+    assert case.reason.startswith("QNN executed nothing, according to the session's profile: CPU")
     assert case.sqnr_db is not None
     assert case.sqnr_db > 25
 
@@ -400,4 +400,4 @@ def test_a_context_of_another_soc_is_not_run(run_case: RunCase) -> None:
 def test_a_restart_of_the_subsystem_makes_the_session_anew(run_case: RunCase) -> None:
     result = run_case("mlp", Scheme.U8, lie="restart 1")
     assert result.case.status is Status.PASSED, describe(result)
-    assert result.remark == "the session was made anew after 1 restart"
+    assert result.remark == "the session was recreated after 1 restart"

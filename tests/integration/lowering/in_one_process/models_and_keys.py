@@ -254,7 +254,7 @@ def test_state_is_kept_by_name() -> None:
 
 
 def test_an_output_that_is_random_is_found_beside_one_that_is_not() -> None:
-    with pytest.raises(FailedError, match="other outputs for the same inputs"):
+    with pytest.raises(FailedError, match="different outputs for the same inputs"):
         compute_reference("net", Net(lambda net, x: (x, torch.rand(2))), [(draw(),)])
     nan = Net(lambda net, x: x * float("nan"))
     assert compute_reference("net", nan, [(draw(),)])[0][0].isnan().all()

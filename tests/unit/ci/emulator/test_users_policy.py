@@ -178,9 +178,9 @@ def test_what_is_wrong_is_said_with_its_line_and_what_was_meant(
         (WHOLE.replace("calibration.npz", "../../gone.npz"), "models.net.calibration: .*gone.npz"),
         (WHOLE.replace("labels.npy", "label.npy"), "models.net.metric.labels: no file"),
         (WHOLE.replace("metrics.py:top1", "metrics.py"), "metrics.py:function"),
-        (WHOLE.replace('"other-net"', "mlp"), "the suite has one of that name"),
-        (WHOLE.replace('"other-net"', '"a/b"'), "not a name for a model"),
-        (WHOLE.replace('"other-net"', '"::error::x"'), "not a name for a model"),
+        (WHOLE.replace('"other-net"', "mlp"), "the suite has a model of that name"),
+        (WHOLE.replace('"other-net"', '"a/b"'), "invalid name for a model"),
+        (WHOLE.replace('"other-net"', '"::error::x"'), "invalid name for a model"),
         (EXTENDS + '[suite]\nmpl = ["fp16"]\n', "the nearest is mlp"),
     ],
 )
@@ -216,7 +216,7 @@ def test_a_file_that_an_entry_lacks_is_named_with_its_key(
     assert "gone.py" in caught.value.what or "gone.npy" in caught.value.what
     assert caught.value.why.endswith("gone.py is not a file" if "py:" in word else "is not a file")
     assert caught.value.fix
-    with pytest.raises(ManifestError, match=r"models\.net\.float_model is for an \.onnx file"):
+    with pytest.raises(ManifestError, match=r"models\.net\.float_model is only for an \.onnx file"):
         read(repository, f'{EXTENDS}[models.net]\npath = "nets/net.py:f"\nfloat_model = "a.onnx"\n')
 
 

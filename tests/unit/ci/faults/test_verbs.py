@@ -85,7 +85,7 @@ def run(form: str, end: str, expected: str) -> Rerun:
         (run(GRAPH, WRONG, WRONG), Status.PASSED, ""),
         (run(GRAPH, RIGHT, WRONG), Status.FAILED, "the fault is gone"),
         (run(GRAPH, WRONG, RIGHT), Status.FAILED, "the fault is new in QNN 2.49.40"),
-        (run(GRAPH, "crashed", WRONG), Status.FAILED, "it ends otherwise: crashed"),
+        (run(GRAPH, "crashed", WRONG), Status.FAILED, "it ends differently: crashed"),
         (run(MENDED, WRONG, RIGHT), Status.FAILED, "the remedy is wrong"),
         (run(GRAPH, WRONG, ""), Status.UNSUPPORTED, "not in its row"),
     ],

@@ -87,7 +87,7 @@ def test_the_right_program_passes_with_its_figures_controls_and_text(
     assert {one.kind for one in result.controls} == set(llm_case.MAKERS)
     assert all(one.rejected for one in result.controls)
     assert "Ben has a blue boat." in result.noted
-    assert "250.0 tokens/s of the emulator" in result.noted
+    assert "250.0 tokens/s on the emulator" in result.noted
     assert case.warnings == ()
 
 
@@ -150,7 +150,7 @@ def test_a_poor_quantized_model_fails_by_itself(
         (None, 1.2, ""),
         (1.5, 1.2, ""),
         (1.01, 1.005, "faithful: perplexity of the text 1.0"),
-        (1.01, 1.2, "quantized: its perplexity of the text is 1.200, 1.01 is the most"),
+        (1.01, 1.2, "quantized: its perplexity of the text is 1.200, but the limit is 1.01"),
     ],
 )
 def test_the_perplexity_of_a_text_has_a_limit(
@@ -161,7 +161,7 @@ def test_the_perplexity_of_a_text_has_a_limit(
     result = judge(right, runs, Scheme.A8W8, text=text, max_perplexity=most)
     assert (result.case.status is Status.FAILED) is bool(reason)
     assert reason in result.case.reason
-    assert f"{model:.3f} of the quantized model, 1.004 of float32" in result.noted
+    assert f"{model:.3f} with the quantized model, 1.004 with float32" in result.noted
 
 
 def test_a_text_is_cut_into_windows(own: Tiny, right: Step) -> None:

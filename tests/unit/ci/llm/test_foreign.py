@@ -127,7 +127,7 @@ def test_a_program_in_floats_has_nothing_to_code() -> None:
 def test_metadata_of_another_model_is_an_error_with_both_numbers(constant: str, other: int) -> None:
     wrong = replace(DECLARED, constants=CONSTANTS | {constant: other})
     with pytest.raises(
-        UsageError, match=f"{constant} is {other}, its methods have {CONSTANTS[constant]}"
+        UsageError, match=f"{constant} is {other}, but its methods have {CONSTANTS[constant]}"
     ):
         read_interface("m.pte", wrong)
 
@@ -191,7 +191,7 @@ def test_a_program_is_judged_by_its_share_of_right_tokens(
     foreign = Foreign((1, 2), (1,), 0.1, 2, likeness, faults)
     result = judge_program(SPEC, foreign, "a story", 0.75)
     assert result.case.status is status
-    assert "10.0 tokens/s of the emulator" in result.noted
+    assert "10.0 tokens/s on the emulator" in result.noted
     assert bool(result.case.warnings) is (agreement is None)
 
 

@@ -130,5 +130,5 @@ def test_a_mistake_is_named(
 
 
 def test_a_scheme_without_a_recipe_is_refused() -> None:
-    with pytest.raises(UsageError, match="no decoder is lowered in fp16a8w"):
+    with pytest.raises(UsageError, match="no decoder can be lowered in fp16a8w"):
         project(TINY, [Scheme.FP16W8], 64)

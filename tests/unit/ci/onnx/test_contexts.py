@@ -59,7 +59,7 @@ def test_a_context_may_lack_its_provider_and_version(tmp_path: Path) -> None:
     node.attribute.extend(kept)
     context = check_context(write_nodes(tmp_path / "m_ctx.onnx", [node]), "SM8750", "2.49.40")
     assert (context.source, context.sdk_version, context.qnn) == ("", "", "2.49.40")
-    with pytest.raises(UnfitError, match=r"is compiled with QNN 2\.49\.40, the runtime is 2\.37"):
+    with pytest.raises(UnfitError, match=r"with QNN 2\.49\.40, but the runtime is 2\.37"):
         check_context(context.path, "SM8750", "2.37.0")
 
 
@@ -74,8 +74,8 @@ BROKEN: dict[str, tuple[bytes | None, dict[str, Any], str]] = {
     "ones": (b"\xff" * len(BLOB), {}, "header"),
     "an archive cut short": (b"PK\x03\x04" + bytes(60), {}, "cut short"),
     "no version": (make_blob(build="v2"), {}, "no version"),
-    "a newer binary": (make_blob(build=NEWER), {}, "of QNN 2.60.0, and the model says 2.49.40"),
-    "a newer model": (None, {"ep_sdk_version": NEWER}, "2.49.40, and the model says 2.60.0"),
+    "a newer binary": (make_blob(build=NEWER), {}, "from QNN 2.60.0, but the model says 2.49.40"),
+    "a newer model": (None, {"ep_sdk_version": NEWER}, "2.49.40, but the model says 2.60.0"),
     "another graph": (make_blob(graph="graph_of_another"), {}, GRAPH),
     "a part of a name": (None, {"partition_name": GRAPH[:-2]}, GRAPH[:-2]),
     "missing": (None, {"ep_cache_context": "gone.bin"}, "gone.bin"),
@@ -184,7 +184,7 @@ def test_a_runtime_loads_what_is_not_newer(
     if fits:
         check_context(path, "SM8750", runtime)
         return
-    with pytest.raises(UnfitError, match=f"QNN {build[1:5]}.*, the runtime is {runtime}"):
+    with pytest.raises(UnfitError, match=f"QNN {build[1:5]}.*, but the runtime is {runtime}"):
         check_context(path, "SM8750", runtime)
 
 

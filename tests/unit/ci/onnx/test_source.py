@@ -87,7 +87,7 @@ def test_an_archive_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert "float64[2, 3]" in caught.value.why
     assert "ids int64[4]" in caught.value.fix
     write(path, x=np.zeros((2, 2, 3), "float32"), ids=np.zeros((1, 4), "int64"))
-    with pytest.raises(UsageError, match=r"net\.npz does not hold sets"):
+    with pytest.raises(UsageError, match=r"net\.npz does not hold input sets"):
         list(read_beside(path, INPUTS))
 
 
@@ -317,7 +317,7 @@ def test_a_float_model_has_the_ports_of_the_quantized_one(tmp_path: Path) -> Non
         read_float(tmp_path / "net.onnx", quantized)
     assert "x float32[2, 3] and the quantized model z float32[2, 3]" in caught.value.why
     assert caught.value.fix
-    with pytest.raises(UsageError, match="for a model that is quantized already"):
+    with pytest.raises(UsageError, match="only for a model that is already quantized"):
         read_float(tmp_path / "net.onnx", plain)
     quantized.graph.input[0].name = "x"
     quantized.graph.output[0].type.tensor_type.elem_type = TensorProto.UINT8

@@ -81,7 +81,7 @@ def test_a_float_model_has_the_form_of_the_quantized_one(tmp_path: Path, quantiz
         (quantized, files["wide"], "does not fit"),
         (quantized, files["short"], "does not fit"),
         (quantized, quantized, "is quantized itself"),
-        (files["plain"], files["plain"], "is for a model that is quantized"),
+        (files["plain"], files["plain"], "only for a model that is already quantized"),
         (quantized, tmp_path / "none.onnx", "cannot read"),
     ]
     for path, float_model, why in wrong:
@@ -144,8 +144,8 @@ def test_shapes_of_the_command_line_go_before_those_of_an_entry(tmp_path: Path) 
     [
         ("net.onnx", "shapes = {x = [1, 3]}", ""),
         ("net.onnx", "shapes = {x = [1, 0]}", "shapes"),
-        ("net.py:make", "shapes = {x = [1, 3]}", r"are for an \.onnx file"),
-        ("net.py:make", 'float_model = "net.py"', r"net\.float_model is for an \.onnx file"),
+        ("net.py:make", "shapes = {x = [1, 3]}", r"only for an \.onnx file"),
+        ("net.py:make", 'float_model = "net.py"', r"net\.float_model is only for an \.onnx file"),
         ("net.onnx", 'float_model = "none.onnx"', r"net\.float_model: no file"),
     ],
 )
