@@ -1,1 +1,1 @@
-"""Devices: what one needs, how it gets there, and programs run on it."""
+"""Devices: the files that a device needs, how they get there, and running programs on it."""

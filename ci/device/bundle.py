@@ -127,7 +127,7 @@ def stage(
     versions = {name: find_soc(name).hexagon for name in names}
     head = read_library(runner)
     if not head:
-        raise UnfitError(f"{runner} is no program", fix="name a runner that build_android made")
+        raise UnfitError(f"{runner} is not a program", fix="name a runner that build_android made")
     target = find_target(head.elf)
     near = [runner.parent, *map(Path, head.elf.runpath)]
     known = index_libraries(near, runtimes, head.elf, progress)
@@ -174,7 +174,7 @@ def read_bundle(directory: Path) -> Bundle:
         bundle = msgspec.json.decode((directory / BUNDLE).read_bytes(), type=Bundle)
     except (OSError, msgspec.MsgspecError) as error:
         raise UnfitError(
-            f"{directory} is no bundle", why=str(error), fix="make one with `qnn-ci stage`"
+            f"{directory} is not a bundle", why=str(error), fix="make one with `qnn-ci stage`"
         ) from error
     for file in bundle.files:
         require_plain(file.name)
@@ -311,7 +311,7 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
     """Raises UnfitError if the staged libraries or a SoC cannot load a program."""
     found = inspect_file(program)
     if found.program is None:
-        raise UnfitError(f"{program} is no program", why=f"it is of kind {found.kind}")
+        raise UnfitError(f"{program} is not a program", why=f"it is of kind {found.kind}")
     operators = {one for method in found.program.methods for one in method.cpu_operators}
     for soc in socs:
         answer = judge_compat(found.program, read_runtime(str(directory), operators), soc)
@@ -320,7 +320,7 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
             raise UnfitError(
                 f"{program.name} does not load on {soc}: {row.axis.value}",
                 why=row.why,
-                fix=f"`qnn-ci compat {program} --soc {soc}` has the whole answer",
+                fix=f"`qnn-ci compat {program} --soc {soc}` prints the whole answer",
             )
 
 

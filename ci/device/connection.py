@@ -74,7 +74,7 @@ class Device:
             )
         if NO_ROOM.search(said):
             raise StoreError(
-                f"{self.name} has no room",
+                f"{self.name} has no space left",
                 why=said.splitlines()[-1],
                 fix=f"free space there, or remove {self.place} on it",
             )
@@ -116,9 +116,9 @@ class Device:
                 ).code
             if code:
                 raise ToolError(
-                    f"{self.name}: {', '.join(names)} did not arrive whole",
-                    why="SHA-256 on the device is another than here" if code == DAMAGED else "",
-                    fix="run this again: what arrived whole is not sent twice",
+                    f"{self.name}: {', '.join(names)} did not arrive completely",
+                    why="SHA-256 on the device differs from that here" if code == DAMAGED else "",
+                    fix="run this again: complete files are not sent again",
                 )
         return sum(sizes.values())
 
@@ -156,7 +156,7 @@ def forget_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 def require_plain(name: str) -> None:
     """Raises UsageError for a file name with characters that are special to a shell."""
     if not NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name for a file on a device")
+        raise UsageError(f"{name!r} is not a valid file name on a device")
 
 
 ADB_FIX = "install adb (Debian, Ubuntu: the package adb)"

@@ -1,5 +1,5 @@
-"""What a bundle has besides its files: an SBOM, evidence for its programs, and the record of its
-signed libraries."""
+"""The documents in a bundle: an SBOM, evidence for its programs, and the record of its signed
+libraries."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
             faults = [str(error)]
         if faults:
             raise UnfitError(
-                f"{program.name} did not pass, by {path.name}",
+                f"{program.name} did not pass, according to {path.name}",
                 why="; ".join(faults),
-                fix=f"`qnn-ci verify-evidence {program} --evidence {path}` has the whole answer",
+                fix=f"`qnn-ci verify-evidence {program} --evidence {path}` prints the whole answer",
             )
         found[program] = path
     if not found:
         raise UsageError(
-            f"--evidence {folder} has no statement of a program of this bundle",
+            f"--evidence {folder} has no statement about a program in this bundle",
             fix="name the directory reports/test_emulator/evidence of the run that judged it",
         )
     return found

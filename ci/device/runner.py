@@ -411,7 +411,7 @@ class DeviceProgram:
             emulated=self.is_emulated,
         )
         faults = tuple(
-            f"start {number} on the device gave other outputs than the first"
+            f"start {number} on the device returned other outputs than the first"
             for number in self.unequal
         )
         return RunNotes(faults=faults, run_ms=self.speed_ms, device=figures)

@@ -1,10 +1,10 @@
-"""Makes a lowered program a function of its inputs.
+"""Make a lowered program a function of its inputs.
 
 ExecuTorch's QnnContextCustomProtocol puts a header before each context binary: magic (u32),
-signature (u64), size of what follows (u64), little-endian and packed. The signature is the
-system clock in nanoseconds, and only tells contexts apart within a process; it is all that
-differs between two lowerings of the same model (seen with ExecuTorch 1.5.1). A digest of the
-context does the same and is the same each time.
+signature (u64), size of the rest (u64), little-endian and packed. The signature is the system clock
+in nanoseconds and only distinguishes contexts within a process; it is the only difference between
+two lowerings of the same model (seen with ExecuTorch 1.5.1). A digest of the context serves the
+same purpose and is the same each time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ HEADER = struct.Struct("<IQQ")
 
 
 def sign_by_content(program: bytes) -> bytes:
-    """``program`` with the signature of every context replaced by a digest of the context."""
+    """Return ``program`` with the signature of every context replaced by a digest of the
+    context."""
     data = bytearray(program)
     magic = struct.pack("<I", MAGIC)
     start = data.find(magic)
@@ -28,6 +29,6 @@ def sign_by_content(program: bytes) -> bytes:
             digest = hashlib.sha256(memoryview(data)[begin : begin + size]).digest()
             HEADER.pack_into(data, start, MAGIC, int.from_bytes(digest[:8], "little"), size)
             start = data.find(magic, begin + size)
-        else:  # behind a magic that heads no context
+        else:  # these bytes look like the magic, but no context follows
             start = data.find(magic, start + len(magic))
     return bytes(data)

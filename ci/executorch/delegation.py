@@ -1,4 +1,4 @@
-"""What QNN takes and what stays on the CPU, with the reason of each refusal."""
+"""Find what QNN takes and what stays on the CPU, with the reason for each refusal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ci.report.schema import OperatorCount
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
 
-# The router's lines, and those that name the place in QNN's graph preparation.
+# Lines of the router, and those that name the place in QNN's graph preparation.
 QNN_ERROR = re.compile(r"(?:<E>\s*|\.cc:\d+::ERROR:\s*)(.+)")
 # Lines that only point to manuals, or wrap another error.
 NOISE = re.compile(
@@ -28,15 +28,15 @@ NOISE = re.compile(
     r"|(Requested|Supported) I/O datatype set"
 )
 MAX_REASON = 400
-# What a failed lowering adds to the log, a line for each node that was left to the CPU before.
+# Written to the log by a failed lowering: a line for each node that was left to the CPU before.
 LEFT = re.compile(r"^left to the CPU: (.+)", re.MULTILINE)
-BUILDER = "[QNN Delegate Op Builder]: "  # begins ExecuTorch's warnings of what it does not build
+BUILDER = "[QNN Delegate Op Builder]: "  # starts ExecuTorch's warnings about what it cannot build
 QUANTIZING = "quantized_decomposed."
 COMPUTES_NOTHING = {"getitem"}
-# LPAI takes integers alone: ExecuTorch leaves their conversion at both ends to the CPU.
+# LPAI takes only integers: ExecuTorch leaves their conversion at both ends to the CPU.
 CONVERTS = tuple(f"quantized_decomposed.{way}quantize_per_tensor" for way in ("", "de"))
-# Seen with ExecuTorch 1.5.1, QNN 2.49.40: the builder asks QNN for the values alone. In fp16 they
-# come out wrong (2 dB), and an index that is read ends the process with SIGSEGV.
+# Seen with ExecuTorch 1.5.1, QNN 2.49.40: the builder requests only the values from QNN. In fp16
+# they are wrong (2 dB), and reading an index ends the process with SIGSEGV.
 BROKEN = {
     f"aten.{name}.dim": f"ExecuTorch gives QNN no indices of it: take a{name} and arg{name}"
     for name in ("max", "min")
@@ -57,12 +57,13 @@ class Refusals(logging.Handler):
         self.last = record.getMessage()
 
     def describe(self) -> list[str]:
-        """Return what computes and was refused, with the reason and the line of the model."""
+        """Return the refused operators that compute, with the reason and the line of the model."""
         named = ((self.seen[name], reason) for name, reason in self.by_node.items())
         return [f"{op}: {reason}" for op, reason in named if not op.startswith(QUANTIZING)]
 
     def is_skipped(self, node: Any) -> bool:
-        """Whether the model's entry leaves a node to the CPU, or it only quantizes beside one."""
+        """Return whether the model's entry leaves a node to the CPU, or it only quantizes for
+        one."""
         choices, name = self.choices, name_operator(node)
         skips = bool(choices.skip_nodes or choices.skip_ops)
         return (
@@ -72,7 +73,7 @@ class Refusals(logging.Handler):
         )
 
     def require_skipped(self) -> None:
-        """Raises UsageError for a node or operator to skip that the graph does not have."""
+        """Raise UsageError if the graph lacks a node or operator that the entry skips."""
         for key, names, known in (
             ("skip_nodes", self.choices.skip_nodes, self.seen.keys()),
             ("skip_ops", self.choices.skip_ops, self.seen.values()),
@@ -84,8 +85,8 @@ class Refusals(logging.Handler):
 
 
 def qnn_errors(text: str, known: str = "") -> str:
-    """The distinct error lines of QNN in a log, except ``known`` ones, shortened to MAX_REASON
-    characters."""
+    """Return the distinct error lines of QNN in a log, except ``known`` ones, shortened to
+    MAX_REASON characters."""
     found = [match.group(1).strip() for match in QNN_ERROR.finditer(text)]
     kept = [line for line in dict.fromkeys(found) if not NOISE.search(line) and line not in known]
     return "; ".join(kept)[:MAX_REASON]
@@ -94,7 +95,7 @@ def qnn_errors(text: str, known: str = "") -> str:
 @contextmanager
 def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusals]:
     """Watch ExecuTorch's partitioner: each node that it refuses gets a reason, from QNN's error
-    lines in ``log`` or the partitioner's own log."""
+    lines in ``log`` or the partitioner's log."""
     refusals = Refusals(choices)
     support = qnn_partitioner.QnnOperatorSupport
     original = support.is_node_supported

@@ -1,4 +1,5 @@
-"""The ExecuTorch engine, as the session and its workers see it; torch is imported where it runs."""
+"""The ExecuTorch engine, as the session and its workers see it; only a process that runs it imports
+torch."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ ROOMS = ("models", "cases", "executorch")
 
 @dataclass(frozen=True)
 class ExecutorchEngine:
-    """Quantizes and lowers by ExecuTorch. ``toolchain`` names every version and digest that takes
-    part; ``plain`` switches the patches of ci.executorch.patches off."""
+    """Quantizes and lowers with ExecuTorch. ``toolchain`` names the versions and digests of every
+    tool involved; ``plain`` switches the patches of ci.executorch.patches off."""
 
     toolchain: tuple[str, ...]
     backend: Backend = Backend.HTP
@@ -42,10 +43,10 @@ class ExecutorchEngine:
         return self.digest_key(load_digested(spec.reference, spec.source)[1], spec)
 
     def digest_key(self, model: str, spec: CaseSpec) -> str:
-        """Return the key of a case whose model has the digest ``model``.
+        """Return the key of a case; ``model`` is the model's digest.
 
-        Of the schemes, only what this one is lowered with: a new row changes no other's key. What
-        functions of the user's do is in no key: with one of them everything is lowered again.
+        It covers only the recipe of this case's scheme, so a new scheme changes no other key. No
+        key covers what the user's functions do: with one of them everything is lowered again.
         """
         from ci.models.numerics import NUMERICS, name_instructions
 

@@ -1,4 +1,4 @@
-"""Reads the trace of a run, an ETDump, by ExecuTorch's Inspector: QNN's events and tensors."""
+"""Read the trace of a run, an ETDump, with ExecuTorch's Inspector: QNN's events and tensors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ EVENT = re.compile(r"(.+) \((cycles|us|count)\)")
 def read_trace(
     directory: Path, runs: int, partitions: int, *, debug: bool
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Write what a trace says as files; return the accelerator's figures and the files' names.
+    """Write the contents of a trace as files; return the accelerator's figures and the files'
+    names.
 
-    Raises FailedError if QNN left nothing in it.
+    Raises FailedError if the trace has no event of QNN.
     """
     inspector = Inspector(
         etdump_path=str(directory / ETDUMP),
@@ -50,7 +51,7 @@ def read_trace(
 
 
 def list_rows(event: Any) -> Iterator[tuple[str, str, int, int]]:
-    """An event's name, unit, run and value, a row a run."""
+    """Yield an event's name, unit, run and value, a row per run."""
     match = EVENT.fullmatch(event.name)
     if match and event.perf_data:
         for number, value in enumerate(event.perf_data.raw):
@@ -58,7 +59,7 @@ def list_rows(event: Any) -> Iterator[tuple[str, str, int, int]]:
 
 
 def write_tensors(events: list[Any], directory: Path) -> Iterator[str]:
-    """Each tensor that QNN dumped as ``NAME.npy``. Raises FailedError where there is none."""
+    """Write each tensor that QNN dumped as ``NAME.npy``. Raises FailedError if there is none."""
     directory.mkdir()
     for event in events:
         tensors = [one for one in event.debug_data or () if isinstance(one, torch.Tensor)]

@@ -1,8 +1,9 @@
-"""What this project uses of ExecuTorch, by the names that its modules import from here.
+"""The parts of ExecuTorch that this project uses, under the names that its modules import from
+here.
 
-A name is looked up when it is asked for, so that a process that only runs programs imports none of
-the compiler. docs/reference/pairs.md lists the places; a release that moves one is reported by
-nightly.yml, which runs the suite on the newest wheel.
+A name is looked up on first use, so that a process that only runs programs does not import the
+compiler. docs/reference/pairs.md lists the places; nightly.yml, which runs the suite on the newest
+wheel, reports a release that moves one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import importlib
 from contextlib import suppress
 from typing import Any
 
-# Of several places the first that is there: a later one is that of an older ExecuTorch.
+# The first existing place is used: later ones belong to older versions of ExecuTorch.
 PLACES: dict[str, tuple[str, ...]] = {
     "BuildQuantIo": ("backends.qualcomm._passes.build_quant_io:BuildQuantIo",),
     "ExecutorchBackendConfig": ("exir:ExecutorchBackendConfig",),
@@ -46,7 +47,7 @@ PLACES: dict[str, tuple[str, ...]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return what has ``name`` in PLACES. Raises ImportError if none of its places is there."""
+    """Return the object for ``name`` in PLACES. Raises ImportError if none of its places exists."""
     if name not in PLACES:
         raise AttributeError(name)
     *others, last = PLACES[name]
@@ -57,7 +58,7 @@ def __getattr__(name: str) -> Any:
 
 
 def find(place: str) -> Any:
-    """Return a module of ExecuTorch, or what ``module:name`` is. Raises ImportError,
+    """Return a module of ExecuTorch, or an object given as ``module:name``. Raises ImportError,
     AttributeError."""
     module, _, name = place.partition(":")
     found = importlib.import_module(f"executorch.{module}")

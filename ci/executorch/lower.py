@@ -70,7 +70,7 @@ from provisioning.manifest.targets import Backend
 
 PROGRAM = "program.pte"
 MOST_LEFT = 4
-# What ExecuTorch's quantizer prints of an operator that it leaves in float; dropout does nothing.
+# ExecuTorch's quantizer prints this for an operator that it leaves in float; dropout does nothing.
 NO_RULE = re.compile(r"^No quant config .* for op, (?!aten\.dropout)(\S+)", re.MULTILINE)
 TARGETS = {Backend.LPAI: "kX86", Backend.LPAI_ARM: "kArm"}
 
@@ -83,8 +83,8 @@ def compiler_spec(
     *,
     saver: bool = False,
 ) -> list[Any]:
-    """ExecuTorch's compile specification. GPU's graph is always composed on the device, as upstream
-    does it."""
+    """Return ExecuTorch's compile specification. The GPU's graph is always composed on the device,
+    as upstream does it."""
     generate = getattr(utils, f"generate_{backend.kind}_compiler_spec")
     level = choices.profile_level
     traced = {"profile_level": PROFILE_LEVELS[level]} if level else {}  # 1.2.0 has no such key
@@ -124,9 +124,9 @@ def _options(scheme: Scheme, choices: Choices, backend: Backend) -> Mapping[str,
 
 @dataclass(frozen=True)
 class Lowering:
-    """A model on its way to a program in ``staging``. ``constants`` become methods of the program
-    that return them. With ``runner_io`` inputs and outputs are as upstream's runner of language
-    models has them: integers if the model quantizes them, in memory of the caller's."""
+    """Lowers a model to a program in ``staging``. ``constants`` become methods of the program that
+    return them. With ``runner_io`` inputs and outputs are as upstream's runner for language models
+    needs them: integers if the model quantizes them, in memory that the caller allocates."""
 
     model: Model
     spec: CaseSpec
@@ -136,10 +136,10 @@ class Lowering:
     runner_io: bool = False
 
     def write(self) -> Compiled:
-        """Quantize if the scheme asks for it, lower, and write all files."""
+        """Quantize if the scheme requires it, lower, and write all files."""
         spec, model = self.spec, self.model
         module: Any = model.module
-        self.staging.write_float(model.reference, model.made)  # what proves nothing is named first
+        self.staging.write_float(model.reference, model.made)  # first: rejects what proves nothing
         if spec.scheme.quantized:
             choices = spec.source.choices
             module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
@@ -194,7 +194,7 @@ class Lowering:
         )
 
     def write_bounds(self, kind: str, module: Any, outputs: Sequence[Inputs]) -> None:
-        """Write between which values noise decides, next to outputs that are no magnitudes."""
+        """Write the bounds of values that noise decides, next to outputs that are not floating."""
         if all(tensor.is_floating_point() for tensor in outputs[0]):
             return
         bounds = find_ties(module, self.model.evaluation, self.spec.scheme, outputs)
@@ -206,8 +206,8 @@ class Lowering:
                         path.write_bytes(np.asarray(tensor).tobytes())
 
     def compile(self, module: Any, choices: Choices) -> tuple[bytes, Delegation, Footprint]:
-        """Return the program of a float or quantized module, what QNN took of it, and what it and
-        its lowering take."""
+        """Return the program of a float or quantized module, what QNN took of it, and the cost of
+        the program and its lowering."""
         log, start = self.staging.log, self.staging.log.stat().st_size
         with measure_peak() as peak:
             with record_refusals(log, choices) as refusals:
@@ -239,11 +239,11 @@ class Lowering:
         return program, delegation, footprint
 
     def lower_edge(self, module: Any, spec: list[Any]) -> Any:
-        """Return what ExecuTorch makes of a module before it is a program."""
+        """Return ExecuTorch's form of a module before it becomes a program."""
         choices = self.spec.source.choices
-        # Without gradients, or a model that switches them off itself, as Hugging Face's Llama does,
-        # is exported with a node that ExecuTorch's passes do not know. A DLC is written to where
-        # the process stands.
+        # Without gradients: otherwise a model that switches them off itself, such as Hugging Face's
+        # Llama, is exported with a node that ExecuTorch's passes do not know. A DLC is written to
+        # the working directory.
         with (
             torch.no_grad(),
             scratch_directory(self.staging.cache, "compiling") as scratch,
@@ -258,16 +258,16 @@ class Lowering:
                 skip_node_id_set=set(choices.skip_nodes),
                 skip_node_op_set=set(choices.skip_ops),
                 convert_linear_to_conv2d=self.spec.scheme.recipe.linear_as_convolution,
-                # Seen with ExecuTorch 1.5.1: a mutable buffer that is delegated holds what the
+                # Seen with ExecuTorch 1.5.1: a delegated mutable buffer starts with what its
                 # memory held before (SQNR -90 dB).
                 skip_mutable_buffer=True,
             )
 
     def write_calls(self, module: Any) -> None:
-        """Write QNN's calls as C by its Saver, which stands in for a compiler and ends with
+        """Write QNN's calls as C code with its Saver, which replaces a compiler and ends with
         SystemExit.
 
-        Only in a fork: HTP's compiler has to be the first that a process loads.
+        Only in a fork: HTP's compiler must be the first that a process loads.
         """
         directory = self.staging.directory / SAVER
         spec = compiler_spec(self.spec.scheme, self.spec.soc, self.spec.source.choices, saver=True)
@@ -279,7 +279,7 @@ class Lowering:
 
     def compile_unshared(self, module: Any, shared_bytes: int) -> bytes:
         """Return the same program with a copy of the weights per method; empty if none are to be
-        shared. Raises FailedError if sharing made nothing smaller."""
+        shared. Raises FailedError if sharing did not make it smaller."""
         choices = self.spec.source.choices
         if not choices.weight_sharing:
             return b""
@@ -292,7 +292,7 @@ class Lowering:
 
 
 def tag_quantized() -> Any:
-    """Return ExecuTorch's passes with the one that leaves integers at a program's border."""
+    """Return ExecuTorch's passes, including the one that keeps integers as inputs and outputs."""
     passes = qnn_passes.get_qnn_pass_manager_cls().get_capture_program_passes()
     passes[TagQuantIO]["activate"] = True
     passes[TagQuantIO]["args_kwargs_defaults"]["get_quant_io_dtype_fn"] = find_io_dtype
@@ -300,8 +300,8 @@ def tag_quantized() -> Any:
 
 
 def find_io_dtype(node: Any) -> torch.dtype | None:
-    """Return the dtype that an input or output of a graph has at its border; None for other nodes
-    and for what is not quantized, or quantized with a sign."""
+    """Return the dtype of a graph's input or output in the program; None for other nodes, and for
+    values that are not quantized or are quantized to signed integers."""
     attributes = node.meta.get("quant_attrs")
     given = node.op == "placeholder" and not node.name.startswith(("p_", "b_", "c_"))
     if (
@@ -315,10 +315,10 @@ def find_io_dtype(node: Any) -> torch.dtype | None:
 
 def describe_refusal(error: Exception, log: Path) -> str:
     """Return what was not quantized, what was left to the CPU, QNN's error lines, the exception
-    that ExecuTorch made of them, its cause, and where; our own errors are shown unchanged."""
+    that ExecuTorch raised, its cause, and where; our own errors are shown unchanged."""
     if isinstance(error, QnnCiError):
         return str(error)
-    sys.stdout.flush()  # which is the log
+    sys.stdout.flush()  # into the log
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     root: BaseException = error
     while root.__cause__:
@@ -334,13 +334,13 @@ def describe_refusal(error: Exception, log: Path) -> str:
 
 
 def describe_methods(model: Model) -> tuple[str, ...]:
-    """Return the methods of a program that has several."""
+    """Return the methods of a program with several; empty for a single one."""
     methods = tuple(split_module(model.module))
     return methods if len(methods) > 1 else ()
 
 
 def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
-    """Let mutable buffers start with their values; ExecuTorch alone lets them start at zero."""
+    """Make mutable buffers start with their values; ExecuTorch's default is to start at zero."""
     names = []
     for method in sorted(edge.methods):
         signature = edge.exported_program(method).graph_signature

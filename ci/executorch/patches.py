@@ -1,8 +1,8 @@
-"""Patches of torch that save time and change nothing that a program computes: three of every
-lowering, one of the search for faults.
+"""Patches of torch that save time and do not change what a program computes: three for every
+lowering, one for the search for faults.
 
-Each names the versions that it was proven with: what is lowered with the patches is compared with
-what is lowered without, and with tests/plain_script.py (tests/integration/emulator/
+Each patch names the versions that it was proven with: programs lowered with the patches are
+compared with those lowered without, and with tests/plain_script.py (tests/integration/emulator/
 test_plain_script.py). With any other version a patch is off; ``--plain`` switches all off.
 """
 
@@ -30,14 +30,15 @@ from provisioning.versions import is_same
 
 SOC = "SM8650"
 write_code, reduce_module = GraphModule.recompile, GraphModule.__reduce__
-WRITTEN = ("_code", "_lineno_map", "_prologue_start")  # what it leaves in a module
+WRITTEN = ("_code", "_lineno_map", "_prologue_start")  # set in a module by writing its code
 
 
 @functools.cache
 def warm_up(*, plain: bool) -> tuple[str, ...]:
     """Apply the patches, then quantize and lower a small model without QNN: once per process.
 
-    Returns a line for each patch that stays off because it was not proven with what is installed.
+    Returns a line for each patch that stays off because it was not proven with the installed
+    versions.
     """
     still_tqdm()
     notes = () if plain else tuple(apply_patches(PATCHES))
@@ -49,7 +50,7 @@ def warm_up(*, plain: bool) -> tuple[str, ...]:
 
 
 def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:
-    """Apply each patch that was proven with the installed versions; say of the others why not."""
+    """Apply the patches that were proven with the installed versions; yield why others are off."""
     for patch in patches:
         unproven = [
             f"{name} {version(name)} (proven: {', '.join(proven)})"
@@ -63,9 +64,9 @@ def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:
 
 
 def write_code_late() -> None:
-    """Write a module's Python when something asks for it, not after each change of its graph.
+    """Write a module's Python code when it is needed, not after each change of its graph.
 
-    Passes read graphs: of 434 texts in one lowering, 13 were run.
+    Passes read graphs: of 434 generated texts in one lowering, 13 were run.
     """
     GraphModule.recompile, GraphModule.__reduce__ = recompile_late, reduce_written
     for name in WRITTEN:
@@ -73,9 +74,9 @@ def write_code_late() -> None:
 
 
 def share_provenance() -> None:
-    """Let nodes share the record of where they came from, which torch copies deeply for each node.
+    """Let nodes share the record of their origin, which torch copies deeply for each node.
 
-    Nothing changes such a record once it is made. The copies took a quarter of the lowering of a
+    Nothing changes such a record once it is made. The copies took a quarter of the time to lower a
     recurrent net.
     """
 
@@ -106,9 +107,9 @@ COMPOSITE = "CompositeImplicitAutograd"
 
 
 def skip_training_patterns() -> None:
-    """Let convert_pt2e look for no batch norm of quantization-aware training, for the search for
-    faults alone: it exports 96 patterns, in 8 s, for each model that has a batch norm, and none of
-    them is in one that was quantized after training."""
+    """Make convert_pt2e skip the batch norms of quantization-aware training; used only in the
+    search for faults. convert_pt2e exports 96 patterns, in 8 s, for each model that has a batch
+    norm, and none of them occurs in a model that was quantized after training."""
     from torchao.quantization.pt2e import qat_utils  # private, and not in every version
 
     qat_utils._fold_conv_bn_qat_helper = lambda module, *_, **__: module
@@ -132,26 +133,26 @@ PATCHES_OF_SEARCH = (Patch(skip_training_patterns, ("2.13.0",), ("1.5.1",)),)
 
 
 def recompile_late(module: Any) -> Unwritten:
-    """Forget the code of a module and of those in it."""
+    """Forget the code of a module and of its submodules."""
     if isinstance(module.graph._codegen, _PyTreeCodeGen):
         info = module.graph._codegen.pytree_info
         module._in_spec, module._out_spec = info.in_spec, info.out_spec
     for name in WRITTEN:
         vars(module).pop(name, None)
     later = Unwritten(module)
-    type(module).forward = later  # each has its own class
+    type(module).forward = later  # each module has a separate class
     module._recompile_submodules()
     return later
 
 
 def reduce_written(module: Any) -> Any:
-    """What pickle takes of a module: its code too."""
+    """Return what pickle stores of a module, including its code."""
     write_code(module)
     return reduce_module(module)
 
 
 class Unwritten:
-    """A module's ``forward``, and what its ``recompile`` returns, until its code is written."""
+    """A module's ``forward``, and the result of ``recompile``, until its code is written."""
 
     def __init__(self, module: Any) -> None:
         self._module = weakref.ref(module)

@@ -44,7 +44,7 @@ BLOCK_SCALE_STEPS = 16
 
 
 def make_quantizer(soc: str, backend: Backend = Backend.HTP) -> QnnQuantizer:
-    """The quantizer, with the rules of the backend."""
+    """Return the quantizer, with the rules of the backend."""
     chipset = qc_schema.QcomChipset[soc]
     if backend is Backend.HTP:
         return QnnQuantizer(soc_model=chipset)
@@ -74,15 +74,15 @@ def quantize_method(
     quantizer: Any,
     annotations: Sequence[Callable[[GraphModule], None]] = (),
 ) -> GraphModule:
-    """Calibrate, train if the scheme requires it, and convert. ``annotations`` of ExecuTorch's come
-    before that of the choices."""
+    """Calibrate, train if the scheme requires it, and convert. ExecuTorch's ``annotations`` are
+    applied before that of the options."""
     recipe = scheme.recipe
     # An exported program shares its weights with the module: training must not change the module's.
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module
     with torch.no_grad():
         program = torch.export.export(module, model.evaluation[0], strict=True)
         # Without a call of a guard function, as torch does it for callers in ExecuTorch's files:
-        # ExecuTorch takes that call for the observer of an input that is concatenated.
+        # ExecuTorch mistakes that call for the observer of an input that is concatenated.
         exported = program.module(check_guards=False)
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
@@ -92,7 +92,7 @@ def quantize_method(
         if choices.block_size and not quantizer.block_size_map:
             raise UsageError(
                 f"block_size: blocks of {block} fit no layer of {Path(model.name).name}",
-                why="they fit layers whose input channels are a multiple of it, with a kernel of 1",
+                why="they fit layers with a kernel of 1 and a multiple of it as input channels",
             )
     with annotated(quantizer, choices, annotations):
         prepare = prepare_qat_pt2e if recipe.training_steps else prepare_pt2e
@@ -109,15 +109,15 @@ def quantize_method(
         raise FailedError(
             f"{scheme.value} quantizes nothing in {Path(model.name).name}",
             why="ExecuTorch's quantizer has no rule for its operators, such as those of nn.GRUCell",
-            fix="write them with linear layers, as ci/models/suite/lstm.py does, or take fp16",
+            fix="write them with linear layers, as ci/models/suite/lstm.py does, or use fp16",
         )
     return converted
 
 
 def round_blocks(module: Any) -> Any:
-    """Return a copy whose block scales are as QNN gets them: sixteenths of the channel's largest.
+    """Return a copy with block scales as QNN gets them: sixteenths of the channel's largest.
 
-    As make_qnn_per_block_config of ExecuTorch's builders/node_visitor.py rounds them.
+    make_qnn_per_block_config in ExecuTorch's builders/node_visitor.py rounds them so.
     """
     rounded = copy.deepcopy(module)
     for part in split_module(rounded).values():
@@ -134,7 +134,7 @@ def round_blocks(module: Any) -> Any:
 def find_grids(module: Any) -> list[Grid]:
     """Return the values that each output can have: step, least and greatest multiple of it.
 
-    NO_GRID for an output that no dequantization gives; a step alone for one that only moves an
+    NO_GRID for an output that no dequantization produces; only a step for one that only moves an
     input, which ExecuTorch does not always quantize; nothing for a model without a graph.
     """
     return [
@@ -161,7 +161,7 @@ def _find_grid(node: Any) -> Grid:
 
 
 def _is_moved_input(node: Any) -> bool:
-    """Return whether nothing computes what a node gives, of one input."""
+    """Return whether a node's value is an input whose elements are only moved."""
     while isinstance(node, Node) and node.op == "call_function":
         name = name_operator(node)
         if computes(node) and not name.startswith("quantize_"):
@@ -173,8 +173,8 @@ def _is_moved_input(node: Any) -> bool:
 def block_sizes(
     graph_module: GraphModule, block: int, others: Sequence[Part] = ()
 ) -> dict[str, tuple[int, ...]]:
-    """Block shape (output, input, kernel...) by node, for the layers that blocks fit and that
-    belong to no part of ``others``, which have schemes without blocks.
+    """Return the block shape (output, input, kernel...) by node, for layers that blocks fit, except
+    those of parts in ``others``, which have schemes without blocks.
 
     One size for all: ExecuTorch 1.5.1 keeps one configuration for every node of a model.
     """
@@ -185,8 +185,8 @@ def block_sizes(
         if node.target in targets and not any(_belongs(node, one, set()) for one in others)
     )
     shapes = {node.name: node.args[1].meta["val"].shape for node in layers}
-    # Measured with QNN 2.49.40: with a wider kernel the emulator computes something else than
-    # the quantized model (SQNR near 0 dB, another result each time).
+    # Measured with QNN 2.49.40: with a wider kernel the emulator's results differ from the
+    # quantized model's (SQNR near 0 dB), and from run to run.
     return {
         name: (1, block, *kernel)
         for name, (_, inputs, *kernel) in shapes.items()
@@ -195,22 +195,22 @@ def block_sizes(
 
 
 ANNOTATION = "an annotation takes the exported GraphModule and sets quantization_annotation"
-RECIPE = "a recipe's function takes nothing and returns ExecuTorch's QuantRecipe"
+RECIPE = "a recipe's function has no parameters and returns ExecuTorch's QuantRecipe"
 
 
 def configure(scheme: Scheme) -> dict[str, Any]:
-    """What QnnQuantizer and ModuleQConfig take for a scheme.
+    """Return the arguments of QnnQuantizer and ModuleQConfig for a scheme.
 
-    The moving average of ExecuTorch's default observer clips what few calibration sets hold;
-    minimum and maximum do not. Training has its own observers. Raises FailedError for a scheme that
-    the installed ExecuTorch does not have.
+    The moving average of ExecuTorch's default observer clips the values of few calibration sets;
+    minimum and maximum do not. Training has separate observers. Raises FailedError for a scheme
+    that the installed ExecuTorch does not have.
     """
     if scheme.recipe.dtype not in QuantDtype.__members__:
         installed = version("executorch")
         raise FailedError(
             f"executorch {installed} has no scheme {scheme.value}",
             why=f"its QuantDtype has no {scheme.recipe.dtype}",
-            fix="take another scheme, or lower with a later ExecuTorch",
+            fix="use another scheme, or lower with a later ExecuTorch",
         )
     training = bool(scheme.recipe.training_steps)
     return {
@@ -228,10 +228,10 @@ def annotated(
     choices: Choices,
     annotations: Sequence[Callable[[GraphModule], None]] = (),
 ) -> Iterator[None]:
-    """Let ``quantizer`` annotate as ``annotations`` do and the choices say.
+    """Make ``quantizer`` annotate with ``annotations`` and as the lowering options say.
 
-    Raises UsageError for a recipe that is none, at the end for a part that no node belongs to, and
-    for a node to discard that is missing.
+    Raises UsageError for an invalid recipe and, on exit, for a part without nodes and for a missing
+    node to discard.
     """
     found: set[Part] = set()
     names: list[str] = []
@@ -255,12 +255,12 @@ def annotated(
     if choices.recipe:
         recipe = call_function(choices.recipe, RECIPE)
         if not isinstance(recipe, QuantRecipe):
-            raise UsageError(f"{Path(choices.recipe).name} gives no recipe", fix=RECIPE)
+            raise UsageError(f"{Path(choices.recipe).name} returns no recipe", fix=RECIPE)
         quantizer.set_recipe(recipe)
     yield
     for part in choices.parts:
         if part not in found:
-            why = "module and type are those of the model, a node is called as torch.export does"
+            why = "module and type are those of the model, node is torch.export's name for it"
             raise UsageError(f"no node belongs to the part {part}", why=why)
     for name in choices.discard_nodes:
         if name not in names:
@@ -283,10 +283,10 @@ RATE = 1e-3
 
 
 def train(prepared: GraphModule, model: Model, steps: int) -> None:
-    """Adam towards the float32 model's outputs for the calibration sets, one set a step.
+    """Train with Adam towards the float32 model's outputs for the calibration sets, one set a step.
 
-    Nothing is drawn at random, so that a training gives the same weights each time. Labels are not
-    needed: the float32 model is the teacher.
+    Nothing is random, so that a training yields the same weights each time. Labels are not needed:
+    the float32 model is the teacher.
     """
     with keep_state(model.module):
         wanted = run_eager(model.module, model.calibration)
@@ -306,16 +306,16 @@ def train(prepared: GraphModule, model: Model, steps: int) -> None:
 
 
 def measure_loss(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
-    """Noise over signal, summed over the outputs that are magnitudes."""
+    """Return noise over signal, summed over the floating outputs."""
     pairs = [pair for pair in zip(made, wanted, strict=True) if pair[1].is_floating_point()]
     noise = [(one - other).square().mean() / other.square().mean() for one, other in pairs]
     return torch.stack(noise).sum()
 
 
 def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
-    """Fix each range to the least and the greatest value of all sets, as calibration does.
+    """Set each range to the least and the greatest value in all sets, as calibration does.
 
-    By itself torchao moves a range by a hundredth towards each set's, so that few sets clip.
+    By default torchao moves a range by a hundredth towards each set's, so that few sets clip.
     """
     fakes = [one for one in prepared.modules() if isinstance(one, FusedMovingAvgObsFakeQuantize)]
     observers = [one.activation_post_process for one in fakes]

@@ -1,4 +1,4 @@
-"""Runs a .pte in this process by ExecuTorch's Python runtime."""
+"""Run a .pte in this process with ExecuTorch's Python runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provisioning.errors import FailedError
 
 M_PERTURB = -6  # malloc.h; see mallopt(3)
 FILL = 0x5A  # 1.5e16 as float32, 90 as int8
-# ExecuTorch gives ScalarType by its number in torch's own order.
+# ExecuTorch encodes ScalarType as its number in torch's order.
 SCALAR_TYPES = {
     0: torch.uint8,
     1: torch.int8,
@@ -36,12 +36,12 @@ SCALAR_TYPES = {
 
 
 class LoadedProgram:
-    """A program that was loaded; the process may load more, and none finds what another left in
+    """A loaded program; the process may load more, and no program finds another's outputs in
     memory.
 
-    Its methods follow each other in inputs and outputs. ``quantizes`` is whether the CPU quantizes
-    inputs and outputs. With ``debug_bytes`` the runtime keeps a trace, with up to so many bytes of
-    intermediate outputs. Each input set runs as often as ``repeated`` says.
+    The inputs and outputs of its methods are concatenated. ``quantizes`` says whether the CPU
+    quantizes inputs and outputs. With ``debug_bytes`` the runtime keeps a trace, with at most that
+    many bytes of intermediate outputs. Each input set runs as often as ``repeated`` says.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class LoadedProgram:
         self.repeated, self.times_s = repeated, list[float]()
 
     def run(self, sets: Sets) -> Sets:
-        """Execute every method for each input set, and give the outputs of its last run. Raises
+        """Execute every method for each input set, and return the outputs of its last run. Raises
         FailedError for an input of another size."""
         return [self.repeat_set(number, tensors) for number, tensors in enumerate(sets)]
 
     def repeat_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
-        """Return the outputs of the last run of one input set; the timed runs are noted."""
+        """Return the outputs of the last run of one input set, and record the timed runs."""
         for _ in range(self.repeated.warm_up):
             self.run_set(number, tensors)
         outputs: list[Any] = []
@@ -86,13 +86,13 @@ class LoadedProgram:
         ]
         wanted = sum(map(len, metas))
         if len(tensors) != wanted:
-            raise FailedError(f"input set {number} has {len(tensors)} inputs, {wanted} are wanted")
+            raise FailedError(f"input set {number} has {len(tensors)} inputs, not {wanted}")
         outputs: list[Any] = []
         for method, own in zip(self.methods, metas, strict=True):
             given = [convert_input(one, meta) for one, meta in zip(tensors, own, strict=False)]
             tensors = tensors[len(own) :]
-            # A None or a number among the outputs comes as itself, and needs no proof. The next
-            # method may write where this one did.
+            # None and numbers among the outputs are not compared. Tensors are copied: the next
+            # method may write to the same memory.
             made = [one for one in method(given) if isinstance(one, torch.Tensor)]
             outputs += [np.array(one.detach()) for one in made]
         return outputs
@@ -107,8 +107,8 @@ class LoadedProgram:
 
 
 def overwrite_freed_memory() -> None:
-    """From now on the allocator fills what it gets back with FILL, and what it hands out with the
-    complement: an output that is left unwritten holds no outputs of an earlier program.
+    """From now on the allocator fills freed memory with FILL, and allocated memory with the
+    complement, so that an unwritten output does not contain an earlier program's outputs.
 
     Covers blocks of all sizes if GLIBC_TUNABLES has the TUNABLES of ci.cases.pool.
     """
@@ -116,10 +116,10 @@ def overwrite_freed_memory() -> None:
 
 
 def convert_input(array: Any, meta: Any) -> torch.Tensor:
-    """Return a tensor of the dtype and shape that the program wants. Raises FailedError."""
+    """Return a tensor with the dtype and shape that the program expects. Raises FailedError."""
     dtype, shape = SCALAR_TYPES[int(meta.dtype())], tuple(meta.sizes())
     wanted = int(np.prod(shape)) * dtype.itemsize
     data = bytearray(np.ascontiguousarray(array).tobytes())
     if len(data) != wanted:
-        raise FailedError(f"an input has {len(data)} bytes, {wanted} are wanted")
+        raise FailedError(f"an input has {len(data)} bytes, not {wanted}")
     return torch.frombuffer(data, dtype=dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""What decides about ExecuTorch's programs besides the model: versions, digests, libraries."""
+"""What determines ExecuTorch's programs besides the model: versions, digests, libraries."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LIBRARY, ADAPTOR, VALIDATION = "libQnnHtp.so", "adaptor", "operator-validation"
 LIMIT_S = 60.0
 HOST_LIBRARIES = "lib/x86_64-linux-clang/*.so*"
 PACKAGES = ("torch", "executorch", "torchao", "numpy")
-# What a process that lowers has imported, and what ExecuTorch's extensions are linked with.
-# test_what_lowering_imports_of_executorch_is_in_its_key compares.
+# Packages that a lowering process imports, and those that ExecuTorch's extensions link to;
+# checked by test_what_lowering_imports_of_executorch_is_in_its_key.
 EXECUTORCH = (
     "backends/qualcomm",
     "backends/transforms",
@@ -40,20 +40,20 @@ LOWERING = (
     *(f"executorch/{part}" for part in EXECUTORCH),
     *("flatbuffers", "mpmath", "networkx", "numpy", "sympy", "torch", "torchao", "torchgen"),
 )
-# As ExecuTorch's quantizer looks for it (quantizer/backend_opinfo_adapter.py).
+# The module that ExecuTorch's quantizer looks for (quantizer/backend_opinfo_adapter.py).
 PACKAGE = "qti.aisw.converters.common.backend_opinfo"
 
 
 def find_on_path(variables: Mapping[str, str]) -> None:
-    """Let this process find what a job finds: forks of it take its sys.path."""
+    """Let this process find what a job finds: its forks inherit sys.path."""
     for entry in reversed(variables.get("PYTHONPATH", "").split(os.pathsep)):
         if entry and entry not in sys.path:
             sys.path.insert(0, entry)
 
 
 def describe_toolchain(environment: Environment) -> Iterator[Tool]:
-    """Yield artifacts, packages, and the parts that no version names: the adaptor, QNN's build,
-    and whether QNN validates operators."""
+    """Yield artifacts, packages, and the parts without a version: the adaptor, QNN's build, and
+    whether QNN validates operators."""
     yield from list_parts(environment)
     yield from (Tool(name=name, version=importlib.metadata.version(name)) for name in PACKAGES)
     root = Path(environment.variables["QNN_SDK_ROOT"])
@@ -70,8 +70,8 @@ def describe_toolchain(environment: Environment) -> Iterator[Tool]:
 
 
 def find_validation(root: Path, variables: Mapping[str, str]) -> str:
-    """``sdk`` where ExecuTorch's quantizer validates operators with the SDK's lib/python (2.41 and
-    later), else why not."""
+    """Return ``sdk`` if ExecuTorch's quantizer validates operators with the SDK's lib/python (2.41
+    and later), or else why it does not."""
     place = root / "lib" / "python"
     if not place.joinpath(*PACKAGE.split(".")[:-1]).is_dir():
         return "none"
@@ -83,10 +83,10 @@ def find_validation(root: Path, variables: Mapping[str, str]) -> str:
 
 
 def name_toolchain(parts: tuple[Tool, ...], environment: Environment) -> tuple[str, ...]:
-    """Return what decides about a program besides the model: versions, digests, and of an
-    installation that is used in place, which has no digest, its libraries by size and time.
+    """Return what determines a program besides the model: versions, digests, and for an
+    installation used in place, which has no digest, its libraries by size and time.
 
-    One digest is over the content of the packages that lower and of the QNN adaptor: they may have
+    One digest covers the contents of the packages that lower and of the QNN adaptor: they may have
     been edited in place, and PYTHONPATH may put an overlay or a checkout before the wheel.
     """
     adopted = (artifact.root for artifact in environment.artifacts if artifact.adopted)

@@ -1,7 +1,7 @@
 """An Android app in an archive: an APK, a set of split APKs, an AAR.
 
-Archives are unpacked into a scratch directory, by the reader that fetches use: only libraries,
-programs and the manifest, each judged before a byte is written.
+Archives are unpacked into a scratch directory, with the same reader as downloads: only libraries,
+programs and the manifest, each checked before a byte is written.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ NATIVE = re.compile(r"(?:lib|jni)/([\w-]+)/([^/]+\.so)")
 ASSET = re.compile(
     rf"(?:assets|res/raw)/(?:.*/)?([^/]+(?:\.so|{'|'.join(map(re.escape, PROGRAMS))}))"
 )
-# Names that lead out are taken too, so that they are refused.
+# Names that lead out of the directory match too, so that they are rejected.
 WANTED = re.compile(rf"{NATIVE.pattern}|{ASSET.pattern}|{MANIFEST}|/.*|(?:.*/)?\.\./.*", re.DOTALL)
 
 
 class _Contents(NamedTuple):
-    """What of an archive matters."""
+    """The relevant contents of an archive."""
 
     libraries: tuple[PackedFile, ...]
     assets: tuple[PackedFile, ...]
@@ -65,12 +65,12 @@ class ArchiveReader:
             start = file.read(len(LFS))
         if start == LFS:
             raise UnfitError(
-                f"{path} is an LFS pointer", fix="run 'git lfs pull' in the checkout it came from"
+                f"{path} is an LFS pointer", fix="run 'git lfs pull' in the checkout it is from"
             )
         if not start.startswith(ZIP):
             raise UsageError(
-                f"{path} is no Android app",
-                why="an APK or an AAR is a ZIP archive, and this is none",
+                f"{path} is not an Android app",
+                why="an APK or an AAR is a ZIP archive, but this is not one",
                 fix="name an APK, an AAR, a set of APKs (.apks, .xapk), or a directory",
             )
         with refused_as_app(path.name), closing(FileSource(path)) as source:
@@ -79,7 +79,7 @@ class ArchiveReader:
             if "BundleConfig.pb" in names or f"base/manifest/{MANIFEST}" in names:
                 raise UsageError(
                     f"{path} is an app bundle (AAB)",
-                    why="a store makes the APKs of it; how they are packed is decided then",
+                    why="a store makes the APKs from it, and decides then how to package them",
                     fix=f"run `bundletool build-apks --mode=universal --bundle={path.name} "
                     f"--output={path.stem}.apks`, and check the .apks",
                 )
@@ -89,14 +89,15 @@ class ArchiveReader:
             contents = self._read_members(source, members, path.name)
             if MANIFEST not in names and not contents.libraries:
                 raise UsageError(
-                    f"{path} is a ZIP archive, but no Android app",
+                    f"{path} is a ZIP archive, but not an Android app",
                     why=f"it has neither {MANIFEST} nor libraries in lib/ABI or jni/ABI",
                     fix="name an APK, an AAR, a set of APKs (.apks, .xapk), or a directory",
                 )
         return self._combine(path.name, [contents])
 
     def _take(self, source: FileSource, members: Sequence[Member]) -> list[Path]:
-        """The members, written below a new directory of the scratch directory."""
+        """Write the members below a new directory in the scratch directory, and return their
+        paths."""
         check_members(source.name, members, Limits(max(self.left, 1), case_collisions=True))
         self.left -= sum(member.size for member in members)
         root = Path(tempfile.mkdtemp(dir=self.scratch))
@@ -123,7 +124,7 @@ class ArchiveReader:
         return _Contents(tuple(libraries), tuple(assets), manifest, is_apk)
 
     def read_set(self, name: str, paths: Sequence[Path]) -> AppUnit:
-        """An app in several APKs."""
+        """Return an app that consists of several APKs."""
         parts = []
         for path in paths:
             with refused_as_app(path.name), closing(FileSource(path)) as source:
@@ -143,18 +144,18 @@ class ArchiveReader:
 
 @contextmanager
 def refused_as_app(name: str) -> Iterator[None]:
-    """What is wrong with an archive, for the person who built it."""
+    """Rephrase an error of an archive for the person who built it."""
     try:
         yield
     except IntegrityError as error:
         raise IntegrityError(
-            f"{name} is refused", why=error.why, fix="build the app again, or copy it again"
+            f"{name} is rejected", why=error.why, fix="build the app again, or copy it again"
         ) from error
 
 
 def choose_splits(members: Sequence[Member]) -> list[Member]:
-    """Of the APKs of a set those that a device gets together: the one for any device, else the
-    splits. Bundletool's standalone APKs are for devices that take no splits."""
+    """Return the APKs of a set that a device gets together: the one for any device, or else the
+    splits. Bundletool's standalone APKs are for devices without support for splits."""
     whole = [one for one in members if one.name.rpartition("/")[2] == "universal.apk"]
     return (
         whole

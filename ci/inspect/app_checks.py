@@ -1,9 +1,9 @@
-"""Whether an Android app can run QNN: the checks that only an app has, next to the doctor's on its
-libraries and programs.
+"""Whether an Android app can run QNN: the checks that are specific to apps, in addition to the
+doctor's checks of its libraries and programs.
 
 The rules are Android's and Gradle's: developer.android.com/guide/practices/page-sizes,
 .../guide/topics/manifest/uses-native-library-element (since API level 31), .../build/releases
-(useLegacyPackaging is the opposite of uncompressed libraries from minSdk 23 on).
+(from minSdk 23 on, useLegacyPackaging is the opposite of uncompressed libraries).
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from provisioning.versions import is_older
 
 PAGE, LARGE_PAGE = 4096, 16384
 NOT_EXTRACTED_FROM, DECLARED_FROM = 23, 31  # API levels
-WIDE = frozenset({"arm64-v8a", "x86_64"})  # whose pages may have 16 KiB
+WIDE = frozenset({"arm64-v8a", "x86_64"})  # ABIs whose devices may have pages of 16 KiB
 MOST_NAMED = 8
 RPC = "libcdsprpc.so"
 VENDOR = (RPC, "libadsprpc.so", "libsdsprpc.so", "libOpenCL.so")
 OWN = re.compile(r"lib(Qnn|qnn|Genie|Htp|Snpe|SNPE|executorch|onnxruntime|c[+][+])")
 RUNTIME = re.compile(r"lib(qnn_)?executorch.*|libonnxruntime.*")
-# What an incomplete copy, or a part of an app, may lack.
+# Checks of files that may be absent in an incomplete copy, or a part of an app.
 ABSENCES = frozenset({"QNN216", "QNN304", "QNN310", "QNN311", "QNN312", "QNN317"})
 ABSENCES |= {"QNN870", "QNN309", "QNN850", "QNN851", "QNN852", "QNN864"}
 OF_COPY = frozenset({"QNN853", "QNN854"})
-# What the app that takes a library decides, and what Gradle does later.
+# Checks of what the app that uses a library decides, and of what Gradle does later.
 OF_APP = frozenset({"QNN850", "QNN851", "QNN852", "QNN856", "QNN860"})
 OF_BUILD = frozenset({"QNN228"})
-# These have their own texts for an app.
+# Checks with a separate text for apps.
 REPLACED = frozenset({"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"})
 
 APPS: Subjects[AppUnit] = Subjects()
 
 
 class Pairing(NamedTuple):
-    """A program of an app, whether the app's libraries load it, the ids and file names of what the
-    doctor found, and the axes in which it need not fit, since another program does."""
+    """A program of an app, whether the app's libraries load it, the ids and file names of the
+    doctor's findings, and the axes in which it need not fit, since another program does."""
 
     program: PackedFile
     answer: Answer
@@ -68,12 +68,13 @@ SAME_AXIS = {Axis.BUILD: "QNN313", Axis.HEXAGON: "QNN323", Axis.SOC: "QNN323"}
 
 
 def list_app_checks() -> list[Check[Any]]:
-    """Every check that only an app has, in the order of ids."""
+    """Return every check that is specific to apps, in the order of ids."""
     return sorted([*APPS.checks, *PAIRINGS.checks], key=lambda check: check.id)
 
 
 def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
-    """Every finding on one app or flavour, sorted by id, each once. Raises UsageError."""
+    """Return the findings on an app or flavour, sorted by id, without repeats. Raises
+    UsageError."""
     found = list(APPS.judge(unit))
     if unit.tree.files or unit.tree.lowered:
         for soc in socs or [""]:
@@ -90,9 +91,9 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
 
 
 def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
-    """Each program with what `compat` says of it; damaged ones are the doctor's (QNN322)."""
+    """Yield each program with the answer of `compat`; damaged ones are the doctor's (QNN322)."""
     for one in unit.assets:
-        with suppress(UnfitError, UsageError):  # the onnx package is missing; it cannot be read
+        with suppress(UnfitError, UsageError):  # no onnx package, or an unreadable file
             program = inspect_file(one.path).program
             if program and not program.damage:
                 operators = {name for each in program.methods for name in each.cpu_operators}
@@ -101,21 +102,21 @@ def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
 
 
 def _is_for(answer: Answer) -> bool:
-    """Whether a program was compiled for the SoC."""
+    """Return whether a program was compiled for the SoC."""
     rows = {row.axis: row.verdict for row in answer.rows}
     refused = [axis for axis in TARGETS if rows[axis] is Verdict.NO]
     return rows[Axis.FILE] is Verdict.YES and not refused
 
 
 def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
-    """Whether all errors are about files that this copy does not have."""
+    """Return whether all errors are about files that this copy does not have."""
     errors = {one.id for one in findings if one.severity is Severity.ERROR}
     return bool(errors) and unit.kind.is_copy and errors <= OF_COPY
 
 
 def find_wanted(unit: AppUnit) -> tuple[str, ...]:
-    """What of QNN must be in an app: libQnnHtp.so unless it uses another backend, and, for
-    ExecuTorch and ONNX Runtime, libQnnSystem.so."""
+    """Return the libraries of QNN that an app needs: libQnnHtp.so unless it uses another backend,
+    and, for ExecuTorch and ONNX Runtime, libQnnSystem.so."""
     names = {one.name for one in unit.libraries if one.abi == QNN_ABI}
     others = {f"libQnn{backend}.so" for backend in ("Gpu", "Cpu", "Dsp", "Lpai")}
     if not any(name.startswith("libQnn") for name in names):
@@ -127,10 +128,10 @@ def find_wanted(unit: AppUnit) -> tuple[str, ...]:
 
 
 def _weigh(unit: AppUnit, finding: Finding) -> Finding | None:
-    """The finding as heavy as it is here; None if another one reports its cause."""
+    """Return the finding with its level in this app; None if another one reports its cause."""
     absent = {PurePath(path).name for path in unit.absent}
     missing = re.findall(r"lib[\w+-]+\.so", f"{finding.subject} {finding.what} {finding.fix}")
-    if finding.id in ABSENCES and absent.intersection(missing):  # QNN853 names it
+    if finding.id in ABSENCES and absent.intersection(missing):  # reported by QNN853
         return None
     if unit.kind.is_source and finding.id in OF_BUILD:
         return None
@@ -145,7 +146,7 @@ def _weigh(unit: AppUnit, finding: Finding) -> Finding | None:
 
 
 def _is_of_qnn(unit: AppUnit, where: str) -> bool:
-    """Whether QNN, or a runtime that uses it, needs the library at ``where``."""
+    """Return whether QNN, or a runtime that uses it, needs the library at ``where``."""
     name = PurePath(where).name
     dsp = {one.name for one in unit.tree.files if one.elf and one.elf.machine == EM_QDSP6}
     return bool(OWN.match(name)) or name in dsp
@@ -156,7 +157,7 @@ def _qnn_files(unit: AppUnit) -> list[PackedFile]:
 
 
 def find_extraction(unit: AppUnit) -> bool | None:
-    """Whether the installer writes the libraries out; None if that is not known here."""
+    """Return whether the installer extracts the libraries; None if that cannot be known here."""
     manifest, gradle = unit.manifest, unit.gradle
     stated = manifest.extracts if manifest else None
     if gradle:
@@ -170,9 +171,9 @@ def find_extraction(unit: AppUnit) -> bool | None:
 @APPS.check(
     "QNN850",
     "{subject} has no native library",
-    "there is nothing of QNN in it, and nothing that could load QNN",
-    "put the libraries into src/main/jniLibs/arm64-v8a; of an app in split APKs name the .apks, or "
-    "a directory with all of them",
+    "it contains neither QNN nor anything that could load QNN",
+    "put the libraries into src/main/jniLibs/arm64-v8a; for an app in split APKs name the .apks, "
+    "or a directory with all of them",
 )
 def see_no_libraries(unit: AppUnit) -> Iterator[Seen]:
     if not unit.libraries:
@@ -182,8 +183,8 @@ def see_no_libraries(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN851",
     "{subject} has libraries for {abis} only",
-    "QNN's libraries for Android are for arm64-v8a: on a phone the app runs without them, or, with "
-    "libraries for no ABI of the phone, cannot be installed",
+    "QNN's libraries for Android are for arm64-v8a: on a phone the app runs without them; if it "
+    "has no libraries for any ABI of the phone, it cannot be installed",
     "add arm64-v8a to the app's libraries and to abiFilters",
     after=("QNN850",),
 )
@@ -196,7 +197,7 @@ def see_no_arm64(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN852",
-    "{subject} has no library of QNN for arm64-v8a",
+    "{subject} has no QNN library for arm64-v8a",
     "'library \"libQnnHtp.so\" not found', or the CPU runs everything without an error",
     "package libQnnHtp.so, libQnnSystem.so, and a stub and a skel for each Hexagon version",
     after=("QNN850", "QNN851"),
@@ -210,9 +211,9 @@ def see_no_qnn(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN853",
     "{subject} is missing from this copy{others}",
-    "what is packaged cannot be judged; built from here, the app lacks it",
+    "its packaging cannot be checked; an app built from this copy lacks the file",
     "fetch the whole repository: `git restore :/` and `git lfs pull`; put an AAR where the build "
-    "file names it",
+    "file expects it",
 )
 def see_absent(unit: AppUnit) -> Iterator[Seen]:
     if unit.absent:
@@ -223,7 +224,7 @@ def see_absent(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN854",
     "{subject} is an LFS pointer{others}",
-    "it is packaged as it is: 'invalid ELF header'; what it stands for cannot be judged",
+    "the pointer itself gets packaged: 'invalid ELF header'; the file behind it cannot be checked",
     "run 'git lfs pull' in the checkout",
 )
 def see_pointers(unit: AppUnit) -> Iterator[Seen]:
@@ -234,8 +235,8 @@ def see_pointers(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN871",
-    "{subject} is not read: {reason}",
-    "Gradle cannot unpack it either; what it holds cannot be judged",
+    "{subject} was not read: {reason}",
+    "Gradle cannot unpack it either; its contents cannot be checked",
     "get the AAR from its vendor again",
 )
 def see_damaged(unit: AppUnit) -> Iterator[Seen]:
@@ -246,8 +247,8 @@ def see_damaged(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN855",
     "the manifest of {subject} was not read: {reason}",
-    "whether the libraries are extracted, and which of the vendor's it may load, is not known",
-    "put the manifest back; of an app in split APKs name the .apks, or a directory with all",
+    "it is unknown whether the libraries are extracted, and which vendor libraries it may load",
+    "put the manifest back; for an app in split APKs name the .apks, or a directory with all",
     severity=Severity.WARNING,
 )
 def see_no_manifest(unit: AppUnit) -> Iterator[Seen]:
@@ -274,7 +275,7 @@ def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
 
 
 def _list_skels(unit: AppUnit) -> list[PackedFile]:
-    """The libraries for the DSP among those of the ABI, which FastRPC looks for."""
+    """Return the libraries for the DSP, which FastRPC looks for, among those of the ABI."""
     dsp = {one.name for one in unit.tree.files if one.elf and one.elf.machine == EM_QDSP6}
     names = (one.name for one in unit.tree.files if (name := one.qnn_name) and name.part == "Skel")
     return [one for one in _qnn_files(unit) if one.name in {*dsp, *names}]
@@ -283,9 +284,9 @@ def _list_skels(unit: AppUnit) -> list[PackedFile]:
 @APPS.check(
     "QNN857",
     "{subject} is compressed, and extractNativeLibs is false{others}",
-    "the installer refuses the APK: INSTALL_FAILED_INVALID_APK, 'Failed to extract native "
+    "the installer rejects the APK: INSTALL_FAILED_INVALID_APK, 'Failed to extract native "
     "libraries, res=-2'",
-    "let Gradle package the APK; with zip, store *.so without compression, then run zipalign",
+    "let Gradle package the APK; with zip, store *.so uncompressed, then run zipalign",
 )
 def see_compressed(unit: AppUnit) -> Iterator[Seen]:
     yield from _see_packing(unit, lambda one: one.offset is None)
@@ -293,8 +294,8 @@ def see_compressed(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN858",
-    "{subject} starts at no multiple of 4096 bytes in the APK{others}",
-    "the loader cannot map it from there: the installer refuses the APK, 'Failed to extract native "
+    "{subject} does not start at a multiple of 4096 bytes in the APK{others}",
+    "the loader cannot map it from there: the installer rejects the APK, 'Failed to extract native "
     "libraries, res=-2'",
     "run `zipalign -P 16 4 IN.apk OUT.apk`, then sign OUT.apk",
 )
@@ -304,8 +305,8 @@ def see_unaligned(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN859",
-    "{subject} starts at no multiple of 16384 bytes in the APK{others}",
-    "a device with 16 KiB pages cannot map it from there; Google Play asks for this alignment of "
+    "{subject} does not start at a multiple of 16384 bytes in the APK{others}",
+    "a device with 16 KiB pages cannot map it from there; Google Play requires this alignment for "
     "apps that target Android 15",
     "run `zipalign -P 16 4 IN.apk OUT.apk` of build-tools 35 or newer, then sign OUT.apk",
     severity=Severity.WARNING,
@@ -318,12 +319,12 @@ def see_small_alignment(unit: AppUnit) -> Iterator[Seen]:
 
 
 def _is_off(file: PackedFile, page_bytes: int) -> bool:
-    """Whether the bytes are in the APK as they are, and start within a page."""
+    """Return whether the file is in the APK uncompressed, and not aligned to a page."""
     return file.offset is not None and file.offset % page_bytes != 0
 
 
 def _see_packing(unit: AppUnit, is_wrong: Callable[[PackedFile], bool]) -> Iterator[Seen]:
-    """Libraries of an APK that stay inside."""
+    """Yield the misaligned or compressed libraries of an APK that are not extracted."""
     if unit.kind is not Kind.APK or find_extraction(unit) is not False:
         return
     wrong = [one for one in unit.libraries if is_wrong(one)]
@@ -350,8 +351,8 @@ def see_undeclared_rpc(unit: AppUnit) -> Iterator[Seen]:
     "QNN861",
     "the manifest of {subject} does not declare libcdsprpc.so, which {users} needs, and the app "
     "has the program {program}",
-    "within the app's own process it is not found; a process that the app starts, with "
-    "LD_LIBRARY_PATH, needs no declaration",
+    "the app's process does not find it; a process that the app starts with "
+    "LD_LIBRARY_PATH needs no declaration",
     "if the app itself loads QNN, add "
     '<uses-native-library android:name="libcdsprpc.so" android:required="false"/>',
     after=("QNN855",),
@@ -393,7 +394,8 @@ def see_required(unit: AppUnit) -> Iterator[Seen]:
 
 
 def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
-    """The vendor's libraries that neither app nor manifest has, and which files need them."""
+    """Return the vendor's libraries that are neither in the app nor declared in its manifest, with
+    the files that need them."""
     manifest, gradle = unit.manifest, unit.gradle
     if not manifest:
         return {}
@@ -414,17 +416,17 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
 
 
 def _list_programs(unit: AppUnit) -> list[str]:
-    """Executables, which an app may start as a process."""
+    """Return the executables, which an app may start as processes."""
     return [one.name for one in unit.tree.files if one.elf and one.elf.interpreter]
 
 
 def _and_so(names: Sequence[str]) -> str:
-    """Some further names, and how many more there are."""
+    """Return text that names some further files, and how many more there are."""
     return f", and so are {name_some(names, MOST_NAMED)}" if names else ""
 
 
 def _count_others(found: Sequence[object]) -> str:
-    """How many there are besides the first."""
+    """Return text with the number of findings after the first."""
     return f" (and {len(found) - 1} more)" if found[1:] else ""
 
 
@@ -435,8 +437,8 @@ def _join(names: Sequence[str]) -> str:
 @APPS.check(
     "QNN865",
     "Gradle will strip {subject}{others}",
-    "HTP skels of QNN 2.40 and newer carry a checksum that a strip makes wrong (QNN236): devices "
-    "were seen to refuse them, to log 'fastrpc_crc_check', and to run them",
+    "HTP skels of QNN 2.40 and newer carry a checksum that stripping breaks (QNN236): devices "
+    "were seen to reject them, to log 'fastrpc_crc_check', or to run them",
     "add to {file}: android {{ packaging {{ jniLibs {{ keepDebugSymbols += "
     '"**/libQnnHtpV*Skel.so" }} }} }}',
     severity=Severity.WARNING,
@@ -464,8 +466,8 @@ def _is_htp_skel(name: str) -> bool:
 @APPS.check(
     "QNN866",
     "{subject} is in {places}",
-    "the build ends with '2 files found with path lib/{abi}/{subject}'",
-    "remove one of them, or, if they are of the same build, add to the app's build file: "
+    "the build fails with '2 files found with path lib/{abi}/{subject}'",
+    "remove one of them, or, if they are from the same build, add to the app's build file: "
     'packaging {{ jniLibs {{ pickFirsts += "**/{subject}" }} }}',
     severity=Severity.WARNING,
 )
@@ -479,11 +481,11 @@ def see_duplicates(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN867",
-    "{subject} is packaged from {first}; the one in {others} has other bytes",
-    "one was built for the other's neighbours: 'cannot locate symbol', or crashes within the C++ "
+    "{subject} is packaged from {first}; the one in {others} has different contents",
+    "libraries built with the other one fail: 'cannot locate symbol', or crashes within the C++ "
     "runtime",
-    "keep the newer one: of libc++_shared.so that of the newest NDK among those that built the "
-    "libraries; of QNN all libraries of one SDK",
+    "keep the newer one: for libc++_shared.so that of the newest NDK with which any of the "
+    "libraries was built; for QNN use all libraries of one SDK",
     severity=Severity.WARNING,
 )
 def see_different_duplicates(unit: AppUnit) -> Iterator[Seen]:
@@ -504,7 +506,7 @@ def _differ(left: PackedFile, right: PackedFile) -> bool:
     "QNN864",
     "{subject} is missing, which {program} needs",
     "'library \"{subject}\" not found', or error 1000 or 5000 when the program is loaded",
-    "package {subject} of the same SDK or release as the other libraries; Maven's packages lack "
+    "package {subject} from the same SDK or release as the other libraries; Maven's packages lack "
     "libQnnModelDlc.so",
     severity=Severity.WARNING,
 )
@@ -518,8 +520,8 @@ def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check(
     "QNN868",
-    "{subject} comes from Maven and was not looked at",
-    "its libraries join those that are here, and may be of another build",
+    "{subject} comes from Maven and was not checked",
+    "its libraries are packaged with those that are here, and may be from another build",
     "build the APK and check that",
     severity=Severity.NOTE,
 )
@@ -531,7 +533,7 @@ def see_maven(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN869",
     "{subject} computes useLegacyPackaging",
-    "whether the skels are files on a device is not known from the sources",
+    "the sources do not show whether the skels are files on a device",
     "build the APK and check that",
     severity=Severity.NOTE,
 )
@@ -542,13 +544,13 @@ def see_computed_packaging(unit: AppUnit) -> Iterator[Seen]:
 
 @PAIRINGS.check(
     "QNN870",
-    "{subject} does not go with the app's libraries: {reason}",
+    "{subject} does not fit the app's libraries: {reason}",
     "the program is not loaded, or stops at its first call",
-    "package libraries and kernels that fit, or lower the model again for those that are packaged; "
+    "package libraries and kernels that fit, or lower the model again for the packaged ones; "
     "`qnn-ci compat` with --runtime lists what was compared",
 )
 def see_program_that_does_not_fit(pairing: Pairing) -> Iterator[Seen]:
-    """Once per axis; what the doctor found of the same program is not repeated."""
+    """Yield once per axis, without repeating the doctor's findings on the same program."""
     for row in pairing.answer.rows:
         same = (SAME_AXIS.get(row.axis, ""), pairing.program.name)
         is_new = row.axis not in pairing.spared and same not in pairing.known

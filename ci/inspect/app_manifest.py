@@ -1,8 +1,8 @@
 """AndroidManifest.xml, compiled (in an APK) or as text (in sources and an AAR), as values.
 
-The attributes that matter are those of developer.android.com/guide/topics/manifest: `uses-sdk`,
+The attributes used are those of developer.android.com/guide/topics/manifest: `uses-sdk`,
 `extractNativeLibs` of `application`, and `uses-native-library`. In a compiled manifest an
-attribute's name may be empty; its resource id counts, as it does for Android.
+attribute's name may be empty: its resource id identifies it, as in Android itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 MAX_BYTES = 2 << 20  # the largest seen in apps of stores have 0.5 MB
-READS = 8  # how often the reader may read each byte; a sound manifest takes three
+READS = 8  # how often the reader may read each byte; a valid manifest takes three
 COMPILED = b"\x03\x00\x08\x00"
 ANDROID = "http://schemas.android.com/apk/res/android"
 # frameworks/base/core/res/res/values/public.xml of AOSP
@@ -32,10 +32,10 @@ Attributes = Mapping[str, str]
 
 @dataclass(frozen=True)
 class AppManifest:
-    """What a manifest says; None is what it does not say, or says through a resource.
+    """The values of a manifest; None if a value is missing, or given through a resource.
 
     ``native_libraries`` maps each name of a uses-native-library to whether it is required.
-    ``split`` is the name of a split APK, empty for a base. ``fault`` is why it was not read.
+    ``split`` is the name of a split APK, empty for a base. ``fault`` says why it was not read.
     """
 
     package: str = ""
@@ -48,7 +48,7 @@ class AppManifest:
 
 
 def parse_manifest(data: bytes) -> AppManifest:
-    """The manifest in ``data``; one that cannot be read has a ``fault``."""
+    """Parse a manifest; if that fails, the result has a ``fault``."""
     if len(data) > MAX_BYTES:
         return AppManifest(fault=f"it has {len(data)} bytes, more than {MAX_BYTES}")
     try:
@@ -59,7 +59,7 @@ def parse_manifest(data: bytes) -> AppManifest:
 
 
 def merge_manifests(manifests: Iterable[AppManifest]) -> AppManifest | None:
-    """What an app has that is built from these, the first of which is its own; None of none."""
+    """Return the merged manifest of an app; the first is the app's own. None if there are none."""
     known = [*manifests]
     if not known:
         return None
@@ -75,7 +75,7 @@ def merge_manifests(manifests: Iterable[AppManifest]) -> AppManifest | None:
 
 
 class _Refused(Exception):  # noqa: N818 - it is caught in this module
-    """A manifest that is not read, and why."""
+    """A manifest that cannot be read, and why."""
 
 
 def _gather(elements: Iterable[tuple[str, Attributes]]) -> AppManifest:
@@ -104,8 +104,8 @@ def _number(text: str) -> int | None:
 
 
 class _Metered(io.BytesIO):
-    """Bytes that can be read a limited number of times: a hostile manifest names one long string
-    a million times."""
+    """Bytes that can be read a limited number of times: a hostile manifest may refer to one long
+    string a million times."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -120,8 +120,8 @@ class _Metered(io.BytesIO):
 
 
 def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
-    """Raises _Refused: apkInspector meets damage with whatever Python raises, and logs to the root,
-    for which it would set up a handler at level DEBUG if there were none."""
+    """Parse compiled XML. Raises _Refused: on damage apkInspector raises arbitrary exceptions and
+    logs to the root logger, for which it would install a DEBUG handler if there were none."""
     root = logging.getLogger()
     silent = logging.NullHandler()
     root.addHandler(silent)
@@ -147,7 +147,7 @@ def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
 
 
 def _pair(one: object, strings: list[str], resources: list[int]) -> tuple[str, str]:
-    """Name and value of an attribute; an empty value for one that is a reference."""
+    """Return name and value of an attribute; the value is empty for a reference."""
     index, kind, value = (
         getattr(one, name) for name in ("name_index", "typed_value_datatype", "typed_value_data")
     )
@@ -161,7 +161,8 @@ def _pair(one: object, strings: list[str], resources: list[int]) -> tuple[str, s
 
 
 def _read_text(data: bytes) -> list[tuple[str, Attributes]]:
-    """Raises _Refused for what is not XML, and for any document type, which may define entities."""
+    """Parse text. Raises _Refused if it is not XML, or has a document type, which could define
+    entities."""
     from xml.parsers import expat
 
     elements: list[tuple[str, Attributes]] = []

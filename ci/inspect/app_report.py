@@ -1,4 +1,4 @@
-"""A checked app on a screen and as JSON (docs/schemas/app.schema.json)."""
+"""A checked app as text and as JSON (docs/schemas/app.schema.json)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioning.doctor.verdict_text import render_verdict
 from provisioning.errors import ExitCode
 
 SCHEMA_VERSION = 1
-# The first pattern that a file's name matches is its component.
+# A file belongs to the first component whose pattern matches its name.
 COMPONENTS = {
     "QNN, HTP skels": r"libQnn(Htp|Dsp)V\w+Skel.*",
     "QNN, HTP stubs": r"libQnn(Htp|Dsp)V\w+Stub.*",
@@ -33,7 +33,7 @@ COMPONENTS = {
 
 @dataclass(frozen=True)
 class CheckedUnit:
-    """A unit with what was found."""
+    """A unit with its findings."""
 
     unit: AppUnit
     findings: tuple[Finding, ...]
@@ -50,7 +50,7 @@ class CheckedUnit:
 
 
 def choose_exit(checked: Sequence[CheckedUnit], *, strict: bool) -> ExitCode:
-    """A failure before an incomplete copy before success."""
+    """Return the worst outcome: failure before incomplete copy before success."""
     codes = {one.exit_code(strict=strict) for one in checked}
     return next(
         (one for one in (ExitCode.FAILED, ExitCode.ENVIRONMENT) if one in codes), ExitCode.OK
@@ -58,7 +58,7 @@ def choose_exit(checked: Sequence[CheckedUnit], *, strict: bool) -> ExitCode:
 
 
 def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) -> str:
-    """For each unit what it is, the sizes of its components, and the verdict."""
+    """Describe each unit, with the sizes of its components and the verdict."""
     return "\n".join(
         "\n".join(
             [*_describe(one.unit), "", render_verdict(one.verdict, strict=strict, width=width)]
@@ -82,8 +82,8 @@ def _describe(unit: AppUnit) -> list[str]:
 
 
 def measure(unit: AppUnit) -> dict[str, tuple[int, int, int]]:
-    """Files, bytes and bytes in the archive per component of QNN's ABI and the assets; libraries of
-    other ABIs are one component for each."""
+    """Return files, bytes and bytes in the archive for each component of QNN's ABI and the assets;
+    the libraries of each other ABI are one component."""
     found: dict[str, tuple[int, int, int]] = {}
     for one in (*unit.libraries, *unit.assets):
         name = _component(one)
@@ -107,7 +107,7 @@ def _builds(unit: AppUnit) -> list[str]:
 def data_of(
     app: str, checked: Sequence[CheckedUnit], socs: Sequence[str], *, strict: bool
 ) -> dict[str, Any]:
-    """The JSON form."""
+    """Return the JSON form."""
     return {
         "schema_version": SCHEMA_VERSION,
         "app": app,

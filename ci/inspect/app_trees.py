@@ -1,4 +1,4 @@
-"""An Android app in any form: an archive, a directory, or sources with build files of Gradle."""
+"""An Android app in any form: an archive, a directory, or sources with Gradle's build files."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ OTHER_SETS = re.compile(r"main|(test|androidTest|benchmark).*")
 
 
 def read_app(path: Path, scratch: Path) -> list[AppUnit]:
-    """The app at ``path``, by flavour. Raises UsageError for what is none, UnfitError for an LFS
-    pointer, IntegrityError for a damaged or hostile archive, OSError."""
+    """Return the app at ``path``, by flavour. Raises UsageError if it is none, UnfitError for an
+    LFS pointer, IntegrityError for a damaged or hostile archive, OSError."""
     reader, path = ArchiveReader(scratch), path.absolute()
     if path.is_dir():
         units = list(_read_directory(path, reader))
@@ -50,7 +50,7 @@ def read_app(path: Path, scratch: Path) -> list[AppUnit]:
 
 
 def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
-    """The unit with the facts of its files, which are laid out as a device has them."""
+    """Return the unit with the facts of its files, laid out as on a device."""
     root = Path(tempfile.mkdtemp(dir=scratch))
     for relative, one in unit.placed():
         link = root / relative
@@ -74,7 +74,8 @@ def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
 
 
 def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
-    """Sources with build files, else directories named after ABIs, else APKs of one app."""
+    """Yield sources with build files, or else directories named after ABIs, or else APKs of an
+    app."""
     places = list(_walk(root, 0))
     modules = [place for place in places if any((place / one).is_file() for one in BUILD_FILES)]
     parents = sorted({one.parent for one in places if one.name in ABIS})
@@ -90,16 +91,16 @@ def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
         yield AppUnit(root.name, Kind.DIRECTORY, manifest)
     else:
         raise UsageError(
-            f"{root} holds no Android app",
+            f"{root} contains no Android app",
             why="it has no build.gradle, no directory named after an ABI such as arm64-v8a, "
             f"no {MANIFEST} and no APK",
-            fix="name the directory of the app; one with libraries as a device has them is for "
+            fix="name the directory of the app; for libraries laid out as on a device use "
             "`qnn-ci doctor android --root staging=DIR`",
         )
 
 
 def _read_plain(root: Path, parent: Path) -> AppUnit:
-    """An unpacked APK or AAR, or a directory with one directory for each ABI."""
+    """Return an unpacked APK or AAR, or a directory with one directory per ABI."""
     above = [
         one for one in (parent.parent, *parent.parent.parents, root) if one.is_relative_to(root)
     ]
@@ -121,7 +122,7 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
 def _read_sources(
     root: Path, modules: Sequence[Path], archives: ArchiveReader
 ) -> Iterator[AppUnit]:
-    """Each app of the tree by flavour, and each library that no app depends on."""
+    """Yield each app of the tree by flavour, and each library that no app depends on."""
     known = {place: gradle for place in modules if (gradle := read_gradle(place))}
     whole = {place: _with_projects(root, place, known) for place in known}
     apps = [place for place in known if known[place].is_app]
@@ -204,7 +205,7 @@ def _read_variant(
 
 
 def _walk(place: Path, depth: int) -> Iterator[Path]:
-    """The directory and those below it that are sources; a link is listed and not followed."""
+    """Yield the directory and those below it with sources; links are listed but not followed."""
     yield place
     if place.is_symlink() or depth > MAX_DEPTH or place.name in ABIS:
         return
@@ -214,13 +215,13 @@ def _walk(place: Path, depth: int) -> Iterator[Path]:
 
 
 def _relative(root: Path, path: Path) -> str:
-    """The path below ``root``, '' for itself; a whole path outside."""
+    """Return the path relative to ``root``, '' for itself; a whole path if it is outside."""
     text = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
     return "" if text == "." else text
 
 
 def _list_libraries(root: Path, place: Path) -> Iterator[PackedFile]:
-    """The libraries of ``place``/ABI."""
+    """Yield the libraries of ``place``/ABI."""
     for abi in sorted(ABIS):
         found = sorted((place / abi).iterdir()) if (place / abi).is_dir() else []
         for path in found:
@@ -234,7 +235,7 @@ def _see(root: Path, path: Path, abi: str = "") -> PackedFile:
 
 
 def _list_assets(root: Path, folders: Sequence[Path]) -> tuple[PackedFile, ...]:
-    """Programs and libraries below ``folders``."""
+    """Return programs and libraries below ``folders``."""
     wanted = {*PROGRAMS, ".so"}
     return tuple(
         _see(root, path)
@@ -245,7 +246,7 @@ def _list_assets(root: Path, folders: Sequence[Path]) -> tuple[PackedFile, ...]:
 
 
 def _list_archives(module: Path, gradle: Gradle) -> Iterator[tuple[str, Path | None]]:
-    """The AARs in ``libs`` and those that the build file names; None for one that is missing."""
+    """Yield the AARs in ``libs`` and those in the build file; None for one that is missing."""
     found = {path.name: path for path in sorted((module / "libs").glob("*.aar"))}
     for archive in gradle.archives:
         name = archive.rpartition("/")[2]
@@ -260,7 +261,8 @@ def _list_archives(module: Path, gradle: Gradle) -> Iterator[tuple[str, Path | N
 
 
 def _with_projects(root: Path, module: Path, known: dict[Path, Gradle]) -> list[Path]:
-    """The module and all that it depends on, by the directories that Gradle takes by default."""
+    """Return the module and all its dependencies, in the directories that Gradle uses by
+    default."""
     found, pending = [module], [module]
     while pending:
         for project in known[pending.pop()].projects:
@@ -278,7 +280,8 @@ def _with_projects(root: Path, module: Path, known: dict[Path, Gradle]) -> list[
 
 
 def _list_absent(root: Path, places: Sequence[Path]) -> Iterator[str]:
-    """Libraries, archives and programs below ``places`` that git's index has and the disk lacks."""
+    """Yield libraries, archives and programs below ``places`` that are in git's index, but not on
+    the disk."""
     top = next((one for one in (root, *root.absolute().parents) if (one / ".git").exists()), None)
     if top is None:
         return

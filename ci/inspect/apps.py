@@ -1,4 +1,4 @@
-"""What an Android app packages, as values: libraries by ABI, programs, and the manifest."""
+"""The contents of an Android app as values: libraries by ABI, programs, and the manifest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LFS = b"version https://git-lfs"
 
 
 class Kind(str, Enum):
-    """The form in which an app, or a part of one, was given."""
+    """The form in which an app, or a part of one, is checked."""
 
     APK = "APK"
     AAR = "AAR"
@@ -33,25 +33,25 @@ class Kind(str, Enum):
 
     @property
     def is_source(self) -> bool:
-        """Whether Gradle builds it, so that nothing is compressed or stripped yet."""
+        """Return whether Gradle has yet to build it, so that nothing is compressed or stripped."""
         return self in {Kind.SOURCES, Kind.LIBRARY}
 
     @property
     def is_copy(self) -> bool:
-        """Whether files may be missing because not everything was fetched."""
+        """Return whether files may be missing because not everything was fetched."""
         return self.is_source or self is Kind.DIRECTORY
 
     @property
     def is_part(self) -> bool:
-        """Whether another app decides how it is packaged."""
+        """Return whether another app decides how it is packaged."""
         return self in {Kind.AAR, Kind.LIBRARY}
 
 
 @dataclass(frozen=True)
 class PackedFile:
-    """A library of an ABI, or an asset (``abi`` is empty). ``shown`` is its place for a person;
-    of an archive's member ``packed_bytes`` is what it takes there, and ``offset`` where its bytes
-    start, None if they are compressed.
+    """A library of an ABI, or an asset (``abi`` is empty). ``shown`` is its location as shown to
+    users. For an archive's member ``packed_bytes`` is its size there, and ``offset`` where its
+    bytes start, None if they are compressed.
     """
 
     name: str
@@ -67,7 +67,7 @@ class PackedFile:
         return is_pointer(self.path)
 
     def find_needs(self) -> tuple[str, ...]:
-        """The libraries that a program asks for besides libQnnHtp.so, one of each ``|`` list."""
+        """Return the libraries a program needs besides libQnnHtp.so: one of each ``|`` list."""
         marks = {mark for mark in MARKS if self._holds(mark)}
         if self.path.suffix == ".pte":
             backend = ("libqnn_executorch_backend.so",) if QNN_BACKEND in marks else ()
@@ -88,12 +88,12 @@ class PackedFile:
 
 @dataclass(frozen=True)
 class AppUnit:
-    """What is packaged together: an app, or one flavour of it, or a library.
+    """Files that are packaged together: an app, or one flavour of it, or a library.
 
-    ``libraries`` has one file per ABI and name, ``duplicates`` those of which several places have
-    one. ``absent`` are files that git knows, or a build file names, and that are missing here;
-    ``pointers`` files of which only an LFS pointer is here, ``damaged`` AARs, with the reason.
-    ``tree`` has the facts of what is for QNN's ABI and of the assets.
+    ``libraries`` has one file per ABI and name, ``duplicates`` those that exist in several places.
+    ``absent`` are files in git's index or in a build file that are missing here; ``pointers`` are
+    files with only an LFS pointer here, ``damaged`` are AARs with the reason. ``tree`` has the
+    facts of the assets and of the files for QNN's ABI.
     """
 
     name: str
@@ -115,12 +115,12 @@ class AppUnit:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that is packaged was seen."""
+        """Return whether everything that is packaged was seen."""
         brings = self.gradle and self.gradle.maven
         return not (self.absent or self.pointers or self.damaged or brings or self.kind.is_part)
 
     def show(self, text: str) -> str:
-        """``text`` with the places that a person knows, not those of the scratch directory."""
+        """Return ``text`` with locations that users know instead of the scratch directory's."""
         for relative, one in self.placed():
             text = text.replace(str(self.tree.root / relative), one.shown)
         place = (
@@ -131,7 +131,7 @@ class AppUnit:
         return text
 
     def placed(self) -> Iterator[tuple[str, PackedFile]]:
-        """Each file that is judged with its path in ``tree``."""
+        """Yield each file to check, with its path in ``tree``."""
         for one in self.libraries:
             if one.abi == QNN_ABI:
                 yield f"lib/{one.abi}/{one.name}", one
@@ -140,7 +140,7 @@ class AppUnit:
 
 
 def is_pointer(path: Path) -> bool:
-    """Whether only a pointer of Git LFS is here."""
+    """Return whether the file is only a pointer of Git LFS."""
     with suppress(OSError), path.open("rb") as file:
         return file.read(len(LFS)) == LFS
     return False
@@ -149,7 +149,7 @@ def is_pointer(path: Path) -> bool:
 def gather(
     origins: Iterable[Iterable[PackedFile]],
 ) -> tuple[tuple[PackedFile, ...], tuple[tuple[PackedFile, ...], ...]]:
-    """The first file of each ABI and name, and all of those that several origins have."""
+    """Return the first file for each ABI and name, and all files that several origins have."""
     found: dict[tuple[str, str], list[PackedFile]] = {}
     for origin in origins:
         for one in origin:

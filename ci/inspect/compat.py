@@ -1,13 +1,13 @@
-"""Will a runtime load a program on a SoC? Pure: facts in, an answer with a row per axis out.
+"""Can a runtime load a program on a SoC? Pure: facts in, an answer with a row per axis out.
 
-The rules, and what they rest on (docs/findings/versions.md has the tables):
+The rules, and the evidence for them (docs/findings/versions.md has the tables):
 
-- Build: a runtime loads what its own or an older QNN compiled. All 25 pairs of QNN 2.47 to 2.51
+- Build: a runtime loads contexts of its QNN or an older one. All 25 pairs of QNN 2.47 to 2.51
   behave so on the emulator. A newer core API alone is no obstacle, so it is not an axis.
-- Hexagon, SoC, VTCM: a device refuses a context for another Hexagon version or more VTCM (error
+- Hexagon, SoC, VTCM: a device rejects a context for another Hexagon version or more VTCM (error
   5005 or 14001: pytorch/executorch#1176, #9084). The emulator runs all of them.
-- Adaptor: one with newer headers than the library is refused (PR16011), and one with headers up to
-  2.37 creates no device with libraries that read socModel elsewhere (error 14001).
+- Adaptor: one with newer headers than the library is rejected (PR16011), and one with headers up to
+  2.37 cannot create a device with libraries that read socModel elsewhere (error 14001).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from provisioning.versions import is_older
 
 # The first QNN that was seen to write descriptions of version 3.
 INFO_SINCE = "2.29.0"
-# Libraries that read socModel at byte 8 of QnnHtpDevice_CustomConfig_t; 2.37 and 2.49.40 do at 4,
-# where headers up to OLD_HEADERS have it.
+# Libraries that read socModel at byte 8 of QnnHtpDevice_CustomConfig_t; those of 2.37 and 2.49.40
+# read it at byte 4, where headers up to OLD_HEADERS have it.
 MOVED_SOC = {"2.47.0", "2.48.40", "2.50.40", "2.51.0"}
 OLD_HEADERS = "2.37"
 
 
 class Verdict(str, Enum):
-    """Of a row and of an answer. ``skipped`` is a row that was not asked for, or does not apply."""
+    """The verdict of a row or an answer. ``skipped``: not requested, or not applicable."""
 
     YES = "yes"
     NO = "no"
@@ -40,7 +40,7 @@ class Verdict(str, Enum):
 
 
 class Axis(str, Enum):
-    """What a program and a runtime have to agree in, in the order in which they decide."""
+    """The properties in which a program and a runtime must agree, in order of precedence."""
 
     FILE = "file"
     BUILD = "build"
@@ -54,11 +54,10 @@ class Axis(str, Enum):
 
 @dataclass(frozen=True)
 class Runtime:
-    """A runtime of QNN. ``qnn`` is its version, "" if unnamed; ``stubs`` and ``skels`` are the
+    """A runtime of QNN. ``qnn`` is its version, "" if unknown; ``stubs`` and ``skels`` are the
     Hexagon versions that it has these for. ``adaptor`` is the QNN whose headers ExecuTorch's
     backend was built with: "" if there is no such library, "unknown" if it does not say.
-    ``kernels`` are the wanted operators of the CPU that its libraries name, None if ExecuTorch is
-    not among them."""
+    ``kernels`` are the required CPU operators that its libraries name; None without ExecuTorch."""
 
     name: str
     qnn: str = ""
@@ -70,7 +69,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Row:
-    """The verdict on an axis, and why: of a row that cannot tell, what is missing."""
+    """The verdict on an axis, and why; for an unknown verdict, what information is missing."""
 
     axis: Axis
     verdict: Verdict
@@ -80,7 +79,7 @@ class Row:
 @dataclass(frozen=True)
 class Answer:
     """Whether the program loads. ``decided_by`` are the axes with that verdict: if it is yes, all
-    that were judged."""
+    axes that were judged."""
 
     file: str
     runtime: str
@@ -108,7 +107,7 @@ def judge_compat(program: Program, runtime: Runtime | None = None, soc: str = ""
 
 
 def _choose_contexts(program: Program, soc: str) -> tuple[ContextBinary, ...]:
-    """What a device would load: of a package the one for its SoC, all if none is."""
+    """Return what a device would load: from a package the context for its SoC, or else all."""
     if not program.is_package or not soc:
         return program.contexts
     number = find_soc(soc).id
@@ -119,9 +118,9 @@ def _judge_file(program: Program) -> Row:
     if program.damage:
         return Row(Axis.FILE, Verdict.NO, f"the file {program.damage}")
     if not program.contexts:
-        why = "it has no context binary of QNN: what is compiled on the device is not judged"
+        why = "it has no context binary of QNN: programs compiled on the device are not judged"
         return Row(Axis.FILE, Verdict.UNKNOWN, why)
-    return Row(Axis.FILE, Verdict.YES, "it is whole")
+    return Row(Axis.FILE, Verdict.YES, "it is complete")
 
 
 def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -> Iterator[Row]:
@@ -133,13 +132,13 @@ def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -
     yield _judge_build(compilers, runtime)
     versions = {one.binary_info for one in contexts if one.binary_info}
     if not versions or not runtime.qnn:
-        yield Row(Axis.BINARY_INFO, Verdict.SKIPPED, "its version, or the runtime's, is not known")
+        yield Row(Axis.BINARY_INFO, Verdict.SKIPPED, "its version, or the runtime's, is unknown")
     elif max(versions) > KNOWN_INFO or is_older(runtime.qnn, INFO_SINCE):
         which = ", ".join(map(str, sorted(versions)))
-        why = f"whether QNN {runtime.qnn} knows version {which} was never tried: load it once"
+        why = f"whether QNN {runtime.qnn} reads version {which} was never tried: load it once"
         yield Row(Axis.BINARY_INFO, Verdict.UNKNOWN, why)
     else:
-        yield Row(Axis.BINARY_INFO, Verdict.YES, f"QNN {INFO_SINCE} and later know version 3")
+        yield Row(Axis.BINARY_INFO, Verdict.YES, f"QNN {INFO_SINCE} and later read version 3")
     yield _judge_adaptor(runtime)
 
 
@@ -149,13 +148,13 @@ def _judge_build(compilers: list[str], runtime: Runtime) -> Row:
     if not all(compilers) or not runtime.qnn:
         why = "the program names no QNN: ask who compiled it"
         if all(compilers):
-            why = f"{runtime.name} names no QNN: name its version (--runtime 2.49.40)"
+            why = f"{runtime.name} names no QNN: give its version (--runtime 2.49.40)"
         return Row(Axis.BUILD, Verdict.UNKNOWN, why)
     newest = next((one for one in compilers if not is_loadable(one, runtime.qnn)), compilers[0])
     why = f"compiled with QNN {newest}, the runtime is {runtime.qnn}"
     if is_loadable(newest, runtime.qnn):
         return Row(Axis.BUILD, Verdict.YES, why)
-    return Row(Axis.BUILD, Verdict.NO, f"{why}, which is older: take {newest} or later")
+    return Row(Axis.BUILD, Verdict.NO, f"{why}, which is older: use {newest} or later")
 
 
 def _judge_adaptor(runtime: Runtime) -> Row:
@@ -163,7 +162,7 @@ def _judge_adaptor(runtime: Runtime) -> Row:
     if not headers or headers == "unknown" or not qnn:
         why = "it does not say which headers it has" if headers else "the runtime has none"
         return Row(Axis.ADAPTOR, Verdict.SKIPPED, f"ExecuTorch's backend: {why}")
-    why = f"ExecuTorch's backend has the headers of QNN {headers}, the libraries are of {qnn}"
+    why = f"ExecuTorch's backend has the headers of QNN {headers}, the libraries are from {qnn}"
     if is_older(qnn, headers):
         return Row(Axis.ADAPTOR, Verdict.NO, f"{why}: 'Qnn API version mismatched'")
     if qnn in MOVED_SOC and not is_older(OLD_HEADERS, headers):
@@ -198,7 +197,7 @@ def _judge_soc(
     elif numbers & {0}:
         yield Row(Axis.SOC, Verdict.UNKNOWN, "the program names no SoC: ask who compiled it")
     elif versions == [wanted.hexagon]:
-        why = f"compiled for {names}, which has V{wanted.hexagon} too: missing is a try on a device"
+        why = f"compiled for {names}, which also has V{wanted.hexagon}: not tried on a device"
         yield Row(Axis.SOC, Verdict.UNKNOWN, why)
     else:
         yield Row(Axis.SOC, Verdict.NO, f"compiled for {names}, not for {soc}: lower it for {soc}")
@@ -212,7 +211,7 @@ def _judge_soc(
 
 
 def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") -> Row:
-    """Whether a runtime for devices has the stubs or skels for these Hexagon versions."""
+    """Return whether a device runtime has the stubs or skels for these Hexagon versions."""
     parts = {*runtime.stubs, *runtime.skels} if runtime else set()
     if lacking := [one for one in versions if parts and one not in parts]:
         has = ", ".join(f"V{one}" for one in sorted(parts))
@@ -223,7 +222,7 @@ def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") ->
         return Row(Axis.HEXAGON, Verdict.YES, why)
     if parts and versions:
         return Row(Axis.HEXAGON, Verdict.YES, "the runtime has its stub or skel")
-    return Row(Axis.HEXAGON, Verdict.SKIPPED, "no SoC was named, nor a runtime with stubs or skels")
+    return Row(Axis.HEXAGON, Verdict.SKIPPED, "no SoC and no runtime with stubs or skels was named")
 
 
 def _judge_operators(program: Program, runtime: Runtime | None) -> Row:
@@ -232,7 +231,7 @@ def _judge_operators(program: Program, runtime: Runtime | None) -> Row:
         return Row(Axis.OPERATORS, Verdict.YES, "nothing runs on the CPU")
     listed = ", ".join(names)
     if program.kind == "onnx" or runtime is None or runtime.kernels is None:
-        why = f"not asked whether the application has kernels for {listed}"
+        why = f"no runtime was named to look for kernels for {listed}"
         return Row(Axis.OPERATORS, Verdict.SKIPPED, why)
     if lacking := [one for one in names if one not in runtime.kernels]:
         why = f"no library of the runtime names a kernel for {', '.join(lacking)}: link one"

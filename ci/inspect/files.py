@@ -1,4 +1,4 @@
-"""Any file that may hold a program or a runtime -> what it holds."""
+"""Read any file that may be a program or a runtime, and return what it contains."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ DTYPES |= {9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 
 
 @dataclass(frozen=True)
 class Library:
-    """A library: what it is for, and which build of QNN it is from; ``hexagon`` is 0 for another
-    processor, ``api_level`` that of Android. ``align`` is the smallest of its LOAD segments."""
+    """A library: its target, and its build of QNN; ``hexagon`` is 0 for another processor,
+    ``api_level`` is Android's. ``align`` is the smallest alignment of its LOAD segments."""
 
     machine: str
     hexagon: int = 0
@@ -49,7 +49,7 @@ class Library:
 @dataclass(frozen=True)
 class Inspected:
     """A file: a ``program``, ``context``, ``onnx`` model, ``library`` or ``package`` (APK or AAR),
-    which has ``entries``; ``unknown`` for any other. ``damage`` is why it cannot be used."""
+    which has ``entries``; ``unknown`` for any other. ``damage`` says why it cannot be used."""
 
     file: str
     kind: str
@@ -62,14 +62,14 @@ class Inspected:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `inspect` prints as JSON."""
+    """The JSON of `inspect`."""
 
     files: tuple[Inspected, ...]
     schema_version: int = 1
 
 
 def inspect_file(path: Path, name: str = "") -> Inspected:
-    """What the file at ``path`` holds, under ``name``. Raises UsageError for one that cannot be
+    """Return what the file at ``path`` contains, under ``name``. Raises UsageError if it cannot be
     read, UnfitError if the onnx package is missing for an ONNX model."""
     view, name = map_file(path), name or path.name
     if program := parse_program(view, name):
@@ -81,7 +81,7 @@ def inspect_file(path: Path, name: str = "") -> Inspected:
         return _inspect_package(path, name, size)
     if path.suffix == ".onnx":
         return _inspect_onnx(path, name, size)
-    damage = f"is of no kind that is known here: it begins with {head[:8].hex(' ')}"
+    damage = f"is of no known kind: it begins with {head[:8].hex(' ')}"
     if head.startswith(POINTER):
         damage = "is a pointer of Git LFS: run `git lfs pull`"
     return Inspected(name, "unknown", size, damage if size else "is empty")
@@ -107,14 +107,14 @@ def _inspect_library(path: Path, name: str) -> Inspected:
 
 
 def _inspect_package(path: Path, name: str, size: int) -> Inspected:
-    """An APK, an AAR, or another zip archive: its libraries and programs."""
+    """Inspect an APK, an AAR, or another zip archive: its libraries and programs."""
     try:
         with TemporaryDirectory() as scratch:
             files = unpack_files(path, Path(scratch))
             found = [inspect_file(file, inner) for inner, file in files]
     except QnnCiError as error:
         return Inspected(name, "package", size, f"cannot be unpacked: {error.why}")
-    # Most .bin files of an app are its own.
+    # Most .bin files of an app do not belong to QNN.
     entries = tuple(one for one in found if one.kind != "unknown" or not one.file.endswith(".bin"))
     bad = [one.file for one in entries if one.damage]
     damage = f"holds files that cannot be used: {', '.join(bad[:4])}" if bad else ""
@@ -122,8 +122,8 @@ def _inspect_package(path: Path, name: str, size: int) -> Inspected:
 
 
 def unpack_files(path: Path, scratch: Path) -> list[tuple[str, Path]]:
-    """The libraries and programs of an archive, below ``scratch``. Raises IntegrityError for one
-    that is damaged or unpacks to more than MAX_UNPACKED bytes."""
+    """Unpack libraries and programs of an archive below ``scratch``. Raises IntegrityError if it
+    is damaged or unpacks to more than MAX_UNPACKED bytes."""
     with closing(FileSource(path)) as source:
         members = [
             one
@@ -136,7 +136,7 @@ def unpack_files(path: Path, scratch: Path) -> list[tuple[str, Path]]:
 
 
 def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
-    """A context model of ONNX Runtime."""
+    """Inspect a context model of ONNX Runtime."""
     from ci.onnx.contexts import open_context
 
     try:

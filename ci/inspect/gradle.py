@@ -1,5 +1,5 @@
-"""What a build file of Gradle says of native libraries. It is a program, read here as text: only
-what it states literally is known.
+"""Read what a build file of Gradle says about native libraries. It is a program, but is read here
+as text: only what it states literally is known.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 BUILD_FILES = ("build.gradle.kts", "build.gradle")
 MAX_BYTES = 1 << 18
-# Strings count first: "**/*.so" holds the start of a comment. The patterns take
-# linear time, so that a hostile file takes none.
+# Strings come first: "**/*.so" contains the start of a comment. The patterns take
+# linear time, so that a hostile file cannot stall them.
 COMMENT = re.compile(
     r"""("(?:[^"\\\n]|\\[^\n])*"?|'(?:[^'\\\n]|\\[^\n])*'?)|/\*.*?(?:\*/|\Z)|//[^\n]*""", re.DOTALL
 )
@@ -43,7 +43,7 @@ COORDINATES = re.compile(
     r"[\"']([\w.-]+:[\w.-]*(?:qnn|executorch)[\w.-]*(?::[^\"'\s]*)?)[\"']", re.IGNORECASE
 )
 LEVEL = re.compile(r"\b(min|target)Sdk(?:Version)?[\s=(]+(\d{1,5})\b")
-# `apply false` in a root's build file only names the version.
+# `apply false` in a root's build file only sets the version.
 APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*false)")
 
 
@@ -52,9 +52,9 @@ class Gradle:
     """A module's build file. ``is_app`` says that it builds an app, not a library; ``legacy`` is
     useLegacyPackaging, None if it is not stated, or computed (then ``is_legacy_computed``).
 
-    ``kept`` and ``first`` are the patterns of keepDebugSymbols and pickFirsts, ``projects`` the
-    modules (``lib:qnn``) and ``archives`` the AARs that it depends on, ``maven`` those that bring
-    QNN or ExecuTorch from a repository.
+    ``kept`` and ``first`` are the patterns of keepDebugSymbols and pickFirsts. Its dependencies are
+    ``projects``, the modules (``lib:qnn``), ``archives``, the AARs, and ``maven``, the packages
+    that bring QNN or ExecuTorch from a repository.
     """
 
     file: str
@@ -72,11 +72,11 @@ class Gradle:
     maven: tuple[str, ...] = ()
 
     def keeps(self, path: str) -> bool:
-        """Whether Gradle leaves the symbols of ``lib/ABI/NAME`` alone."""
+        """Return whether Gradle keeps the symbols of ``lib/ABI/NAME``."""
         return _matches(path, self.kept)
 
     def picks_first(self, path: str) -> bool:
-        """Whether of several files for ``lib/ABI/NAME`` the first is packaged."""
+        """Return whether the first of several files for ``lib/ABI/NAME`` is packaged."""
         return _matches(path, self.first)
 
 
@@ -89,7 +89,7 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
 
 
 def read_gradle(module: Path) -> Gradle | None:
-    """What the build file of the directory ``module`` says; None if there is none."""
+    """Read the build file in the directory ``module``; None if there is none."""
     for name in BUILD_FILES:
         with suppress(OSError):
             path = module / name
@@ -99,7 +99,7 @@ def read_gradle(module: Path) -> Gradle | None:
 
 
 def parse_gradle(file: str, text: str) -> Gradle:
-    """What the text of a build file says, in Groovy or Kotlin."""
+    """Parse the text of a build file, in Groovy or Kotlin."""
     text = COMMENT.sub(lambda found: found[1] or " ", text)
     levels = {name: int(level) for name, level in reversed(LEVEL.findall(text))}
     legacy = {found[1] for found in LEGACY.finditer(text)}

@@ -1,4 +1,4 @@
-"""What was inspected, for people."""
+"""Render inspected files as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INDENT, COLUMN = "  ", 14
 
 
 def render_files(files: Iterable[Inspected]) -> str:
-    """One block per file."""
+    """Return one block per file."""
     return "\n".join("".join(f"{line}\n" for line in _describe(one)) for one in files)
 
 

@@ -1,4 +1,4 @@
-"""What a directory, an APK, an artifact or a version is, as a runtime of QNN."""
+"""Describe a directory, an APK, an artifact or a version as a runtime of QNN."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from provisioning.store.store import Store, store_home
 from provisioning.versions import is_version, parse_version
 
 BACKEND = "libQnnHtp.so"
-# What ExecuTorch's backend, its kernels or both are linked into.
+# Libraries that may contain ExecuTorch's backend, its kernels or both.
 EXECUTORCH = re.compile(r"PyQnnManagerAdaptor.*\.so|lib(qnn_executorch_backend|executorch\w*)\.so")
 
 
 def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
-    """The runtime that ``word`` names: a directory, an APK or AAR, ARTIFACT@VERSION, or a version.
-    ``operators`` are those of the CPU whose kernels are looked for.
+    """Return the runtime that ``word`` names: a directory, an APK or AAR, ARTIFACT@VERSION, or a
+    version. ``operators`` are the CPU operators to look for kernels for.
 
-    Raises UsageError for a word that names none of them, IntegrityError for a damaged archive.
+    Raises UsageError for any other word, IntegrityError for a damaged archive.
     """
     name, _, version = word.partition("@")
     if is_version(word):
@@ -38,7 +38,7 @@ def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
     if name in list_toolchains():
         release = read_toolchain(name).release(version)
         if not name.startswith("qnn-"):
-            raise UsageError(f"{name} is no runtime of QNN", fix="name qnn-runtime or qnn-sdk")
+            raise UsageError(f"{name} is not a runtime of QNN", fix="name qnn-runtime or qnn-sdk")
         for published, tree in stored_trees(Store(store_home())):
             if (tree.artifact, tree.version) == (name, release.version):
                 return _survey(published.root, f"{name} {release.version}", operators)
@@ -49,7 +49,7 @@ def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
     if not path.is_file():
         raise UsageError(
             f"no runtime {word!r}",
-            why="it is no directory, file, version or artifact",
+            why="it is not a directory, file, version or artifact",
             fix="name a directory with libQnnHtp.so, an APK, qnn-runtime@2.49.40 or 2.49.40",
         )
     with TemporaryDirectory() as scratch:
@@ -64,7 +64,8 @@ def _survey(root: Path, name: str, operators: Iterable[str]) -> Runtime:
 
 
 def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[str]) -> Runtime:
-    """Libraries as a runtime. ``operators`` are those of the CPU whose kernels are looked for."""
+    """Describe libraries as a runtime. ``operators`` are the CPU operators to look for kernels
+    for."""
     backends = [one for one in files if one.name == BACKEND]
     builds = [one.build.version for one in backends or files if one.build and one.build.version]
     linked = [one for one in files if EXECUTORCH.fullmatch(one.name)]
@@ -80,14 +81,14 @@ def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[
 
 
 def _list_versions(files: Iterable[FileFacts], part: str) -> tuple[int, ...]:
-    """The Hexagon versions for which HTP has a stub or skel among the files."""
+    """Return the Hexagon versions for which HTP has a stub or skel among the files."""
     names = filter(None, (one.qnn_name for one in files))
     found = {one.hexagon for one in names if (one.backend, one.part) == ("Htp", part)}
     return tuple(sorted(int(one) for one in found if one.isdecimal()))
 
 
 def _find_names(files: Iterable[FileFacts], names: Iterable[str]) -> set[str]:
-    """Those ``names`` that are a text in one of the libraries."""
+    """Return those ``names`` that occur as text in one of the libraries."""
     left, found = set(names), set[str]()
     for file in files:
         with suppress(OSError, ValueError), file.path.open("rb") as stream:

@@ -3,7 +3,7 @@
 An .onnx file has its inputs next to it: in folders test_data_set_0, test_data_set_1 etc., each with
 input_0.pb, input_1.pb etc. (the layout of the ONNX model zoo), or in an .npz file of the same name
 with an array per input, [input set, *shape]. A policy can name other files. Missing inputs are
-made, and the report says so.
+made, and the report names them.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""ExecuTorch's own QNN test suites, run test by test on the emulator and judged twice: by them, and
-by our gate from the same inputs and outputs.
+"""ExecuTorch's QNN test suites, run test by test on the emulator and judged twice: by themselves,
+and by our gate from the same inputs and outputs.
 """

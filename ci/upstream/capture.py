@@ -1,7 +1,7 @@
-"""Notes what a test compares while it runs.
+"""Record what a test compares while it runs.
 
 Functions of upstream's test files are wrapped in the process that runs the tests, never on disk.
-A wrapper notes what it sees; the function then does what it does without us.
+A wrapper records its arguments or results; otherwise the function behaves as before.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(kw_only=True)
 class Seen:
-    """One comparison. ``program`` is the module that was lowered, ``float_model`` what that was
-    quantized from, None if it was not; ``inputs`` may be nested. ``is_own`` is whether upstream
-    compares with what ``program`` gives, and not with the float32 model's outputs."""
+    """One comparison. ``program`` is the module that was lowered, ``float_model`` the module it was
+    quantized from, None if it was not quantized; ``inputs`` may be nested. ``is_own`` says whether
+    upstream compares with the outputs of ``program`` instead of the float32 model's."""
 
     program: Any
     float_model: Any
@@ -38,20 +38,20 @@ class Seen:
 
 @dataclass
 class Capture:
-    """What the test of this process has compared so far, and what it runs now."""
+    """The comparisons of this process's test so far, and its current run."""
 
     seen: list[Seen] = field(default_factory=list)
     now: Seen | None = None
     sources: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def note_quantized(self, quantized: Any, float_model: Any) -> None:
-        """Remember what ``quantized`` was made of, and keep it, so that its id stays its own."""
+        """Remember what ``quantized`` was made from, and keep it alive, so its id stays unique."""
         self.sources[id(quantized)] = (float_model, quantized)
 
     def begin(
         self, program: Any, inputs: Tensors, *, is_own: bool = True, pte_bytes: int = 0
     ) -> None:
-        """Note what is about to be run, with its inputs as they are now."""
+        """Record what is about to run, with a copy of its inputs."""
         source = self.sources.get(id(program))
         self.now = Seen(
             program=program,
@@ -62,7 +62,7 @@ class Capture:
         )
 
     def compare(self, outputs: Tensors, wanted: Tensors) -> None:
-        """Note outputs and what upstream is about to compare them with."""
+        """Record outputs and what upstream is about to compare them with."""
         if self.now:
             self.now.outputs, self.now.wanted = tree_map(_copy, [[*outputs], [*wanted]])
             self.seen.append(self.now)
@@ -77,8 +77,8 @@ capture = Capture()
 
 
 def wrap(owner: Any, name: str, *, before: Any = None, after: Any = None) -> None:
-    """Call ``before`` with the arguments of each call of ``owner.name``, ``after`` with its result
-    and then these."""
+    """Call ``before`` with the arguments of each call of ``owner.name``, and ``after`` with its
+    result followed by the arguments."""
     held = vars(owner)[name]
     inner: Callable[..., Any] = held.__func__ if isinstance(held, staticmethod) else held
 
@@ -115,7 +115,7 @@ def watch_delegate() -> None:
 
 
 def watch_rework() -> None:
-    """Watch tests/rework, which compares with the float32 model, whatever was lowered."""
+    """Watch tests/rework, which always compares with the float32 model."""
     shared = importlib.import_module(f"{TESTS}.rework.conftest")
     lowered: dict[int, Any] = {}
 

@@ -1,8 +1,8 @@
-"""Stands in for qnn_executor_runner: runs a program on the emulator by ExecuTorch's Python runtime.
+"""Replace qnn_executor_runner: run programs on the emulator with ExecuTorch's Python runtime.
 
 Upstream's tests start an executable per program. Ours passes its arguments to a process that was
-forked with torch loaded before the test began, and so has not seen the compiler; that forks once
-more per program. The exit code is 0 or what the failure calls for, the output says why.
+forked, with torch loaded, before the test began and so before the compiler; this process forks
+again for each program. The exit code is 0 or the failure's, the output says why.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ci.upstream.stubs import LACKS
 from provisioning.console.process import end_with_parent
 from provisioning.errors import FailedError, QnnCiError
 
-ADDRESS = "QNN_CI_EMULATOR"  # the abstract address that the executable writes to, unix(7)
+ADDRESS = "QNN_CI_EMULATOR"  # the abstract address (unix(7)) to which the executable writes
 
 FAILED, DEAD = 1, 134
 CLIENT = """#!{python} -SE
@@ -53,7 +53,7 @@ def write_client(path: Path) -> None:
 
 @contextmanager
 def serve_programs(keep: Path) -> Iterator[None]:
-    """Have a process that runs programs while a test runs; it keeps them in ``keep``."""
+    """Provide a process that runs programs during a test, and keeps them in ``keep``."""
     address = f"qnn-ci-{secrets.token_hex(8)}"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"\0{address}")
@@ -82,7 +82,7 @@ def _answer_calls(listener: socket.socket, keep: Path) -> None:
 
 
 def answer_call(place: Path, words: Sequence[str], keep: Path) -> tuple[int, str]:
-    """Return the exit code and the output of a call that was made in ``place``."""
+    """Return the exit code and the output of a call from the directory ``place``."""
     try:
         return 0, run_forked(lambda: run_call(place, words, keep), "running the program")
     except QnnCiError as error:
@@ -111,7 +111,7 @@ def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
     for number, line in enumerate(lines or [""]):
         files = [args.input_list_path.parent / name for name in line.split()]
         if len(files) != len(metas):
-            raise FailedError(f"input set {number} has {len(files)} inputs, {len(metas)} wanted")
+            raise FailedError(f"input set {number} has {len(files)} inputs, not {len(metas)}")
         given = [convert_input(_read(*pair), pair[1]) for pair in zip(files, metas, strict=True)]
         made = [one for one in method(given) if isinstance(one, torch.Tensor)]
         for index, tensor in enumerate(made):
@@ -125,7 +125,7 @@ def _read(path: Path, meta: Any) -> Any:
 
 
 def _dump(tensor: torch.Tensor) -> bytes:
-    """Return a tensor's elements as they are in memory, which is what the C++ runner writes."""
+    """Return a tensor's bytes as in memory, which is what the C++ runner writes."""
     flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
     data: bytes = flat.contiguous().view(torch.uint8).numpy().tobytes()
     return data

@@ -1,7 +1,8 @@
-"""What is known of upstream's tests: manifests/policies/upstream.toml, a cause per group of rows.
+"""Known results of upstream's tests: manifests/policies/upstream.toml, with a cause per group of
+rows.
 
-A row says how tests end that do not pass both verdicts, with which QNN and SoC, and when it is to
-be removed. A test that ends otherwise fails the run, and so does one that passes all the same.
+A row states how tests end that do not pass both verdicts, with which QNN and SoC, and when to
+remove it. A test that ends differently fails the run, even if it passes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ WORDS = {
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
-    """Tests of a suite, by globs, that end with ``outcome`` and a reason that ``pattern`` finds."""
+    """Tests of a suite, as globs, that end with ``outcome`` and a reason that matches
+    ``pattern``."""
 
     suite: str
     tests: tuple[str, ...]
@@ -41,7 +43,7 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
     qnn: tuple[str, ...] = ("*",)
 
     def covers(self, suite: str, soc: str, qnn: str, test: str) -> bool:
-        """Whether it is about a test of a run."""
+        """Return whether it applies to a test of a run."""
         pairs = ((test, self.tests), (soc, self.socs), (qnn, self.qnn))
         return suite == self.suite and all(
             any(match(name, glob) for glob in globs) for name, globs in pairs
@@ -49,8 +51,8 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cause(Struct, frozen=True, forbid_unknown_fields=True):
-    """Why tests end as they do: whose ``fault``, a command that shows it, what one would report to
-    whom, and the condition under which its rows end."""
+    """Why tests end as they do: whose ``fault`` it is, a command that shows it, what to report to
+    whom, and the condition under which its rows are removed."""
 
     name: str
     fault: Literal["upstream", "executorch", "qnn", "host", "ours", "unknown"]
@@ -62,8 +64,8 @@ class Cause(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ratchet(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a whole run of a suite may not fall behind. ``run`` counts the tests that neither were
-    unsupported nor timed out; a test may take ``timeout_s`` and twice what ``slow`` says of it."""
+    """The minimum for a whole run of a suite. ``run`` counts the tests that neither were
+    unsupported nor timed out; a test may take ``timeout_s``, plus twice its time in ``slow``."""
 
     run: int
     unsupported: int
@@ -91,7 +93,7 @@ class Known:
 
 
 def read_expectations(path: Path | None = None) -> UpstreamPolicy:
-    """Return the policy. Raises ManifestError for a row that would cover anything, or proves
+    """Return the policy. Raises ManifestError for a row that would match anything, or proves
     nothing."""
     policy = read_policy(POLICY, UpstreamPolicy, path)
     for cause in policy.cause:
@@ -99,29 +101,29 @@ def read_expectations(path: Path | None = None) -> UpstreamPolicy:
             for fault in find_row_faults(row, policy.suites):
                 raise ManifestError(
                     f"policies/{POLICY}.toml, cause {cause.name}: {fault}",
-                    why="it would hide failures that were never looked at",
+                    why="it would hide failures that nobody has examined",
                     fix="name the tests, and how they end",
                 )
         if cause.fault in {"upstream", "executorch", "qnn"} and not cause.report:
             raise ManifestError(
                 f"policies/{POLICY}.toml, cause {cause.name}: no report",
                 why=f"it says that {cause.fault} is at fault",
-                fix="write what one would report",
+                fix="write what to report",
             )
     return policy
 
 
 def find_row_faults(row: Row, suites: Mapping[str, Ratchet]) -> Iterator[str]:
-    """Yield what makes a row one that is refused."""
+    """Yield the reasons to reject a row."""
     if row.suite not in suites:
         yield f"there is no suite {row.suite!r}"
     for glob in row.tests:
         if not WILD.sub("", glob):
-            yield f"tests {glob!r} is all wildcard"
+            yield f"tests {glob!r} consists of wildcards only"
     if not row.tests:
         yield "it names no tests"
     if row.outcome != "timed-out" and not row.pattern:
-        yield "it has no pattern of the reason"
+        yield "it has no pattern for the reason"
     try:
         re.compile(row.pattern)
     except re.error as error:
@@ -130,7 +132,7 @@ def find_row_faults(row: Row, suites: Mapping[str, Ratchet]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Checked:
-    """A test with what was expected of it. ``fault`` is empty if it ended as expected."""
+    """A test and its expectation. ``fault`` is empty if it ended as expected."""
 
     judged: Judged
     known: Known | None = None
@@ -138,25 +140,25 @@ class Checked:
 
 
 class Expectations:
-    """The rows that are about a run."""
+    """The rows that apply to a run."""
 
     def __init__(self, policy: UpstreamPolicy, suite: str, soc: str, qnn: str) -> None:
         self.policy, self.suite, self.soc = policy, suite, soc
-        self.qnn = str(parse_version(qnn))  # QNN's libraries name their build
+        self.qnn = str(parse_version(qnn))  # QNN's libraries append their build
         self.known = [Known(cause, row) for cause in policy.cause for row in cause.row]
 
     def find(self, test: str) -> list[Known]:
-        """Return the rows that are about a test."""
+        """Return the rows that apply to a test."""
         return [one for one in self.known if one.row.covers(self.suite, self.soc, self.qnn, test)]
 
     def check(self, judged: Judged) -> Checked:
         """Compare how a test ended with its row."""
         found = self.find(judged.test)
         if judged.outcome is Ending.PASSED:
-            told = found and f"it passed, and is expected to end otherwise: {found[0].cause.name}"
+            told = found and f"it passed, but another result is expected: {found[0].cause.name}"
             return Checked(judged, found[0] if found else None, told or "")
         if judged.entry and judged.entry.refusal and not found:
-            return Checked(judged)  # upstream's own test asserts that it is refused
+            return Checked(judged)  # upstream's test itself asserts that it is refused
         fits = [
             one
             for one in found
@@ -174,7 +176,7 @@ class Expectations:
         return Checked(judged, None, f"{judged.outcome.value}: {judged.reason}")
 
     def find_stale(self, tests: Sequence[str]) -> list[str]:
-        """Return globs of this suite's rows that match none of all its tests."""
+        """Return the globs in this suite's rows that match none of its tests."""
         return [
             f"{one.cause.name}: {glob}"
             for one in self.known
@@ -184,11 +186,11 @@ class Expectations:
         ]
 
     def find_losses(self, every: Sequence[Judged]) -> list[str]:
-        """Return what a whole run has lost: tests that ran, or more that are not supported."""
+        """Return what a whole run has lost: fewer tests that ran, or more that are unsupported."""
         ratchet = self.policy.suites[self.suite]
         without = sum(one.outcome is Ending.UNSUPPORTED for one in every)
         ran = sum(one.outcome not in {Ending.UNSUPPORTED, Ending.LATE} for one in every)
-        losses = [f"{ran} tests ran, {ratchet.run} did before"] if ran < ratchet.run else []
+        losses = [f"{ran} tests ran, but {ratchet.run} before"] if ran < ratchet.run else []
         if without > ratchet.unsupported:
-            losses.append(f"{without} tests are unsupported, {ratchet.unsupported} were before")
+            losses.append(f"{without} tests are unsupported, but {ratchet.unsupported} before")
         return losses

@@ -1,4 +1,4 @@
-"""The results of a run, appended test by test: what a run that was killed has done stays done."""
+"""The results of a run, appended test by test, so that they survive if the run is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JOURNAL, KEPT = "journal.jsonl", "kept"
 
 
 class Ran(str, Enum):
-    """How a test ended for upstream; one that died or was late is no test that failed."""
+    """How a test ended for upstream; one that died or timed out does not count as failed."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -31,7 +31,7 @@ class Ran(str, Enum):
 
 class Entry(Struct, frozen=True, kw_only=True):
     """One run of a test. ``told`` is why it did not pass, ``test_s`` upstream's part of ``wall_s``,
-    ``repeat`` counts from 0, ``comparisons`` are in KEPT below a directory of the test's.
+    ``repeat`` counts from 0, ``comparisons`` are in KEPT below the test's directory.
     ``refusal`` is the error that upstream expects of a test that passed with it."""
 
     test: str
@@ -46,8 +46,8 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class Header(Struct, frozen=True, kw_only=True):
-    """What a journal is of: ``every`` test of the suite and those that were chosen, each ``repeat``
-    times. ``identity`` is a digest of everything else that decides about results."""
+    """A journal's identity: ``every`` test of the suite and the chosen ones, each run ``repeat``
+    times. ``identity`` is a digest of everything else that affects results."""
 
     suite: str
     soc: str
@@ -59,7 +59,7 @@ class Header(Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all tests of the suite were chosen."""
+        """Return whether all tests of the suite were chosen."""
         return set(self.every) == set(self.tests)
 
 
@@ -70,7 +70,7 @@ class Journal:
         self.file = file
 
     def add(self, entry: Entry) -> None:
-        """Append an entry, on the disk when this returns."""
+        """Append an entry; it is on the disk when this returns."""
         _append(self.file, msgspec.json.encode(entry))
 
 
@@ -78,9 +78,9 @@ class Journal:
 def open_journal(
     directory: Path, header: Header, *, resume: bool
 ) -> Iterator[tuple[Journal, list[Entry]]]:
-    """Have the journal of ``directory`` and its entries: none unless ``resume``.
+    """Open the journal in ``directory``, and yield it with its entries: none unless ``resume``.
 
-    Raises UsageError for one that is in use, and when resuming one of other tests or tools.
+    Raises UsageError if it is in use, and when resuming one with other tests or tools.
     """
     directory.mkdir(parents=True, exist_ok=True)
     file = os.open(directory / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -89,19 +89,19 @@ def open_journal(
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(
-                f"{directory} is in use", why="another run writes to it", fix="wait, or --reports"
+                f"{directory} is in use", why="another run uses it", fix="wait, or give --reports"
             ) from error
         entries = list[Entry]()
         known = read_journal(directory)
         if resume and known:
             if known[0] != header:
                 raise UsageError(
-                    f"{directory / JOURNAL} is of another run",
-                    why="its tests, SoC, tools or options are not those of this call",
+                    f"{directory / JOURNAL} belongs to another run",
+                    why="its tests, SoC, tools or options differ from those of this call",
                     fix="leave out --resume",
                 )
             entries = known[1]
-            os.ftruncate(file, size_whole(directory))  # a line that was cut off goes
+            os.ftruncate(file, size_whole(directory))  # drops an incomplete last line
         else:
             os.ftruncate(file, 0)
             _append(file, msgspec.json.encode(header))
@@ -111,7 +111,7 @@ def open_journal(
 
 
 def read_journal(directory: Path) -> tuple[Header, list[Entry]] | None:
-    """Return what a journal holds, without a last line that was cut off; None if there is none."""
+    """Return the contents of a journal, without an incomplete last line; None if there is none."""
     with suppress(FileNotFoundError):
         data = (directory / JOURNAL).read_bytes()
         if lines := data[: size_whole(directory)].splitlines():
@@ -121,7 +121,7 @@ def read_journal(directory: Path) -> tuple[Header, list[Entry]] | None:
 
 
 def size_whole(directory: Path) -> int:
-    """Return the bytes of a journal up to the end of its last whole line."""
+    """Return the size in bytes of a journal up to the end of its last complete line."""
     return (directory / JOURNAL).read_bytes().rfind(b"\n") + 1
 
 
@@ -131,7 +131,8 @@ def _append(file: int, line: bytes) -> None:
 
 
 def kept_directory(directory: Path, test: str, repeat: int = 0) -> Path:
-    """Return where a test's comparisons are: its name, with what no file name may have replaced."""
+    """Return the directory of a test's comparisons: its name, without characters that file names
+    cannot have."""
     name = "".join(one if one.isalnum() or one in "_.-" else "_" for one in test)
-    digest = f"{zlib.crc32(test.encode()):08x}"  # keeps names apart that differ in these only
+    digest = f"{zlib.crc32(test.encode()):08x}"  # separates names that differ only in those
     return directory / KEPT / f"{name[:120]}-{digest}" / str(repeat)

@@ -1,4 +1,4 @@
-"""What came of a test: upstream's verdict and our gate's, from the same outputs."""
+"""The result of a test: upstream's verdict and our gate's, from the same outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Wrong = Callable[[Array], Array]
 
 
 class Ending(str, Enum):
-    """What came of a test. ``ONE_SIDED`` is the one that tells about upstream's tolerances."""
+    """The result of a test. ``ONE_SIDED`` shows where upstream's tolerances are too wide."""
 
     PASSED = "passed by both"
     ONE_SIDED = "passed by theirs, failed by ours"
@@ -37,8 +37,8 @@ class Ending(str, Enum):
 
 @dataclass(frozen=True)
 class Ours:
-    """Our gate on one comparison. ``reasons`` is empty if it accepts the outputs, ``accepts_zeros``
-    whether it accepts zeros instead of them."""
+    """Our gate on one comparison. ``reasons`` is empty if it accepts the outputs;
+    ``accepts_zeros`` says whether it accepts zeros instead of them."""
 
     scheme: str
     reasons: tuple[str, ...]
@@ -65,7 +65,7 @@ class Judged:
 def judge_comparison(
     record: Comparison, arrays: Arrays, limits: Limits, wrong: Wrong | None = None
 ) -> Ours:
-    """Judge one comparison; with ``wrong``, what that makes of the outputs instead of them."""
+    """Judge one comparison; ``wrong``, if given, turns the outputs into wrong ones first."""
     rule = limits(Scheme(record.scheme)) if record.scheme else Threshold(scheme=MIXED)
     infos = tuple(replace_bool(one) for one in record.outputs)
     outputs = stack(arrays[Member.OUTPUT], infos)
@@ -86,8 +86,8 @@ def judge_comparison(
 
 
 def make_references(record: Comparison, arrays: Arrays, infos: Sequence[TensorInfo]) -> References:
-    """Return both models' outputs and the prediction. What upstream compares with stands for a
-    model whose outputs could not be had."""
+    """Return both models' outputs and the prediction. If a model's outputs could not be computed,
+    what upstream compares with replaces them."""
     own = Member.FLOAT if record.scheme == Scheme.FP16.value else Member.QUANTIZED
     wanted = arrays.get(own) or arrays[Member.UPSTREAM]
     low, high = (arrays.get(bound) or wanted for bound in (Member.LOW, Member.HIGH))
@@ -114,8 +114,8 @@ def finite(runs: Array) -> Array:
 
 
 def stack(arrays: Sequence[Array], infos: Sequence[TensorInfo]) -> list[Array]:
-    """Return arrays as [input set, *shape] of the one set, booleans as their bytes. A quantized
-    model may give a number as [1]."""
+    """Return arrays as [input set, *shape] with the one set, booleans as their bytes. A quantized
+    model may return a number as [1]."""
     return [
         (one.view(np.uint8) if one.dtype == bool else one).reshape(1, *info.shape)
         for one, info in zip(arrays, infos, strict=True)
@@ -132,7 +132,7 @@ def judge_test(
     limits: Limits,
     wrong: Wrong | None = None,
 ) -> Judged:
-    """Judge a run of a test by what it compared."""
+    """Judge a run of a test by its comparisons."""
     with np.errstate(all="ignore"):
         ours = tuple(judge_comparison(*one, limits, wrong) for one in comparisons)
     outcome, reason = name_outcome(entry, ours)
@@ -163,15 +163,15 @@ def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Ending, str]:
 
 
 def summarize_told(told: str) -> str:
-    """Return the line of a traceback that names the error, else the last one."""
+    """Return the line of a traceback that names the error, or else the last line."""
     lines = [line for line in told.splitlines() if line.strip()]
     errors = [line[1:].strip() for line in lines if line.startswith("E ")]
     return (errors or [line.strip() for line in lines[-1:]] or ["no reason was given"])[0][:500]
 
 
 def merge_repeats(every: Sequence[Judged]) -> Judged:
-    """Return one result for the runs of a test on the same inputs: if they differ, it is flaky and
-    failed, never passed."""
+    """Return one result for the runs of a test with the same inputs: if they differ, it is flaky
+    and counts as failed."""
     first = every[0]
     outcomes = list(dict.fromkeys(one.outcome for one in every))
     if len(outcomes) == 1:

@@ -1,4 +1,4 @@
-"""A comparison that a test made, as it is kept: enough to judge it again without a run."""
+"""A test's comparison as it is stored: enough to judge it again without a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARRAYS, RECORD = ".npz", ".json"
 
 
 class Member(str, Enum):
-    """Kinds of arrays of a comparison; each has one array per output, ``INPUT`` one per input."""
+    """Kinds of arrays in a comparison; each has one array per output, ``INPUT`` one per input."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -26,11 +26,11 @@ class Member(str, Enum):
     FLOAT = "float"
     QUANTIZED = "quantized"
     NOISE = "noise"  # [run, input set, *shape]; empty if none is predicted
-    LOW, HIGH = "low", "high"  # between which values noise decides, of the model that was lowered
+    LOW, HIGH = "low", "high"  # bounds of the lowered model's values that noise decides
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """One comparison. ``scheme`` is empty if the test mixes types as no scheme does; ``lacks`` says
+    """One comparison. ``scheme`` is empty if the test mixes types like no scheme; ``lacks`` says
     what could not be computed for our gate, ``predict_s`` how long the rest took."""
 
     scheme: str

@@ -1,5 +1,5 @@
-"""Works out what our gate needs of a comparison: both models' outputs, and the noise that rounding
-may leave of a program's. It runs in the process of the test, which has the modules.
+"""Compute what our gate needs for a comparison: both models' outputs, and the noise that rounding
+may cause in a program's. It runs in the process of the test, which has the modules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ci.models.tensors import TensorInfo, describe_tensor
 from ci.upstream.capture import Seen, Tensors
 from ci.upstream.kept import Comparison, Member, write_comparison
 
-# By bits of activations and of weights; a graph without weights has 0.
+# By bits of activations and of weights; 0 for a graph without weights.
 SCHEMES = {
     (8, 8): Scheme.A8W8,
     (8, 0): Scheme.A8W8,
@@ -42,8 +42,8 @@ WIDTHS = (2, 4, 8, 16)
 
 
 def find_scheme(program: Any) -> Scheme | None:
-    """Return the scheme that a graph's types are of, by its usual activations and its narrowest
-    weights; fp16 for one without types, None for a mixture that is no scheme."""
+    """Return the scheme that matches a graph's types, by its most frequent activations and its
+    narrowest weights; fp16 for a graph without types, None for a mixture that is no scheme."""
     nodes = [*program.graph.nodes] if isinstance(program, GraphModule) else []
     quantizers = [node for node in nodes if "quantize_" in name_operator(node)]
     if not quantizers:
@@ -62,7 +62,7 @@ def find_scheme(program: Any) -> Scheme | None:
 
 
 def _count_bits(node: Node) -> int:
-    """Return the width that a quantizer's range fits in; 0 for a bias, which has 32 bits."""
+    """Return the number of bits for a quantizer's range; 0 for a bias, which has 32 bits."""
     low, high = (int(str(one)) for one in node.args[-3:-1])
     return next((bits for bits in WIDTHS if high - low < 2**bits), 0)
 
@@ -76,7 +76,8 @@ def write_seen(directory: Path, seen: Sequence[Seen]) -> None:
 
 
 class Flat(nn.Module):
-    """A module that takes the tensors of nested inputs, with the numbers between them fixed."""
+    """A module that takes the tensors in nested inputs, and keeps the numbers between them
+    fixed."""
 
     def __init__(self, module: Any, inputs: tuple[Any, ...]) -> None:
         super().__init__()
@@ -91,11 +92,11 @@ class Flat(nn.Module):
 
 
 class Notes(list[str]):
-    """What could not be had, and why."""
+    """What could not be computed, and why."""
 
     @contextmanager
     def of(self, what: str) -> Iterator[None]:
-        """Note what a block raises instead of raising it."""
+        """Note an exception of the block instead of raising it."""
         try:
             with torch.no_grad():
                 yield
@@ -135,7 +136,7 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
         float16 = scheme is not None and scheme.recipe.activation_bits == FLOAT16.activation_bits
         arrays[Member.NOISE] = predict_noise(module, [given], float16=float16)
     if scheme and not all(one.is_floating_point() for one in seen.outputs):
-        with lacks.of("the bounds of outputs that are no magnitudes"):
+        with lacks.of("the bounds of outputs that are not floating"):
             bounds = find_ties(exact, [flat], scheme, [tuple(arrays[own])])
             arrays[Member.LOW], arrays[Member.HIGH] = (one[0] for one in bounds)
     record = Comparison(
@@ -150,7 +151,7 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
 
 
 def describe_outputs(seen: Seen, exact: Any, flat: Any, lacks: Notes) -> tuple[TensorInfo, ...]:
-    """Return the type and shape of each output, its parts and the values that it can have."""
+    """Return the type and shape of each output, its parts and its possible values."""
     infos = [describe_tensor(one) for one in seen.outputs]
     with lacks.of("the steps of outputs"):
         grids = find_grids(exact) or [NO_GRID] * len(infos)

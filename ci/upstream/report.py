@@ -23,7 +23,7 @@ BRIEF = {
 
 
 def make_case(checked: Checked, soc: str) -> Case:
-    """Return a test's row. One that ended as expected without passing both is ``unsupported``,
+    """Return a test's row. A test that ended as expected without passing both is ``unsupported``,
     which JUnit shows as skipped."""
     judged = checked.judged
     entry = judged.entry
@@ -53,7 +53,7 @@ def make_case(checked: Checked, soc: str) -> Case:
 
 
 def worst_figures(judged: Judged) -> dict[str, Any]:
-    """Return the figures of the comparison that is furthest above its prediction."""
+    """Return the figures of the comparison that exceeds its prediction most."""
     if not judged.ours:
         return {}
 
@@ -65,7 +65,7 @@ def worst_figures(judged: Judged) -> dict[str, Any]:
 
 
 def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
-    """Return, of each test that passed both, whether our gate rejects zeros instead of each of its
+    """Return, for each test that passed both, whether our gate rejects zeros instead of each of its
     outputs."""
     return [
         Control(
@@ -81,7 +81,7 @@ def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
 
 
 def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
-    """Return a row for what is wrong with the whole run, if anything is."""
+    """Return a row with what is wrong with the run as a whole, if anything."""
     reason = "; ".join(faults)
     fix = "  fix: restore them, or change policies/upstream.toml with a line in CHANGELOG.md"
     return [
@@ -91,7 +91,8 @@ def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
 
 
 def count_outcomes(every: Sequence[Judged]) -> str:
-    """``301 passed by both, 40 passed by theirs, failed by ours``, in the order of Ending."""
+    """Return ``301 passed by both, 40 passed by theirs, failed by ours``, in the order of
+    Ending."""
     counts = Counter(one.outcome for one in every)
     return "; ".join(f"{counts[one]} {one.value}" for one in Ending)
 
@@ -109,10 +110,10 @@ def count_causes(every: Sequence[Checked]) -> list[str]:
 def check_all(
     every: Sequence[Judged], expectations: Expectations, tests: Sequence[str], *, whole: bool
 ) -> tuple[list[Checked], list[str]]:
-    """Compare each test with what is known of it; of a ``whole`` run also what the suite has lost,
-    and rows about tests that there are not."""
+    """Compare each test with its expectation; in a ``whole`` run also check what the suite has
+    lost, and rows for tests that do not exist."""
     checked = [expectations.check(one) for one in every]
     if not whole:
         return checked, []
-    stale = [f"a row is about no test: {one}" for one in expectations.find_stale(tests)]
+    stale = [f"a row matches no test: {one}" for one in expectations.find_stale(tests)]
     return checked, [*expectations.find_losses(every), *stale]

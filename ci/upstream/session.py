@@ -1,4 +1,5 @@
-"""A run of a suite: its tests in workers, the longest first, each result in the journal at once."""
+"""A run of a suite: its tests in workers, longest first; each result goes to the journal at
+once."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ WORK = "work"  # of a test, removed when it has ended
 
 @dataclass(frozen=True)
 class TestEnd:
-    """What upstream says of a test: ``passed``, ``failed`` or ``skipped``, and why; ``refusal`` is
-    the error that it expects of a test that passed with it, ``test_s`` its own part of the time."""
+    """Upstream's result of a test: ``passed``, ``failed`` or ``skipped``, and why; ``refusal`` is
+    the error that upstream expects of a test that passed with it, ``test_s`` the test's time."""
 
     __test__ = False
 
@@ -41,10 +42,10 @@ class TestEnd:
 
 @dataclass(frozen=True)
 class ListTests:
-    """A job that names the suite's tests."""
+    """A job that lists the suite's tests."""
 
     def __call__(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names of the tests, and what could not be collected."""
+        """Return the names of the tests, and errors of collection."""
         from ci.upstream.worker import collected
 
         return tuple(collected.items), collected.errors
@@ -52,7 +53,7 @@ class ListTests:
 
 @dataclass(frozen=True)
 class RunTest:
-    """A job that runs one test in ``directory``, which holds what it compared afterwards."""
+    """A job that runs one test in ``directory``, which then holds its comparisons."""
 
     name: str
     directory: Path
@@ -66,7 +67,7 @@ class RunTest:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRun:
-    """What a run does: the tests of ``header``, with journal and comparisons in ``directory``."""
+    """A run of a suite: the tests in ``header``, with journal and comparisons in ``directory``."""
 
     directory: Path
     header: Header
@@ -76,8 +77,8 @@ class SuiteRun:
     resume: bool = False
 
     def run(self, pool: Pool, progress: Progress) -> list[Entry]:
-        """Run what is not in the journal yet, and return all entries. When it is interrupted, those
-        that there are."""
+        """Run everything that is not in the journal yet, and return all entries; if interrupted,
+        the entries so far."""
         durations = read_durations(self.directory)
         with open_journal(self.directory, self.header, resume=self.resume) as (journal, entries):
             if not self.resume:
@@ -110,11 +111,11 @@ class SuiteRun:
         return entries
 
     def expect_s(self, test: str, durations: Mapping[str, float]) -> float:
-        """Return what a test took the last time, else what is known of it."""
+        """Return how long a test took the last time, or else its known duration."""
         return durations.get(test) or self.ratchet.expect_s(test) or USUAL_S
 
     def run_test(self, test: str, turn: int, pool: Pool) -> Entry:
-        """Run a test once; a process that dies or is late is replaced by the pool."""
+        """Run a test once; the pool replaces a process that dies or times out."""
         began = time.monotonic()
         place = kept_directory(self.directory, test, turn)
         shutil.rmtree(place, ignore_errors=True)
@@ -161,13 +162,13 @@ def list_tests(pool: Pool, scratch: Path) -> tuple[str, ...]:
         raise FailedError(
             f"{len(errors)} of upstream's files cannot be collected",
             why=first,
-            fix="name a package that is missing in ci/upstream/stubs.py",
+            fix="add the missing package to ci/upstream/stubs.py",
         )
     return tuple(tests)
 
 
 def read_durations(directory: Path) -> dict[str, float]:
-    """Return what tests took in earlier runs, in seconds; nothing if that is not known."""
+    """Return the seconds that tests took in earlier runs; empty if unknown."""
     try:
         return msgspec.json.decode((directory / DURATIONS).read_bytes(), type=dict[str, float])
     except (OSError, msgspec.MsgspecError):
@@ -175,7 +176,7 @@ def read_durations(directory: Path) -> dict[str, float]:
 
 
 def describe(entry: Entry, number: int, total: int) -> str:
-    """One line on a test that has ended."""
+    """Return a line about a test that has ended."""
     told = entry.told.strip().splitlines()
     last = f"  {told[-1][:120]}" if told and entry.ran is not Ran.PASSED else ""
     return f"  [{number}/{total}] {entry.test}  {entry.ran.value}  {entry.wall_s:.1f} s{last}"

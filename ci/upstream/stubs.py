@@ -1,6 +1,6 @@
-"""Stand-ins for packages that upstream's test files import and most of their tests never use.
+"""Stand-ins for packages that upstream's test files import, although most tests never use them.
 
-They exist in the modules of one process only. A test that does use one fails with
+They exist only in the modules of one process. A test that does use one fails with
 MissingPackageError, which names the package.
 """
 
@@ -33,7 +33,7 @@ PACKAGES = (
     "transformers",
 )
 NEEDS = "needs the package "
-LACKS = "this runner has no "  # starts what our runner says of a flag that it does not know
+LACKS = "this runner has no "  # our runner's message about an unknown flag starts with this
 
 
 class MissingPackageError(ImportError):
@@ -41,7 +41,7 @@ class MissingPackageError(ImportError):
 
 
 class _Stub(type):
-    """A class that stands for anything of a missing package; a call raises MissingPackageError."""
+    """A class for anything in a missing package; a call raises MissingPackageError."""
 
     stands_for: str
 
@@ -56,12 +56,12 @@ class _Stub(type):
 
 
 def make_stub(module: str, name: str) -> Any:
-    """Return what ``module.name`` is instead."""
+    """Return the stub for ``module.name``."""
     return _Stub(name, (), {"__module__": module, "stands_for": module.partition(".")[0]})
 
 
 class StubModule(ModuleType):
-    """A module of a missing package: every name is there."""
+    """A module of a missing package: it has every name."""
 
     __path__: list[str] = []  # noqa: RUF012 - what makes it a package
 
@@ -90,7 +90,7 @@ class StubFinder:
 
 
 def install_stubs() -> tuple[str, ...]:
-    """Let the packages that are not installed be imported, and return their names."""
+    """Make missing packages importable as stubs, and return their names."""
     missing = tuple(name for name in PACKAGES if importlib.util.find_spec(name) is None)
     sys.meta_path.append(StubFinder(missing))
     return missing

@@ -1,6 +1,6 @@
-"""Upstream's three suites: where their tests are in the installed wheel, and how they are called.
+"""Upstream's three suites: where their tests are in the installed wheel, and what they are called.
 
-Not seen to be in any other place: the wheel of ExecuTorch 1.5.1 carries all three.
+They were not seen anywhere else: the wheel of ExecuTorch 1.5.1 contains all three.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 from ci.cases.spec import DEFAULT_SOC
 from provisioning.errors import UnfitError, UsageError
 
-# For the fork server: which suite it collects, and from where if not from the installed package.
+# For the fork server: the suite to collect, and its directory if not the installed package.
 SUITE, SOURCE = "QNN_CI_SUITE", "QNN_CI_SUITE_SOURCE"
 QUALCOMM = "backends/qualcomm/tests"
 
 
 @dataclass(frozen=True)
 class Suite:
-    """``places`` are files or directories of the executorch package; ``names`` are globs, of which
-    a test's name has to match one. A test runs on ``soc`` unless the call names another; a suite
-    with ``fixed_soc`` names its SoCs itself."""
+    """``places`` are files or directories in the executorch package; ``names`` are globs, one of
+    which a test's name has to match. A test runs on ``soc`` unless the call names another; a suite
+    with ``fixed_soc`` sets its SoCs itself."""
 
     name: str
     places: tuple[str, ...]
@@ -39,7 +39,7 @@ SUITES: Mapping[str, Suite] = {
         Suite("upstream", (f"{QUALCOMM}/test_qnn_delegate.py",)),
         # Its tests are those of V68, with the SoC that tests/rework/htp/conftest.py has for it.
         Suite("upstream-rework", (f"{QUALCOMM}/rework",), soc="SM8350", fixed_soc=True),
-        # QualcommTester has this SoC as a default, which no flow changes.
+        # QualcommTester has this SoC as a default, and no flow changes it.
         Suite(
             "backend-suite",
             ("backends/test/suite/operators",),
@@ -52,12 +52,12 @@ SUITES: Mapping[str, Suite] = {
 
 
 def match(name: str, glob: str) -> bool:
-    """Whether a test's name, which may have brackets, is ``glob`` or matches it."""
+    """Return whether a test's name, which may have brackets, is ``glob`` or matches it."""
     return name == glob or fnmatchcase(name, glob)
 
 
 def choose_tests(suite: Suite, every: Sequence[str], globs: Sequence[str]) -> list[str]:
-    """Return the suite's tests that a glob matches, whole names or their last part. Raises
+    """Return the suite's tests that match a glob with the whole name or its last part. Raises
     UsageError if a glob matches none."""
     own = [test for test in every if any(match(test, glob) for glob in suite.names)]
     for glob in globs:
@@ -66,7 +66,7 @@ def choose_tests(suite: Suite, every: Sequence[str], globs: Sequence[str]) -> li
             raise UsageError(
                 f"--filter {glob} matches none of {len(own)} tests of {suite.name}",
                 why=f"the nearest is {near[0]}" if near else "",
-                fix="--list names them",
+                fix="--list shows them",
             )
     return [test for test in own if not globs or any(_fits(test, glob) for glob in globs)]
 

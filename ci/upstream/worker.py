@@ -1,7 +1,7 @@
-"""Runs upstream's tests: imported by the fork server, which collects a suite once for all forks.
+"""Run upstream's tests: imported by the fork server, which collects a suite once for all forks.
 
 Each test runs in a fork of a worker of ci.cases.pool, which is ended and replaced if a test dies
-or does not end in time.
+or times out.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ci.upstream.session import TestEnd
 from ci.upstream.stubs import install_stubs
 from ci.upstream.suites import SOURCE, SUITE, SUITES, find_executorch
 
-SEED = 1126  # upstream's own, of tests/rework
-# Where tests/rework looks for the runner; the others take QNN_EXECUTOR_RUNNER.
+SEED = 1126  # upstream's, in tests/rework
+# Path at which tests/rework looks for the runner; the others use QNN_EXECUTOR_RUNNER.
 RUNNER = "build-x86/examples/qualcomm/executor_runner/qnn_executor_runner"
 WATCHES = {
     "upstream": watch_delegate,
@@ -42,7 +42,7 @@ MAX_TOLD = 2000
 
 @dataclass
 class Collected:
-    """The tests of the suite of this fork server, by name."""
+    """The tests of this fork server's suite, by name."""
 
     config: Any = None
     items: dict[str, Any] = field(default_factory=dict)
@@ -53,7 +53,7 @@ collected = Collected()
 
 
 class Listener:
-    """A pytest plugin that notes the reports of a test and of collection."""
+    """A pytest plugin that records the reports of a test and of collection."""
 
     def __init__(self) -> None:
         self.reports: list[Any] = []
@@ -74,7 +74,7 @@ def before_forks() -> None:
     """Import and collect the suite that the environment names."""
     suite = SUITES[os.environ[SUITE]]
     root = Path(os.environ.get(SOURCE) or find_executorch())
-    os.dup2(2, 1)  # stdout is the verb's; a worker has a log for both
+    os.dup2(2, 1)  # the verb needs stdout; a worker's log takes both
     install_stubs()
     config = _prepareconfig(
         [
@@ -118,7 +118,7 @@ def run_here(name: str, directory: Path) -> TestEnd:
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(SEED)
     item = collected.items[name]
-    refusal = find_refusal(item)  # the test takes it out of its parameters
+    refusal = find_refusal(item)  # before the test removes it from its parameters
     with serve_programs(directory):
         began = time.monotonic()
         note_step("running the test")
@@ -133,7 +133,7 @@ def run_here(name: str, directory: Path) -> TestEnd:
 
 
 def find_refusal(item: Any) -> str:
-    """Return which error a test of tests/rework asserts; empty if it asserts none."""
+    """Return the error that a test of tests/rework asserts; empty if none."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     expected = params.get("kwargs", {})
     expected = expected.get("expected") if isinstance(expected, dict) else None
@@ -145,7 +145,7 @@ def find_refusal(item: Any) -> str:
 
 
 def summarize(reports: Sequence[Any]) -> tuple[str, str]:
-    """Return a test's verdict by its reports, subtests included, and what it says."""
+    """Return a test's verdict from its reports, including subtests, and its message."""
     failed = [one for one in reports if one.failed]
     if failed:
         return "failed", str(failed[0].longrepr)[-MAX_TOLD:]

@@ -125,7 +125,7 @@ def test_a_program_has_to_load_on_each_soc(host: tuple[Path, Path], tmp_path: Pa
     stage(["SM8650"], runner, [runtime], out, programs=[program], progress=Progress())
     assert (out / FILES / "model.pte").read_bytes() == program.read_bytes()
     program.write_bytes(b"no program")
-    with pytest.raises(UnfitError, match="is no program"):
+    with pytest.raises(UnfitError, match="is not a program"):
         stage(["SM8650"], runner, [runtime], out, programs=[program], progress=Progress())
 
 

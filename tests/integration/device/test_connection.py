@@ -78,7 +78,7 @@ def test_only_what_a_device_lacks_is_sent(lab: Lab, files: Path) -> None:
 @PHONE_BY_DAY
 def test_what_does_not_arrive_whole_has_no_name(lab: Lab, files: Path) -> None:
     tool(lab.bin, "sha256sum", '#!/bin/sh\n[ "$1" = -c ] && exit 1\nexec /usr/bin/sha256sum "$@"\n')
-    with pytest.raises(ToolError, match="did not arrive whole"):
+    with pytest.raises(ToolError, match="did not arrive completely"):
         push(lab, files)
     assert not (lab.place / "a b/big").exists()
     (lab.bin / "sha256sum").unlink()
@@ -117,7 +117,7 @@ def test_a_device_has_the_tools_that_files_are_checked_with(tmp_path: Path, lack
 @PHONE_BY_DAY
 def test_a_full_device_is_named_as_that(lab: Lab, files: Path) -> None:
     tool(lab.bin, "tar", "#!/bin/sh\necho 'tar: write: No space left on device' >&2; exit 1\n")
-    with pytest.raises(StoreError, match="has no room"):
+    with pytest.raises(StoreError, match="has no space left"):
         push(lab, files)
 
 

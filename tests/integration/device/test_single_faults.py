@@ -80,12 +80,12 @@ FULL = "echo 'tar: write: No space left on device' >&2; exit 1"
 FAULTS = {
     "another machine": Fault(ENVIRONMENT, "is riscv64", "uname", "echo riscv64"),
     "too little room": Fault(ExitCode.DOWNLOAD, "0 MiB free", "df", DF),
-    "full in a push": Fault(ExitCode.DOWNLOAD, "has no room", "tar", FULL, spoil=AGAIN),
+    "full in a push": Fault(ExitCode.DOWNLOAD, "has no space left", "tar", FULL, spoil=AGAIN),
     "damaged on the way": Fault(
-        ExitCode.TOOL, "did not arrive whole", "sha256sum", SUM, spoil=AGAIN
+        ExitCode.TOOL, "did not arrive completely", "sha256sum", SUM, spoil=AGAIN
     ),
     "tar dies in a push": Fault(
-        ExitCode.TOOL, "did not arrive whole", "tar", "exit 1", spoil=AGAIN
+        ExitCode.TOOL, "did not arrive completely", "tar", "exit 1", spoil=AGAIN
     ),
     "our directory is a file": Fault(ExitCode.TOOL, "a command on the device", spoil=make_file),
     "in use": Fault(ENVIRONMENT, "in use by another-1-a", spoil=holds("another-1-a", "9999999999")),

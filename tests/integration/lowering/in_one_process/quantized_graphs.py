@@ -149,7 +149,7 @@ def test_choices_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) 
     for made in (recipe, 5):
         monkeypatch.setattr(quantize, "call_function", lambda *_, made=made: made)
         if made == 5:
-            with pytest.raises(UsageError, match=r"net\.py:five gives no recipe") as caught:
+            with pytest.raises(UsageError, match=r"net\.py:five returns no recipe") as caught:
                 annotate(Choices(recipe="/my/net.py:five"))
             assert caught.value.fix == quantize.RECIPE
         else:

@@ -86,7 +86,7 @@ def test_a_bundle_names_no_file_outside_of_it(bundle: Path, field: str) -> None:
     else:
         record["files"][0]["name"] = "../bundle.json"
     (bundle / BUNDLE).write_bytes(msgspec.json.encode(record))
-    with pytest.raises(UsageError, match="no name for a file"):
+    with pytest.raises(UsageError, match="not a valid file"):
         read_bundle(bundle)
 
 

@@ -146,7 +146,7 @@ def test_metadata_of_another_model_is_an_error_with_both_numbers(constant: str, 
             },
             "other caches",
         ),
-        ({"inputs": {PREFILL: list_inputs(1), DECODE: list_inputs(1)}}, "no static Llama"),
+        ({"inputs": {PREFILL: list_inputs(1), DECODE: list_inputs(1)}}, "not a static Llama"),
         ({"constants": {}}, "no get_logits_scale"),
     ],
 )

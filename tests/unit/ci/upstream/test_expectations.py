@@ -61,7 +61,7 @@ def test_a_test_that_ends_as_expected_is_no_fault() -> None:
 @pytest.mark.parametrize(
     ("judged", "words"),
     [
-        (end("C::test_acos", Ending.PASSED), "it passed, and is expected to end otherwise"),
+        (end("C::test_acos", Ending.PASSED), "it passed, but another result is expected"),
         (end("C::test_acos", Ending.FAILED, "died"), "expected passed by theirs, failed by ours"),
         (end("C::test_acos", Ending.FAILED, "not faithful"), "expected passed by theirs, failed"),
         (end("C::test_acos", Ending.ONE_SIDED, "not quantized well"), "expected passed by theirs"),
@@ -136,10 +136,10 @@ def test_a_refusal_that_upstreams_own_test_asserts_needs_no_row() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tests": ("*",)}, "all wildcard"),
-        ({"tests": ("?*", "C::test_acos")}, "all wildcard"),
-        ({"tests": ("*::*",)}, "all wildcard"),
-        ({"tests": ("[!a]*",)}, "all wildcard"),
+        ({"tests": ("*",)}, "wildcards only"),
+        ({"tests": ("?*", "C::test_acos")}, "wildcards only"),
+        ({"tests": ("*::*",)}, "wildcards only"),
+        ({"tests": ("[!a]*",)}, "wildcards only"),
         ({"tests": ()}, "names no tests"),
         ({"suite": "other"}, "no suite"),
         ({"pattern": ""}, "no pattern"),
@@ -172,7 +172,7 @@ def test_who_is_at_fault_gets_a_report(tmp_path: Path, fault: str) -> None:
     error = caught.value
     assert error.what == "policies/upstream.toml, cause x: no report"
     assert error.why == f"it says that {fault} is at fault"
-    assert error.fix == "write what one would report"
+    assert error.fix == "write what to report"
     (cause,) = read_expectations(write_policy(path, fault, report=True)).cause
     assert cause.fault == fault
 
@@ -188,8 +188,8 @@ def test_the_reader_refuses_a_row_that_would_cover_anything(tmp_path: Path) -> N
     with pytest.raises(ManifestError) as caught:
         read_expectations(path)
     error = caught.value
-    assert error.what == "policies/upstream.toml, cause x: tests '*' is all wildcard"
-    assert error.why == "it would hide failures that were never looked at"
+    assert error.what == "policies/upstream.toml, cause x: tests '*' consists of wildcards only"
+    assert error.why == "it would hide failures that nobody has examined"
     assert error.fix == "name the tests, and how they end"
 
 
@@ -198,20 +198,20 @@ def test_only_a_test_that_is_late_has_no_reason_to_match() -> None:
     late = Row(suite="upstream", tests=("x",), outcome="timed-out")
     assert list(find_row_faults(late, suites)) == []
     (fault,) = find_row_faults(structs.replace(late, outcome="failed"), suites)
-    assert fault == "it has no pattern of the reason"
+    assert fault == "it has no pattern for the reason"
 
 
 def test_a_whole_run_that_lost_tests_fails() -> None:
     every = [end("C::test_abs", Ending.PASSED), end("C::test_acos", Ending.UNSUPPORTED, "x")]
     _, faults = check_all(every, make(run=2, unsupported=0), TESTS, whole=True)
     assert faults == [
-        "1 tests ran, 2 did before",
-        "1 tests are unsupported, 0 were before",
+        "1 tests ran, but 2 before",
+        "1 tests are unsupported, but 0 before",
     ]
     assert make_suite_case(faults, "SM8650")[0].status is Status.FAILED
     assert check_all(every, make(run=2, unsupported=0), TESTS, whole=False)[1] == []
     late = [every[0], end("C::test_acos", Ending.LATE)]
-    assert make(run=2).find_losses(late) == ["1 tests ran, 2 did before"]
+    assert make(run=2).find_losses(late) == ["1 tests ran, but 2 before"]
     assert make(run=1, unsupported=1).find_losses(every) == []
     assert make(run=2, unsupported=1).find_losses(every) == ["1 tests ran, 2 did before"]
     told = "1 tests are unsupported, 0 were before"
@@ -221,7 +221,7 @@ def test_a_whole_run_that_lost_tests_fails() -> None:
 def test_a_row_about_no_test_fails_a_whole_run() -> None:
     row = Row(suite="upstream", tests=("*_gone",), outcome="failed", pattern="x")
     _, faults = check_all([end("C::test_abs", Ending.PASSED)], make(row), TESTS, whole=True)
-    assert faults == ["a row is about no test: acos: *_gone"]
+    assert faults == ["a row matches no test: acos: *_gone"]
     other = structs.replace(row, suite="upstream-rework")
     assert make(other).find_stale(TESTS) == []
     several = structs.replace(row, tests=("*_abs", "*_gone", "?"))
