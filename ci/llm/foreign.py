@@ -264,7 +264,7 @@ class ForeignJob:
             own, wanted = getattr(config, name), getattr(interface, name)
             if own != wanted:
                 raise UsageError(
-                    f"{path.name} is not the weights of {self.path.name}",
+                    f"{path.name} does not hold the weights of {self.path.name}",
                     why=f"its {name} is {own}, but the program's is {wanted}",
                 )
         decoder = make_decoder(config, weights, interface.context)

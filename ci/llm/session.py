@@ -115,7 +115,7 @@ def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> 
     told = [f"{len(foreign.tokens)} tokens", describe_speed(notes)]
     if likeness:
         told[1:1] = [
-            f"the first {foreign.same} equal float32's",
+            f"the first {foreign.same} as with float32",
             f"top-1 {likeness.agreement:.0%} and KL {likeness.divergence:.3f} against float32",
         ]
     return CaseResult(case, noted=f"{text!r} ({'; '.join(told)})")

@@ -75,7 +75,7 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 def test_upstreams_program_tells_its_story(tell: Test) -> None:
     told, case = tell_foreign(tell, UPSTREAMS, "--weights", str(WEIGHTS), "--tokens", "64")
     assert STORY in told
-    assert "the first 38 equal float32's" in told
+    assert "the first 38 as with float32" in told
     assert case["equal"] == pytest.approx(0.906, abs=0.05)
 
 

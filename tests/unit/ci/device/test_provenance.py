@@ -108,5 +108,5 @@ def test_signed_libraries_are_those_of_their_record(tmp_path: Path) -> None:
     write_record(tmp_path, record)
     assert list_signed(tmp_path) == {library.name: library}
     library.write_bytes(b"Signed")
-    with pytest.raises(UnfitError, match="other bytes"):
+    with pytest.raises(UnfitError, match="differs from the recorded bytes"):
         list_signed(tmp_path)

@@ -70,7 +70,7 @@ def test_resume_without_a_journal_starts_one(tmp_path: Path) -> None:
 def test_the_journal_of_another_run_is_not_resumed(tmp_path: Path, other: Header) -> None:
     write(tmp_path, FIRST)
     with (
-        pytest.raises(UsageError, match="of another run") as caught,
+        pytest.raises(UsageError, match="to another run") as caught,
         open_journal(tmp_path, other, resume=True),
     ):
         pass
