@@ -92,7 +92,7 @@ def test_a_test_is_compared_with_the_row_that_fits_it() -> None:
     in_time = end("C::test_acos", Ending.LATE, "did not end within 7 s")
     assert both.check(in_time) == Checked(in_time, first)
     passed = end("C::test_acos", Ending.PASSED)
-    told = "it passed, and is expected to end otherwise: acos"
+    told = "it passed, but another result is expected: acos"
     assert both.check(passed) == Checked(passed, first, told)
     other = end("C::test_abs", Ending.PASSED)
     assert both.check(other) == Checked(other)
@@ -213,8 +213,8 @@ def test_a_whole_run_that_lost_tests_fails() -> None:
     late = [every[0], end("C::test_acos", Ending.LATE)]
     assert make(run=2).find_losses(late) == ["1 tests ran, but 2 before"]
     assert make(run=1, unsupported=1).find_losses(every) == []
-    assert make(run=2, unsupported=1).find_losses(every) == ["1 tests ran, 2 did before"]
-    told = "1 tests are unsupported, 0 were before"
+    assert make(run=2, unsupported=1).find_losses(every) == ["1 tests ran, but 2 before"]
+    told = "1 tests are unsupported, but 0 before"
     assert make(run=0, unsupported=0).find_losses(every) == [told]
 
 
