@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -32,8 +32,11 @@ WORDS = {
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
-    """Tests of a suite, as globs, that end with ``outcome`` and a reason that matches
-    ``pattern``."""
+    """Tests of a suite, as globs, that end with ``outcome`` and a reason that matches ``pattern``.
+
+    A ``flaky`` test can also pass, because its program differs from run to run; it then also counts
+    as ``outcome``.
+    """
 
     suite: str
     tests: tuple[str, ...]
@@ -41,6 +44,7 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
     pattern: str = ""
     socs: tuple[str, ...] = ("*",)
     qnn: tuple[str, ...] = ("*",)
+    flaky: bool = False
 
     def covers(self, suite: str, soc: str, qnn: str, test: str) -> bool:
         """Return whether it applies to a test of a run."""
@@ -155,6 +159,11 @@ class Expectations:
         """Compare how a test ended with its row."""
         found = self.find(judged.test)
         if judged.outcome is Ending.PASSED:
+            flaky = next((one for one in found if one.row.flaky), None)
+            if flaky:
+                reason = f"flaky: passed this time ({flaky.cause.name})"
+                outcome = WORDS[flaky.row.outcome]
+                return Checked(replace(judged, outcome=outcome, reason=reason), flaky)
             told = found and f"it passed, but another result is expected: {found[0].cause.name}"
             return Checked(judged, found[0] if found else None, told or "")
         if judged.entry and judged.entry.refusal and not found:

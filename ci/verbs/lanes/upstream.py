@@ -211,7 +211,8 @@ def make_report(
         summary=summarize(cases, controls, phases.wall_s(), phases.rows),
         command=repeat_command(args, suite=header.suite),
         remarks=(
-            f"{count(len(judged), 'test')} of {len(header.every)}: {count_outcomes(judged)}",
+            f"{count(len(judged), 'test')} of {len(header.every)}: "
+            + count_outcomes([one.judged for one in checked]),
             *count_causes(checked),
         ),
         unjudged=len(header.tests) - len(judged),

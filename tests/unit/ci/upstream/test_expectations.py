@@ -76,6 +76,17 @@ def test_what_is_not_expected_fails_the_run(judged: Judged, words: str) -> None:
     assert make_case(checked, "SM8650").status is Status.FAILED
 
 
+def test_a_flaky_test_is_expected_to_pass_or_not_and_never_counts_as_passed() -> None:
+    expectations = make(structs.replace(GOOD, flaky=True))
+    for judged in (end("C::test_acos", Ending.PASSED), ONE_SIDED):
+        checked = expectations.check(judged)
+        assert not checked.fault
+        assert checked.judged.outcome is Ending.ONE_SIDED
+        assert make_case(checked, "SM8650").status is Status.UNSUPPORTED
+    assert expectations.check(end("C::test_acos", Ending.FAILED, "not faithful")).fault
+    assert expectations.check(end("C::test_abs", Ending.PASSED)).judged.outcome is Ending.PASSED
+
+
 @pytest.mark.parametrize("change", [{"qnn": ("2.50*",)}, {"socs": ("SM8750",)}])
 def test_a_row_is_about_its_qnn_and_soc_only(change: dict[str, Any]) -> None:
     row = Row(suite="upstream", tests=GOOD.tests, outcome="one-sided", pattern="not", **change)
