@@ -1,4 +1,4 @@
-"""Changed files to a plan of sessions, a matrix of jobs, and one verdict on their results.
+"""From changed files to a plan of sessions, a matrix of jobs, and one verdict on their results.
 
-Pure, except reading.py, which reads git and the files of a tree.
+All modules are pure, except reading.py, which reads git and files, and results.py.
 """

@@ -1,4 +1,4 @@
-"""Which cases of the suite a change needs."""
+"""Chooses the suite's cases that a change needs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def list_cases(suite: Mapping[str, Iterable[str]]) -> tuple[PlannedCase, ...]:
 def choose_cases(
     path: str, difference: Difference, rule: CaseRule
 ) -> tuple[PlannedCase, ...] | None:
-    """Return the cases that a changed file needs: of a model, of a row of a manifest, or all.
+    """Return the cases that a changed file needs: those of a model, of a manifest's row, or all.
 
-    None for a file that no case depends on; no case for a file of a model that is gone.
+    Return None if no case depends on the file; no cases for the file of a removed model.
     """
     suite = list_cases(difference.head.suite)
     keys = difference.keys.get(path)
@@ -76,7 +76,7 @@ def _by_soc(key: str, suite: Suite, probe: str) -> Iterator[PlannedCase]:
             yield PlannedCase(case.model, case.scheme, soc)
 
 
-# Files of which a key says which cases depend on it.
+# Files with keys that determine which cases depend on them.
 CHOOSERS: Mapping[str, Chooser] = {
     POLICY: _by_policy,
     BASELINES: _by_baseline,

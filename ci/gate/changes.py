@@ -1,5 +1,5 @@
-"""What differs between two trees: the words of ``git diff --raw -z`` as changes, and what a plan is
-made of."""
+"""The differences between two trees: changes parsed from ``git diff --raw -z``, and the facts of
+both trees from which a plan is made."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Kind(str, Enum):
 
 
 class Change(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A path that is not what it was; a rename is two of them."""
+    """A changed path; a rename is two changes."""
 
     path: str
     kind: Kind = msgspec.field(name="change")
@@ -41,7 +41,7 @@ PAIRS = {"R": (Kind.RENAMED_FROM, Kind.RENAMED_TO), "C": (None, Kind.COPIED_TO)}
 
 
 def parse_raw_diff(text: str) -> tuple[Change, ...]:
-    """The changes in what ``git diff --raw -z --no-abbrev`` prints, each once, by path.
+    """Parse the output of ``git diff --raw -z --no-abbrev`` into changes, each once, by path.
 
     Its format: https://git-scm.com/docs/diff-format. Raises ValueError for anything else.
     """
@@ -55,7 +55,7 @@ def parse_raw_diff(text: str) -> tuple[Change, ...]:
 
 def _read_entry(head: str, fields: Iterable[str]) -> Iterator[Change]:
     if not head.startswith(":"):
-        raise ValueError(f"not a line of git diff --raw: {head[:80]!r}")
+        raise ValueError(f"not an entry of git diff --raw: {head[:80]!r}")
     old_mode, new_mode, old_blob, new_blob, status = head[1:].split(" ")
     names = iter(fields)
     if status[0] in PAIRS:
@@ -69,14 +69,14 @@ def _read_entry(head: str, fields: Iterable[str]) -> Iterator[Change]:
         yield Change(path, Kind.SUBMODULE)
     elif status[0] == "M" and old_blob == new_blob:
         yield Change(path, Kind.MODE)
-    else:  # X and U, an unmerged path, are modifications of some kind
+    else:  # X and U (an unmerged path) count as modifications
         yield Change(path, LETTERS.get(status[0], Kind.MODIFIED))
 
 
 @dataclass(frozen=True)
 class TreeFacts:
-    """One tree: the inputs of its sessions, the suite's schemes by model, those of other sessions
-    that judge models, by session, and what each model's module reaches."""
+    """One tree: its sessions' inputs, the suite's schemes by model, the same per other session that
+    judges models, and the files that each model's module reaches."""
 
     sessions: Mapping[str, SessionInputs] = field(default_factory=dict)
     suite: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class TreeFacts:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs between two trees; ``keys`` are the changed keys of each changed TOML file."""
+    """The differences between two trees; ``keys`` has the changed parts of each changed file."""
 
     base: TreeFacts
     head: TreeFacts

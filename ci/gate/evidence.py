@@ -1,5 +1,5 @@
-"""What the report and the junit.xml of a job prove: counted here, since a summary or an exit code
-can be wrong, and compared with the plan and with the policy of this checkout.
+"""Checks what a job's report and junit.xml prove. Cases are counted here, because a summary or an
+exit code can be wrong, and compared with the plan and with this checkout's policy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOTHING_RECORDED: Mapping[str, Baseline] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Evidence:
-    """``ran`` cases, ``failed`` of them, and ``faults``: what contradicts that all is well."""
+    """How many cases ``ran``, how many ``failed``, and ``faults``: why the job did not pass."""
 
     ran: int
     failed: int
@@ -36,7 +36,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class JunitCounts:
-    """The test cases of a junit.xml by their elements."""
+    """The numbers of test cases in a junit.xml, counted by their elements."""
 
     tests: int
     failed: int
@@ -44,9 +44,9 @@ class JunitCounts:
 
 
 def parse_junit(data: bytes) -> ET.Element:
-    """Return the root of a junit.xml. Raises ValueError for what is not one."""
+    """Return the root of a junit.xml. Raises ValueError if it is not one."""
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-        raise ValueError("it has a document type, which no report has")
+        raise ValueError("it has a document type declaration, which no report has")
     try:
         root = ET.fromstring(data)  # noqa: S314 - without entities
     except ET.ParseError as error:
@@ -65,7 +65,7 @@ def count_junit(root: ET.Element) -> JunitCounts:
 
 
 def weigh_junit(root: ET.Element) -> Evidence:
-    """Judge a junit.xml by its test cases; suites that count otherwise are a fault."""
+    """Judge a junit.xml by its test cases; a suite with different counts is a fault."""
     counts = count_junit(root)
     faults = [f"{counts.failed} of {counts.tests} tests failed"] if counts.failed else []
     for suite in (one for one in root.iter() if one.tag in {"testsuites", "testsuite"}):
@@ -73,10 +73,10 @@ def weigh_junit(root: ET.Element) -> Evidence:
         said = {name: suite.get(name) for name in ("tests", "failures", "errors")}
         bad = f"{own.failed} failed"
         if said["tests"] not in {None, str(own.tests)}:
-            faults.append(f"a suite says {said['tests']} tests, and has {own.tests}")
+            faults.append(f"a suite says {said['tests']} tests, but has {own.tests}")
         if not own.failed and any(said[name] not in {None, "0"} for name in ("failures", "errors")):
             told = f"{said['failures']} failures and {said['errors']} errors"
-            faults.append(f"a suite says {told}, and of its tests {bad}")
+            faults.append(f"a suite says {told}, but of its tests {bad}")
     return Evidence(counts.tests - counts.skipped, counts.failed, tuple(dict.fromkeys(faults)))
 
 
@@ -89,10 +89,10 @@ def weigh_report(
     *,
     recorded: Mapping[str, Baseline] = NOTHING_RECORDED,
 ) -> Evidence:
-    """Judge a report by its cases and controls; ``report`` is as the file has it.
+    """Judge a report by its cases and controls; ``report`` has the summary of the file.
 
-    ``junit`` is the junit.xml next to it, ``policy`` what its cases have to be judged by,
-    ``recorded`` the figures that this checkout has of the report's toolchain.
+    ``junit`` is the junit.xml next to it, ``policy`` the policy by which its cases must have been
+    judged, ``recorded`` this checkout's figures for the report's toolchain.
     """
     true = report.recounted
     counts, own = true.summary, describe_counts(true.summary)
@@ -101,10 +101,10 @@ def weigh_report(
         faults.append(own)
     if counts != report.summary:
         told = describe_counts(report.summary)
-        faults.append(f"its summary has {told}, and its cases are {own}")
+        faults.append(f"its summary says {told}, but its cases are {own}")
     if true.exit_code.value != exit_code:
         code = true.exit_code.value
-        faults.append(f"its exit code is {exit_code}, and by its cases ({own}) it is {code}")
+        faults.append(f"its exit code is {exit_code}, but should be {code} by its cases ({own})")
     faults += [*_compare_junit(true, junit), *_compare_plan(true, job), *_doubt_cases(true)]
     if policy:
         faults += [*_compare_policy(true, policy), *_compare_recorded(true, recorded)]
@@ -112,12 +112,12 @@ def weigh_report(
 
 
 def describe_counts(counts: Summary) -> str:
-    """``30 passed, 2 failed, 0 unsupported, 8 cached; 0 of 128 controls passed``."""
+    """Return ``30 passed, 2 failed, 0 unsupported, 8 cached; 0 of 128 controls passed``."""
     return f"{show_counts(counts)}; {counts.controls_passed} of {counts.controls} controls passed"
 
 
 def _compare_junit(report: Report, junit: ET.Element | None) -> Iterator[str]:
-    """A report and its junit.xml name the same tests, with the same results."""
+    """Yield a fault unless a report and its junit.xml have the same tests and results."""
     if junit is None:
         yield "it left no junit.xml"
         return
@@ -126,12 +126,12 @@ def _compare_junit(report: Report, junit: ET.Element | None) -> Iterator[str]:
         there, here = count_junit(junit), count_junit(own)
         yield (
             f"junit.xml has {there.failed} of {there.tests} failed, the report {here.failed} of"
-            f" {here.tests}, or they name other tests"
+            f" {here.tests}, or they have different tests"
         )
 
 
 def list_tests(root: ET.Element) -> list[tuple[str | None, str | None, tuple[str, ...]]]:
-    """List each test case's class, name, and elements that say how it ended."""
+    """Return each test case's class, name, and the elements that show how it ended."""
     ends = {*BAD_TAGS, "skipped"}
     return [
         (one.get("classname"), one.get("name"), tuple(sub.tag for sub in one if sub.tag in ends))
@@ -140,23 +140,23 @@ def list_tests(root: ET.Element) -> list[tuple[str | None, str | None, tuple[str
 
 
 def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
-    """The report is one of the job's session, backend and shard, over the planned cases."""
+    """Yield a fault unless the report has the job's session, backend, shard and planned cases."""
     if (report.session, report.backend) != (job.session, HTP):
-        yield f"it is of {report.title}, not of {job.session}"
+        yield f"it is a report of {report.title}, not of {job.session}"
     shard = f"{report.shard.index}/{report.shard.count}" if report.shard else ""
     if shard != job.shard:
-        yield f"it is of shard {shard or 'none'}, not of {job.shard or 'none'}"
+        yield f"it is a report of shard {shard or 'none'}, not of {job.shard or 'none'}"
     names = [name_of(case) for case in report.cases]
     planned = {(one.model, one.scheme, one.soc) for one in job.cases}
     if len(set(names)) < len(names):
-        yield f"{len(names) - len(set(names))} cases come twice"
+        yield f"{len(names) - len(set(names))} cases are listed twice"
     if planned and planned != set(names):
         had, others = len(planned & set(names)), len(set(names) - planned)
         yield f"it has {had} of {len(planned)} planned cases, and {others} others"
 
 
 def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
-    """The cases were judged by the limits of the policy, which expects each refusal."""
+    """Yield a fault if cases were judged by other limits, or refused unlike the policy expects."""
     try:
         specs = [CaseSpec(one.model, Scheme(one.scheme), one.soc) for one in report.cases]
     except ValueError as error:
@@ -167,7 +167,7 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
         for rules in (report.thresholds, policy.describe_limits(specs))
     )
     if given != own or len(given) < len(report.thresholds):
-        yield "it was judged by other limits than those of the policy"
+        yield "it was not judged by the limits of the policy"
     refused = [
         f"{one.model} {one.scheme} {one.soc}"
         for one, spec in zip(report.cases, specs, strict=True)
@@ -180,7 +180,7 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
 
 
 def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Iterator[str]:
-    """Passed cases with other figures than were recorded for their toolchain."""
+    """Yield passed cases with figures that differ from those recorded for their toolchain."""
     for case in (one for one in report.cases if one.status is Status.PASSED):
         known = recorded.get(name_case(*name_of(case)))
         for change in find_changes(case, known) if known else ():
@@ -188,7 +188,7 @@ def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Itera
 
 
 def _doubt_cases(report: Report) -> Iterator[str]:
-    """Passed cases that say of themselves that they did not pass."""
+    """Yield passed cases with details that contradict a pass."""
     tried = {name_of(one) for one in report.controls}
     for case in (one for one in report.cases if one.status is Status.PASSED):
         rule = report.threshold_for(case)
@@ -202,10 +202,10 @@ def _doubt_cases(report: Report) -> Iterator[str]:
 
 
 def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
-    """Yield what of a case's row does not fit a pass; limits of single outputs are left out."""
+    """Yield details of a case that contradict a pass; limits of single outputs are skipped."""
     for what, value in (
-        ("the question that it failed", case.question),
-        ("a library that is missing", case.lacks),
+        ("a failed question", case.question),
+        ("a missing library", case.lacks),
         ("a reason to fail", case.reason),
     ):
         if value:
@@ -215,7 +215,7 @@ def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
     if rule is None or rule.outputs:
         return
     scheme = case.sqnr_db if case.sqnr_db_scheme is None else case.sqnr_db_scheme
-    cosine = case.cosine if case.cosine_quantized is None else None  # the program's own
+    cosine = case.cosine if case.cosine_quantized is None else None  # the program's
     for name, figure, least in (
         ("SQNR", scheme, rule.min_sqnr_db),
         ("SQNR", case.sqnr_db_quantized, rule.min_sqnr_db_quantized),

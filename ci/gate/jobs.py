@@ -1,6 +1,6 @@
 """A plan's sessions as jobs, its cases as shards, and GitHub's matrix of the jobs.
 
-Shards are the same every time, near to equal in expected duration, and each case is in one.
+Shards are the same every time and nearly equal in expected duration; each case is in one of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from provisioning.errors import UsageError
 
 T = TypeVar("T")
 FILE = "plan.json"
-# What a matrix may hold: it ends up in a shell's environment, and in names of artifacts.
+# Characters allowed in a matrix: it ends up in a shell's environment, and in names of artifacts.
 SAFE = re.compile(r"[A-Za-z0-9_./=,:@ -]*")
 
 
@@ -30,8 +30,8 @@ def list_jobs(
     rules: GateRules,
     suites: Mapping[str, tuple[PlannedCase, ...]] = MappingProxyType({}),
 ) -> tuple[PlannedJob, ...]:
-    """The jobs of the sessions that run, and that CI can run; ``suites`` are the cases of sessions
-    that run all of their cases."""
+    """Return the jobs of the sessions that run, if CI can run them; ``suites`` has the cases of
+    sessions that always run all their cases."""
     chosen = [one.name for one in sessions if one.run and not one.by_hand]
     return tuple(
         job for name in chosen for job in _list_jobs_of(name, cases, rules, suites.get(name, ()))
@@ -67,7 +67,7 @@ def _list_jobs_of(
 
 
 def render_matrix(jobs: Iterable[PlannedJob]) -> dict[str, Any]:
-    """Return what GitHub's ``strategy.matrix`` takes. Raises ValueError for a value that is not
+    """Return the jobs as GitHub's ``strategy.matrix``. Raises ValueError for a value that is not
     SAFE."""
     rows = [
         {
@@ -82,7 +82,7 @@ def render_matrix(jobs: Iterable[PlannedJob]) -> dict[str, Any]:
     ]
     for value in (value for row in rows for value in row.values() if isinstance(value, str)):
         if not SAFE.fullmatch(value):
-            raise ValueError(f"{value!r} is nothing for a matrix")
+            raise ValueError(f"{value!r} is not allowed in a matrix")
     return {"include": rows}
 
 
@@ -97,13 +97,13 @@ def parse_shard(text: str) -> tuple[int, int]:
 def split_cases(
     cases: Sequence[T], count: int, expect_s: Callable[[T], float]
 ) -> tuple[tuple[T, ...], ...]:
-    """Split cases into ``count`` shards: the longest first, each to the shard that has least.
+    """Split cases into ``count`` shards: the longest first, each into the shortest shard so far.
 
-    The order within a shard is that of ``cases``. Raises UsageError when a shard would be empty.
+    The order within a shard is that of ``cases``. Raises UsageError if a shard would be empty.
     """
     if count > len(cases):
         raise UsageError(
-            f"{len(cases)} cases do not fill {count} shards", fix=f"ask for {len(cases)} at most"
+            f"{len(cases)} cases do not fill {count} shards", fix=f"use at most {len(cases)} shards"
         )
     loads = [0.0] * count
     shards: list[list[int]] = [[] for _ in range(count)]
@@ -115,6 +115,7 @@ def split_cases(
 
 
 def count_shards(durations_s: Sequence[float], shard_s: float, most: int) -> int:
-    """How many shards keep each near ``shard_s``: no more than cases, and one if there are any."""
+    """Return how many shards to use so that each takes about ``shard_s``: at most one per case, and
+    one at least if there are cases."""
     wanted = math.ceil(sum(durations_s) / shard_s)
     return min(max(wanted, 1), most, len(durations_s))

@@ -1,4 +1,4 @@
-"""Changes to a plan: which sessions, cases and jobs have to run, each with its reason."""
+"""Makes a plan from changes: which sessions, cases and jobs have to run, each with its reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ci.parity.policy import matches
 
 NOTHING = "nothing that it uses changed"
 NO_CHANGE = "nothing changed"
-# Events of GitHub that are planned by what changed: a person's call is of none.
+# GitHub events that are planned by changed files; a call by a person has no event.
 PLANNED_EVENTS = frozenset({"", "push", "pull_request"})
 
 
@@ -27,14 +27,14 @@ def make_plan(
     event: str = "",
     everything: str = "",
 ) -> Plan:
-    """Return the plan of a difference; ``everything`` is a reason from outside to run all.
+    """Return the plan for a difference; ``everything`` is a reason of the caller to run all.
 
-    More changes never need less.
+    More changes never lead to a smaller plan.
     """
     needs = Needs(difference, rules)
     for path in sorted({change.path for change in difference.changes}):
         if not needs.note_change(path) and not needs.everything:
-            needs.everything = f"no rule and no dependency explains {path}"
+            needs.everything = f"no rule or dependency covers {path}"
     if event not in PLANNED_EVENTS:
         everything = everything or f"the event is {event}"
     needs.everything = everything or needs.everything
@@ -53,7 +53,7 @@ def make_plan(
 
 
 def count_due(first: int, last: int, every_nth: int) -> int:
-    """Return the first multiple of ``every_nth`` after ``first`` up to ``last``; or 0.
+    """Return the first multiple of ``every_nth`` after ``first`` and up to ``last``, else 0.
 
     Both are counts of first-parent commits from the root.
     """
@@ -63,9 +63,9 @@ def count_due(first: int, last: int, every_nth: int) -> int:
 
 @dataclass
 class Needs:
-    """What the changes of a difference need, as far as they were noted.
+    """The sessions and cases that changes need, collected change by change.
 
-    ``sessions`` has each session's files with the reasons; ``everything`` is why all is needed.
+    ``sessions`` has each session's files with reasons; ``everything`` is why all are needed.
     """
 
     difference: Difference
@@ -78,7 +78,7 @@ class Needs:
         self.sessions.setdefault(session, {}).setdefault(path, why)
 
     def note_change(self, path: str) -> bool:
-        """Note what one changed path needs. Return whether something explains all of it."""
+        """Note what a changed path needs. Return whether a rule or dependency covers all of it."""
         fitting = self._note_rules(path, path)
         for name, session in self.rules.sessions.items():
             if session.always:
@@ -93,8 +93,8 @@ class Needs:
         return bool(fitting or found or explained)
 
     def _note_rules(self, path: str, part: str) -> list[Rule]:
-        """Note the sessions of the rules that fit a path or ``PATH#KEY``, with all cases; ``*``
-        is everything. Return the rules."""
+        """Note the sessions of the rules that match a path or ``PATH#KEY``, with all cases; ``*``
+        means everything. Return the rules."""
         fitting = [rule for rule in self.rules.rule if matches(part, rule.files)]
         for name, reason in ((name, rule.reason) for rule in fitting for name in rule.sessions):
             if name == ALL:
@@ -106,7 +106,7 @@ class Needs:
         return fitting
 
     def _note_key(self, path: str, key: str) -> bool:
-        """Note what a changed part of a file needs. Return whether something explains it."""
+        """Note what a changed part of a file needs. Return whether a rule or session covers it."""
         explained = bool(self._note_rules(path, f"{path}#{key}"))
         for tree in self.difference.trees:
             for name, inputs in tree.sessions.items():
@@ -117,12 +117,12 @@ class Needs:
         return explained
 
     def _note_uses(self, path: str) -> bool:
-        """Note the sessions that reach or use a file, and their cases. Return whether any does."""
+        """Note sessions that reach or use a file, and its cases. Return whether there are any."""
         found, planned = False, self.rules.planned
         for tree in self.difference.trees:
             for name, inputs in tree.sessions.items():
                 if not inputs.known and not self.rules.session_rule(name).always:
-                    self.note(name, path, "nothing is known of what it uses")
+                    self.note(name, path, "its dependencies are not known")
                 elif name != planned and (why := inputs.explain(path)):
                     self.note(name, path, why)
                     found = True
@@ -135,7 +135,7 @@ class Needs:
         return found
 
     def _is_split(self, path: str) -> bool:
-        """Whether the keys of a file count each by itself: rules or sessions name some."""
+        """Return whether a file's keys are handled one by one: rules or sessions name some."""
         if path not in self.difference.keys or matches(path, (*CHOOSERS,)):
             return False
         rows = (row for tree in self.difference.trees for row in tree.sessions.values())
@@ -157,7 +157,7 @@ class Needs:
             )
 
     def list_cases(self) -> tuple[PlannedCase, ...]:
-        """Return the cases to run: the suite's in its order, then those of other SoCs."""
+        """Return the cases to run: the suite's in its order, then those for other SoCs."""
         if self.rules.planned not in self.difference.head.sessions:
             return ()
         suite = list_cases(self.difference.head.suite)

@@ -1,4 +1,4 @@
-"""The two trees that a plan compares: revisions of a repository, or its work tree."""
+"""Reads the two trees that a plan compares: revisions of a repository, or its work tree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FETCH = "fetch the whole history: fetch-depth: 0 of actions/checkout, or git fet
 
 
 class WorkTree(DirectoryTree):
-    """A checkout as git sees it: tracked files that are there, and untracked ones not ignored."""
+    """A checkout as git sees it: existing tracked files, and untracked ones not ignored."""
 
     @property
     def files(self) -> frozenset[str]:
@@ -46,7 +46,7 @@ class WorkTree(DirectoryTree):
         )
 
     def digest(self, path: str) -> str:
-        """The name that git gives the content: what was parsed of a commit is known here too."""
+        """Return git's hash of the content, so that files parsed from a commit are found again."""
         text = self.read(path)
         data = (text or "").encode()
         named = hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False)
@@ -60,7 +60,7 @@ class WorkTree(DirectoryTree):
 
 @contextmanager
 def _refuse(what: str, fix: str) -> Iterator[None]:
-    """Turn what git refuses into a UsageError."""
+    """Turn git's refusals into a UsageError."""
     try:
         yield
     except MissingToolError:
@@ -72,7 +72,7 @@ def _refuse(what: str, fix: str) -> Iterator[None]:
 
 @dataclass
 class Repository:
-    """A checkout or git directory, with what was read of it before."""
+    """A checkout or git directory, with a cache of parsed files."""
 
     source: Path
     rules: GateRules
@@ -86,53 +86,53 @@ class Repository:
         if found is None:
             raise UsageError(
                 f"{self.source} is not a git repository",
-                fix="call it in a checkout, or name one with --source",
+                fix="run it in a checkout, or name one with --source",
             )
         return found
 
     @property
     def is_bare(self) -> bool:
-        """Whether there is no work tree."""
+        """Whether the repository has no work tree."""
         return self.git_dir == self.source
 
     def require_history(self) -> None:
-        """Raise UsageError for a shallow clone, in which merge bases and counts are wrong."""
+        """Raise UsageError for a shallow clone, because merge bases and counts are wrong there."""
         if self.ask("rev-parse", "--is-shallow-repository").strip() == "true":
             raise UsageError(
                 f"{self.source} is a shallow clone",
-                why="what a change is compared with may be missing",
+                why="the commit to compare with may be missing",
                 fix=FETCH,
             )
 
     def ask(self, *words: str) -> str:
-        """What git prints."""
+        """Return git's output."""
         return _decode(ask_git(self.git_dir, *words))
 
     def resolve(self, revision: str) -> str:
-        """The commit that a revision names. Raises UsageError."""
+        """Return the commit that a revision names. Raises UsageError."""
         return resolve_revision(self.git_dir, revision)
 
     def find_base(self, base: str, head: str) -> str:
-        """The merge base of ``base`` (or of the main branch) with the head. Raises UsageError."""
+        """Return the merge base of ``base`` (or the main branch) and head. Raises UsageError."""
         own = self.resolve(head or "HEAD")
         other = self.resolve(base) if base else self._find_branch(own)
         what = f"{base or self.rules.branch} and {head or 'HEAD'} have no commit in common"
-        with _refuse(what, "name a base of the same history with --base"):
+        with _refuse(what, "name a base with common history, with --base"):
             return self.ask("merge-base", other, own).strip()
 
     def _find_branch(self, otherwise: str) -> str:
-        """The main branch, as the origin has it where it does; the head itself without one."""
+        """Return the main branch, of origin if it has one, else ``otherwise``."""
         names = (f"refs/remotes/origin/{self.rules.branch}", f"refs/heads/{self.rules.branch}")
         known = self.ask("for-each-ref", "--format=%(refname) %(objectname)", *names)
         found = dict(row.split(" ") for row in known.splitlines())
         return next((found[name] for name in names if name in found), otherwise)
 
     def count_commits(self, commit: str) -> int:
-        """First-parent commits from the root to ``commit``."""
+        """Return the number of first-parent commits from the root to ``commit``."""
         return int(self.ask("rev-list", "--count", "--first-parent", commit))
 
     def list_steps(self, span: str) -> Iterator[Step]:
-        """The first-parent commits of a range, oldest first, each compared with its parent.
+        """Yield the first-parent commits of a range, oldest first, each compared with its parent.
 
         Raises UsageError.
         """
@@ -147,8 +147,8 @@ class Repository:
             yield Step(commit, self.compare(parent, commit), before, after)
 
     def digest_inputs(self, commit: str) -> dict[str, dict[str, str]]:
-        """The content of all files that each session depends on, except those that rules say
-        need other sessions alone."""
+        """Return digests of all files on which each session depends, except files that, by a rule,
+        only need other sessions."""
         tree, facts = self.read_tree(commit)
         alone = tuple(one for rule in self.rules.rule if rule.alone for one in rule.files)
         paths = {
@@ -165,7 +165,7 @@ class Repository:
         }
 
     def compare(self, base: str, head: str) -> Difference:
-        """How the work tree, or the commit ``head``, differs from the commit ``base``."""
+        """Return the difference of the work tree, or the commit ``head``, from ``base``."""
         changes = self.list_changes(base, head)
         old, before = self.read_tree(base)
         new, after = self.read_tree(head)
@@ -173,7 +173,7 @@ class Repository:
         return Difference(before, after, changes, keys)
 
     def list_changes(self, base: str, head: str) -> tuple[Change, ...]:
-        """The changes from ``base`` to ``head``; those of the work tree without one."""
+        """Return the changes from ``base`` to ``head``, or to the work tree without a ``head``."""
         if head:
             return parse_raw_diff(show_path(self.ask("diff-tree", "-r", *DIFF, base, head)))
         root = self.source
@@ -183,7 +183,7 @@ class Repository:
         return tuple(sorted({*parse_raw_diff(show_path(text)), *added}))
 
     def read_tree(self, commit: str) -> tuple[SourceTree, TreeFacts]:
-        """A commit, or the work tree, and its facts."""
+        """Return the tree of a commit, or the work tree, and its facts."""
         if commit and commit in self.trees:
             return self.trees[commit]
         tree: SourceTree = RevisionTree(self.git_dir, commit) if commit else WorkTree(self.source)
@@ -194,7 +194,7 @@ class Repository:
 
 
 def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) -> TreeFacts:
-    """What a plan needs of one tree; ``known`` keeps what was parsed, by path and content."""
+    """Return a tree's facts for a plan; ``known`` caches parsed files by path and content."""
     files = TreeFiles(tree.files, tree.links, rules)
 
     def read(path: str) -> str:
@@ -229,7 +229,7 @@ def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) 
 def compare_keys(
     old: SourceTree, new: SourceTree, changes: Iterable[Change]
 ) -> dict[str, frozenset[str]]:
-    """The changed parts of each changed file that has parts; a missing one is empty."""
+    """Return the changed parts of each changed file that has parts; a missing file is empty."""
     paths = sorted({one.path for one in changes if one.path.endswith((".toml", ".md"))})
     for tree in (old, new):
         tree.read_all([path for path in paths if path in tree.files])

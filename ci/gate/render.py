@@ -1,4 +1,4 @@
-"""A plan for people: a table, and Markdown for a job's summary."""
+"""Renders plans, replays and verdicts as text, and as Markdown for a job's summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN_FILES, SHOWN_CHANGES = 20, 200
 
 
 def render_table(plan: Plan) -> str:
-    """One line a session: what is done about it, and why."""
+    """Return one line per session: whether it runs, and why."""
     rows = [(one.name, show_fate(one, plan), show_reason(one)) for one in order(plan.sessions)]
     widths = [max((len(row[index]) for row in rows), default=0) for index in range(2)]
     lines = [f"  {name:<{widths[0]}}  {fate:<{widths[1]}}  {why}" for name, fate, why in rows]
@@ -23,12 +23,12 @@ def render_table(plan: Plan) -> str:
 
 
 def order(sessions: Sequence[PlannedSession]) -> list[PlannedSession]:
-    """What runs first."""
+    """Return the sessions, those that run first."""
     return sorted(sessions, key=lambda one: (not one.run, bool(one.by_hand)))
 
 
 def describe(plan: Plan) -> str:
-    """One line: between what, how much changed, and how many jobs that makes."""
+    """Return one line: the two trees, how many files changed, and the number of jobs."""
     span = f"{plan.base[:12]} to {plan.head[:12]}" if plan.base else plan.head[:12]
     changes = count(len(plan.changes), "file changed", "files changed")
     jobs = count(len(plan.jobs), "job", "jobs")
@@ -37,7 +37,7 @@ def describe(plan: Plan) -> str:
 
 
 def show_fate(session: PlannedSession, plan: Plan) -> str:
-    """``run``, how many of a kind, ``by hand`` or ``-``."""
+    """Return ``run``, also with a number of jobs, ``by hand`` or ``-``."""
     if not session.run:
         return "-"
     if session.by_hand:
@@ -47,14 +47,14 @@ def show_fate(session: PlannedSession, plan: Plan) -> str:
 
 
 def show_reason(session: PlannedSession) -> str:
-    """The reason with the first files; for one by hand, why it is."""
+    """Return the reason with the first files, and why a session has to be run by hand."""
     named = name_some(session.files, 3)
     text = f"{named}: {session.reason}" if named and session.reason else session.reason
     return f"{text} ({session.by_hand})" if session.run and session.by_hand else text
 
 
 def render_markdown(plan: Plan) -> str:
-    """Markdown of at most LIMIT_BYTES; what is left out is counted."""
+    """Return Markdown of at most LIMIT_BYTES; it tells how much is left out."""
     parts = [f"## Plan\n\n{escape_markdown(describe(plan))}\n\n", _make_table(plan)]
     if plan.cases:
         parts.append(f"\n{describe_cases(plan.cases)}\n")
@@ -79,7 +79,7 @@ def _make_table(plan: Plan) -> str:
 
 
 def describe_cases(cases: Sequence[PlannedCase]) -> str:
-    """How many cases of which models, on which SoCs."""
+    """Return the number of cases, their models and SoCs."""
     models = Counter(case.model for case in cases)
     socs = dict.fromkeys(case.soc for case in cases)
     named = ", ".join(f"{model} {number}" for model, number in models.items())
@@ -98,16 +98,16 @@ def _list_changes(plan: Plan) -> str:
 
 
 def render_savings(savings: Savings) -> str:
-    """The result of a replay, and what it would have missed."""
+    """Return the result of a replay, and what its plans would have missed."""
     rows = [
-        f"{count(len(savings.steps), 'commit', 'commits')}, everything for {savings.whole} of them",
+        f"{count(len(savings.steps), 'commit', 'commits')}; {savings.whole} ran everything",
         describe_share("sessions", savings.sessions),
         describe_share("cases", savings.cases),
         *(f"  {name}: for {number}" for name, number in list_sessions_saved(savings.steps).items()),
         *(f"missed: {one}" for one in savings.missed),
     ]
     if not savings.missed:
-        rows.append("nothing that changed was skipped")
+        rows.append("no session with changed files was skipped")
     return "\n".join([*rows, ""])
 
 
@@ -121,11 +121,11 @@ MARKS = {
     JobVerdict.FAILED: ":x:",
     JobVerdict.INFRASTRUCTURE: ":construction:",
 }
-AGAIN = "Only machines failed: run the failed jobs again."
+AGAIN = "Only infrastructure failed: run the failed jobs again."
 
 
 def render_verdict(verdict: GateVerdict) -> str:
-    """The verdict as lines; the last one is the result."""
+    """Return the verdict as lines; the last one is the result."""
     width = max((len(one.job) for one in verdict.jobs), default=0)
     lines = [f"  {one.job:<{width}}  {one.verdict.value:<14}  {one.why}" for one in verdict.jobs]
     lines += [f"  {note}" for note in verdict.notes]
@@ -141,7 +141,7 @@ def conclude(verdict: GateVerdict) -> str:
 
 
 def render_verdict_markdown(verdict: GateVerdict) -> str:
-    """The verdict as Markdown of at most LIMIT_BYTES."""
+    """Return the verdict as Markdown of at most LIMIT_BYTES."""
     head = [f"## Gate: {escape_markdown(conclude(verdict))}", ""]
     rows = [
         f"| {MARKS[one.verdict]} | {escape_markdown(one.job)} | {one.verdict.value} "

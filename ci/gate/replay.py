@@ -1,4 +1,4 @@
-"""Past commits planned anew: how much is saved, and whether anything needed would be skipped."""
+"""Plans past commits again, to see how much is saved and whether anything needed is skipped."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Contents = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Step:
-    """A commit compared with its parent; ``before`` and ``after`` are digests of what each session,
-    and each ``SESSION MODEL``, depends on."""
+    """A commit compared with its parent; ``before`` and ``after`` are digests of the files on which
+    each session, and each ``SESSION MODEL``, depends."""
 
     commit: str
     difference: Difference
@@ -26,8 +26,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Replayed:
-    """One step: its plan as of a pull request, how many sessions and cases there are, and what was
-    skipped though it was needed."""
+    """One step: its plan as for a pull request, the numbers of sessions and cases, and the sessions
+    that were needed but skipped."""
 
     commit: str
     plan: Plan
@@ -41,7 +41,7 @@ class Replayed:
 
 
 def replay_step(step: Step, rules: GateRules) -> Replayed:
-    """Plan a past commit, and look for what its plan should not have skipped."""
+    """Plan a past commit, and find sessions that its plan should not have skipped."""
     plan = make_plan(step.difference, rules, head=step.commit)
     whole = make_plan(step.difference, rules, everything="all")
     return Replayed(
@@ -54,9 +54,9 @@ def replay_step(step: Step, rules: GateRules) -> Replayed:
 
 
 def find_missed(step: Step, plan: Plan) -> list[str]:
-    """Sessions that are not planned though the content of what they depend on is another.
+    """Return sessions that are not planned although files that they depend on have changed.
 
-    This does not look at the changes: digests of both trees are compared.
+    This compares digests of both trees, not the list of changes.
     """
     planned = {one.name for one in plan.sessions if one.run}
     models = {case.model for case in plan.cases}
@@ -74,7 +74,7 @@ def find_missed(step: Step, plan: Plan) -> list[str]:
 
 @dataclass(frozen=True)
 class Savings:
-    """The result of a replay; pairs are what ran, and of how many."""
+    """The result of a replay; pairs are (number that ran, number of all)."""
 
     steps: tuple[Replayed, ...]
 
@@ -84,7 +84,7 @@ class Savings:
 
     @property
     def sessions(self) -> tuple[int, int]:
-        """Sessions, with each commit a pull request."""
+        """Sessions that ran and all, if each commit were a pull request."""
         return sum(one.sessions_run for one in self.steps), sum(one.sessions for one in self.steps)
 
     @property
@@ -95,18 +95,18 @@ class Savings:
 
     @property
     def whole(self) -> int:
-        """Commits for which everything ran."""
+        """The number of commits for which everything ran."""
         return sum(bool(one.plan.everything) for one in self.steps)
 
 
 def saved(ran_and_all: tuple[int, int]) -> float:
-    """The share that did not run, in percent."""
+    """Return the share that did not run, in percent."""
     ran, every = ran_and_all
     return 100.0 * (1 - ran / every) if every else 0.0
 
 
 def list_sessions_saved(steps: Sequence[Replayed]) -> dict[str, int]:
-    """For how many commits each session that CI can run did run."""
+    """Return for how many commits each session ran, of those that CI can run."""
     names = {one.name for step in steps for one in step.plan.sessions if not one.by_hand}
     return {
         name: sum(any(one.name == name and one.run for one in step.plan.sessions) for step in steps)

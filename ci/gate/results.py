@@ -1,4 +1,4 @@
-"""What the jobs of a plan left on disk: exit codes and reports, read with suspicion."""
+"""Reads the exit codes and reports that a plan's jobs left on disk, without trusting them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT_BYTES = 64 << 20
 
 def read_plan(path: Path) -> Plan:
     """Return the plan in plan.json. Raises UsageError."""
-    return read_json(path, Plan, "plan", "write it again: qnn-ci plan --out FILE")
+    return read_json(path, Plan, "plan", "write it with qnn-ci plan --out FILE")
 
 
 def read_needs(path: Path) -> dict[str, str]:
@@ -45,7 +45,7 @@ def read_results(directory: Path, plan: Plan) -> Mapping[str, JobResult]:
 
 
 def read_result(folder: Path, job: PlannedJob | None) -> JobResult:
-    """Return what one job left; ``job`` says which report to look for."""
+    """Return the result that one job left; ``job`` names the expected report."""
     try:
         code = (folder / CODE).read_bytes()[:100].decode("ascii", "replace")
     except OSError:
@@ -82,7 +82,7 @@ def read_junit(path: Path) -> ET.Element:
 
 
 def read_shards(directory: Path, plan: Plan) -> list[Report]:
-    """Return the reports of all shards of the plan that left one. Raises UsageError."""
+    """Return the reports of the plan's shards, as far as they exist. Raises UsageError."""
     paths = [
         directory / f"{PREFIX}{job.id}" / "reports" / job.session / job.report
         for job in plan.jobs

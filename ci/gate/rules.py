@@ -1,4 +1,4 @@
-"""manifests/policies/gate.toml as values: what cannot be derived from the tree."""
+"""manifests/policies/gate.toml as values: dependencies that cannot be derived from the tree."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ ALL = "*"
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``files`` (globs; ``FILE#KEY`` is a key of a TOML file) need ``sessions``, for ``reason``.
-
-    ``alone``: what is derived from the tree does not count for these files.
+    """A change of ``files`` (globs; ``FILE#KEY`` is a key of a TOML file) needs ``sessions``, for
+    ``reason``. With ``alone``, derived dependencies of these files are ignored.
     """
 
     files: tuple[str, ...]
@@ -24,7 +23,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Unread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``reader`` (a glob) names ``files`` and yet does not depend on them, for ``reason``."""
+    """``reader`` (a glob) names ``files`` but does not depend on them, for ``reason``."""
 
     reader: str
     files: tuple[str, ...]
@@ -34,9 +33,9 @@ class Unread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How CI runs a session; ``by_hand`` says why it cannot.
 
-    ``roots``: globs of what it starts from, where that is not derived. ``report``: the file of
-    reports/SESSION/ that tells how many cases it ran. ``policy``: the file of manifests/policies/
-    whose suite it judges. ``always``: any change at all needs it.
+    ``roots``: globs of its first files, if they cannot be derived. ``report``: the file in
+    reports/SESSION/ that shows how many cases it ran. ``policy``: the file in manifests/policies/
+    with the suite that it judges. ``always``: every change needs it.
     """
 
     by_hand: str = ""
@@ -49,9 +48,9 @@ class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CaseRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of which session cases are planned, how long a shard may take, and how many there may be.
+    """The session that has its cases planned, the longest time of a shard, and the most shards.
 
-    ``probe`` is the model that is run on a SoC whose row in manifests/socs.toml changed.
+    ``probe`` is the model to run on a SoC if its row in manifests/socs.toml changed.
     """
 
     session: str
@@ -63,8 +62,8 @@ class CaseRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file.
 
-    ``package``: what imports and includes put before a path of the tree. ``words``: whether
-    strings that name files make a dependency. Every ``every_nth`` commit of ``branch`` runs all.
+    ``package``: the prefix of the tree's paths in imports and includes. ``words``: whether strings
+    that name files are dependencies. Every ``every_nth`` commit of ``branch`` runs everything.
     """
 
     branch: str
@@ -79,14 +78,14 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def planned(self) -> str:
-        """The session of which cases are planned; empty without one."""
+        """The session that has its cases planned; empty if there is none."""
         return self.cases.session if self.cases else ""
 
     def session_rule(self, name: str) -> SessionRule:
-        """How CI runs a session; one that the rules do not name runs as any other."""
+        """Return how CI runs a session, with defaults if the rules do not name it."""
         return self.sessions.get(name, SessionRule())
 
 
 def read_rules(path: Path | None = None) -> GateRules:
-    """The rules of manifests/, or a file of the user's. Raises ManifestError."""
+    """Return the rules of manifests/, or of a user's file. Raises ManifestError."""
     return read_policy("gate", GateRules, path)

@@ -1,4 +1,4 @@
-"""What plan.json holds: frozen values; docs/reference/gate.md describes every field."""
+"""The contents of plan.json as frozen values; docs/reference/gate.md describes every field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORK_TREE: Final = "work tree"
 
 
 class PlannedSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A session, whether it has to run, and why: ``files`` are the changed ones that need it."""
+    """A session, whether it has to run, and why; ``files`` are the changed files that need it."""
 
     name: str
     run: bool
@@ -34,10 +34,10 @@ class PlannedCase(Struct, frozen=True, order=True, forbid_unknown_fields=True):
 
 
 class PlannedJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One job of the matrix, whose result the gate demands. ``report`` is the file of
-    reports/SESSION/ that has to tell of at least one case, empty for none; ``cases`` are those that
-    a report.json has to have, and ``policy`` names what they are judged by, a file of
-    manifests/policies/."""
+    """One job of the matrix; the gate requires its result. ``report`` is the file in
+    reports/SESSION/ that must have at least one case, empty if none is required; ``cases`` are the
+    cases that a report.json must have, ``policy`` is the file in manifests/policies/ by which they
+    are judged."""
 
     id: str
     session: str
@@ -51,8 +51,8 @@ class PlannedJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which sessions, cases and jobs the changes between two trees need. ``base`` and ``head`` are
-    commits, or the work tree; ``everything`` is why all of them run, if they do."""
+    """The sessions, cases and jobs that the changes between two trees need. ``base`` and ``head``
+    are commits, or the work tree; ``everything`` is the reason if all of them run."""
 
     base: str
     head: str

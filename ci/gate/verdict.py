@@ -1,4 +1,5 @@
-"""The verdict of the one required check: results against the plan, infrastructure told apart."""
+"""The verdict of the one required check: compares results with the plan, and separates failures of
+the infrastructure."""
 
 from __future__ import annotations
 
@@ -10,17 +11,17 @@ from enum import Enum
 from ci.gate.schema import Plan, PlannedJob
 from ci.report.text import count
 
-# Of docs/reference/exit-codes.md: the machine is to blame, or the job was ended from outside
-# (128 + SIGKILL, SIGTERM: no memory, a runner that shuts down).
+# From docs/reference/exit-codes.md: the machine is to blame, or the job was ended from outside
+# (128 + SIGKILL or SIGTERM: out of memory, the runner shut down).
 MACHINE = {
     3: "the environment is not fit",
-    4: "a download, or room on the disk",
+    4: "a download failed, or the disk is full",
     130: "it was interrupted",
     137: "it was killed",
-    143: "it was ended",
+    143: "it was terminated",
 }
 AUTHOR = {
-    1: "what it tests failed",
+    1: "its tests failed",
     2: "a wrong command or file",
     5: "a tool failed",
     70: "a defect",
@@ -29,7 +30,7 @@ PLAN_JOB = "plan"
 
 
 class JobVerdict(str, Enum):
-    """How a job of the plan came out, and whose it is."""
+    """How a job of the plan ended, and who is to blame."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -38,9 +39,9 @@ class JobVerdict(str, Enum):
 
 @dataclass(frozen=True)
 class JobResult:
-    """What a job left. ``exit_code`` is the text of exit-code.txt, None where there is none;
-    ``cases`` how many ran by its report, None without a report, and ``failed`` how many of them
-    failed; ``fault`` is why the report does not prove that all is well."""
+    """The result that a job left. ``exit_code`` is the text of exit-code.txt, None if missing;
+    ``cases`` is how many cases ran according to the report, None without a report, ``failed`` how
+    many of them failed; ``fault`` is why the report does not prove a pass."""
 
     exit_code: str | None = None
     cases: int | None = None
@@ -59,7 +60,8 @@ class JobLine:
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """All of it; ``notes`` are faults that belong to no job of the plan, all the author's."""
+    """The whole verdict; ``notes`` are faults outside the plan's jobs, for which the author is to
+    blame."""
 
     jobs: tuple[JobLine, ...]
     notes: tuple[str, ...] = ()
@@ -70,7 +72,7 @@ class GateVerdict:
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether nothing but machines is to blame."""
+        """Whether only infrastructure is to blame."""
         verdicts = {one.verdict for one in self.jobs}
         return not self.notes and not self.is_green and JobVerdict.FAILED not in verdicts
 
@@ -78,10 +80,10 @@ class GateVerdict:
 def judge(
     plan: Plan, needs: Mapping[str, str], results: Mapping[str, JobResult], faults: Sequence[str]
 ) -> GateVerdict:
-    """Judge every job of the plan by what it left, and GitHub's own results by it.
+    """Judge every job of the plan by the result that it left, and compare with GitHub's results.
 
-    ``needs`` has GitHub's result of each job of the workflow; ``faults`` is what is wrong with the
-    shards taken together.
+    ``needs`` has GitHub's result of each job of the workflow; ``faults`` are faults of the shards
+    taken together.
     """
     lines = tuple(
         judge_job(job, results.get(job.id, JobResult()), describe_needs(needs)) for job in plan.jobs
@@ -90,12 +92,12 @@ def judge(
     notes = [*faults, *judge_needs(needs, all_passed=all_passed)]
     stray = sorted(results.keys() - {job.id for job in plan.jobs})
     if stray:
-        notes.append(f"results of jobs that the plan does not have: {', '.join(stray)}")
+        notes.append(f"results of jobs that are not in the plan: {', '.join(stray)}")
     return GateVerdict(lines, tuple(notes))
 
 
 def judge_job(job: PlannedJob, result: JobResult, needs: str) -> JobLine:
-    """One job: its exit code, then what its report proves."""
+    """Judge one job by its exit code, then by its report."""
     code = result.exit_code
     if code is None:
         return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"it left no result ({needs})")
@@ -105,8 +107,8 @@ def judge_job(job: PlannedJob, result: JobResult, needs: str) -> JobLine:
     if number in MACHINE and not result.failed:
         return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"exit code {number}: {MACHINE[number]}")
     if number:
-        why = {**AUTHOR, **MACHINE}.get(number, "no documented one")
-        told = f"; by its report {result.failed} of {result.cases} failed" if result.cases else ""
+        why = {**AUTHOR, **MACHINE}.get(number, "not a documented code")
+        told = f"; its report has {result.failed} of {result.cases} failed" if result.cases else ""
         return JobLine(job.id, JobVerdict.FAILED, f"exit code {number}: {why}{told}")
     if job.report and result.fault:
         return JobLine(job.id, JobVerdict.FAILED, result.fault)
@@ -119,22 +121,22 @@ def judge_job(job: PlannedJob, result: JobResult, needs: str) -> JobLine:
 
 
 def judge_needs(needs: Mapping[str, str], *, all_passed: bool) -> list[str]:
-    """What GitHub's results say beyond those of the plan's jobs."""
+    """Return faults that only GitHub's results show."""
     notes = []
     if needs.get(PLAN_JOB) != "success":
         notes.append(f"the job {PLAN_JOB} ended with {needs.get(PLAN_JOB, 'nothing')}")
     for name, result in needs.items():
         odd = result not in {"success", "skipped", "failure", "cancelled"}
         if name != PLAN_JOB and (odd or (all_passed and result in {"failure", "cancelled"})):
-            notes.append(f"the job {name} ended with {result}, though its results are good")
+            notes.append(f"the job {name} ended with {result}, although its results are good")
     return notes
 
 
 def describe_needs(needs: Mapping[str, str]) -> str:
-    """What GitHub says of the jobs that are not the plan's own."""
+    """Return why a job may have left no result, from GitHub's results."""
     others = {result for name, result in needs.items() if name != PLAN_JOB}
     if "cancelled" in others:
         return "cancelled, or out of time"
     if others == {"skipped"}:
-        return "skipped, though the plan has it run"
-    return "the runner was lost, or the job never began"
+        return "skipped, although it is planned"
+    return "the runner was lost, or the job never started"

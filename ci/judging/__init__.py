@@ -1,1 +1,1 @@
-"""Judges outputs against references: pure functions over arrays, no files."""
+"""Judges outputs against references, with pure functions over arrays."""

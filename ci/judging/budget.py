@@ -1,4 +1,4 @@
-"""A footprint against a budget: what exceeds it, by how much, and what could be limited tighter."""
+"""Compares a footprint with a budget: which limits are exceeded, and which could be tighter."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from fnmatch import fnmatchcase
 from ci.report.schema import Budget, DeviceFigures, Footprint
 from ci.report.text import count
 
-ROOM = 0.9  # of a limit; a figure below it suggests a tighter one
-LEAST = "segment_align"  # of the figures, this one may not be too small
-MEASURED = ("lowering_memory_bytes",)  # varies from run to run
-UNITS = {"vtcm_mb": " MB", "partitions": "", LEAST: ""}  # others are bytes
-TILES = "activations do not fit into VTCM: take smaller inputs, fewer bits or a SoC with more VTCM"
-TRAFFIC = "look for operators that only move data, such as transposes, or take fewer bits"
+ROOM = 0.9  # a figure below this share of its limit suggests a tighter limit
+LEAST = "segment_align"  # the only figure with a lower limit
+MEASURED = ("lowering_memory_bytes",)  # varies between runs
+UNITS = {"vtcm_mb": " MB", "partitions": "", LEAST: ""}  # all others are bytes
+TILES = "activations do not fit into VTCM: use smaller inputs, fewer bits or a SoC with more VTCM"
+TRAFFIC = "look for operators that only move data, such as transposes, or use fewer bits"
 OPERATORS = "write that part of the model differently, so that it needs fewer of them"
 UNKNOWN = (
     "lower for HTP on this host, without online_prepare, so that QNN prepares the graph and prints"
     " its DDR bandwidth summary, or remove the limit"
 )
-# What a figure is, and what to do about one that is too large.
+# Each figure's name, and the fix if it is too large.
 FIGURES = {
-    "program_bytes": ("the program", "take fewer bits for the weights, or share them"),
+    "program_bytes": ("the program", "use fewer bits for the weights, or share them"),
     "context_bytes": (
         "the largest context binary of a graph",
-        "split the model (an LLM: into more shards), or take fewer bits for the weights",
+        "split the model (an LLM: into more shards), or use fewer bits for the weights",
     ),
     "spill_bytes": ("spill to DDR", TILES),
     "fill_bytes": ("fill from DDR", TILES),
     "read_bytes": ("reading from DDR", TRAFFIC),
     "write_bytes": ("writing to DDR", TRAFFIC),
     "vtcm_mb": ("VTCM", "compile with less VTCM, or for a SoC that has more"),
-    "partitions": ("partitions", "bring to the NPU what separates them: see what is on the CPU"),
+    "partitions": ("partitions", "get the operators between them, now on the CPU, onto the NPU"),
     LEAST: ("the alignment of segments", "set ExecutorchBackendConfig.segment_alignment"),
     "lowering_memory_bytes": ("peak memory of lowering", "split the model"),
 }
 
 
-# Of what a device takes: its field and that of its spread in DeviceFigures, what it is, what to do.
+# A device's figures: the fields of the figure and of its spread in DeviceFigures, and its name.
 TIMES = {
     "p50_ms": ("p50_ms", "p50_spread_ms", "the median of a run"),
     "p90_ms": ("p90_ms", "p90_spread_ms", "the 90th percentile of a run"),
@@ -46,7 +46,7 @@ TIMES = {
     "device_memory_bytes": ("peak_memory_bytes", "", "memory on the device"),
 }
 SLOW = (
-    "take fewer bits, keep more on the NPU, or lower and run in a faster performance mode;"
+    "use fewer bits, keep more on the NPU, or lower and run in a faster performance mode;"
     " profile_level = detailed shows where the time goes"
 )
 HOT = "the device was throttled: let it cool and run again"
@@ -55,15 +55,15 @@ TIMELESS = "run it with a qnn_executor_runner that was built with EXECUTORCH_ENA
 
 @dataclass(frozen=True)
 class Overrun:
-    """A limit that is exceeded: what, by how much, and what to do."""
+    """An exceeded limit: the figure, by how much, and the fix."""
 
     text: str
     fix: str
 
 
 def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> tuple[Overrun, ...]:
-    """Return what exceeds a budget. A figure that is not known exceeds a limit of the model's
-    ``own``: what cannot be checked is not within it."""
+    """Return the figures that exceed a budget. An unknown figure exceeds a limit of the model's
+    ``own`` budget, because that cannot be checked."""
     return tuple(_find_excesses(footprint or Footprint(), budget, own))
 
 
@@ -92,8 +92,8 @@ def _find_excesses(known: Footprint, budget: Budget, own: Budget) -> Iterator[Ov
 def find_slow(
     device: DeviceFigures | None, budget: Budget
 ) -> tuple[tuple[Overrun, ...], tuple[str, ...]]:
-    """Return what exceeds a budget on a device by more than its spread, and warnings of what does
-    by less. What a host's processor emulated is not judged: its times are not a device's."""
+    """Return a device's figures that exceed a budget by more than their spread, and warnings for
+    those that exceed it by less. Times of an emulating host are not judged."""
     excesses: list[Overrun] = []
     warnings: list[str] = []
     limits = ((name, getattr(budget, name)) for name in TIMES)
@@ -118,14 +118,14 @@ def find_slow(
 
 
 def advise_on_budget(excesses: Sequence[Overrun]) -> list[str]:
-    """Return the line that says what to do."""
+    """Return the line with the fixes; none if there are no excesses."""
     fixes = dict.fromkeys(one.fix for one in excesses)
-    return [f"  fix: {'; '.join(fixes)}; if it is meant, raise the budget"] if fixes else []
+    return [f"  fix: {'; '.join(fixes)}; if it is intended, raise the budget"] if fixes else []
 
 
 def suggest_tighter(footprint: Footprint | None, own: Budget) -> Iterator[str]:
-    """Yield a warning for each limit of the model's ``own`` that its figure is below by more than
-    10 %: a limit that is far away notices little."""
+    """Yield a warning for each limit of the model's ``own`` budget that is more than 10 % above its
+    figure, because it would not notice much."""
     for name, (what, _) in FIGURES.items():
         limit, now = getattr(own, name), getattr(footprint, name, None)
         if limit and now is not None and name != LEAST and now < ROOM * limit:

@@ -1,4 +1,4 @@
-"""Wrong outputs, made of right ones, that the gate has to reject."""
+"""Controls: wrong outputs, made from correct ones, that the gate has to reject."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ci.models.tensors import TensorInfo
 from ci.report.schema import ControlKind, Question, Threshold
 
 CONTROL_SEED = 20250724
-# The first is what a gate should see; more where honest noise is too loud for it.
+# A gate should reject the first one; larger ones are tried if the allowed noise hides it.
 GAINS = (1.05, 1.1, 1.25, 2.0)
 GARBAGE_SHARES = (0.02, 0.05, 0.1, 0.25)
-# How far the power of a channel has to exceed that of an allowed error, or its loss is not seen.
+# A channel's loss is noticed only if its power exceeds that of an allowed error by this factor.
 AUDIBLE = 1.1
 
 Random = np.random.Generator
 
 
 class Asked(NamedTuple):
-    """What a wrong output is made of: the right one, which the program was asked for, dice, the
-    noise that the program may have, and its limits."""
+    """The material for a wrong output: the correct one, a random generator, the noise that the
+    program may have, and its limits."""
 
     right: Array
     random: Random
@@ -39,13 +39,14 @@ Maker = Callable[[Asked], Iterator[Array]]
 def make_controls(
     kind: ControlKind, right: Expected, prediction: Prediction, limits: Threshold
 ) -> Iterator[Array]:
-    """Yield an output that is wrong in one way, ever more so; nothing if that would not be wrong.
+    """Yield outputs that are wrong in one way, to an increasing degree; skip those that are correct
+    by chance.
 
-    ``right`` is what the program was asked for, ``prediction`` the noise that it may have.
+    ``right`` is the output that the program should compute, ``prediction`` its allowed noise.
     """
     random = np.random.default_rng(CONTROL_SEED)
     for wrong in MAKERS[kind](Asked(right.values, random, prediction, limits)):
-        # Elements that are ties prove nothing, and so does an output that is right by chance.
+        # Tied elements prove nothing, and neither does an output that is correct by chance.
         differs = ((wrong < right.low) | (wrong > right.high)).mean()
         least = 2 * (1 - (limits.min_equal_quantized or limits.min_equal or 1.0))
         if is_floating(right.values) or differs > least:
@@ -59,9 +60,9 @@ def is_rejected(
     info: TensorInfo,
     limits: Threshold,
 ) -> tuple[bool, float | None]:
-    """Return whether the gate rejects one wrong output on its own, and its SQNR in dB. That it is
-    no multiple of the output's step is not counted: a fault inside of a program would not show
-    that way. Neither is that its quantized model is far from float32: so is that of a right one."""
+    """Return whether the gate rejects one wrong output on its own, and its SQNR in dB. Values off
+    the output's grid do not count, since a fault inside a program would not cause them; nor does a
+    quantized model far from float32, since a correct output has the same."""
     judgement = judge_output(references, index, wrong, info.without_step(), limits)
     figures = judgement.float_figures
     rejected = judgement.fails(Question.FAITHFUL)
@@ -79,20 +80,20 @@ def _draw(right: Array, random: Random) -> Array:
 
 
 def _permute(asked: Asked) -> Iterator[Array]:
-    """Elements in another order, across all input sets where an output has few."""
+    """Yield the elements of all input sets in a random order."""
     flat, random = asked.right.reshape(-1), asked.random
     shift = 1 + int(random.integers(flat.size - 1)) if flat.size > 1 else 0
     yield np.roll(flat[random.permutation(flat.size)], shift).reshape(asked.right.shape)
 
 
 def _give_other_input(asked: Asked) -> Iterator[Array]:
-    """Each input set's outputs for another: the next, or one further on."""
+    """Yield the outputs of each input set for another set: the next one, then ones further on."""
     for shift in range(1, len(asked.right)):
         yield np.roll(asked.right, -shift, axis=0)
 
 
 def _silence_channel(asked: Asked) -> Iterator[Array]:
-    """The quietest channel that is louder than the error that it may have, zeroed."""
+    """Yield the output with a zeroed channel, the quietest above its allowed error."""
     right = asked.right
     if not is_floating(right):
         return
@@ -120,7 +121,7 @@ def _add_one(asked: Asked) -> Iterator[Array]:
 
 
 def _spoil_tail(asked: Asked) -> Iterator[Array]:
-    """The last part of each input set's output."""
+    """Yield outputs with garbage in the last part of each input set, in increasing shares."""
     right = asked.right
     garbage = _draw(right, asked.random) if is_floating(right) else right + np.ones_like(right)
     for share in GARBAGE_SHARES:

@@ -1,4 +1,4 @@
-"""An output more closely, for a report: figures by input set and channel, the spread of its errors
+"""Details of an output for a report: figures by input set and channel, a histogram of its errors
 and its worst element. Nothing is judged by them."""
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ SETS, CHANNELS, BINS = 64, 6, 31
 
 
 def describe_outputs(references: References, outputs: Sequence[Array]) -> tuple[OutputFigures, ...]:
-    """Return what a report shows of each output, [input set, *shape]; of the first SETS sets."""
+    """Return a report's details of each output, [input set, *shape], for the first SETS sets."""
     return tuple(describe_output(references, *pair) for pair in enumerate(outputs))
 
 
 def describe_output(references: References, index: int, output: Array) -> OutputFigures:
-    """Return what a report shows of one output."""
+    """Return a report's details of one output."""
     eager, best = references.float32[index], references.best(index)[0]
     magnitudes = is_floating(output)
     error = output.astype(np.float64) - best.values
@@ -54,7 +54,7 @@ def _share_sets(expected: Expected, output: Array) -> tuple[float, ...]:
 
 
 def _find_channels(expected: Array, output: Array) -> tuple[ChannelFigures, ...]:
-    """Return the channels that are least right, the worst first."""
+    """Return the channels with the lowest SQNR, the worst first."""
     found = [*_measure_channels(expected, output)]
     return tuple(sorted(found, key=lambda one: (one.sqnr_db is None, one.sqnr_db))[:CHANNELS])
 

@@ -1,4 +1,4 @@
-"""How far one output is from a reference. Arrays are [input set, *shape]."""
+"""Measures how far one output is from a reference. Arrays are [input set, *shape]."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Array = NDArray[Any]
 
 
 def is_floating(array: Array) -> bool:
-    """Whether an array holds magnitudes, and not indices, classes or booleans."""
+    """Return whether an array has magnitudes instead of indices, classes or booleans."""
     return bool(np.issubdtype(array.dtype, np.floating))
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The worst over the input sets.
+    """The worst figures over the input sets.
 
-    ``sqnr_db`` is 10 log10(sum(ref^2) / sum((ref - out)^2)) in dB, infinite when equal.
+    ``sqnr_db`` is 10 log10(sum(ref^2) / sum((ref - out)^2)) in dB, infinite if both are equal.
     """
 
     sqnr_db: float
@@ -43,7 +43,7 @@ class Fit:
 
 
 def measure(reference: Array, output: Array) -> Figures:
-    """Figures of the worst input set; one that is not finite anywhere is infinitely far."""
+    """Return the figures of the worst input set; with NaN or infinity it is infinitely far."""
     sets = [_measure_set(*pair) for pair in zip(reference, output, strict=True)]
     return Figures(
         min(one.sqnr_db for one in sets),
@@ -65,8 +65,8 @@ def _measure_set(reference: Array, output: Array) -> Figures:
 
 @dataclass(frozen=True)
 class Nearness:
-    """How near the outputs of one runner are to another's: the SQNR of the worst input set of the
-    worst output, in dB, and the share of all elements that have the same bits."""
+    """How near one runner's outputs are to another's: the SQNR of the worst input set of the worst
+    output, in dB, and the share of elements with the same bits."""
 
     sqnr_db: float
     equal: float
@@ -85,7 +85,7 @@ def find_nearness(pairs: Iterable[tuple[Array, Array]]) -> Nearness:
 
 
 def decibels(signal: float, noise: float) -> float:
-    """The ratio of two powers in dB; infinite without noise."""
+    """Return the ratio of two powers in dB; infinite without noise."""
     if not noise:
         return math.inf
     ratio = signal / noise
@@ -93,7 +93,7 @@ def decibels(signal: float, noise: float) -> float:
 
 
 def measure_pooled(reference: Array, output: Array) -> float:
-    """SQNR in dB over all input sets at once."""
+    """Return the SQNR in dB over all input sets together."""
     wanted = reference.astype(np.float64)
     error = wanted - output
     return decibels(float(np.sum(wanted**2)), float(np.sum(error**2)))
@@ -107,21 +107,21 @@ def channel_rms(stacked: Array, axis: int) -> Array:
 
 
 def fit_line(reference: Array, output: Array) -> Fit:
-    """Gain and offset. Both arrays are finite, and the reference is not all zero."""
+    """Return gain and offset. Both arrays must be finite, and the reference not all zero."""
     wanted = reference.astype(np.float64).reshape(-1)
     got = output.astype(np.float64).reshape(-1)
-    power = float(np.sum(wanted**2))  # not @: BLAS would start threads for it
+    power = float(np.sum(wanted**2))  # not @, for which BLAS would start threads
     slope = float(np.sum(wanted * got)) / power
     spread = float(wanted.std()) or math.inf
     return Fit(slope - 1, float((got - wanted).mean()) / spread)
 
 
 def share_equal(low: Array, reference: Array, high: Array, output: Array) -> float:
-    """The share of elements that are right, for indices, classes and booleans.
+    """Return the share of correct elements, for indices, classes and booleans.
 
-    An element may be anything from ``low`` to ``high``, which differ where the float model's own
-    comparison is a tie within the noise. The lower share counts of the elements that hold the
-    most frequent value and of all others: a mask with few bits set is judged by those, too.
+    An element may have any value from ``low`` to ``high``, which differ if the float model's
+    comparison is a tie within the noise. Returns the lower of two shares, that of the elements with
+    the most frequent value and that of all others, so that the few set bits of a mask count too.
     """
     right = (low <= output) & (output <= high)
     values, counts = np.unique(reference, return_counts=True)

@@ -1,8 +1,8 @@
-"""The gate: the outputs of a program against a prediction and limits, one output at a time.
+"""The gate: compares a program's outputs with a prediction and limits, one output at a time.
 
 It asks two questions. Is the program faithful: does it compute its quantized model, or in float16
-its float32 model, within the error that honest arithmetic has? Is it quantized well: is that model
-near enough to the float32 one? The user's metric answers a third (ci.judging.verdict).
+its float32 model, within the error of correct arithmetic? Is it quantized well: is that model near
+enough to the float32 one? The user's metric answers a third (ci.judging.verdict).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ci.models.tensors import TensorInfo
 from ci.report.schema import Question, Threshold
 
 FLOAT32, QUANTIZED = "float32", "quantized"
-GRID = 2**-6  # of a step: what float32 leaves of a multiple of it
-# How far a program's scale may be from its model's: QNN gives the 16-bit result of a softmax a
-# scale of 1/65536 where ONNX Runtime's quantizer writes 1/65535.
+GRID = 2**-6  # share of a step by which float32 may round a multiple of it
+# Allowed difference between a program's scale and its model's: QNN uses a scale of 1/65536 for the
+# 16-bit result of a softmax, ONNX Runtime's quantizer writes 1/65535.
 SCALE = 2**-16
-# Rounding that leaves less of an output decides nothing: a quantization that is too coarse, and not
-# the program, is at fault where the output is off.
+# If rounding leaves less than this SQNR, an error is blamed on the coarse quantization, not on the
+# program.
 LOST_DB = 3.0
 
 
@@ -40,7 +40,7 @@ LOST_DB = 3.0
 class Expected:
     """One output of a reference model, [input set, *shape].
 
-    Indices, classes and booleans may be anything from ``low`` to ``high``.
+    Indices, classes and booleans may have any value from ``low`` to ``high``.
     """
 
     values: Array
@@ -50,21 +50,21 @@ class Expected:
 
 @dataclass(frozen=True)
 class References:
-    """What both reference models give, and the noise that is predicted of a program, an entry per
-    output; None for an output of which none is predicted."""
+    """The outputs of both reference models, and the predicted noise of a program, one entry per
+    output; None for an output without prediction."""
 
     float32: Sequence[Expected]
     quantized: Sequence[Expected] | None = None
     noise: Sequence[Prediction | None] = ()
 
     def best(self, index: int) -> tuple[Expected, str]:
-        """Return what the program was asked to compute, and which model gives it."""
+        """Return the output that the program should compute, and the model that it comes from."""
         if self.quantized is None:
             return self.float32[index], FLOAT32
         return self.quantized[index], QUANTIZED
 
     def predict(self, index: int, info: TensorInfo) -> Prediction:
-        """Return the prediction for an output; without one, the program has to be exact."""
+        """Return the prediction for an output; if there is none, the program has to be exact."""
         found = self.noise[index] if self.noise else None
         if found is not None:
             return found
@@ -74,8 +74,8 @@ class References:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why an output is rejected, and which question it answers with no. ``is_model`` is whether
-    the float32 model answers it with no as well."""
+    """Why an output is rejected, and the question that it fails. ``is_model`` is whether the
+    float32 model fails it too."""
 
     question: Question
     text: str
@@ -84,12 +84,11 @@ class Reason:
 
 @dataclass(frozen=True)
 class OutputJudgement:
-    """One output; ``reasons`` is empty when the gate accepts it.
+    """The judgement of one output; ``reasons`` is empty if the gate accepts it.
 
-    Magnitudes have figures, a fit and, worst first, how far parts of the error lie above their
-    prediction; indices, classes and booleans have shares of equal elements, ``equal_exact`` the one
-    without the rule for ties. ``scheme_figures`` are those of the quantized model against the
-    float32 one.
+    Magnitudes have figures, a fit and ``excesses``, worst first: how far parts of the error exceed
+    their prediction. Indices, classes and booleans have shares of equal elements; ``equal_exact``
+    ignores the rule for ties. ``scheme_figures`` compare the quantized model with the float32 one.
     """
 
     reasons: tuple[Reason, ...] = ()
@@ -104,13 +103,13 @@ class OutputJudgement:
     equal_exact: float | None = None
 
     def fails(self, question: Question) -> bool:
-        """Return whether the output is rejected by this question."""
+        """Return whether the output fails this question."""
         return any(reason.question is question for reason in self.reasons)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """All outputs, in the program's order."""
+    """The judgements of all outputs, in the program's order."""
 
     outputs: tuple[OutputJudgement, ...]
 
@@ -120,7 +119,7 @@ class Judgement:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Return why the gate rejects, with the output it is about if there are several."""
+        """Return why the gate rejects the program; names the output if there are several."""
         several = len(self.outputs) > 1
         return tuple(
             Reason(one.question, f"output {index}: {one.text}" if several else one.text)
@@ -144,7 +143,7 @@ def judge(
 def judge_output(
     references: References, index: int, output: Array, info: TensorInfo, limits: Threshold
 ) -> OutputJudgement:
-    """Judge one output by what it holds, with its own limits if it has some."""
+    """Judge one output by the kind of its elements, with its own limits if it has any."""
     limits = limits.of_output(index)
     quantized = references.quantized[index] if references.quantized is not None else None
     if not is_floating(output):
@@ -221,14 +220,14 @@ def _judge_magnitudes(
 
 
 def _name_pair(against: str) -> str:
-    """Return which models a figure of the second question compares."""
+    """Return the models that a figure of the second question compares."""
     if against == FLOAT32:
         return "the program against the float32 model"
     return "the quantized model against the float32 one"
 
 
 def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
-    """A quantized output holds multiples of its step, within its range, and nothing else."""
+    """Yield a reason unless all values of a quantized output are multiples of its step in range."""
     if info.step and info.highest > info.lowest:
         steps = output.astype(np.float64) / info.step
         near = GRID + SCALE * np.abs(steps)
@@ -246,7 +245,7 @@ def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
 def _beyond_noise(
     excesses: Sequence[Excess], prediction: Prediction, best: Expected, output: Array, against: str
 ) -> Iterator[str]:
-    """Name the part of the error that is furthest beyond what arithmetic explains."""
+    """Yield the part of the error that is worst against the prediction, if above the limit."""
     worst = excesses[0]
     if worst.over_db > 0:
         reached = measure(best.values, output).sqnr_db
@@ -261,7 +260,7 @@ def _beyond_noise(
 def _parts_too_far(
     eager: Array, asked: Array, info: TensorInfo, wanted_db: float | None
 ) -> Iterator[Reason]:
-    """Each part of a concatenation has to reach what an output by itself would."""
+    """Yield each part of a concatenation below the SQNR that a separate output would need."""
     stops = [int(stop) for stop in np.cumsum(info.joined)]
     for start, stop in zip([0, *stops[:-1]], stops, strict=False):
         place, axis = range(start, stop), info.joined_axis + 1

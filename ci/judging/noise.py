@@ -1,10 +1,10 @@
-"""Whether an output's error is one that correct arithmetic explains.
+"""Decides whether correct arithmetic explains an output's error.
 
-A prediction is the error of a disturbed eager model, [run, input set, *shape] (ci.models.noise).
-The same statistics are taken of a program's error and of each run: the power over everything, over
-each input set, row of the batch, channel, part of a concatenation and element, the gain and the
-offset. A statistic may exceed the largest of the runs by a margin in dB, which stands for how far
-off the prediction itself may be.
+A prediction has the errors of a disturbed eager model, [run, input set, *shape] (ci.models.noise).
+The same statistics are computed from a program's error and from each run: the power over
+everything, over each input set, row of the batch, channel, part of a concatenation and element, the
+gain and the offset. A statistic may exceed the largest one of the runs by a margin in dB, because
+the prediction itself is not exact.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import numpy as np
 from ci.judging.figures import Array, decibels
 from ci.models.tensors import TensorInfo
 
-# Times the mean, which every part is granted: a few runs may predict nothing for a small one.
+# Share of the mean power allowed to every part: a few runs may predict nothing for a small part.
 SHARED = 1.0
-# In steps of the output, and relative to its RMS: below these there is no error to speak of.
+# In steps of the output, and relative to its RMS: smaller errors are always accepted.
 FLOOR_STEPS, FLOOR_RELATIVE = 0.2, 2**-13
-TINY = np.finfo(np.float64).tiny  # instead of no power at all
-# A gain or an offset that rounding has in the same direction everywhere: twice the noise, but at
-# most these shares of the reference's RMS.
+TINY = np.finfo(np.float64).tiny  # replaces a power of zero
+# Rounding may shift everything in one direction, as a gain or an offset: allowed is twice the
+# noise, but at most these shares of the reference's RMS.
 SYSTEMATIC, MAX_GAIN, MAX_OFFSET = 2.0, 0.004, 0.005
-# Noise above this share of the RMS is biased by up to three quarters of what is above it, and its
-# elements, such as the edges in a map of probabilities, may be off by so many dB more.
+# Noise above this share of the RMS may be biased by three quarters of the excess, and single
+# elements, such as edges in a map of probabilities, may be off by this many dB more.
 COARSE, BIAS, EDGES_DB = 0.04, 0.75, 6.0
 
 WHOLE, ELEMENT_DB, LINE_DB = "all input sets", 10.0, 100.0
@@ -37,10 +37,10 @@ WHOLE, ELEMENT_DB, LINE_DB = "all input sets", 10.0, 100.0
 
 @dataclass(frozen=True)
 class Excess:
-    """How much larger than predicted an error is in a part of an output, and how far beyond what
-    is allowed, in dB; ``over_db`` is negative if the part is accepted. A failure is named after the
-    part with the largest ``over_db`` less ``names_db``: an element is off by more than its row.
-    ``is_partial`` is whether other parts of the kind are accepted."""
+    """How far the error in a part of an output is above the prediction (``above_db``) and above the
+    limit (``over_db``, negative if the part is accepted), in dB. A failure is named after the part
+    with the largest ``over_db`` minus ``names_db``, because an element is always off by more than
+    its row. ``is_partial`` is whether other parts of the kind are accepted."""
 
     place: str
     above_db: float
@@ -50,15 +50,15 @@ class Excess:
 
 
 class Parts(NamedTuple):
-    """The powers of the parts of an error that are of one kind, [..., part]: those along ``axis``
-    of [input set, *shape], or otherwise if that is None."""
+    """The powers of an error's parts of one kind, [..., part]: the slices along ``axis`` of [input
+    set, *shape], or other parts if it is None."""
 
     kind: str
     axis: int | None
     powers: Array
 
     def name(self, index: int) -> str:
-        """Return ``channel 3 of 16``; the kind alone if there is one part."""
+        """Return ``channel 3 of 16``; only the kind if there is one part."""
         count = self.powers.shape[-1]
         return f"{self.kind} {index} of {count}" if count > 1 else self.kind
 
@@ -83,15 +83,15 @@ def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
 
 
 def name_axes(info: TensorInfo) -> list[tuple[str, int]]:
-    """Return the axes of [input set, *shape] that hold rows of a batch or channels."""
+    """Return the axes of [input set, *shape] for rows of a batch and for channels."""
     rows = [("row", 1)] if len(info.shape) > 1 else []
     channels = channel_axes(len(info.shape) + 1)
     return rows + [(f"channel along axis {axis - 1}:", axis) for axis in channels]
 
 
 def channel_axes(dims: int) -> list[int]:
-    """Return the axes of an output of ``dims`` dimensions, [input set, *shape], with channels: the
-    last and the second of its shape; of a picture (four dimensions and more) the second alone."""
+    """Return the channel axes of an output with ``dims`` dimensions, [input set, *shape]: the last
+    and the second of its shape; for pictures (four or more dimensions) only the second."""
     if dims > 4:
         return [2]
     return sorted({dims - 1, 2 if dims == 4 else dims - 1} - {0})
@@ -99,8 +99,8 @@ def channel_axes(dims: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What disturbed runs tell about one output: ``reference`` is the undisturbed model's,
-    [input set, *shape], ``runs`` are the errors, [run, input set, *shape], at least two."""
+    """The prediction for one output: ``reference`` is the undisturbed model's output, [input set,
+    *shape], ``runs`` are the errors of disturbed runs, [run, input set, *shape], at least two."""
 
     reference: Array
     runs: Array
@@ -118,13 +118,13 @@ class Prediction:
 
     @cached_property
     def floor(self) -> float:
-        """The power of an error that any output may have."""
+        """The power of an error that is always accepted."""
         return float(max(FLOOR_STEPS * self.info.step, FLOOR_RELATIVE * self.rms) ** 2)
 
     @cached_property
     def expected(self) -> list[tuple[Array, float]]:
-        """The expected power of each part of each kind, and how far a run exceeds that of the
-        others at most, as a ratio of 1 or more."""
+        """The expected power of each part of each kind, and by which factor, 1 or more, a run
+        exceeds the others at most."""
         return [self._expect(parts.powers) for parts in divide(self._squares, self.info)]
 
     @property
@@ -150,8 +150,7 @@ class Prediction:
         return min(decibels(*map(float, pair)) for pair in zip(signals, noises, strict=True))
 
     def allow_channels(self, margin_db: float) -> Iterator[tuple[int, Array]]:
-        """Yield each axis that holds channels, and the mean power that the error of each channel
-        along it may have."""
+        """Yield each channel axis, and the allowed mean power of the error of each channel."""
         for parts, (expected, spread) in zip(
             divide(self._squares, self.info), self.expected, strict=True
         ):
@@ -159,8 +158,8 @@ class Prediction:
                 yield parts.axis, expected * spread * 10 ** (margin_db / 10)
 
     def find_excesses(self, output: Array, margin_db: float) -> list[Excess]:
-        """Return the part of each kind that is furthest beyond its limit, the worst first; gain
-        and offset come behind parts that are beyond theirs. ``output`` is finite."""
+        """Return the part of each kind that exceeds its limit most, worst first; gain and offset
+        come after other parts above their limits. ``output`` must be finite."""
         error = output.astype(np.float64) - self.reference
         found = list(self._compare_line(error, margin_db)) if self.rms else []
         for parts, (expected, spread) in zip(

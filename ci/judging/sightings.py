@@ -1,4 +1,4 @@
-"""What wrong outputs look like, and who is likely to have made them so."""
+"""Recognizes patterns in wrong outputs, and names the likely cause."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ci.judging.figures import Array, channel_rms, decibels, fit_line, is_floati
 from ci.judging.noise import channel_axes
 
 RUNNER = "the runner or its files, not QNN"
-LAYOUT = "a memory layout: a permute that QNN or the runner left out"
-# What an explanation has to reach, and gain over none, to be believed.
+LAYOUT = "a memory layout: a permute missing in QNN or the runner"
+# An explanation is accepted if it reaches the first SQNR, and improves it by the second.
 BELIEVED_DB, GAINED_DB = 15.0, 8.0
-NOTHING = 1e-6  # of the largest right element
-ODD = 0.3  # share of the reference's RMS by which an element has to be off to be counted as wrong
+NOTHING = 1e-6  # share of the largest correct element
+ODD = 0.3  # an element is wrong if it is off by this share of the reference's RMS
 
 
 def find_sighting(right: Sequence[Array], output: Array, index: int) -> str:
-    """What the wrong output ``index`` is, in words, and the likely cause; empty when unknown.
+    """Describe the wrong output ``index`` and its likely cause; empty if no pattern matches.
 
     ``right`` are the reference's outputs, [input set, *shape] each.
     """
@@ -54,7 +54,7 @@ def _see_plain(wanted: Array, output: Array) -> str:
     if not output.any():
         return f"all zero; likely {RUNNER}, or a program that did not run"
     if is_floating(output) and float(np.abs(output).max()) < NOTHING * float(np.abs(wanted).max()):
-        return "as good as zero everywhere; likely memory that the program never wrote"
+        return "nearly zero everywhere; likely memory that the program never wrote"
     if (output == output.reshape(-1)[0]).all():
         return f"a constant, {output.reshape(-1)[0]:.4g}; likely {RUNNER}"
     return ""
@@ -77,8 +77,8 @@ def _see_ids(wanted: Array, output: Array) -> str:
         )
     if output.min() < wanted.min() or output.max() > 2 * max(int(wanted.max()), 1):
         return (
-            f"values of {output.min()} to {output.max()} where {wanted.min()} to {wanted.max()}"
-            " are right; likely another integer type: int32 read as int64"
+            f"values of {output.min()} to {output.max()} instead of {wanted.min()} to"
+            f" {wanted.max()}; likely another integer type: int32 read as int64"
         )
     return ""
 
@@ -101,7 +101,7 @@ def _see_line(wanted: Array, output: Array, least_db: float) -> str:
 
 
 def _name_gain(gain: float) -> str:
-    """``0.0625 (1/16) of``, ``the negative of``."""
+    """Return ``0.0625 (1/16) of`` or ``the negative of``."""
     near = Fraction(abs(gain)).limit_denominator(64)
     exact = bool(near) and abs(near / abs(gain) - 1) < 0.01
     if exact and near == 1 and gain < 0:
@@ -121,8 +121,8 @@ def _see_order(wanted: Array, output: Array, least_db: float) -> str:
                 return f"the right values, shifted by one along axis {axis - 1}; likely {RUNNER}"
         if _is_match(np.flip(wanted, axis), output, least_db):
             return f"the right values in reverse along axis {axis - 1}; likely {LAYOUT}"
-    # Two samples of one distribution agree that far in order, too; and what is nearly right in
-    # place is only nearer when it is sorted.
+    # Sorted samples of one distribution also agree to that SQNR, and sorting brings nearly correct
+    # outputs even closer.
     by_chance_db = 10 * math.log10(wanted.size) + GAINED_DB
     if least_db < BELIEVED_DB + GAINED_DB and _is_match(
         np.sort(wanted, axis=None), np.sort(output, axis=None), by_chance_db
@@ -139,13 +139,13 @@ def _see_channels(wanted: Array, output: Array, _least_db: float) -> str:
             many = f"channels {dead[0]} to {dead[-1]}" if dead.size > 1 else f"channel {dead[0]}"
             return (
                 f"zero in {many} ({dead.size} of {signal.size}) along axis {axis - 1};"
-                " likely QNN, which leaves part of a layer out"
+                " likely QNN, which omits part of a layer"
             )
     return ""
 
 
 def _see_stretch(wanted: Array, output: Array, _least_db: float) -> str:
-    """Where all that is wrong lies close together, and most of what lies there is wrong."""
+    """Describe errors that are confined to one range of elements or to one input set."""
     rms = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
     odd = (np.abs(output - wanted) > ODD * rms).reshape(len(wanted), -1)
     places = np.flatnonzero(odd.any(axis=0))
@@ -158,7 +158,7 @@ def _see_stretch(wanted: Array, output: Array, _least_db: float) -> str:
         )
     sets = np.flatnonzero(odd.any(axis=1))
     if sets.size == 1 and len(odd) > 1:
-        return f"wrong for input set {sets[0]} alone; likely state that was not reset"
+        return f"wrong only for input set {sets[0]}; likely state that was not reset"
     return ""
 
 
@@ -166,5 +166,5 @@ def _see_swapped(right: Sequence[Array], output: Array, index: int) -> str:
     for other, wanted in enumerate(right):
         fits = other != index and wanted.size == output.size and is_floating(wanted)
         if fits and _is_match(wanted.reshape(output.shape), output, BELIEVED_DB):
-            return f"those of output {other}; likely {RUNNER}: outputs are out of order"
+            return f"the values of output {other}; likely {RUNNER}: outputs are out of order"
     return ""

@@ -1,4 +1,4 @@
-"""What outputs prove: judged, explained, and the gate itself tried on wrong ones."""
+"""The verdict on a program: judges outputs, explains failures, tries the gate on wrong outputs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ci.models.user_models import Metric, MetricResult
 from ci.report.schema import ControlKind, Question, Threshold
 
 CALIBRATE = (
-    "calibrate with inputs like those that are judged, look at the ranges that the observer found,"
-    " or take a scheme with more bits"
+    "calibrate with inputs like the judged ones, check the ranges that the observer found, or"
+    " choose a scheme with more bits"
 )
-APART = "return the parts as separate outputs: a concatenation is quantized in one step size"
-FLOAT16 = "float16 has 11 bits: keep values small, or take a quantized scheme of 16 bits"
+APART = "return the parts as separate outputs: a concatenation is quantized with one step size"
+FLOAT16 = "float16 has 11 bits: keep values small, or choose a quantized scheme of 16 bits"
 OTHER_FORM = "in another scheme, or write that part of the model differently"
-BATCH = "lower the model with batch 1: QNN is known to compute other rows wrongly"
+BATCH = "lower the model with batch 1: QNN is known to compute further rows wrongly"
 UINT8 = "QNN reads each uint8 of an input as 0 or 1: give int32 or float32"
 SCHEME = (
-    "  why: the quantized model has lost what the float32 model is good for",
+    "  why: quantization lost the accuracy that the float32 model has",
     f"  fix: {CALIBRATE}",
 )
 MODEL = (
-    "  why: the float32 model itself is not good for its task, whatever QNN makes of it",
+    "  why: the float32 model itself is not good enough for its task, even without QNN",
     "  fix: compare inputs, labels and the order of outputs with what the metric expects",
 )
 NEGATIONS = {
@@ -42,7 +42,7 @@ NEGATIONS = {
 
 @dataclass(frozen=True)
 class CaseFigures:
-    """The worst of every figure over a case's outputs; None if no output has it. The fields are
+    """Each figure's worst value over a case's outputs; None if no output has it. The fields are
     those of the report's Case."""
 
     sqnr_db: float | None = None
@@ -63,7 +63,7 @@ class CaseFigures:
 
 @dataclass(frozen=True)
 class ControlResult:
-    """Whether the gate rejected a kind of wrong outputs, and their best SQNR in dB."""
+    """Whether the gate rejected one kind of wrong outputs, and their highest SQNR in dB."""
 
     kind: ControlKind
     rejected: bool
@@ -72,8 +72,8 @@ class ControlResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``reasons`` is empty for right outputs. ``proofless`` says which wrong outputs the gate
-    accepts, ``warnings`` which controls could not be made."""
+    """The verdict on a case. ``reasons`` is empty for correct outputs; ``proofless`` names wrong
+    outputs that the gate accepts, ``warnings`` outputs on which it cannot be tried well."""
 
     figures: CaseFigures
     reasons: tuple[Reason, ...] = ()
@@ -90,8 +90,8 @@ def judge_outputs(
     infos: Sequence[TensorInfo],
     limits: Threshold,
 ) -> Verdict:
-    """Compare ``outputs``, [input set, *shape] each, with both references, and feed the gate its
-    controls. ``infos`` describe the outputs, ``inputs`` what the program takes."""
+    """Compare ``outputs``, [input set, *shape] each, with both references, and try the gate on
+    controls. ``infos`` describe the outputs, ``inputs`` the program's inputs."""
     judgement = judge(references, outputs, infos, limits)
     controls = tuple(feed_controls(references, infos, limits))
     passing = [one.kind.value for one in controls if not one.rejected]
@@ -112,24 +112,24 @@ def judge_outputs(
 def find_vague(
     references: References, infos: Sequence[TensorInfo], limits: Threshold
 ) -> Iterator[str]:
-    """Yield which outputs rounding may change by as much as they are: for these, a wrong program
-    cannot be distinguished from a right one."""
+    """Yield a warning for each output that rounding may change by as much as its own size: a wrong
+    program cannot be distinguished from a right one there."""
     for index, info in enumerate(infos):
         db = limits.of_output(index).max_above_noise_db
         noise = references.predict(index, info).noise if info.dtype.startswith("float") else 0.0
         if noise > 10 ** (-db / 20):
             yield (
-                f"output {index}: rounding alone may leave it {-20 * math.log10(noise):.0f} dB, so"
-                " that few faults of the program would show: take a scheme with more bits"
+                f"output {index}: rounding alone may leave only {-20 * math.log10(noise):.0f} dB,"
+                " so few faults of the program would show: choose a scheme with more bits"
             )
 
 
 def feed_controls(
     references: References, infos: Sequence[TensorInfo], limits: Threshold
 ) -> Iterator[ControlResult]:
-    """Yield each kind of wrong outputs, made of the best that the gate could get, its reference.
+    """Yield the result for each kind of wrong outputs, made from the reference.
 
-    The gate has to reject each output by itself; of what is wrong ever more so, something.
+    The gate has to reject each output on its own; if a kind has several degrees, at one of them.
     """
     for kind in MAKERS:
         results = [
@@ -147,7 +147,7 @@ def feed_control(
     kind: ControlKind, references: References, index: int, info: TensorInfo, limits: Threshold
 ) -> tuple[bool, float | None] | None:
     """Return whether the gate rejects an output that is wrong in one way, and its SQNR in dB; None
-    if it cannot be."""
+    if the output cannot be wrong in that way."""
     right, noise = references.best(index)[0], references.predict(index, info)
     own, result = limits.of_output(index), None
     for wrong in make_controls(kind, right, noise, own):
@@ -158,7 +158,7 @@ def feed_control(
 
 
 def summarize_figures(judgement: Judgement) -> CaseFigures:
-    """Return the worst of every figure."""
+    """Return the worst value of every figure."""
     every = judgement.outputs
     worst = [(index, one.excesses[0]) for index, one in enumerate(every) if one.excesses]
     index, excess = max(worst, key=lambda pair: pair[1].over_db, default=(0, None))
@@ -194,8 +194,8 @@ def advise_on_figures(
     outputs: Sequence[Array],
     inputs: Sequence[TensorInfo],
 ) -> Iterator[str]:
-    """Yield lines on what was seen and what to do, by question: a program that is not faithful is
-    the runner's, an input's or QNN's fault, a model that is not quantized well is not."""
+    """Yield lines with the pattern, the cause and the fix: if the program is not faithful, the
+    runner, an input or QNN is at fault, otherwise the quantization."""
     right = [references.best(index)[0].values for index in range(len(outputs))]
     wrong = [n for n, one in enumerate(judgement.outputs) if one.fails(Question.FAITHFUL)]
     several = len(outputs) > 1
@@ -226,18 +226,18 @@ def _advise_on_program(
 
 def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[str]:
     if references.quantized is None:
-        yield "  why: the program is faithful to its model, whose values float16 does not hold"
+        yield "  why: the program is faithful to its model, but float16 cannot represent its values"
         yield f"  fix: {FLOAT16}"
         return
-    yield "  why: the program is faithful to its quantized model, which is too far from float32"
+    yield "  why: the program is faithful to its quantized model, but that is too far from float32"
     parted = any(" in part " in reason.text for one in judgement.outputs for reason in one.reasons)
     yield f"  fix: {APART if parted else CALIBRATE}"
 
 
 def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
-    """Yield why a program is not good for its task; a metric that accepts outputs of other inputs
-    proves nothing. Where the quantized model fails as its program does, and the float32 model does
-    not, the quantization is what failed."""
+    """Yield why a program is not good enough for its task; a metric that accepts outputs of other
+    inputs proves nothing. If the quantized model fails like its program, but the float32 model does
+    not, the quantization is at fault."""
     value, float32, shifted = result.value, result.float32, result.shifted
     quantized = result.quantized
     both = quantized is not None and all(_fails(metric, one, float32) for one in (value, quantized))
@@ -258,14 +258,14 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
         yield Reason(Question.TASK, text, is_model=worse)
     if float32 - shifted <= metric.max_drop:
         text = (
-            f"{metric.name} is {shifted:.4g} for the outputs of other inputs, too: labels and"
-            " inputs have to vary, and max_drop to be less than chance"
+            f"{metric.name} is also {shifted:.4g} for the outputs of other inputs: labels and"
+            " inputs have to vary, and max_drop must be too small to pass by chance"
         )
         yield Reason(Question.TASK, text, is_model=True)
 
 
 def _fails(metric: Metric, value: float, float32: float) -> bool:
-    """Return whether a model with this ``value`` of the metric is not good for its task."""
+    """Return whether a model with this ``value`` of the metric is not good enough for its task."""
     enough = metric.min is None or value >= metric.min
     return not (float32 - value <= metric.max_drop and enough)
 
@@ -275,9 +275,9 @@ def forgive(
 ) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
     """Return the reasons that fail a case, the first question first, and warnings.
 
-    If a metric is given and passes, a model that is not quantized well is a warning, unless the
-    metric is ``strict``. A program that is not faithful is never forgiven. A float32 model that is
-    not good for its task comes before its quantization, which is not to blame.
+    If a metric is given and passes, a model that is not quantized well is only a warning, unless
+    the metric is ``strict``. A program that is not faithful is never forgiven. If the float32 model
+    itself is not good enough for its task, that reason comes before the quantization.
     """
     good = metric is not None and not metric.strict
     good = good and not any(one.question is Question.TASK for one in reasons)
@@ -288,7 +288,7 @@ def forgive(
 
 
 def name_reasons(reasons: Sequence[Reason]) -> list[str]:
-    """Return the reasons in words, each question named once."""
+    """Return the reasons as text, grouped by question."""
     texts: dict[Question, list[str]] = {}
     for reason in reasons:
         texts.setdefault(reason.question, []).append(reason.text)

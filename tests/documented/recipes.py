@@ -410,7 +410,7 @@ RECIPES = (
     Recipe(
         "plan --verify",
         (setups.branch_off,),
-        "1 commit, everything for 0",
+        "1 commit; 0 ran everything",
         fill={"main~20..main": ("main..change",)},
     ),
     Recipe("-s plan|-ci plan", (setups.branch_off,), "(1 file changed|## Plan).*test_emulator"),

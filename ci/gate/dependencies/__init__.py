@@ -1,1 +1,1 @@
-"""Which files a file, a session or a case depends on, derived from the tree itself."""
+"""The files on which a file, a session or a case depends, derived from the tree itself."""

@@ -1,4 +1,4 @@
-"""What one file names: modules that it imports, headers that it includes, files by their paths."""
+"""The names in one file: modules that it imports, headers that it includes, paths of files."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".hh", ".inl")
 READ = (".py", ".sh", *SOURCES)
 PATH = re.compile(r"[\w.+-]+(?:/[\w.+-]+)+")
-# A table of verbs names modules that only the verb's own sessions run.
+# A table of verbs names modules that only the sessions of each verb run.
 TABLES = frozenset({"Verb"})
 TELLING = (
     ast.Assign, ast.Import, ast.ImportFrom, ast.Call, ast.BinOp, ast.JoinedStr, ast.Constant,
 )  # fmt: skip
-BARE = (ast.Name, ast.expr_context, ast.operator)  # with nothing in them
+BARE = (ast.Name, ast.expr_context, ast.operator)  # nodes without children to read
 READERS = {"read_policy": "policies/{}.toml"}
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """``imports``: dotted names, relative ones with their dots. ``families``: packages of which any
-    module may be imported by name. ``words``: paths, ``*`` for what is not constant.
-    ``strings``: constants that are one plain word. ``profiles``: values of names like PROFILE.
-    ``includes``: headers with the quote before each. ``paths``: whole paths in a script."""
+    """The names in a file. ``imports``: dotted names, relative ones with their dots. ``families``:
+    packages from which any module may be imported by name. ``words``: paths, with ``*`` for parts
+    that are not constant. ``strings``: constants of one plain word. ``profiles``: values of
+    variables like PROFILE. ``includes``: headers, each with its opening quote. ``paths``: whole
+    paths in a script."""
 
     imports: set[str] = field(default_factory=set)
     families: set[str] = field(default_factory=set)
@@ -44,7 +45,7 @@ NOTHING = FileFacts()
 
 
 def parse_file(path: str, text: str) -> FileFacts:
-    """The facts of a file, by its suffix."""
+    """Return the facts of a file, parsed by its suffix."""
     if path.endswith(".py"):
         return parse_python(text)
     if path.endswith(SOURCES):
@@ -56,7 +57,8 @@ def parse_file(path: str, text: str) -> FileFacts:
 
 
 def parse_python(text: str) -> FileFacts:
-    """The facts of a file; of one that this Python cannot parse, every dotted name is an import."""
+    """Return the facts of a Python file; every dotted name counts as an import if it cannot be
+    parsed."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -73,7 +75,7 @@ class _Reader:
     def read_tree(self, tree: ast.AST) -> None:
         """Read all nodes, in any order and without recursion: ast.NodeVisitor takes twice as long.
 
-        A reader that returns True leaves out what is in the node.
+        If a reader returns True, the node's children are skipped.
         """
         readers = {kind: getattr(self, f"read_{kind.__name__.lower()}") for kind in TELLING}
         found: list[Any] = [tree]
@@ -137,7 +139,7 @@ class _Reader:
             self.facts.strings.add(node.value)
 
     def add_word(self, text: str, *, bare: bool = False) -> None:
-        """Keep what may be the name of a file; a plain word only where it is part of a path."""
+        """Keep a text that may name a file; a plain word only if it is part of a path."""
         word = text.strip("/").removeprefix("./")
         named = word.replace("*", "").strip("./")
         wild = (word.startswith("*") and "/" not in word) or word.endswith("__init__.py")
@@ -154,7 +156,7 @@ def _flatten(node: ast.expr) -> Iterator[str]:
 
 
 def _show(node: ast.expr) -> str:
-    """A constant as it is, and ``*`` for anything else."""
+    """Return a constant's text, or ``*`` for anything else."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):

@@ -1,5 +1,5 @@
-"""Parts of files that count by themselves: keys of TOML, ``pyproject.toml#dependency-groups.lint``,
-and the code of pages, ``docs/reference/emulator.md#code``."""
+"""Parts of files that are compared separately: keys, ``pyproject.toml#dependency-groups.lint``, and
+the code in pages, ``docs/reference/emulator.md#code``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgspec
 
 DEPTH = 2
 CODE = "code"
-# Lines to type are known by their text: tests/static finds those without a test.
+# Commands in pages are identified by their text: tests/static finds those without a test.
 TYPED = frozenset({"", "sh", "bash", "console", "text"})
 FENCE = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
 def list_changed_parts(path: str, old: str, new: str) -> frozenset[str] | None:
-    """The changed parts of a TOML file or page; None for a file without parts."""
+    """Return the changed parts of a TOML file or page; None for a file without parts."""
     if path.endswith(".toml"):
         return list_changed_keys(old, new)
     if path.endswith(".md"):
@@ -27,15 +27,14 @@ def list_changed_parts(path: str, old: str, new: str) -> frozenset[str] | None:
 
 
 def list_code(text: str) -> list[tuple[str, str]]:
-    """The code blocks of a page that are more than lines to type, with their languages."""
+    """Return the code blocks of a page, except those with commands, with their languages."""
     blocks = [(kind.strip(), body) for kind, body in FENCE.findall(text)]
     return [block for block in blocks if block[0] not in TYPED]
 
 
 def list_changed_keys(old: str, new: str) -> frozenset[str]:
-    """The keys, dotted and at most two deep, whose values differ between two TOML texts.
-
-    ``?`` is the whole, where one of the texts is not TOML. Comments change no key.
+    """Return the dotted keys, at most two levels deep, with values that differ between two TOML
+    texts; ``?`` stands for the whole file if a text is not TOML. Comments do not matter.
     """
     before, after = parse_table(old), parse_table(new)
     if before is None or after is None:
@@ -43,9 +42,9 @@ def list_changed_keys(old: str, new: str) -> frozenset[str]:
     return frozenset(_compare(before, after, "", DEPTH))
 
 
-@lru_cache(maxsize=64)  # each session asks for the same few
+@lru_cache(maxsize=64)  # every session reads the same few
 def parse_table(text: str) -> Mapping[str, Any] | None:
-    """What a TOML text holds; None for one that is not TOML."""
+    """Return the content of a TOML text; None if it is not TOML."""
     try:
         return msgspec.toml.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""What is reached from where a session starts, and by which way."""
+"""The files that are reached from a session's first files, and by which path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Reach:
-    """Each file that is reached, with the one that led to it; "" for a start."""
+    """Each reached file with the file that led to it; "" for a start."""
 
     parents: Mapping[str, str]
 
@@ -22,7 +22,7 @@ class Reach:
         return path in self.parents
 
     def explain(self, path: str) -> str:
-        """The nearest files on the way to ``path``: ``a.py, by b.py, by c.py``; "" for a start."""
+        """Return the last steps to ``path``, such as ``a.py, by b.py, by c.py``; "" for a start."""
         way: list[str] = []
         while (path := self.parents[path]) and len(way) < SHOWN:
             way.append(path)
@@ -30,10 +30,10 @@ class Reach:
 
 
 class Graph:
-    """The dependencies of a tree's files, read as far as they are asked for.
+    """The dependencies of a tree's files, read on demand.
 
-    ``named`` are modules that are imported by a name alone, which the reader gets from elsewhere:
-    they are reached from a test that names them, and else count as starts themselves.
+    ``named`` are modules that are imported by a name in data: they are reached from a test that
+    names them, and otherwise are starts themselves.
     """
 
     def __init__(self, tree: TreeFiles, load: Load, named: Mapping[str, str]) -> None:
@@ -42,7 +42,8 @@ class Graph:
         self._edges: dict[str, tuple[str, ...]] = {}
 
     def follow(self, starts: Iterable[str], *, by_name: bool = False) -> Reach:
-        """All that is reached from ``starts``, which count too; ``by_name`` what tests name."""
+        """Return the files reached from ``starts``, including these; with ``by_name`` also modules
+        that tests name."""
         parents = {path: "" for path in sorted(starts) if path in self.tree.files}
         wave = list(parents)
         while wave:
@@ -58,7 +59,7 @@ class Graph:
         return Reach(parents)
 
     def profiles_of(self, path: str) -> set[str]:
-        """The profiles that a file which was followed names as its own."""
+        """Return the profiles that a file names; it must have been followed."""
         return self.facts.get(path, NOTHING).profiles
 
     def _list_named(self, path: str) -> Iterator[str]:

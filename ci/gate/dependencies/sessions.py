@@ -1,6 +1,6 @@
-"""Where each session starts, and what it uses beside code: dependency groups, profiles, pins.
+"""Each session's first files, and what it uses besides code: dependency groups, profiles, pins.
 
-The noxfile is read, not run.
+The noxfile is parsed, not run.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ci.parity.policy import matches
 NOXFILE, PYPROJECT = "noxfile.py", "pyproject.toml"
 PROFILES, TARGETS = "manifests/profiles.toml", "manifests/targets.toml"
 MAINS = ("provisioning/__main__.py", "ci/__main__.py")
-LOWERING = "lowering"  # the group with what models are made of
+LOWERING = "lowering"  # the dependency group with torch and ExecuTorch
 Read = Callable[[str], str]
 
 
 @dataclass(frozen=True)
 class SessionInputs:
-    """What a session depends on: files that are reached, and what else counts, with the reason.
+    """A session's dependencies: files reached by imports and names, and ``uses``, each with reason.
 
-    ``uses`` holds files and ``FILE#KEY`` parts. ``known`` is false for a session that nothing is
-    derived of: any change needs it.
+    ``uses`` has files and ``FILE#KEY`` parts. ``known`` is false for a session without derived
+    dependencies: any change needs it.
     """
 
     name: str
@@ -37,14 +37,15 @@ class SessionInputs:
     known: bool = True
 
     def explain(self, path: str) -> str:
-        """Why the session needs a file; "" if it does not."""
+        """Return why the session needs a file; "" if it does not."""
         if path in self.uses or path not in self.reach:
             return self.uses.get(path, "")
         way = self.reach.explain(path)
         return f"read by {way}" if way else "it runs this"
 
     def explain_key(self, path: str, key: str) -> str:
-        """Why a changed key of a file counts: one that is used, is in one, or holds one."""
+        """Return why the session needs a changed key: it uses that key, one above or one below it;
+        "" if it does not."""
         name = f"{path}#{key}"
         for use, why in self.uses.items():
             if name == use or name.startswith(f"{use}.") or use.startswith(f"{name}."):
@@ -53,7 +54,7 @@ class SessionInputs:
 
 
 def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, SessionInputs]:
-    """Every session of the noxfile, and every one that the rules alone define, by name."""
+    """Return every session by name: those of the noxfile, and those that only the rules define."""
     files = graph.tree.files
     sessions = parse_noxfile(read(NOXFILE)) if NOXFILE in files else {}
     verbs = {verb: module for main in MAINS for verb, module in parse_verbs(read(main)).items()}
@@ -74,9 +75,9 @@ def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, S
 def list_starts(
     facts: SessionFacts, verbs: Mapping[str, str], files: frozenset[str]
 ) -> Iterator[str]:
-    """The files that a session runs: modules of its verbs, or tests with their conftest.py."""
+    """Yield the files that a session runs: its verbs' modules, or tests with their conftest.py."""
     for words in facts.programs:
-        package, verb = ((*words, "") if words else ("ci", ""))[:2]  # words not known: any verb
+        package, verb = ((*words, "") if words else ("ci", ""))[:2]  # unknown arguments: any verb
         modules = [verbs[verb]] if verb in verbs else []
         if not verb and package in {"ci", "provisioning"}:
             modules = list(verbs.values())
@@ -98,7 +99,7 @@ def list_starts(
 def list_uses(
     facts: SessionFacts, groups: Iterable[str], reach: Reach, graph: Graph, read: Read
 ) -> Iterator[tuple[str, str]]:
-    """Parts of pyproject.toml and of manifests/ that a session uses, each with the reason."""
+    """Yield parts of pyproject.toml and of manifests/ that a session uses, each with a reason."""
     files = graph.tree.files
     for group in groups:
         yield f"{PYPROJECT}#dependency-groups.{group}", f"its environment has the group {group}"
@@ -118,7 +119,7 @@ def list_uses(
 
 
 def close_groups(groups: Iterable[str], project: Mapping[str, Any]) -> tuple[str, ...]:
-    """Dependency groups with those that they include."""
+    """Return dependency groups together with those that they include."""
     tables = project.get("dependency-groups", {})
     found: dict[str, None] = {}
     waiting = sorted(groups)
@@ -132,7 +133,7 @@ def close_groups(groups: Iterable[str], project: Mapping[str, Any]) -> tuple[str
 
 
 def list_pins(artifacts: Iterable[str], files: Iterable[str]) -> Iterator[str]:
-    """The manifest of each artifact, and its locks: ``locks/NAME-VERSION.json``."""
+    """Yield the manifest of each artifact, and its locks: ``locks/NAME-VERSION.json``."""
     wanted = set(artifacts)
     for path in sorted(path for path in files if path.startswith("manifests/")):
         lock = re.fullmatch(r"manifests/locks/(.+?)-\d[^/]*\.json", path)
@@ -142,7 +143,7 @@ def list_pins(artifacts: Iterable[str], files: Iterable[str]) -> Iterator[str]:
 
 
 def load(read: Read, path: str, files: Iterable[str]) -> Mapping[str, Any]:
-    """A TOML file of the tree; empty where it is missing or broken."""
+    """Return a TOML file of the tree; empty if it is missing or broken."""
     return (parse_table(read(path)) if path in files else None) or {}
 
 
@@ -151,8 +152,9 @@ START = "session"
 
 @dataclass
 class SessionFacts:
-    """``groups``: dependency groups of its environments. ``programs``: what follows ``python -m``,
-    each with its words. ``tests``: folders for pytest, none for its own default."""
+    """A session in the noxfile. ``groups``: dependency groups of its environments. ``programs``:
+    modules run by ``python -m``, each with its arguments. ``tests``: folders for pytest; none for
+    pytest's default."""
 
     name: str
     groups: set[str] = field(default_factory=set)
@@ -162,7 +164,7 @@ class SessionFacts:
 
 
 def parse_noxfile(text: str) -> Mapping[str, SessionFacts]:
-    """Each session by its name, helpers that it calls included. Raises SyntaxError."""
+    """Return each session by name, including the helpers that it calls. Raises SyntaxError."""
     functions = {
         node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)
     }
@@ -187,7 +189,8 @@ RUNNERS = frozenset({"run_module", "run_tests", "make_environment"})
 def _list_calls(
     node: ast.FunctionDef, functions: Mapping[str, ast.FunctionDef], given: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The calls of RUNNERS, with their constant words; ``given`` fills a helper's parameters."""
+    """Yield the calls of RUNNERS with their constant arguments; ``given`` are the arguments of a
+    helper."""
     names = [argument.arg for argument in node.args.args[1:]]
     known = dict(zip(names, given, strict=False))
     for call in (one for one in ast.walk(node) if isinstance(one, ast.Call)):
@@ -219,7 +222,7 @@ def _note(facts: SessionFacts, function: str, words: tuple[str, ...]) -> None:
 
 
 def parse_verbs(text: str) -> Mapping[str, str]:
-    """The module of each verb in a ``VERBS`` table of ``"verb": Verb("module", ...)``."""
+    """Return the module of each verb in a ``VERBS`` table of ``"verb": Verb("module", ...)``."""
     found = {}
     for node in ast.walk(ast.parse(text)):
         for key, value in (

@@ -204,7 +204,7 @@ def test_a_case_over_its_budget_fails_as_that(tmp_path: Path) -> None:
     first, fix = reason.splitlines()[:2]
     told = "over its budget: the program 1,000 bytes, 200 bytes (25 %) above program_bytes = 800"
     assert first == told
-    assert fix.startswith("  fix: take fewer bits for the weights")
+    assert fix.startswith("  fix: use fewer bits for the weights")
 
 
 def test_a_case_over_its_budget_names_the_line_of_its_model(tmp_path: Path) -> None:

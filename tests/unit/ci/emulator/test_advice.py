@@ -121,7 +121,10 @@ def test_only_an_output_that_is_rejected_is_looked_at() -> None:
         ("the reference proves nothing: output 0 is near zero (RMS 0 < 0.001)", "trained weights"),
         ("the gate accepts other_input: this case proves nothing", "hardly depend"),
         ("SQNR 0.6 dB\n  seen: 0.0625 (1/16) of the right values; likely", "1 x 5"),
-        ("values of 0 to 9 are right; likely another integer type: int32 read as int64", "int32)"),
+        (
+            "values of 0 to 9 instead of 0 to 1; likely another integer type: int32 read as int64",
+            "int32)",
+        ),
         (
             "lowering: RuntimeError: Missing out variants: {'quantized_decomposed::add'}",
             "import executorch.kernels.quantized",

@@ -13,9 +13,9 @@ RANDOM = np.random.default_rng(11)
 EAGER = RANDOM.standard_normal((4, 3, 6, 6))
 NOISE = RANDOM.standard_normal(EAGER.shape)
 RUNNER = "the runner or its files, not QNN"
-LAYOUT = "a memory layout: a permute that QNN or the runner left out"
+LAYOUT = "a memory layout: a permute missing in QNN or the runner"
 SCALE = "the right values; likely a wrong scale in QNN"
-INTEGERS = "values of 0 to 42949672970 where"
+INTEGERS = "values of 0 to 42949672970 instead"
 # Eight elements an input set, far from zero, and what is wrong in each by more than its size.
 FAR = -(10.0 + RANDOM.random((4, 8)))
 OFF = 20.0 + 10 * RANDOM.random((4, 8))
@@ -42,10 +42,10 @@ def between(first: int, last: int) -> Any:
         (
             EAGER,
             EAGER * 1e-9,
-            "as good as zero everywhere; likely memory that the program never wrote",
+            "nearly zero everywhere; likely memory that the program never wrote",
         ),
         (EAGER * 1e9, EAGER * 1e9 * 1e-5, f"1e-05 of {SCALE}"),
-        (EAGER * 1e4, EAGER * 1e-3, "as good as zero everywhere; likely memory that the"),
+        (EAGER * 1e4, EAGER * 1e-3, "nearly zero everywhere; likely memory that the"),
         (EAGER, np.full_like(EAGER, 0.5), f"a constant, 0.5; likely {RUNNER}"),
         (np.ones((1, 1)), np.full((1, 1), 2.0), f"a constant, 2; likely {RUNNER}"),
         (
@@ -101,7 +101,7 @@ def test_a_few_elements_are_no_buffer() -> None:
 @pytest.mark.parametrize(("sets", "tells"), [(1, False), (2, True)])
 def test_one_set_is_told_among_several_alone(sets: int, tells: bool) -> None:
     wrong = put(0, OFF[0] * ([1, -1] * 4), FAR[:sets])
-    words = "wrong for input set 0 alone; likely state that was not reset"
+    words = "wrong only for input set 0; likely state that was not reset"
     assert find_sighting([FAR[:sets]], wrong, 0) == (words if tells else "")
 
 
@@ -109,7 +109,7 @@ def test_dead_channels_are_named_from_the_first_to_the_last() -> None:
     right = RANDOM.standard_normal((4, 1, 5, 9))
     right[:, :, 0] = 0
     wrong = put((slice(None), 0, slice(1, 4)), 0.0, right)
-    told = "zero in channels 1 to 3 (3 of 5) along axis 1; likely QNN, which leaves part of a"
+    told = "zero in channels 1 to 3 (3 of 5) along axis 1; likely QNN, which omits part of a"
     assert find_sighting([right], wrong, 0).startswith(told)
     wrong = put((slice(None), 0, slice(1, 3)), 0.0, right)
     assert find_sighting([right], wrong, 0).startswith("zero in channels 1 to 2 (2 of 5)")
@@ -124,7 +124,7 @@ def test_an_output_is_not_told_to_be_itself_or_one_of_another_size() -> None:
     assert find_sighting([EAGER, small], NOISE, 0) == ""
     assert find_sighting(
         [EAGER, NOISE], NOISE, 0
-    ) == f"those of output 1; likely {RUNNER}: outputs" + (" are out of order")
+    ) == f"the values of output 1; likely {RUNNER}: outputs" + (" are out of order")
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_an_output_is_not_told_to_be_itself_or_one_of_another_size() -> None:
         ([0, 1, 5, 4], [1, 0, 10, 5], ""),
         ([0, 1, 5, 4], [0, 0, 0, 0], f"all zero; likely {RUNNER}"),
         (range(11), np.arange(11) * (1 + (1 << 32)), INTEGERS),
-        ([0, 1, 5, 4], [1, 0, 11, 5], "values of 0 to 11 where 0 to 5 are right; likely another"),
-        ([0, 1, 0, 1], [1, 0, 3, 0], "values of 0 to 3 where 0 to 1 are right; likely another"),
-        ([1, 2, 3, 4], [2, 0, 4, 3], "values of 0 to 4 where 1 to 4 are right; likely another"),
+        ([0, 1, 5, 4], [1, 0, 11, 5], "values of 0 to 11 instead of 0 to 5; likely another"),
+        ([0, 1, 0, 1], [1, 0, 3, 0], "values of 0 to 3 instead of 0 to 1; likely another"),
+        ([1, 2, 3, 4], [2, 0, 4, 3], "values of 0 to 4 instead of 1 to 4; likely another"),
     ],
 )
 def test_wrong_ids_are_described(right: Any, wrong: Any, words: str) -> None:

@@ -47,5 +47,5 @@ def test_what_git_says_is_read(text: str, changes: list[tuple[str, Kind]]) -> No
 
 
 def test_another_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a line of git diff --raw"):
+    with pytest.raises(ValueError, match="git diff --raw"):
         parse_raw_diff("M\0a\0")

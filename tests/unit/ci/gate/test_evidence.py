@@ -51,8 +51,8 @@ def doubt(rule: Threshold | None = RULE, **fields: Any) -> list[str]:
     ("limits", "fields", "doubts"),
     [
         ({}, {}, []),
-        ({}, {"question": Question.TASK}, ["the question that it failed"]),
-        ({}, {"lacks": "lib.so"}, ["a library that is missing"]),
+        ({}, {"question": Question.TASK}, ["a failed question"]),
+        ({}, {"lacks": "lib.so"}, ["a missing library"]),
         ({}, {"reason": "x"}, ["a reason to fail"]),
         ({}, {"inputs": 0}, ["no outputs"]),
         ({}, {"max_abs": None}, ["no outputs"]),
@@ -91,8 +91,8 @@ def test_a_pass_is_doubted_by_its_own_row(
 
 
 MARKS = {
-    "the question that it failed",
-    "a library that is missing",
+    "a failed question",
+    "a missing library",
     "a reason to fail",
     "no outputs",
 }
@@ -136,13 +136,13 @@ PLANNED = tuple(PlannedCase(name, "8a8w", "S") for name in "mn")
             {"cases": PLANNED[:1]},
             ["it has 1 of 1 planned cases, and 1 others"],
         ),
-        ({"session": "x"}, {}, ["it is of x, not of test_emulator"]),
-        ({"cases": (GOOD, GOOD)}, {}, ["1 cases come twice"]),
-        ({}, {"shard": "1/2"}, ["it is of shard none, not of 1/2"]),
+        ({"session": "x"}, {}, ["it is a report of x, not of test_emulator"]),
+        ({"cases": (GOOD, GOOD)}, {}, ["1 cases are listed twice"]),
+        ({}, {"shard": "1/2"}, ["it is a report of shard none, not of 1/2"]),
         (
             {"shard": ShardMark(index=1, count=2, positions=(0,), whole="0" * 64, policy="0" * 64)},
             {},
-            ["it is of shard 1/2, not of none"],
+            ["it is a report of shard 1/2, not of none"],
         ),
     ],
 )
@@ -164,20 +164,20 @@ def test_a_report_is_weighed_by_its_cases() -> None:
     assert weigh(good, junit=None).faults == ("it left no junit.xml",)
     counts = "1 passed, 0 failed, 0 unsupported, 0 cached; 0 of 1 controls passed"
     assert weigh(good, exit_code=1).faults == (
-        f"its exit code is 1, and by its cases ({counts}) it is 0",
+        f"its exit code is 1, but should be 0 by its cases ({counts})",
     )
     failed = report_of(replace(GOOD, status=Status.FAILED, reason="x")).recounted
     own = "0 passed, 1 failed, 0 unsupported, 0 cached; 0 of 1 controls passed"
     assert weigh(failed, exit_code=1) == Evidence(1, 1, (own,))
     told = replace(good, summary=replace(good.summary, passed=2))
     assert weigh(told).faults == (
-        f"its summary has {counts.replace('1 passed', '2 passed')}, and its cases are {counts}",
+        f"its summary says {counts.replace('1 passed', '2 passed')}, but its cases are {counts}",
     )
     skipped = report_of(GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, reason="r"))
     assert weigh(skipped.recounted) == Evidence(1, 0, ())
     other = render_junit(replace(good, cases=(replace(GOOD, soc="T"),)))
     assert weigh(good, junit=other).faults == (
-        "junit.xml has 0 of 2 failed, the report 0 of 2, or they name other tests",
+        "junit.xml has 0 of 2 failed, the report 0 of 2, or they have different tests",
     )
     assert describe_counts(good.summary) == counts
 
@@ -197,16 +197,16 @@ ERROR, SKIP = "<testcase><error/><system-out/></testcase>", "<testcase><skipped/
         (PASS + SKIP, 'tests="2" failures="0" errors="0"', Evidence(1, 0)),
         (PASS + FAIL, "", Evidence(2, 1, ("1 of 2 tests failed",))),
         (FAIL + ERROR, 'failures="1" errors="1"', Evidence(2, 2, ("2 of 2 tests failed",))),
-        (PASS, 'tests="2"', Evidence(1, 0, ("a suite says 2 tests, and has 1",))),
+        (PASS, 'tests="2"', Evidence(1, 0, ("a suite says 2 tests, but has 1",))),
         (
             PASS,
             'failures="1" errors="0"',
-            Evidence(1, 0, ("a suite says 1 failures and 0 errors, and of its tests 0 failed",)),
+            Evidence(1, 0, ("a suite says 1 failures and 0 errors, but of its tests 0 failed",)),
         ),
         (
             PASS,
             'errors="3"',
-            Evidence(1, 0, ("a suite says None failures and 3 errors, and of its tests 0 failed",)),
+            Evidence(1, 0, ("a suite says None failures and 3 errors, but of its tests 0 failed",)),
         ),
     ],
 )
@@ -228,8 +228,8 @@ def test_tests_are_counted_and_named_by_how_they_ended() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"<!DOCTYPE a><testsuites/>", "it has a document type, which no report has"),
-        (b"<testsuites><!ENTITY a></testsuites>", "it has a document type, which no report has"),
+        (b"<!DOCTYPE a><testsuites/>", "a document type"),
+        (b"<testsuites><!ENTITY a></testsuites>", "a document type"),
         (b"<page/>", "its root is page"),
         (b"<" + b"p" * 50 + b"/>", f"its root is {'p' * 40}"),
         (b"<testsuite>", "no element found: line 1, column 11"),
@@ -238,7 +238,7 @@ def test_tests_are_counted_and_named_by_how_they_ended() -> None:
 def test_what_is_no_junit_is_an_error(data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         parse_junit(data)
-    assert str(caught.value) == why
+    assert why in str(caught.value)
     assert parse_junit(b"<testsuite/>").tag == "testsuite"
 
 

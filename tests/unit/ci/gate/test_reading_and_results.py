@@ -83,7 +83,7 @@ def test_the_base_is_where_the_head_left_the_main_branch(git: Git) -> None:
     with pytest.raises(UsageError) as caught:
         git.repository.find_base("topic", "")
     assert caught.value.what == "topic and HEAD have no commit in common"
-    assert caught.value.fix == "name a base of the same history with --base"
+    assert caught.value.fix == "name a base with common history, with --base"
     with pytest.raises(UsageError):
         git.repository.resolve("gone")
 
@@ -138,7 +138,7 @@ def test_what_is_no_repository_or_has_no_history_is_named(git: Git, tmp_path: Pa
     with pytest.raises(UsageError) as cut:
         shallow.require_history()
     assert cut.value.what == f"{tmp_path / 'shallow'} is a shallow clone"
-    assert cut.value.why == "what a change is compared with may be missing"
+    assert cut.value.why == "the commit to compare with may be missing"
     assert cut.value.fix == FETCH
     with pytest.raises(UsageError, match="is not a range"):
         [*git.repository.list_steps("HEAD")]
@@ -247,7 +247,7 @@ def test_sessions_that_run_become_jobs() -> None:
             }
         ]
     }
-    with pytest.raises(ValueError, match="is nothing for a matrix"):
+    with pytest.raises(ValueError, match="matrix"):
         render_matrix([replace(plain, id="a;b")])
 
 
@@ -324,7 +324,7 @@ def test_plans_and_needs_are_read(tmp_path: Path) -> None:
     file.write_text(json.dumps({"plan": {"result": "success"}, "x": {}}), encoding="utf-8")
     assert read_needs(file) == {"plan": "success", "x": "nothing"}
     for read, what, fix in (
-        (read_plan, "plan", "write it again: qnn-ci plan --out FILE"),
+        (read_plan, "plan", "write it with qnn-ci plan --out FILE"),
         (read_needs, "results of jobs", "write GitHub's toJSON(needs) into it"),
     ):
         file.write_text("[]", encoding="utf-8")

@@ -66,7 +66,7 @@ def test_shards_are_even_and_more_than_cases_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
         split_cases("ab", 3, lambda _: 1.0)
     assert caught.value.what == "2 cases do not fill 3 shards"
-    assert caught.value.fix == "ask for 2 at most"
+    assert caught.value.fix == "use at most 2 shards"
 
 
 @pytest.mark.parametrize(

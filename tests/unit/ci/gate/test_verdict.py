@@ -73,17 +73,17 @@ def test_a_fault_of_the_shards_and_a_result_that_was_not_planned_are_red() -> No
         (UNIT, JobResult("9" * 50), FAILED, f"its exit code is {'9' * 40!r}"),
         (UNIT, JobResult("٣"), FAILED, "its exit code is '٣'"),
         (UNIT, JobResult("3", 1), MACHINE, "exit code 3: the environment is not fit"),
-        (UNIT, JobResult("4"), MACHINE, "exit code 4: a download, or room on the disk"),
+        (UNIT, JobResult("4"), MACHINE, "exit code 4: a download failed, or the disk is full"),
         (UNIT, JobResult("130"), MACHINE, "exit code 130: it was interrupted"),
         (UNIT, JobResult("137"), MACHINE, "exit code 137: it was killed"),
-        (UNIT, JobResult("143\n"), MACHINE, "exit code 143: it was ended"),
+        (UNIT, JobResult("143\n"), MACHINE, "exit code 143: it was terminated"),
         (
             UNIT,
             JobResult("137", 3, failed=2),
             FAILED,
-            "exit code 137: it was killed; by its report 2 of 3 failed",
+            "exit code 137: it was killed; its report has 2 of 3 failed",
         ),
-        (UNIT, JobResult("1"), FAILED, "exit code 1: what it tests failed"),
+        (UNIT, JobResult("1"), FAILED, "exit code 1: its tests failed"),
         (UNIT, JobResult("2"), FAILED, "exit code 2: a wrong command or file"),
         (UNIT, JobResult("5"), FAILED, "exit code 5: a tool failed"),
         (UNIT, JobResult("70"), FAILED, "exit code 70: a defect"),
@@ -91,7 +91,7 @@ def test_a_fault_of_the_shards_and_a_result_that_was_not_planned_are_red() -> No
             UNIT,
             JobResult("9", 4),
             FAILED,
-            "exit code 9: no documented one; by its report 0 of 4 failed",
+            "exit code 9: not a documented code; its report has 0 of 4 failed",
         ),
         (UNIT, JobResult("0", 4, "no"), FAILED, "no"),
         (UNIT, JobResult("0", 0), FAILED, "it ran no case"),
@@ -119,17 +119,17 @@ def test_a_job_is_judged_by_code_then_report(
         (
             {"plan": "success", "run": "failure"},
             True,
-            ["the job run ended with failure, though its results are good"],
+            ["the job run ended with failure, although its results are good"],
         ),
         (
             {"plan": "success", "run": "cancelled"},
             True,
-            ["the job run ended with cancelled, though its results are good"],
+            ["the job run ended with cancelled, although its results are good"],
         ),
         (
             {"plan": "success", "run": "odd"},
             False,
-            ["the job run ended with odd, though its results are good"],
+            ["the job run ended with odd, although its results are good"],
         ),
     ],
 )
@@ -142,9 +142,9 @@ def test_what_github_says_counts_against_good_results(
 def test_what_github_says_of_a_job_without_a_result() -> None:
     plan = {"plan": "success"}
     assert describe_needs({**plan, "a": "cancelled", "b": "skipped"}) == "cancelled, or out of time"
-    told = "skipped, though the plan has it run"
+    told = "skipped, although it is planned"
     assert describe_needs({**plan, "a": "skipped"}) == told
-    lost = "the runner was lost, or the job never began"
+    lost = "the runner was lost, or the job never started"
     assert describe_needs({**plan, "a": "skipped", "b": "success"}) == lost
     assert describe_needs({"plan": "cancelled"}) == lost
 
