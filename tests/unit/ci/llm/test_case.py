@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ci.cases.cache import CompileResult
-from ci.cases.engine import Delegation, Fallback, Program, RunNotes
+from ci.cases.engine import Delegation, Fallback, Program, RunError, RunNotes
 from ci.cases.judged import CaseResult, SessionOptions
 from ci.cases.pipeline import RunSetup
 from ci.cases.policy import read_emulator_policy
@@ -20,9 +20,9 @@ from ci.cases.spec import CaseSpec
 from ci.judging.figures import Array
 from ci.judging.gate import References
 from ci.llm import case as llm_case
-from ci.llm.case import LlmRun
+from ci.llm.case import LlmRun, describe_speed
 from ci.llm.decoder import make_decoder
-from ci.llm.generation import Step
+from ci.llm.generation import Generated, Step
 from ci.llm.lowering import ReferenceRuns, Subject
 from ci.models.schemes import Scheme
 from ci.report.schema import ControlKind, Footprint, Question, Status
@@ -219,6 +219,86 @@ def test_a_run_without_a_margin_at_any_step_proves_nothing(
     result = judge(right, replace(own.runs, model=loud))
     assert "0% of the steps have a margin" in result.case.warnings[0]
     assert (result.case.status, result.case.question) == (Status.FAILED, None)
+
+
+def test_a_program_that_dies_while_it_runs_fails_with_the_end_of_its_log(judge: Judge) -> None:
+    def die(_: Sequence[Array]) -> list[Array]:
+        raise RunError("was killed by SIGSEGV", used=False)
+
+    case = judge(die).case
+    assert (case.status, case.reason) == (Status.FAILED, "run: was killed by SIGSEGV")
+    assert case.log_tail == "the log"
+
+
+def test_prefill_and_decode_alone_choose_alike_where_the_model_does(own: Tiny) -> None:
+    model, alone = own.runs.model.run, own.runs.alone.run
+    start = len(own.runs.prompt) - 1
+    other = int(model.logits[1].argsort()[0])
+    tokens = (*alone.tokens[: start + 1], other, *alone.tokens[start + 2 :])
+    wrong = replace(alone, tokens=tokens)
+
+    def compare(made: Generated, runs: ReferenceRuns = own.runs) -> list[str]:
+        unused: Any = None
+        return LlmRun.compare_prefill(unused, model, made, runs)
+
+    assert compare(alone) == []
+    told = f"step 1: token {model.tokens[1]} after prefill, {other} by decode alone"
+    assert compare(wrong) == [told]
+    loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
+    assert compare(wrong, replace(own.runs, model=loud)) == []
+    as_wrong = replace(own.runs.alone, run=wrong)  # the model itself chooses so by decode alone
+    assert compare(wrong, replace(own.runs, alone=as_wrong)) == []
+
+
+def test_where_the_text_leaves_that_of_float32_is_noted(
+    judge: Judge, right: Step, own: Tiny
+) -> None:
+    tokens = own.runs.model.run.tokens
+    for text, noted in (
+        ((*tokens[:3], 0, *tokens[4:]), "3 tokens as float32, then another text"),
+        (tokens, ""),
+        (tokens[:3], ""),
+    ):
+        told = judge(right, replace(own.runs, text=text)).noted
+        assert noted in told
+        assert ("another text" in told) is bool(noted)
+    assert f"{len(tokens)} of {len(tokens)} tokens as the model; top-1 100% and KL 0.000" in told
+
+
+def test_figures_are_those_of_program_and_model_against_float32(
+    judge: Judge, right: Step, own: Tiny
+) -> None:
+    def louder(arrays: Sequence[Array]) -> list[Array]:
+        logits, *caches = right(arrays)
+        return [logits * np.float32(1.0001), *caches]
+
+    runs = make_quantized(own, 0.2)
+    figures = judge(louder, runs, Scheme.A8W8).case
+    assert figures.sqnr_db == pytest.approx(14, abs=0.5)
+    assert figures.sqnr_db_scheme == pytest.approx(figures.sqnr_db, abs=0.01)
+    assert figures.sqnr_db_quantized == pytest.approx(80, abs=0.1)
+    plain = judge(louder, runs).case
+    assert plain.sqnr_db == pytest.approx(14, abs=0.5)
+    assert (plain.sqnr_db_scheme, plain.sqnr_db_quantized) == (None, None)
+    assert plain.predicted_sqnr_db == figures.predicted_sqnr_db
+    assert plain.metric is not None
+    assert 0 < plain.metric <= 1
+
+
+def test_a_text_without_an_end_is_a_warning(
+    judge: Judge, right: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(llm_case.MAKERS, ControlKind.ENDLESS, lambda _: iter(()))
+    result = judge(right)
+    assert result.case.status is Status.PASSED
+    told = "no control endless: the right text does not end either"
+    assert result.case.warnings == (told,)
+    assert ControlKind.ENDLESS not in {one.kind for one in result.controls}
+
+
+def test_a_speed_is_told_if_steps_were_timed() -> None:
+    assert describe_speed(RunNotes(run_ms=8.0)) == "125.0 tokens/s of the emulator"
+    assert describe_speed(RunNotes()) == ""
 
 
 def test_references_that_are_not_there_fail_the_case(judge: Judge, right: Step) -> None:

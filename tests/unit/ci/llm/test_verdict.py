@@ -63,6 +63,13 @@ def test_many_wrong_steps_are_counted() -> None:
     assert verdict.faults[-1] == "4 of 4 steps are wrong"
 
 
+def test_three_wrong_steps_are_named() -> None:
+    faults = judge_forced(replace(RUN, tokens=(3, 3, 3, 3)), REFERENCE).faults
+    assert [one.partition(":")[0] for one in faults] == ["step 0", "step 1", "step 2"]
+    wrong = judge_forced(change(3, 0, 0.5), REFERENCE)
+    assert wrong.faults == ("step 3: its logits are 28.0 dB above the predicted noise",)
+
+
 def test_a_free_run_is_compared_up_to_the_first_tie_that_differs() -> None:
     other = change(2, 1, 0.052)
     logits = other.logits.copy()
