@@ -9,11 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 
-from torch import Tensor, nn  # noqa: E402
+from torch import Tensor, fx, nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
 from ci.models import noise as noise_module  # noqa: E402
-from ci.models.layers import MOST_LAYERS, expose_layers, find_loss  # noqa: E402
+from ci.models.layers import MOST_LAYERS, _decibels, expose_layers, find_loss  # noqa: E402
 from ci.models.noise import RUNS, predict_noise  # noqa: E402
 
 assert _decomposed  # registers the operators
@@ -265,3 +265,115 @@ def test_of_many_layers_some_are_given() -> None:
     part, names = expose_layers(deep, (torch.ones(1, 4),))
     assert MOST_LAYERS // 2 < len(names) <= MOST_LAYERS
     assert len(part(torch.ones(1, 4))) == 1 + len(names)
+
+
+# -- what a node is -------------------------------------------------------------------------------
+
+ATEN: Any = torch.ops.aten
+
+
+class Drawing:
+    """A graph of nodes that are never run."""
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.x = self.graph.placeholder("x")
+        self.held = self.graph.create_node("get_attr", "w")
+
+    def call(self, operator: Any, *args: Any) -> Any:
+        return self.graph.call_function(operator.default, args)
+
+    def layer(self, low: int, high: int, *, held: bool = True, channel: bool = False) -> Any:
+        """A linear layer with quantized weights from ``low`` to ``high``."""
+        source = self.held if held else self.x
+        if channel:
+            rest = (self.x, self.x, 0, low, high, torch.int8)
+            weight = self.call(OPS.dequantize_per_channel, source, *rest)
+        else:
+            rest = (1.0, 0, low, high, torch.int8)
+            weight = self.call(OPS.dequantize_per_tensor, source, *rest)
+        return self.call(ATEN.linear, self.x, weight)
+
+
+@pytest.mark.parametrize("channel", [False, True])
+@pytest.mark.parametrize(
+    ("low", "high", "bits"),
+    [(-8, 7, 4), (0, 31, 4), (0, 32, 8), (-128, 127, 8), (0, 512, 8), (0, 513, 16)],
+)
+def test_weights_have_the_bits_of_their_range(
+    low: int, high: int, bits: int, channel: bool
+) -> None:
+    drawing = Drawing()
+    assert noise_module._weight_bits(drawing.layer(low, high, channel=channel)) == bits
+    assert noise_module._weight_bits(drawing.layer(low, high, held=False, channel=channel)) == 8
+    (_, weight) = drawing.layer(low, high, channel=channel).args
+    assert noise_module._weight_bits(drawing.call(ATEN.add, drawing.x, weight)) == 8
+    assert noise_module._weight_bits(drawing.call(ATEN.linear, drawing.x, drawing.held)) == 8
+    assert noise_module._weight_bits(drawing.call(ATEN.linear, weight)) == 8
+
+
+@pytest.mark.parametrize(("high", "narrow"), [(15, True), (255, True), (511, True), (512, False)])
+def test_a_quantizer_of_8_bits_is_narrow(high: int, narrow: bool) -> None:
+    drawing = Drawing()
+    args = (drawing.x, 1.0, 0, 0, high, torch.int32)
+    assert noise_module._is_narrow(drawing.call(OPS.quantize_per_tensor, *args)) is narrow
+    assert not noise_module._is_narrow(drawing.call(OPS.dequantize_per_tensor, *args))
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "does"),
+    [
+        *(("linear", True, True), ("addmm", True, True), ("mm", True, True), ("bmm", True, True)),
+        *(("matmul", True, True), ("conv1d", True, True), ("convolution", True, True)),
+        *(("add", False, True), ("sigmoid", False, True), ("view", False, False)),
+        *(("relu_", False, False), ("max_pool2d", False, False), ("_to_copy", False, False)),
+    ],
+)
+def test_operators_are_known_by_their_names(name: str, layer: bool, does: bool) -> None:
+    drawing = Drawing()
+    node = drawing.call(getattr(ATEN, name), drawing.x)
+    assert noise_module.name_operator(node) == name
+    assert noise_module._is_layer(node) is layer
+    assert noise_module.computes(node) is does
+    for other in (drawing.x, drawing.held, None, 3.0):
+        assert noise_module.name_operator(other) == ""
+        assert not noise_module.computes(other)
+        assert not noise_module._is_layer(other)
+
+
+def test_an_activation_is_fused_with_the_layer_before_it() -> None:
+    drawing = Drawing()
+    x, find = drawing.x, noise_module._find_fused
+    linear, conv = drawing.layer(-8, 7), drawing.call(ATEN.conv2d, x, drawing.held)
+    views = drawing.call(ATEN.clone, drawing.call(ATEN.view, linear, [1]))
+    assert find(linear) is find(views) is linear
+    assert find(drawing.call(ATEN.cat, [views, x], 1)) is linear
+    assert find(drawing.call(ATEN.cat, [x, views], 1)) is None
+    for operator in (ATEN.mul, ATEN.div):
+        scaled = drawing.call(operator, drawing.call(ATEN.view, conv, [1]), 2.0)
+        assert find(scaled) is find(drawing.call(ATEN.view, scaled, [1])) is conv
+        assert find(drawing.call(operator, linear, 2.0)) is None
+        assert find(drawing.call(operator, conv, x)) is None
+    assert find(drawing.call(ATEN.add, conv, 2.0)) is None
+    assert find(drawing.call(ATEN.permute, linear, [0])) is None
+    assert find(x) is None
+
+
+def test_dice_draw_evenly_and_the_same_for_a_seed() -> None:
+    first, again, other = (
+        noise_module.Dice(seed, float16=False).draw((4000,)) for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert first.abs().max() <= 1
+    assert first.min() < -0.99
+    assert first.max() > 0.99
+    assert abs(float(first.mean())) < 0.05
+
+
+def test_a_loss_is_told_in_decibels_up_to_a_limit() -> None:
+    ones = torch.ones(9)
+    assert _decibels(ones, ones + 0.1) == pytest.approx(20, abs=1e-4)
+    assert _decibels(3 * ones, 3.3 * ones) == pytest.approx(20, abs=1e-4)
+    assert (_decibels(ones, ones), _decibels(0 * ones, ones)) == (60.0, -60.0)
+    assert _decibels(0 * ones, 0 * ones) == 60.0
