@@ -232,6 +232,14 @@ def _list_files(directory: Path) -> list[Path]:
         ) from error
 
 
+class TensorRow(Struct, frozen=True):
+    """A tensor in the header of safetensors; ``data_offsets`` are its first byte and its end."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
 def read_safetensors(path: Path) -> Weights:
     """Return the tensors of a file: u64 size of a JSON header (name: dtype, shape, data_offsets),
     the header, the data; little-endian. https://github.com/huggingface/safetensors
@@ -245,16 +253,20 @@ def read_safetensors(path: Path) -> Weights:
             raise ValueError(f"its header would have {size} bytes")  # noqa: TRY301
         rows = json.loads(held[8 : 8 + size].tobytes())
         rows.pop("__metadata__", None)
-        return {name: _take(held[8 + size :], **row) for name, row in rows.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        listed = msgspec.convert(rows, dict[str, TensorRow])
+        return {name: _take(held[8 + size :], row) for name, row in listed.items()}
+    except (OSError, ValueError, TypeError, AttributeError, msgspec.ValidationError) as error:
         why = f"{type(error).__name__}: {error}"
         raise UsageError(f"{path.name} is not a safetensors file", why=why) from error
 
 
-def _take(data: Any, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype}: {', '.join(DTYPES)} are supported")
-    begin, end = data_offsets
+def _take(data: Any, row: TensorRow) -> Tensor:
+    if row.dtype not in DTYPES:
+        raise ValueError(f"dtype {row.dtype}: {', '.join(DTYPES)} are supported")
+    begin, end = row.data_offsets
     if not 0 <= begin <= end <= len(data):
         raise ValueError(f"data from {begin} to {end} of {len(data)} bytes")
-    return torch.frombuffer(bytearray(data[begin:end]), dtype=DTYPES[dtype]).reshape(shape)
+    dtype = DTYPES[row.dtype]
+    if math.prod(row.shape) * dtype.itemsize != end - begin:
+        raise ValueError(f"{end - begin} bytes for {row.dtype} of {list(row.shape)}")
+    return torch.frombuffer(bytearray(data[begin:end]), dtype=dtype).reshape(row.shape)

@@ -110,6 +110,11 @@ def list_weights(place: Path) -> Iterator[Callable[[], Any]]:
             for kind, ends in (("I8", [0, 1]), ("F32", [0, 8]), ("F32", [4, 0]), ("F32", [-4, 0]))
         ),
         {"a": {"dtype": "F32", "shape": [1]}},
+        *(
+            {"a": {"dtype": kind, "shape": shape, "data_offsets": [0, 4]}}
+            for kind, shape in (("F32", [2]), ("F16", [1]), ("F32", [-1]))
+        ),
+        b"\x02\0\0\0\0\0\0\0[]",
         {"__metadata__": {}, "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
     ]
     for header in headers:
