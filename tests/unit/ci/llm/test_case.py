@@ -242,7 +242,7 @@ def test_prefill_and_decode_alone_choose_alike_where_the_model_does(own: Tiny) -
         return LlmRun.compare_prefill(unused, model, made, runs)
 
     assert compare(alone) == []
-    told = f"step 1: token {model.tokens[1]} after prefill, {other} by decode alone"
+    told = f"step 1: token {model.tokens[1]} after prefill, {other} with decode alone"
     assert compare(wrong) == [told]
     loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
     assert compare(wrong, replace(own.runs, model=loud)) == []
@@ -255,14 +255,16 @@ def test_where_the_text_leaves_that_of_float32_is_noted(
 ) -> None:
     tokens = own.runs.model.run.tokens
     for text, noted in (
-        ((*tokens[:3], 0, *tokens[4:]), "3 tokens as float32, then another text"),
+        ((*tokens[:3], 0, *tokens[4:]), "3 tokens as with float32, then a different text"),
         (tokens, ""),
         (tokens[:3], ""),
     ):
         told = judge(right, replace(own.runs, text=text)).noted
         assert noted in told
-        assert ("another text" in told) is bool(noted)
-    assert f"{len(tokens)} of {len(tokens)} tokens as the model; top-1 100% and KL 0.000" in told
+        assert ("different text" in told) is bool(noted)
+    assert (
+        f"{len(tokens)} of {len(tokens)} tokens equal the model's; top-1 100% and KL 0.000" in told
+    )
 
 
 def test_figures_are_those_of_program_and_model_against_float32(
@@ -291,13 +293,13 @@ def test_a_text_without_an_end_is_a_warning(
     monkeypatch.setitem(llm_case.MAKERS, ControlKind.ENDLESS, lambda _: iter(()))
     result = judge(right)
     assert result.case.status is Status.PASSED
-    told = "no control endless: the right text does not end either"
+    told = "no control endless: the correct text does not end either"
     assert result.case.warnings == (told,)
     assert ControlKind.ENDLESS not in {one.kind for one in result.controls}
 
 
 def test_a_speed_is_told_if_steps_were_timed() -> None:
-    assert describe_speed(RunNotes(run_ms=8.0)) == "125.0 tokens/s of the emulator"
+    assert describe_speed(RunNotes(run_ms=8.0)) == "125.0 tokens/s on the emulator"
     assert describe_speed(RunNotes()) == ""
 
 
