@@ -39,7 +39,7 @@ def measure_clipping(value: Tensor, bounds: Range | None) -> float:
 
 def find_bias_off(module: GraphModule, node: Node) -> float:
     """Return by how much the scale of a layer's bias differs from that of its input times its
-    weights, as a share; 0 if the node is no quantized layer."""
+    weights, as a share; 0 if the node is not a quantized layer."""
     scales = _read_scales(module, node)
     if scales is None:
         return 0.0

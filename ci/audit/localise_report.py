@@ -164,7 +164,7 @@ def name_cause(found: Located, *, quantized: bool) -> str:
             " not. With wider ranges the part is right"
         )
     model = "quantized model" if quantized else "float32 model"
-    return f"ExecuTorch's passes or QNN: the part's {model} yields the wanted figures"
+    return f"ExecuTorch's passes or QNN: the part's {model} yields the expected figures"
 
 
 def _pair(one: Departure) -> str:

@@ -58,7 +58,8 @@ class Operator(Struct, frozen=True, kw_only=True):
 
 class Cut(Struct, frozen=True):
     """The operators that a part keeps (``kept``), and those whose results it returns (``given``),
-    both by name. Values that kept ones read from others are inputs. ``mended``: see Mend."""
+    both by name. Its inputs are the values that these read from other operators. ``mended``: see
+    Mend."""
 
     kept: tuple[str, ...]
     given: tuple[str, ...]
@@ -198,8 +199,8 @@ class Search:
         ]
 
     def expose(self, cut: Cut, names: Sequence[str]) -> list[Departure]:
-        """Return the departures of a part's outputs and of some operators; if QNN refuses that many
-        outputs, of halves of them, until it has refused MOST_REFUSED times."""
+        """Return the departures of a part's outputs and of the named operators. If QNN refuses that
+        many outputs, try halves of them, until it has refused MOST_REFUSED times."""
         size = sum(self.operators[name].size_bytes for name in names)
         if size <= MOST_BYTES and self.refused < MOST_REFUSED:
             exposing = Cut(cut.kept, (*cut.given, *names))

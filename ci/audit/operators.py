@@ -307,7 +307,7 @@ def find_remedy(
 
 
 def _keep_fix(advice: str) -> str:
-    """Return the text after ``fix:`` in an advice."""
+    """Return the text after ``fix:`` in the advice."""
     return advice.rpartition(Advice("", "").text)[2].strip()
 
 

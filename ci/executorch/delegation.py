@@ -38,7 +38,7 @@ CONVERTS = tuple(f"quantized_decomposed.{way}quantize_per_tensor" for way in (""
 # Seen with ExecuTorch 1.5.1, QNN 2.49.40: the builder requests only the values from QNN. In fp16
 # they are wrong (2 dB), and reading an index ends the process with SIGSEGV.
 BROKEN = {
-    f"aten.{name}.dim": f"ExecuTorch gives QNN no indices of it: take a{name} and arg{name}"
+    f"aten.{name}.dim": f"ExecuTorch passes no indices to QNN: use a{name} and arg{name}"
     for name in ("max", "min")
 }
 

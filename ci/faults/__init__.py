@@ -1,1 +1,1 @@
-"""Faults of QNN's compiler: generated graphs, shrunk ones, known ones as patterns, by version."""
+"""Find faults of QNN's compiler with generated graphs, shrink them, and recognize known faults."""

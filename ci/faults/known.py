@@ -159,7 +159,7 @@ def find_problems(fault: Fault) -> Iterator[str]:
 def _find_tried_problems(fault: Fault) -> Iterator[str]:
     for tried in fault.tried:
         versions = [one for end in ENDS for one in tried[end]]
-        yield from (f"{one!r} is no version of QNN" for one in versions if not is_version(one))
+        yield from (f"{one!r} is not a version of QNN" for one in versions if not is_version(one))
         if len(set(versions)) < len(versions):
             yield "one version of QNN has two different results"
         if not fault.graph:

@@ -57,7 +57,7 @@ class Result(Struct, frozen=True):
 
     @property
     def is_left(self) -> bool:
-        """Return whether a part of this graph, and of none next to it, is left to the CPU."""
+        """Return whether a part of it is left to the CPU; graphs next to it are not affected."""
         return self.why.endswith(LEFT)
 
 

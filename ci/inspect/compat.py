@@ -135,7 +135,7 @@ def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -
         yield Row(Axis.BINARY_INFO, Verdict.SKIPPED, "its version, or the runtime's, is unknown")
     elif max(versions) > KNOWN_INFO or is_older(runtime.qnn, INFO_SINCE):
         which = ", ".join(map(str, sorted(versions)))
-        why = f"whether QNN {runtime.qnn} reads version {which} was never tried: load it once"
+        why = f"it is untested whether QNN {runtime.qnn} reads version {which}: load it once"
         yield Row(Axis.BINARY_INFO, Verdict.UNKNOWN, why)
     else:
         yield Row(Axis.BINARY_INFO, Verdict.YES, f"QNN {INFO_SINCE} and later read version 3")

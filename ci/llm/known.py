@@ -19,7 +19,7 @@ def find_files(
 ) -> tuple[Path, Path]:
     """Return weights and tokenizer: from the directory that QNN_CI_NAME names, or else from the
     store, or else downloaded. Raises IntegrityError for content that does not match the pin,
-    DownloadError if a download fails."""
+    DownloadError if they cannot be obtained."""
     known = read_decoders()[name]
     variable = f"QNN_CI_{name.upper()}"
     given = environ.get(variable, "")

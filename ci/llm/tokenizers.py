@@ -59,7 +59,9 @@ def read_tokenizer(path: Path) -> Tokenizer:
     """
     readers = {".json": _read_json, ".model": _read_model, ".bin": _read_bin}
     if path.suffix not in readers or not path.is_file():
-        raise UsageError(f"{path} is no tokenizer", why=f"its suffix is not {', '.join(readers)}")
+        raise UsageError(
+            f"{path} is not a tokenizer", why=f"its suffix is not {', '.join(readers)}"
+        )
     try:
         return readers[path.suffix](path)
     except UsageError:

@@ -87,7 +87,7 @@ class Concatenations(TorchDispatchMode):
 
 def find_joined(module: nn.Module, inputs: Inputs) -> list[tuple[int, tuple[int, ...]]]:
     """Return for each output the axis along which it is a concatenation (directly, or behind
-    transposes) and the sizes of the parts; (0, ()) if it is no concatenation."""
+    transposes) and the sizes of the parts; (0, ()) if it is not a concatenation."""
     with torch.no_grad(), Concatenations() as record:
         outputs = flatten_outputs(module(*(tensor.clone() for tensor in inputs)))
     return [_find_origin(output, record) for output in outputs]

@@ -165,7 +165,7 @@ class _Interpreter(Interpreter):
 
 
 def name_operator(node: Any) -> str:
-    """Return ``linear`` for aten.linear.default; empty for a node that is no call."""
+    """Return ``linear`` for aten.linear.default; empty for a node that is not a call."""
     called = isinstance(node, Node) and node.op == "call_function"
     return getattr(node.target, "__name__", "").partition(".")[0] if called else ""
 

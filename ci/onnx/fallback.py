@@ -100,7 +100,7 @@ def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:
 def read_profile(path: Path) -> dict[str, tuple[str, ...]]:
     """Return the nodes that each provider executed, sorted, from the profile of a session.
 
-    Raises OSError or ValueError for a file that is no such profile.
+    Raises OSError or ValueError for a file that is not such a profile.
     """
     events = json.loads(path.read_text(encoding="utf-8"))
     ran: dict[str, set[str]] = {}

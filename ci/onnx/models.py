@@ -74,7 +74,7 @@ def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
     """Return the onnx.ModelProto without external weights, with its inputs in these ``shapes``.
     ``command`` is the command line of the case, for a fix that needs further options.
 
-    Raises UsageError for a file that is no complete ONNX model, or one that QNN cannot take: a
+    Raises UsageError for a file that is not a complete ONNX model, or one that QNN cannot take: a
     shape that is not fixed, a loop, weights that are missing or outside its directory, etc.
     """
     model = parse_model(path)

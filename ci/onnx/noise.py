@@ -211,7 +211,7 @@ class _Writer:
         kind = self.find_weights(source)
         if kind in WIDE:
             signal = self.add("Sub", levels, self.constant(np.float32(zero)))
-            # Twice the gain: each element draws separately, while a channel's elements share one.
+            # Twice the gain, since elements draw separately here; the real error is per channel.
             error = self.add("Mul", signal, self.draw(levels, 2 * WEIGHT_GAIN))
             steps = self.add("Add", steps, self.add("Add", error, self.draw(levels, WEIGHT_STEPS)))
         elif kind == TensorProto.UINT8 and limits.bits == 16:

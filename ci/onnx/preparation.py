@@ -223,7 +223,7 @@ def find_weights(model: Any) -> Iterator[tuple[str, int]]:
 def find_joined(model: onnx.ModelProto) -> list[tuple[int, tuple[int, ...]]]:
     """Return for each output the axis along which it is a concatenation (directly, or behind
     transposes) and the sizes of the parts, which are judged as separate tensors; (0, ()) for an
-    output that is no concatenation, or if shapes are unknown.
+    output that is not a concatenation, or if shapes are unknown.
     """
     graph = onnx.shape_inference.infer_shapes(model).graph
     makers = {name: node for node in graph.node for name in node.output}

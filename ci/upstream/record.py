@@ -43,7 +43,7 @@ WIDTHS = (2, 4, 8, 16)
 
 def find_scheme(program: Any) -> Scheme | None:
     """Return the scheme that matches a graph's types, by its most frequent activations and its
-    narrowest weights; fp16 for a graph without types, None for a mixture that is no scheme."""
+    narrowest weights; fp16 for a graph without types, None for a mixture that no scheme has."""
     nodes = [*program.graph.nodes] if isinstance(program, GraphModule) else []
     quantizers = [node for node in nodes if "quantize_" in name_operator(node)]
     if not quantizers:

@@ -45,7 +45,7 @@ class ListTests:
     """A job that lists the suite's tests."""
 
     def __call__(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names of the tests, and errors of collection."""
+        """Return the names of the tests, and the errors while collecting them."""
         from ci.upstream.worker import collected
 
         return tuple(collected.items), collected.errors

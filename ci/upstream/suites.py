@@ -37,7 +37,7 @@ SUITES: Mapping[str, Suite] = {
     one.name: one
     for one in (
         Suite("upstream", (f"{QUALCOMM}/test_qnn_delegate.py",)),
-        # Its tests are those of V68, with the SoC that tests/rework/htp/conftest.py has for it.
+        # Its tests are for V68, with the SoC that tests/rework/htp/conftest.py uses for it.
         Suite("upstream-rework", (f"{QUALCOMM}/rework",), soc="SM8350", fixed_soc=True),
         # QualcommTester has this SoC as a default, and no flow changes it.
         Suite(
