@@ -194,7 +194,8 @@ class Lowering:
         )
 
     def write_bounds(self, kind: str, module: Any, outputs: Sequence[Inputs]) -> None:
-        """Write the bounds of values that noise decides, next to outputs that are not floating."""
+        """Write the bounds of values that noise decides, next to outputs that are not
+        floating-point."""
         if all(tensor.is_floating_point() for tensor in outputs[0]):
             return
         bounds = find_ties(module, self.model.evaluation, self.spec.scheme, outputs)

@@ -306,7 +306,7 @@ def train(prepared: GraphModule, model: Model, steps: int) -> None:
 
 
 def measure_loss(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
-    """Return noise over signal, summed over the floating outputs."""
+    """Return noise over signal, summed over the float outputs."""
     pairs = [pair for pair in zip(made, wanted, strict=True) if pair[1].is_floating_point()]
     noise = [(one - other).square().mean() / other.square().mean() for one, other in pairs]
     return torch.stack(noise).sum()

@@ -57,7 +57,7 @@ class Result(Struct, frozen=True):
 
     @property
     def is_left(self) -> bool:
-        """Return whether a part of it is left to the CPU; graphs next to it are not affected."""
+        """Return whether a part of it is left to the CPU, unlike the graphs next to it."""
         return self.why.endswith(LEFT)
 
 

@@ -522,7 +522,7 @@ def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
     "QNN868",
     "{subject} comes from Maven and was not checked",
     "its libraries are packaged with those that are here, and may be from another build",
-    "build the APK and check that",
+    "build the APK and check it",
     severity=Severity.NOTE,
 )
 def see_maven(unit: AppUnit) -> Iterator[Seen]:
@@ -534,7 +534,7 @@ def see_maven(unit: AppUnit) -> Iterator[Seen]:
     "QNN869",
     "{subject} computes useLegacyPackaging",
     "the sources do not show whether the skels are files on a device",
-    "build the APK and check that",
+    "build the APK and check it",
     severity=Severity.NOTE,
 )
 def see_computed_packaging(unit: AppUnit) -> Iterator[Seen]:

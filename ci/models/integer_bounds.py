@@ -22,8 +22,8 @@ DRAWS = 16
 class Disturbance(TorchDispatchMode):
     """Moves the input of each comparison, argmax, top-k or conversion up or down a little.
 
-    Zeros stay zeros, as they do in a program. An operator belongs here if it takes floating tensors
-    and returns another dtype, except the operators of quantization.
+    Zeros stay zeros, as they do in a program. An operator belongs here if it takes floating-point
+    tensors and returns another dtype, except the operators of quantization.
     """
 
     def __init__(self, share: float, seed: int) -> None:
@@ -54,7 +54,7 @@ def find_ties(
     module: nn.Module, sets: Sequence[Inputs], scheme: Scheme, outputs: Sequence[Inputs]
 ) -> tuple[list[Inputs], list[Inputs]]:
     """Return the least and the greatest value of each element, over ``outputs`` and disturbed runs.
-    Floating outputs are returned unchanged."""
+    Floating-point outputs are returned unchanged."""
     low, high = (list(map(list, outputs)) for _ in range(2))
     for seed in range(DRAWS):
         with keep_state(module), Disturbance(NOISE[scheme.recipe.activation_bits], seed):

@@ -104,7 +104,7 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
 
 
 class _Recorder(Interpreter):
-    """Keeps the floating result of each call; ``plain`` runs without rounding activations."""
+    """Keeps the floating-point result of each call; ``plain`` runs without rounding activations."""
 
     def __init__(self, module: GraphModule, *, plain: bool) -> None:
         super().__init__(module)

@@ -131,7 +131,8 @@ def split_model(model: Model) -> dict[str, Model]:
 def derive_inputs(example: Inputs) -> tuple[Inputs, ...]:
     """Return ``example`` and DERIVED_SETS seeded variations of it.
 
-    Elements are shuffled, which keeps their range; a constant floating tensor gets normal noise.
+    Elements are shuffled, which keeps their range; a constant floating-point tensor gets normal
+    noise.
     """
     sets = [example]
     for number in range(DERIVED_SETS):

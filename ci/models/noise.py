@@ -51,7 +51,7 @@ MOVES = re.compile(
 
 
 def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -> list[Tensor]:
-    """Return the error of each floating output under disturbance, [run, input set, *shape]; a
+    """Return the error of each floating-point output under disturbance, [run, input set, *shape]; a
     tensor without elements for any other output.
 
     ``module`` is the quantized model or, with ``float16``, the float32 model. It is run once

@@ -126,7 +126,7 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def list_values(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the number of elements of each floating result of a node, 0 if unknown."""
+    """Return the number of elements of each floating-point result of a node, 0 if unknown."""
     inferred = infer(model).graph
     made = {name for node in model.graph.node for name in node.output}
     return {

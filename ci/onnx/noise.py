@@ -52,9 +52,9 @@ ROUNDED = "{}/before_noise"
 def predict_noise(
     model: Path, target: Path, sets: Sequence[Arrays], right: Sequence[Arrays]
 ) -> list[Any]:
-    """Return the error of each floating output under disturbance, [run, input set, *shape]; an
-    array without elements for any other output. ``right`` are the undisturbed model's outputs; the
-    disturbed model is written to ``target``. Raises onnxruntime's errors."""
+    """Return the error of each floating-point output under disturbance, [run, input set, *shape];
+    an array without elements for any other output. ``right`` are the undisturbed model's outputs;
+    the disturbed model is written to ``target``. Raises onnxruntime's errors."""
     onnx.save(disturb(onnx.load(model)), target)
     session = open_reference(target)
     names = [one.name for one in session.get_inputs()]
@@ -249,7 +249,7 @@ class _Writer:
         return node is not None and node.op_type in LAYERS
 
     def adds_bias(self, node: Any) -> bool:
-        """Return whether a node adds a constant or multiplies by one."""
+        """Return whether a node adds or multiplies by a constant."""
         given = (name.removesuffix("/rounded") for name in node.input)
         return node.op_type in {"Add", "Mul"} and any(name in self.weights for name in given)
 

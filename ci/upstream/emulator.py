@@ -125,7 +125,7 @@ def _read(path: Path, meta: Any) -> Any:
 
 
 def _dump(tensor: torch.Tensor) -> bytes:
-    """Return a tensor's bytes as in memory, which is what the C++ runner writes."""
+    """Return a tensor's bytes as they are in memory; the C++ runner writes the same."""
     flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
     data: bytes = flat.contiguous().view(torch.uint8).numpy().tobytes()
     return data

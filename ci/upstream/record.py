@@ -136,7 +136,7 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
         float16 = scheme is not None and scheme.recipe.activation_bits == FLOAT16.activation_bits
         arrays[Member.NOISE] = predict_noise(module, [given], float16=float16)
     if scheme and not all(one.is_floating_point() for one in seen.outputs):
-        with lacks.of("the bounds of outputs that are not floating"):
+        with lacks.of("the bounds of outputs that are not floating-point"):
             bounds = find_ties(exact, [flat], scheme, [tuple(arrays[own])])
             arrays[Member.LOW], arrays[Member.HIGH] = (one[0] for one in bounds)
     record = Comparison(
