@@ -132,7 +132,7 @@ def test_a_program_has_to_load_on_each_soc(host: tuple[Path, Path], tmp_path: Pa
 def test_what_is_no_runner_or_no_soc_is_refused(host: tuple[Path, Path], tmp_path: Path) -> None:
     runner, runtime = host
     (tmp_path / "text").write_text("no program")
-    with pytest.raises(UnfitError, match="no program"):
+    with pytest.raises(UnfitError, match="not a program"):
         stage(["SM8650"], tmp_path / "text", [runtime], tmp_path / "out", progress=Progress())
     with pytest.raises(UsageError, match="SM9"):
         stage(["SM9"], runner, [runtime], tmp_path / "out", progress=Progress())
@@ -176,5 +176,5 @@ def test_a_bundle_that_was_changed_is_refused(host: tuple[Path, Path], tmp_path:
     (out / BUNDLE).write_text(json.dumps(record))
     with pytest.raises(UsageError, match="evil"):
         read_bundle(out)
-    with pytest.raises(UnfitError, match="no bundle"):
+    with pytest.raises(UnfitError, match="not a bundle"):
         read_bundle(tmp_path)
