@@ -131,7 +131,7 @@ def test_the_table_is_read_and_each_graph_has_its_pattern() -> None:
         ),
         (
             {"more": '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\nwrong = ["new"]'},
-            "no version",
+            "not a version",
         ),
     ],
 )
