@@ -1,1 +1,1 @@
-"""URL -> verified file."""
+"""Download URLs into verified files."""

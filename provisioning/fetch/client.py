@@ -1,4 +1,4 @@
-"""One HTTP client for one download: each redirect judged, each answer within a time limit."""
+"""An HTTP client for one download: it checks each redirect and limits the time of each response."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _is_ending = threading.Event()
 
 @contextmanager
 def end_transfers() -> Iterator[None]:
-    """End the transfers of all threads, and let none begin as long as the block lasts."""
+    """End the transfers of all threads, and prevent new ones during the block."""
     _is_ending.set()
     try:
         for client in list(_open_clients):
@@ -45,7 +45,7 @@ def end_transfers() -> Iterator[None]:
 
 
 class Client:
-    """A requests session whose connections can be ended from another thread."""
+    """A requests session with connections that another thread can end."""
 
     def __init__(self, policy: TransferPolicy) -> None:
         self.policy = policy
@@ -60,16 +60,16 @@ class Client:
             self.sockets.pop().close()
 
     def abort(self) -> None:
-        """End what its connections wait for. Any thread may call it."""
+        """Shut down its connections. Any thread may call this."""
         for connected in list(self.sockets):
             with suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
 
     @contextmanager
     def get(self, url: str, headers: Mapping[str, str]) -> Iterator[tuple[Head, Iterator[bytes]]]:
-        """GET ``url``: the head of the final response and its body, piece by piece.
+        """GET ``url`` and yield the head of the final response, and its body piece by piece.
 
-        Raises TransientError and PermanentError, whatever the libraries below raise.
+        Raises only TransientError and PermanentError.
         """
         response = self._follow(url, headers)
         is_read = False
@@ -85,16 +85,16 @@ class Client:
     ) -> Generator[bytes, None, None]:
         """Yield the bytes from ``start`` to before ``end`` of a file that has ``total`` bytes.
 
-        Of the file that ``validator`` names: an answer that names none is taken, since one to
-        If-Range need not repeat a date (RFC 9110, 15.3.7). Close it to end the connection. Raises
-        ChangedError for another file, PermanentError for more than this range, TransientError when
-        it ends early.
+        The response's validator must be ``validator`` or missing, since a response to If-Range need
+        not repeat a date (RFC 9110, 15.3.7). Close the generator to end the connection. Raises
+        ChangedError for another file, PermanentError for more bytes than the range, TransientError
+        if the body ends early.
         """
         headers = {"Range": f"bytes={start}-{end - 1}", "If-Range": validator}
         with self.get(url, headers) as (head, body):
             is_other = head.validator not in {"", validator} or head.total != total
             if head.status != 206 or head.range_start != start or is_other:
-                raise ChangedError("the file changed in mid-way")
+                raise ChangedError("the file changed during the download")
             if head.length > end - start:
                 raise PermanentError("the server sent more than was asked for")
             for data in body:
@@ -106,7 +106,7 @@ class Client:
             raise TransientError("the body ended early")
 
     def _close(self, response: Any, is_read: bool) -> None:
-        """End the connection, unless its next answer can follow."""
+        """Close the response, and its connection too unless it can be reused."""
         response.close()
         if not is_read:
             self.abort()
@@ -114,7 +114,7 @@ class Client:
                 self.sockets.pop().close()
 
     def _follow(self, url: str, headers: Mapping[str, str]) -> Any:
-        """The response at the end of all redirects; the bodies of those before are not read."""
+        """Return the final response after all redirects; the bodies of redirects are not read."""
         with self._within(self.policy.connect_timeout_s + self.policy.read_timeout_s):
             for _ in range(MAX_REDIRECTS + 1):
                 response = self._ask(url, headers)
@@ -138,7 +138,7 @@ class Client:
 
     @contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
-        """End what lasts longer, also where a byte comes now and then."""
+        """Abort the block after ``seconds``, even if single bytes keep arriving."""
         expired = threading.Event()
 
         def expire() -> None:
@@ -152,7 +152,7 @@ class Client:
             yield
         except TransientError as error:
             if expired.is_set():
-                raise TransientError(f"no answer came within {seconds:.0f} s") from error
+                raise TransientError(f"no response within {seconds:.0f} s") from error
             raise
         finally:
             timer.cancel()
@@ -179,18 +179,20 @@ class Client:
 
 
 def _keep_headers(request: Any) -> Any:
-    """The ``auth`` of a request that has its header already: requests would take ~/.netrc's."""
+    """Keep a request's own Authorization header, which requests would replace from ~/.netrc."""
     return request
 
 
 def judge_redirect(url: str, location: str) -> str:
-    """The absolute URL of a Location header. Raises PermanentError for one that is not followed."""
+    """Return the absolute URL of a Location header. Raises PermanentError if it must not be
+    followed.
+    """
     try:
         target = urljoin(url, location)
         scheme = urlsplit(target).scheme
         has_host = bool(urlsplit(target).hostname)
     except ValueError as error:
-        raise PermanentError("the server redirects to what is not a URL") from error
+        raise PermanentError("the server redirects to something that is not a URL") from error
     if scheme not in {"http", "https"} or not has_host:
         raise PermanentError(f"the server redirects to {scheme}:, which is not fetched")
     if urlsplit(url).scheme == "https" and scheme != "https":
@@ -227,7 +229,7 @@ def _open_session(sockets: list[socket.socket]) -> Any:
 
     class Session(requests.Session):
         def get_redirect_target(self, resp: Any) -> None:
-            """requests would read the whole body of a redirect."""
+            """Return no target, since requests would read the whole body of a redirect."""
 
     session = Session()
     session.mount("http://", Adapter())

@@ -1,7 +1,7 @@
-"""Headers that prove who asks: a bearer token of a host, or what a credential helper gives.
+"""Headers with credentials: a bearer token per host, or the output of a credential helper.
 
-``~/.netrc`` is requests' own affair. A secret goes to the host that it is for, and over https
-only (loopback excepted).
+requests itself handles ``~/.netrc``. A secret is sent only to its own host, and only over https
+(except to loopback).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def find_headers(url: str) -> dict[str, str]:
-    """The headers for a URL. Raises UnfitError when a variable or the helper is wrong."""
+    """Return the headers for a URL. Raises UnfitError if a variable or the helper is wrong."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme != "https" and host not in LOOPBACK:
@@ -39,12 +39,12 @@ def find_headers(url: str) -> dict[str, str]:
 
 
 def parse_tokens(text: str) -> dict[str, str]:
-    """``host=token``, several separated by blanks or commas. Raises UnfitError."""
+    """Parse ``host=token`` pairs separated by blanks or commas. Raises UnfitError."""
     tokens = {}
     for word in re.split(r"[\s,]+", text.strip()):
         host, equals, token = word.partition("=")
         if word and not (host and equals and re.fullmatch(r"[!-~]+", token)):
-            why = "each word is HOST=TOKEN, and one is not"
+            why = "each entry must be HOST=TOKEN, and one is not"
             raise UnfitError(f"{TOKENS_VARIABLE} is malformed", why=why, fix="correct it")
         tokens[host] = token
     return tokens
@@ -52,7 +52,7 @@ def parse_tokens(text: str) -> dict[str, str]:
 
 @lru_cache(maxsize=64)
 def _ask_helper(helper: str, uri: str) -> dict[str, str]:
-    """What ``HELPER get`` prints for ``{"uri": ...}``, as Bazel's credential helpers do."""
+    """Return the headers that ``HELPER get`` prints for ``{"uri": ...}`` (Bazel's protocol)."""
     fix = f"see what `{helper} get` prints for {uri}, or unset {HELPER_VARIABLE}"
     try:
         answer = run_bytes(
@@ -66,6 +66,6 @@ def _ask_helper(helper: str, uri: str) -> dict[str, str]:
         why = 'it printed something other than {"headers": {NAME: [VALUE]}}'
         raise UnfitError("the credential helper failed", why=why, fix=fix) from error
     if any(re.search(r"[^ -~]", word) for pair in found.items() for word in pair):
-        why = "a header of it holds what HTTP does not allow"
+        why = "one of its headers has characters that HTTP does not allow"
         raise UnfitError("the credential helper failed", why=why, fix=fix)
     return found

@@ -1,4 +1,4 @@
-"""URL -> verified file: resumed, from the first mirror that has it, hashed as it comes."""
+"""Download a file: from the first mirror that has it, resumed if interrupted, hashed on the fly."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from provisioning.files import READ_BYTES, SPARE_BYTES, free_bytes
 
 PAGE_BYTES = 64 << 10
 PATIENCE_S = 2.0
-FILE_MODE = 0o644  # whatever the umask: a store may be shared
+FILE_MODE = 0o644  # regardless of the umask: a store may be shared
 
 
 class MixedError(TransientError):
-    """The download belongs to another file than the existing part."""
+    """The server's file is not the one that the existing part came from."""
 
 
 @dataclass(frozen=True)
 class Pin:
-    """What the file must be; 0 and empty mean that it is not known yet.
+    """The size and hash that a file must have; 0 and '' if unknown.
 
-    ``most_bytes`` limits a file whose size is not known.
+    ``most_bytes`` limits a file of unknown size.
     """
 
     size_bytes: int = 0
@@ -57,7 +57,7 @@ Judge = Callable[[Path], None]
 
 
 def accept_any(path: Path) -> None:
-    """The ``judge`` of a file that a hash speaks for."""
+    """Accept any file: the ``judge`` for a file with a known hash."""
 
 
 def fetch_file(
@@ -69,15 +69,15 @@ def fetch_file(
     policy: TransferPolicy | None = None,
     judge: Judge = accept_any,
 ) -> str:
-    """Bring ``target`` from the first of ``urls`` that gives the pinned bytes.
+    """Download ``target`` from the first of ``urls`` that has the pinned content.
 
-    ``target`` appears by one rename, complete and checked. What came before a failure is
-    kept and resumed by the next call. ``file://`` URLs are read from disk. ``judge`` looks at a
-    whole file before it counts, and raises IntegrityError for one that cannot be what is wanted:
-    that URL is tried again if a small body or one of unknown length came, then the next one.
+    ``target`` appears by one rename, complete and checked. After a failure the partial file is
+    kept, and the next call resumes it. ``file://`` URLs are read from disk. ``judge`` checks a
+    complete file and raises IntegrityError if it cannot be the wanted one; that URL is then retried
+    if the body was small or of unknown length, and after that the next URL.
 
-    Returns the file's SHA-256. Raises IntegrityError when bytes came that are not the pinned
-    ones and no other URL had them, DownloadError when none came, OSError when the disk refuses.
+    Returns the file's SHA-256. Raises IntegrityError if content did not match the pin and no other
+    URL had it, DownloadError if nothing could be downloaded, OSError if it cannot be written.
     """
     chosen = policy or TransferPolicy.from_environment()
     options = _FetchOptions(progress, chosen, target.name, judge)
@@ -111,9 +111,9 @@ def _summarise(target: Path, failures: Sequence[tuple[str, PermanentError]]) -> 
 
 
 def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> str:
-    """One URL; what was resumed and has another hash is tried once from its beginning.
+    """Download from one URL; if a resumed file has a wrong hash, start over once.
 
-    A power cut may have zeroed what an earlier process wrote.
+    A power cut may have zeroed bytes that an earlier process wrote.
     """
     part = PartFile(target, url)
     with closing(part), options.progress.bar(f"{target.name}:", pin.size_bytes) as bar:
@@ -124,7 +124,9 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> str
             except MismatchError as error:
                 if not part.was_resumed:
                     raise
-                options.progress.step(f"{target.name}: {error}; it was resumed: starting over")
+                options.progress.step(
+                    f"{target.name}: {error}; the download was resumed: starting over"
+                )
                 part.restart()
                 part.can_spread = False
                 sha256 = _fill(url, part, pin, bar, options)
@@ -153,7 +155,7 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
         _read_local(url, part, pin, bar)
         try:
             _judge(part, options, is_sized=True)
-        except TransientError as error:  # a file of this machine stays what it is
+        except TransientError as error:  # retrying a local file does not help
             raise PermanentError(str(error)) from error
     else:
         with closing(Client(options.policy)) as client:
@@ -169,7 +171,7 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
 
 
 def check_pin(size_bytes: int, sha256: str, pin: Pin) -> str:
-    """The hash, when it and the size are the pinned ones. Raises MismatchError."""
+    """Return the hash if size and hash match the pin. Raises MismatchError."""
     if pin.size_bytes and size_bytes != pin.size_bytes:
         raise MismatchError(f"{size_bytes} bytes came, {pin.size_bytes} are pinned")
     if pin.sha256 and sha256 != pin.sha256:
@@ -186,8 +188,9 @@ class _FetchOptions:
 
 
 def _read_local(url: str, part: PartFile, pin: Pin, bar: Bar) -> None:
-    """Copy a file of this machine. Raises PermanentError for a pipe or a device, which may have no
-    end, MismatchError for one of another size."""
+    """Copy a local file. Raises PermanentError for a pipe or a device, which may be endless, and
+    MismatchError for a wrong size.
+    """
     parts = urlsplit(url)
     path = Path(unquote(parts.path) if parts.scheme else url)
     part.restart()
@@ -212,8 +215,9 @@ def _read_local(url: str, part: PartFile, pin: Pin, bar: Bar) -> None:
 
 
 def _judge(part: PartFile, options: _FetchOptions, *, is_sized: bool) -> None:
-    """Raise TransientError for a file that is refused, PermanentError for a large one that is as
-    long as the server said; nothing of it is kept."""
+    """Discard a refused file and raise TransientError, or PermanentError if it is large and has the
+    length that the server stated.
+    """
     try:
         options.judge(part.path)
     except IntegrityError as error:
@@ -224,7 +228,7 @@ def _judge(part: PartFile, options: _FetchOptions, *, is_sized: bool) -> None:
 
 
 def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bool:
-    """One request; returns when the file is whole, and whether its size was known before.
+    """Make one request until the file is complete; return whether the server stated its size.
 
     Raises TransientError, PermanentError.
     """
@@ -264,7 +268,7 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bo
             return max(head.length, head.total) >= 0
     _spread(url, part, pin, client.policy, bar)
     if part.size < pin.size_bytes:
-        raise TransientError("the server gives one connection only")
+        raise TransientError("the server allows only one connection")
     return True
 
 
@@ -283,7 +287,7 @@ def _spread(url: str, part: PartFile, pin: Pin, policy: TransferPolicy, bar: Bar
 
 
 def _may_spread(part: PartFile, pin: Pin) -> bool:
-    """Whether several connections may bring a file: the hash will tell that they did well."""
+    """Return whether several connections may download a file, which its hash can then verify."""
     is_large = pin.size_bytes >= MIN_FILE_BYTES and bool(pin.sha256)
     return is_large and part.can_spread and bool(part.validator)
 
@@ -291,8 +295,8 @@ def _may_spread(part: PartFile, pin: Pin) -> bool:
 def _check_size(head: Head, part: PartFile, pin: Pin) -> float:
     """Return how large a file may become before this is called again.
 
-    Raises PermanentError when it is larger than it can be, OSError when the disk has no room for
-    one of unknown size.
+    Raises PermanentError if it exceeds its pin or limit, OSError if the disk has no room for a file
+    of unknown size.
     """
     if pin.size_bytes:
         if part.size > pin.size_bytes:
@@ -309,7 +313,7 @@ def _check_size(head: Head, part: PartFile, pin: Pin) -> float:
 
 
 def range_headers(have: int, validator: str) -> dict[str, str]:
-    """The headers that ask for the rest of a file. Without a validator there is no resuming."""
+    """Return the headers that request the rest of a file. Resuming needs a validator."""
     if not have or not validator:
         return {}
     return {"Range": f"bytes={have}-", "If-Range": validator}
@@ -319,17 +323,19 @@ def _judge_416(head: Head, part: PartFile) -> None:
     if head.total == part.size > 0:
         return
     part.restart()
-    raise TransientError("HTTP 416: the server has fewer bytes than came before; starting over")
+    raise TransientError(
+        "HTTP 416: the server has fewer bytes than were already downloaded; starting over"
+    )
 
 
 def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
-    """At which offset the body of a response begins: 0, or ``have`` to go on.
+    """Return the offset where a response's body starts: 0, or ``have`` if it continues.
 
-    Raises TransientError when it is a part that does not fit the existing bytes.
+    Raises TransientError for a part that does not continue the existing bytes.
     """
     if head.status == 200 or not have:
         if head.status == 206 and head.range_start > 0:
-            raise PermanentError("the server sends a part where all was asked for")
+            raise PermanentError("the server sends a part, but the whole file was requested")
         if pin.size_bytes and PAGE_BYTES < head.length != pin.size_bytes:
             raise MismatchError(f"the server has {head.length} bytes, {pin.size_bytes} are pinned")
         return 0
@@ -337,14 +343,18 @@ def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
         where = f"the server resumed at byte {head.range_start}, not at {have}"
         raise MixedError(f"{where}; starting over")
     if head.validator and head.validator != validator:
-        raise MixedError("the file changed in mid-way (another ETag or date); starting over")
+        raise MixedError(
+            "the file changed during the download (another ETag or date); starting over"
+        )
     if pin.size_bytes and head.total not in {-1, pin.size_bytes}:
-        raise MixedError(f"the file changed in mid-way (now {head.total} bytes); starting over")
+        raise MixedError(
+            f"the file changed during the download (now {head.total} bytes); starting over"
+        )
     return have
 
 
 def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
-    """After a body has ended: is the file whole? Raises TransientError, MismatchError."""
+    """Check after a body's end that the file is complete. Raises TransientError, MismatchError."""
     expected = max(position + head.length if head.length >= 0 else -1, head.total)
     if 0 <= expected != part.size:
         raise TransientError(f"the body ended after {part.size} of {expected} bytes")
@@ -363,7 +373,7 @@ def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
 
 
 def looks_like_page(part: PartFile, head: Head) -> bool:
-    """Whether a body of the wrong size is a page or a message rather than the file."""
+    """Return whether a body of the wrong size looks like a web page or message, not the file."""
     start = part.start_of().lower()
     texty = head.content_type.startswith(("text/", "application/json", "application/xml"))
     return (
@@ -372,7 +382,7 @@ def looks_like_page(part: PartFile, head: Head) -> bool:
 
 
 def is_web_page(part: PartFile, head: Head) -> bool:
-    """Whether a body of which nothing is known is a page for a person, such as a login."""
+    """Return whether a body of unknown size is a web page, such as a login page."""
     is_said = head.content_type.lower().startswith(("text/html", "application/xhtml"))
     return is_said or part.start_of().lower().startswith(("<!doctype html", "<html"))
 
@@ -381,11 +391,11 @@ FILENAME, SHA256 = "{filename}", "{sha256}"
 
 
 def mirror_urls(filename: str, sha256: str = "") -> list[str]:
-    """Where QNN_CI_MIRROR would have a file; empty when it is not set, or names files by a hash
-    that is not known.
+    """Return the URLs of a file below QNN_CI_MIRROR; empty if that is not set, or if it names files
+    by a hash that is unknown.
 
-    It is a directory, a URL (whose query stays at the end), or a template with ``{filename}`` or
-    ``{sha256}``. Raises UnfitError for one that is none of these.
+    QNN_CI_MIRROR is a directory, a URL (its query stays at the end), or a template with
+    ``{filename}`` or ``{sha256}``. Raises UnfitError for anything else.
     """
     base = os.environ.get("QNN_CI_MIRROR", "")
     if not base:

@@ -1,4 +1,6 @@
-"""What requests, urllib3, ssl and sockets raise, as the two kinds of failure, in words."""
+"""Turn errors of requests, urllib3, ssl and sockets into TransientError or PermanentError with
+plain messages.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,17 @@ BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 def check_bundle() -> None:
-    """Raise PermanentError when the variable that names authorities names no file."""
+    """Raise PermanentError if the variable for the CA bundle names a missing file."""
     for name in BUNDLES:
         if path := os.environ.get(name):
             if not Path(path).exists():
-                raise PermanentError(f"{name} names {path}, which is not there")
+                raise PermanentError(f"{name} names {path}, which does not exist")
             return
 
 
 @contextmanager
 def explain_failures(url: str) -> Iterator[None]:
-    """Turn what requests, urllib3 and sockets raise into the two kinds of failure."""
+    """Turn errors of requests, urllib3 and sockets into TransientError or PermanentError."""
     import requests
     import urllib3
 
@@ -38,11 +40,11 @@ def explain_failures(url: str) -> Iterator[None]:
     except requests.exceptions.MissingSchema as error:
         raise PermanentError(f"{redact_url(url)} has no scheme") from error
     except requests.exceptions.InvalidHeader as error:
-        raise PermanentError("a header for it holds what HTTP does not allow") from error
+        raise PermanentError("a header for it has characters that HTTP does not allow") from error
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
         raise _classify(error) from error
     except (ValueError, http.client.HTTPException) as error:
-        raise TransientError(f"the answer is not HTTP ({type(error).__name__})") from error
+        raise TransientError(f"the response is not HTTP ({type(error).__name__})") from error
 
 
 def _classify(error: BaseException) -> TransientError | PermanentError:
@@ -68,12 +70,12 @@ def _classify_tls(chain: list[BaseException]) -> TransientError | PermanentError
                 "(REQUESTS_CA_BUNDLE names other authorities)"
             )
         if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-            return TransientError("the server closed the connection while TLS began")
+            return TransientError("the server closed the connection during the TLS handshake")
         if cause.reason in {"NO_CERTIFICATE_OR_CRL_FOUND", "PEM_LIB"}:
             names = [f"{name}={os.environ[name]}" for name in BUNDLES if os.environ.get(name)]
             return PermanentError(f"{' or '.join(names) or 'the CA bundle'} holds no certificates")
     if errors:
-        return PermanentError("TLS failed: the server and this machine agree on no connection")
+        return PermanentError("TLS failed: the server and this machine have no protocol in common")
     return None
 
 
@@ -83,7 +85,7 @@ def _classify_proxy(chain: list[BaseException]) -> TransientError | PermanentErr
         status = int(found[1])
         if status == 407:
             return PermanentError(
-                "the proxy wants credentials (HTTP 407; HTTPS_PROXY=http://USER:PASSWORD@HOST)"
+                "the proxy needs credentials (HTTP 407; HTTPS_PROXY=http://USER:PASSWORD@HOST)"
             )
         if status < 500:
             return PermanentError(f"the proxy refuses this host (HTTP {status})")
@@ -99,7 +101,7 @@ def _transient_kinds() -> list[tuple[type[BaseException], str]]:
         (ConnectionRefusedError, "the connection was refused"),
         (urllib3.exceptions.IncompleteRead, "the connection closed before the end of the body"),
         (http.client.IncompleteRead, "the connection closed before the end of the body"),
-        (http.client.RemoteDisconnected, "the server closed the connection without an answer"),
+        (http.client.RemoteDisconnected, "the server closed the connection without a response"),
         (ConnectionResetError, "the connection was reset"),
         (TimeoutError, "nothing came for the whole time limit"),
         (urllib3.exceptions.TimeoutError, "nothing came for the whole time limit"),

@@ -1,4 +1,4 @@
-"""The file that grows while a download goes on: its bytes, running hash and validator."""
+"""The partial file of a download: its bytes, running hash and HTTP validator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_RECORD_BYTES = 4096
 
 
 def open_part(path: Path) -> int:
-    """Open one of our files; another user's, in a store that is shared, is removed first."""
+    """Open a part file; one of another user, in a shared store, is removed first."""
     try:
         return open_own(path)
     except PermissionError:
@@ -24,7 +24,7 @@ def open_part(path: Path) -> int:
 
 
 class PartFile:
-    """The bytes that came from one URL so far, with their running hash and their validator."""
+    """The bytes downloaded from one URL so far, with their running hash and their validator."""
 
     def __init__(self, target: Path, url: str) -> None:
         suffix = hashlib.sha256(redact_url(url).encode()).hexdigest()[:8]  # signatures change
@@ -54,10 +54,10 @@ class PartFile:
         self.was_resumed = self.size > 0
 
     def restart(self, validator: str = "") -> None:
-        """Remove the existing bytes; the next ones have this validator."""
+        """Remove the existing bytes, and set the validator of the next ones."""
         self.restarts += self.size > 0
         self.was_resumed = False
-        if os.fstat(self.fd).st_size:  # ext4 flushes on close what was ever truncated
+        if os.fstat(self.fd).st_size:  # ext4 flushes a file on close if it was ever truncated
             os.ftruncate(self.fd, 0)
         self.digest = hashlib.sha256()
         self.size = 0
@@ -77,7 +77,7 @@ class PartFile:
         self.size = at
 
     def start_of(self) -> str:
-        """The first characters, for a message that shows what was served."""
+        """Return the first characters, to show in a message."""
         text = os.pread(self.fd, PAGE_SHOWN, 0).decode("utf-8", "replace")
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 

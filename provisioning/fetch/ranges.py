@@ -1,8 +1,9 @@
-"""Byte ranges of a remote file: some, into a sparse local one; or all, over several connections.
+"""Fetch byte ranges of a remote file: some into a sparse local file, or all of them over several
+connections.
 
-The first takes few requests. The second is for a large pinned file, for servers that limit each
-connection: pieces come out of order and wait in memory, a bounded window of them; what takes them
-grows in their order only, so that a killed process leaves what can be resumed.
+The first takes few requests. The second is for large pinned files on servers that limit each
+connection: pieces arrive out of order and wait in a bounded window in memory. They are written in
+order, so that a download can be resumed if its process is killed.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ GAIN = 1.15
 
 
 def is_worth_it(left_bytes: int, came_bytes: int, seconds: float) -> bool:
-    """Whether more connections may help, after ``seconds`` of waiting for ``came_bytes``."""
+    """Return whether more connections may help if ``came_bytes`` arrived in ``seconds``."""
     is_slow = came_bytes < FAST_BYTES_S * seconds
     return seconds >= PROBE_S and is_slow and left_bytes > 8 * PIECE_BYTES
 
 
 class Spread:
-    """Brings pieces of ``url``, a file of ``size_bytes`` that ``validator`` names; the number of
-    connections follows what they give. ``take`` gets each piece with its offset, in their order,
-    and ``taken`` is how many it got.
+    """Downloads pieces of ``url``, a file of ``size_bytes`` with ``validator``; adapts the number
+    of connections to their throughput. ``take`` gets the offset and bytes of each piece, in order;
+    ``taken`` counts them.
     """
 
     def __init__(
@@ -82,9 +83,10 @@ class Spread:
         self.is_over = False
 
     def run(self) -> None:
-        """Return when all was taken, when one connection must do, or when the file is another.
+        """Return when all pieces are taken, or when the server refuses more connections or its file
+        has changed.
 
-        Raises TransientError when every connection failed, OSError.
+        Raises OSError, and TransientError if every connection failed.
         """
         try:
             self._connect(FIRST_CONNECTIONS)
@@ -95,7 +97,7 @@ class Spread:
                 self.changed.notify_all()
             for thread, client in self.clients.items():
                 while thread.is_alive():
-                    client.abort()  # again and again: it may have been connecting
+                    client.abort()  # repeated, since it may have been connecting
                     thread.join(ABORT_S)
         if isinstance(self.failure, TransientError) and self.taken < len(self.pieces):
             raise self.failure
@@ -108,11 +110,11 @@ class Spread:
             thread.start()
 
     def _count(self) -> int:
-        """How many connections are at work."""
+        """Return the number of working connections."""
         return sum(thread.is_alive() for thread in self.clients)
 
     def _gather(self) -> None:
-        """Take pieces in order; each ROUND_S, see whether more connections give more."""
+        """Take pieces in order; every ROUND_S, add connections if the last ones helped."""
         best, since, before = 0.0, time.monotonic(), 0
         while self.taken < len(self.pieces) and not isinstance(self.failure, ChangedError):
             with self.changed:
@@ -145,7 +147,7 @@ class Spread:
                     self.changed.notify_all()
 
     def _claim(self) -> int:
-        """The next piece to bring; negative when there is none."""
+        """Return the index of the next piece to download, -1 if there is none."""
         with self.changed:
             while self.waiting and not self.is_over:
                 if self.waiting[0] < self.taken + WINDOW_PIECES:
@@ -154,7 +156,7 @@ class Spread:
         return -1
 
     def _give_back(self, index: int, error: TransientError | PermanentError) -> None:
-        """A connection less: the server does not like as many, or not at this rate."""
+        """Return a piece after a failure, and allow one connection fewer."""
         with self.changed:
             insort(self.waiting, index)
             self.refusals += 1
@@ -173,20 +175,20 @@ class Spread:
                 data += piece
                 self.came_bytes += len(piece)
                 if self.is_over:
-                    raise PermanentError("it is not wanted any more")
+                    raise PermanentError("it is no longer needed")
         return bytes(data)
 
 
 class NoRangesError(PermanentError):
-    """The server gives whole files only."""
+    """The server does not support ranges."""
 
 
 class CostlyError(PermanentError):
-    """The parts cost more than the whole."""
+    """Fetching the parts would take longer than fetching the whole file."""
 
 
 def merge_spans(spans: Iterable[Span], gap_bytes: int = MERGE_GAP_BYTES) -> list[Span]:
-    """Sorted spans, those less than ``gap_bytes`` apart made one."""
+    """Sort spans, and merge those less than ``gap_bytes`` apart."""
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and start - merged[-1][1] <= gap_bytes:
@@ -199,9 +201,9 @@ def merge_spans(spans: Iterable[Span], gap_bytes: int = MERGE_GAP_BYTES) -> list
 def plan_spans(
     spans: Sequence[Span], size_bytes: int, round_trip_s: float, bytes_s: float
 ) -> list[Span]:
-    """The spans to ask for: fewer and larger ones where a round trip costs more than bytes.
+    """Return the spans to request: fewer and larger ones if a round trip costs more than bytes.
 
-    One span of the whole file means that all of it costs less than its parts.
+    Returns one span of the whole file if that is cheaper than its parts.
     """
     near = merge_spans(spans)
     if len(near) <= FEW_SPANS:
@@ -213,7 +215,7 @@ def plan_spans(
 
 
 def split_spans(spans: Iterable[Span], most_bytes: int = PIECE_BYTES) -> list[Span]:
-    """The same bytes in pieces of at most ``most_bytes``."""
+    """Split spans into pieces of at most ``most_bytes``."""
     return [
         (at, min(at + most_bytes, end))
         for start, end in spans
@@ -222,9 +224,9 @@ def split_spans(spans: Iterable[Span], most_bytes: int = PIECE_BYTES) -> list[Sp
 
 
 class RemoteFile:
-    """A ByteSource over HTTP ranges: what was fetched can be read at its own offset.
+    """A ByteSource over HTTP ranges: fetched bytes can be read at their offset in the file.
 
-    Reading what was not fetched is a separate request; ``fetch`` brings many spans at once.
+    Reading bytes that were not fetched makes a separate request; ``fetch`` gets many spans at once.
     """
 
     def __init__(self, url: str, scratch: Path, progress: Progress, policy: TransferPolicy) -> None:
@@ -246,11 +248,11 @@ class RemoteFile:
         self.scratch.unlink(missing_ok=True)
 
     def open(self, tail_bytes: int, size_bytes: int = 0) -> None:
-        """Learn the file's size, which must be ``size_bytes`` if that is not 0, and bring its
-        last ``tail_bytes``.
+        """Find the file's size, which must be ``size_bytes`` unless that is 0, and fetch its last
+        ``tail_bytes``.
 
-        It gives up after few tries: the whole file is asked for then, with all patience.
-        Raises NoRangesError when the server does not answer ranges, PermanentError.
+        Gives up after few attempts, since the whole file can still be downloaded. Raises
+        PermanentError, and NoRangesError if the server does not support ranges.
         """
         brief = replace(self.policy, attempts=min(self.policy.attempts, OPEN_ATTEMPTS))
         open_ = partial(self._open, tail_bytes, size_bytes)
@@ -261,7 +263,7 @@ class RemoteFile:
         with self.client.get(self.url, {"Range": f"bytes=-{tail_bytes}"}) as (head, body):
             self.round_trip_s = time.monotonic() - asked
             if head.status != 206 or head.total < 0 or head.range_start < 0 or not head.validator:
-                raise NoRangesError("the server does not answer ranges")
+                raise NoRangesError("the server does not support ranges")
             if size_bytes not in {0, head.total}:
                 raise MismatchError(f"it has {head.total} bytes, {size_bytes} are pinned")
             if head.range_start != max(0, head.total - tail_bytes):
@@ -278,9 +280,9 @@ class RemoteFile:
         self._have((head.range_start, at))
 
     def fetch(self, spans: Iterable[Span]) -> None:
-        """Bring these spans, over several connections where one is slow.
+        """Fetch these spans, over several connections if one is slow.
 
-        Raises CostlyError when the whole file costs less, PermanentError.
+        Raises PermanentError, and CostlyError if the whole file costs less.
         """
         missing = [span for span in spans if not self._has(span)]
         wanted = plan_spans(missing, self.size, self.round_trip_s, USUAL_BYTES_S)
@@ -297,7 +299,7 @@ class RemoteFile:
                 self._fetch_together(pieces, bar)
 
     def _fetch_together(self, pieces: list[Span], bar: Bar) -> None:
-        """Over several connections, and what they left over one. Raises PermanentError."""
+        """Fetch pieces over several connections, and the rest over one. Raises PermanentError."""
 
         def take(start: int, data: bytes) -> None:
             os.pwrite(self.fd, data, start)
@@ -339,7 +341,7 @@ class RemoteFile:
         self.spans = merge_spans([*self.spans, span], 0)
 
     def read_at(self, offset: int, count: int) -> bytes:
-        """At most ``count`` bytes at ``offset``."""
+        """Return at most ``count`` bytes at ``offset``."""
         end = min(offset + count, self.size)
         if end > offset and not self._has((offset, end)):
             with self.reading:
@@ -351,7 +353,7 @@ class RemoteFile:
 def open_remote(
     url: str, scratch: Path, progress: Progress, policy: TransferPolicy | None = None
 ) -> Iterator[RemoteFile]:
-    """A RemoteFile, its scratch file removed afterwards."""
+    """Yield a RemoteFile; remove its scratch file afterwards."""
     scratch.parent.mkdir(parents=True, exist_ok=True)
     used = policy or TransferPolicy.from_environment()
     with closing(RemoteFile(url, scratch, progress, used)) as remote:

@@ -1,7 +1,7 @@
-"""HTTP as a download needs it: one request, its failures named, tried again where that helps.
+"""HTTP for downloads: policy, response heads, kinds of failure, and retries.
 
-Proxies, certificates and ~/.netrc are those that requests finds. What a message shows of a
-URL never holds credentials or a query.
+Proxies, certificates and ~/.netrc are those that requests finds. URLs in messages never contain
+credentials or a query.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROGRESS_BYTES = 64 << 10
 
 
 class TransientError(Exception):
-    """A failure that another try may not meet. ``wait_s`` is what the server asked for."""
+    """A failure that a retry may avoid. ``wait_s`` is the delay that the server asked for."""
 
     def __init__(self, why: str, wait_s: float = 0) -> None:
         super().__init__(why)
@@ -33,24 +33,24 @@ class TransientError(Exception):
 
 
 class PermanentError(Exception):
-    """A failure that the same URL will give again."""
+    """A failure that a retry of the same URL would repeat."""
 
 
 class ChangedError(PermanentError):
-    """The file is another than the one whose first bytes came."""
+    """The file changed after its first bytes were downloaded."""
 
 
 class BusyError(PermanentError):
-    """A failure that the same URL will not give forever: others are asked first."""
+    """The server is busy for longer than retries may wait: other URLs are tried first."""
 
 
 class MismatchError(PermanentError):
-    """Bytes came, and they are not the pinned ones."""
+    """The content does not match the pin."""
 
 
 @dataclass(frozen=True)
 class TransferPolicy:
-    """How long and how often to try. ``attempts`` counts failures that brought nothing new."""
+    """Time limits and retries. ``attempts`` limits the failures in a row without new bytes."""
 
     attempts: int = 6
     backoff_s: float = 0.5
@@ -62,7 +62,7 @@ class TransferPolicy:
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str] = os.environ) -> TransferPolicy:
-        """The policy with QNN_CI_ATTEMPTS, QNN_CI_BACKOFF_S and QNN_CI_TIMEOUT_S applied.
+        """Return the policy with QNN_CI_ATTEMPTS, QNN_CI_BACKOFF_S and QNN_CI_TIMEOUT_S applied.
 
         Raises UnfitError for a value that is not a number in its range.
         """
@@ -76,7 +76,9 @@ class TransferPolicy:
         )
 
     def wait_s(self, failures: int, asked_s: float) -> float:
-        """Seconds before the next try: exponential with jitter, or what the server asked."""
+        """Return the seconds to wait before a retry: exponential with jitter, or as the server
+        asked.
+        """
         backoff = self.backoff_s * 2.0 ** (failures - 1) * random.uniform(0.5, 1.5)  # noqa: S311
         return min(max(backoff, asked_s), self.longest_wait_s)
 
@@ -97,9 +99,9 @@ def _number(
 
 @dataclass(frozen=True)
 class Head:
-    """What a response says before its body. Sizes are -1 when not said.
+    """The head of an HTTP response. Sizes are -1 if not stated.
 
-    ``validator`` is what If-Range may carry: a strong ETag, else the date; empty without either.
+    ``validator`` is for If-Range: a strong ETag, else the date, else ''.
     """
 
     status: int
@@ -111,12 +113,12 @@ class Head:
 
 
 def usable_validator(text: str) -> str:
-    """``text`` when a header can carry it, else nothing."""
+    """Return ``text`` if it is valid in a header, else ''."""
     return text if re.fullmatch(r"[ -~]{1,300}", text) else ""
 
 
 def parse_head(status: int, headers: Mapping[str, str]) -> Head:
-    """The parts of a response's head that matter here. Malformed figures count as not said."""
+    """Parse the relevant parts of a response's head. Malformed numbers count as not stated."""
     start, total = -1, -1
     unit, _, rest = headers.get("Content-Range", "").partition(" ")
     if unit == "bytes":
@@ -140,17 +142,17 @@ def _digits(text: str) -> int:
 
 
 def check_status(status: int, headers: Mapping[str, str]) -> None:
-    """Raise what an HTTP status asks for; 200, 206 and 416 pass."""
+    """Raise TransientError or PermanentError for an HTTP status except 200, 206 and 416."""
     if status in {200, 206, 416}:
         return
     if status in RETRIED_STATUS:
         raise TransientError(f"HTTP {status}", _retry_after_s(headers.get("Retry-After", "")))
     reasons = {
-        401: "HTTP 401: it wants credentials (~/.netrc)",
+        401: "HTTP 401: it needs credentials (~/.netrc)",
         403: "HTTP 403: access is refused (credentials go into ~/.netrc)",
-        404: "HTTP 404: it is not there",
-        407: "HTTP 407: the proxy wants credentials",
-        410: "HTTP 410: it is gone",
+        404: "HTTP 404: not found",
+        407: "HTTP 407: the proxy needs credentials",
+        410: "HTTP 410: gone",
     }
     raise PermanentError(reasons.get(status, f"HTTP {status}"))
 
@@ -167,7 +169,7 @@ def _retry_after_s(text: str) -> float:
 
 
 def redact_url(url: str) -> str:
-    """A URL without credentials, query and fragment, for messages."""
+    """Return a URL without credentials, query and fragment, for messages."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -187,19 +189,18 @@ def try_again(
     *,
     restarts: Callable[[], int] = lambda: 0,
 ) -> T:
-    """Call ``work`` until it returns; after a TransientError wait, and report it.
+    """Call ``work`` until it returns; after each TransientError, report it and wait.
 
-    ``count`` gives the bytes that are there: a try that brought many that never came before
-    starts the counting of failures anew. ``restarts`` tells how often what was there had to go:
-    never, unless it is given.
-    Raises PermanentError, also after the last try, and BusyError when the server asks for more
-    patience than there is.
+    ``count`` returns the number of bytes so far; an attempt that adds many new bytes resets the
+    count of failures. ``restarts`` returns how often the bytes were discarded (default: never).
+    Raises PermanentError, also after the last attempt, and BusyError if the server asks for a
+    longer delay than the policy allows.
     """
     failures, best = 0, count()
     while True:
         try:
             return work()
-        except TransientError as error:  # noqa: PERF203 - trying again is the loop
+        except TransientError as error:  # noqa: PERF203 - the loop is for retries
             there = count()
             failures = 1 if there - best >= PROGRESS_BYTES else failures + 1
             best = max(best, there)
@@ -208,7 +209,7 @@ def try_again(
                 again = f", started over {restarts()} times" if restarts() else ""
                 raise PermanentError(f"{error} ({tries}{again})") from error
             if error.wait_s > policy.patience_s:
-                raise BusyError(f"{error}; it asks for {error.wait_s:.0f} s of patience") from error
+                raise BusyError(f"{error}; it asks for a delay of {error.wait_s:.0f} s") from error
             wait_s = policy.wait_s(failures, error.wait_s)
             progress.step(f"{label}: {error}; trying again in {wait_s:.1f} s")
             time.sleep(wait_s)

@@ -1,4 +1,4 @@
-"""What the store may let go: published trees that nothing names or uses, and leftovers."""
+"""Find and remove garbage in the store: unused published trees, and leftovers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FETCHED_NAME = re.compile(r"[\w.-]+-\d[\w.]*-cpython-\d+")  # NAME-VERSION-PYTHO
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that may go, and how many bytes that frees."""
+    """Something that can be removed, and the bytes that this frees."""
 
     path: Path
     size_bytes: int
@@ -32,7 +32,7 @@ class Garbage:
 
 @dataclass(frozen=True)
 class Kept:
-    """Something that stays, and why."""
+    """Something that is kept, and why."""
 
     path: Path
     why: str
@@ -41,10 +41,10 @@ class Kept:
 def find_garbage(
     store: Store, named: set[str], filenames: set[str], *, downloads: bool
 ) -> tuple[list[Garbage], list[Kept]]:
-    """What may go and what stays. ``named`` are directories that profiles name.
+    """Find what can be removed and what is kept. ``named`` are directories that profiles name.
 
-    Of ``downloads/`` leftovers of a day go, and with ``downloads`` the files that manifests
-    name (``filenames``). What we did not make is never named as garbage.
+    In ``downloads/``, leftovers older than a day are garbage, and with ``downloads`` also the files
+    that manifests name (``filenames``). Files that this project did not make are never garbage.
     """
     trees = sorted(store.trees.iterdir()) if store.trees.is_dir() else []
     judged = [_judge_tree(path, named) for path in trees]
@@ -81,28 +81,28 @@ def _judge_tree(path: Path, named: set[str]) -> Garbage | Kept:
 
 
 def _judge_build(path: Path) -> Garbage | Kept:
-    """A build goes when its sources have gone, or the wheel that its overlay lies over."""
+    """A build is garbage once its sources are gone, or the wheel that its overlay extends."""
     try:
         source = Path((path / ORIGIN).read_text("utf-8"))
     except OSError:
-        return Kept(path, "it does not name its sources")
+        return Kept(path, "it has no record of its sources")
     links = (path / "overlay" / "executorch").glob("*")
     if not source.is_dir():
         return Garbage(path, measure(path), f"its sources are gone: {source}")
     if any(link.is_symlink() and not link.exists() for link in links):
         return Garbage(path, measure(path), "the executorch under its overlay is gone")
-    return Kept(path, "its sources are there")
+    return Kept(path, "its sources exist")
 
 
 def _judge_package(path: Path) -> Garbage | Kept:
-    """A package that upgrade-report fetched goes: if it is asked for again, pip fetches it."""
+    """A package that upgrade-report fetched is garbage: pip can fetch it again."""
     if path.is_symlink() or not path.is_dir() or not FETCHED_NAME.fullmatch(path.name):
         return Kept(path, "it is not ours")
     return Garbage(path, measure(path), "a package that upgrade-report fetched")
 
 
 def made_by_us(path: Path) -> str | None:
-    """The artifact of a published directory; None for any other directory."""
+    """Return the artifact of a published directory, None for any other directory."""
     found = find_published(path)
     if found is None:
         return None
@@ -125,7 +125,7 @@ def _judge_downloads(directory: Path, filenames: set[str]) -> Iterator[Garbage]:
 
 
 def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
-    """Remove it; a published tree goes out of sight by one rename first. Returns bytes freed."""
+    """Remove garbage and return the freed bytes; a published tree is renamed first, in one step."""
     freed = 0
     for item in items:
         if item.path.is_dir() and not item.path.is_symlink():
@@ -142,8 +142,9 @@ def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
 
 
 def find_users(directories: Iterable[Path]) -> dict[Path, int]:
-    """By directory a process of this machine that has a file of it mapped or open, works in it, or
-    was started with it in its environment. Processes of others cannot be looked into.
+    """Map each directory in use to a process of this machine that has one of its files mapped or
+    open, works in it, or was started with it in its environment. Other users' processes are not
+    seen.
     """
     needles = {path: os.fsencode(str(path.resolve())) for path in directories}
     users: dict[Path, int] = {}
@@ -160,7 +161,7 @@ def find_users(directories: Iterable[Path]) -> dict[Path, int]:
 
 
 def _look_into(process: Path) -> tuple[list[bytes], list[bytes]]:
-    """What a process has mapped and its environment; where its links lead."""
+    """Return a process's memory map and environment, and the targets of its links."""
     texts: list[bytes] = []
     for name in ("maps", "environ"):
         with suppress(OSError):
@@ -176,7 +177,7 @@ def _look_into(process: Path) -> tuple[list[bytes], list[bytes]]:
 
 
 def measure(path: Path) -> int:
-    """Bytes of a file, or of all files below a directory."""
+    """Return the bytes of a file, or of all files below a directory."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size
     return sum(
@@ -189,10 +190,10 @@ HOME_PARTS = {
     "store": "verified toolchains",
     "downloads": "archives and wheels that toolchains were unpacked from",
     "lowered": "lowered programs",
-    "builds": "build trees and what was built",
+    "builds": "build trees and build results",
     FETCHED: "packages that upgrade-report tried",
     "parity": "build files that parity has read",
-    "doctor": "facts about libraries that were examined",
+    "doctor": "facts about examined libraries",
     "tools": "a Python for Qualcomm's signer",
     "bench": "inputs of benchmarks",
 }
@@ -201,24 +202,24 @@ ENVIRONMENTS, ABOUT_ENVIRONMENTS = "environments", "Python environments of nox s
 
 @dataclass(frozen=True)
 class CachePart:
-    """A directory whose content can be made again."""
+    """A directory with content that can be recreated."""
 
     name: str
     path: Path
     about: str
 
     def entries(self) -> Iterator[Path]:
-        """What lies in it; nothing if it is not one of our directories."""
+        """Yield its entries; nothing if it is not one of our directories."""
         if self.path.is_dir() and not self.path.is_symlink():
             yield from sorted(self.path.iterdir())
 
     def size_bytes(self) -> int:
-        """Bytes of all files below it."""
+        """Return the bytes of all files below it."""
         return sum(map(measure, self.entries()))
 
 
 def list_parts(store: Store) -> list[CachePart]:
-    """Every part, there or not; the environments only where this runs from a checkout."""
+    """Return every part, existing or not; nox's environments only if this runs from a checkout."""
     parts = [CachePart(name, store.home / name, about) for name, about in HOME_PARTS.items()]
     if (CHECKOUT / "noxfile.py").is_file():
         parts.append(CachePart(ENVIRONMENTS, CHECKOUT / ".nox", ABOUT_ENVIRONMENTS))
@@ -226,7 +227,9 @@ def list_parts(store: Store) -> list[CachePart]:
 
 
 def find_removable(parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept]]:
-    """What of these parts may go, and what stays: a process uses it, or it is not ours."""
+    """Find what can be removed from these parts, and what is kept since a process uses it or it is
+    not ours.
+    """
     entries = [(part, path) for part in parts for path in part.entries()]
     users = find_users(path for _, path in entries)
     garbage: list[Garbage] = []
@@ -242,7 +245,7 @@ def find_removable(parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept
 def _find_use(part: CachePart, path: Path, user: int | None) -> str:
     if part.name == "store" and (not path.is_dir() or made_by_us(path) is None):
         return "it is not ours"
-    # This Python is in it, or the nox that has started it.
+    # It contains this Python, or the nox that started it.
     is_own = path.name.startswith("bootstrap") or Path(sys.prefix).is_relative_to(path)
     if part.name == ENVIRONMENTS and is_own:
         return "this command runs from it"

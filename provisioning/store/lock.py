@@ -1,4 +1,4 @@
-"""A lock file that says who holds it; and the processes of this machine, by number and start."""
+"""Lock files that record their holder; and processes of this machine, by number and start time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class HeldLock:
         self.fd = -1
 
     def take(self) -> bool:
-        """Take the lock if it is free. Raises OSError, also where files cannot be locked."""
+        """Take the lock if it is free. Raises OSError, also if the file system has no locks."""
         fd = open_own(self.path, self.mode)
         try:
-            with suppress(PermissionError):  # another user's: its mode is theirs
+            with suppress(PermissionError):  # another user's file: only they can change its mode
                 os.fchmod(fd, self.mode)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(fd, 0)
@@ -41,22 +41,22 @@ class HeldLock:
                 os.close(fd)
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
     def read_holder(self) -> str:
-        """The process that has it, as far as it said so: its number; empty when not known."""
+        """Return the number of the process that holds it, '' if unknown."""
         with suppress(OSError, UnicodeDecodeError):
             return self.path.read_text("ascii").partition(" ")[0].strip()
         return ""
 
 
 def find_callers() -> list[tuple[int, str]]:
-    """The shell that called this process: its number and when it started.
+    """Return the shell that called this process: its number and its start time.
 
-    In ``$(...)`` a shell may run a copy of itself in between; then both.
+    In ``$(...)`` the caller may be a copy of the shell; then both are returned.
     """
     callers = [os.getppid()]
     with suppress(OSError, ValueError):
@@ -68,9 +68,9 @@ def find_callers() -> list[tuple[int, str]]:
 
 
 def start_of(pid: int) -> str:
-    """When a process of this machine started, in clock ticks since the boot; ``0`` when not known.
+    """Return when a process started, in clock ticks since boot, ``0`` if unknown.
 
-    With it, a number that was given to another process since is found out (proc(5), stat, 22).
+    It shows whether a process number was reused since (proc(5), stat, field 22).
     """
     try:
         return (
@@ -81,7 +81,7 @@ def start_of(pid: int) -> str:
 
 
 def is_alive(pid: str, start: str) -> bool:
-    """Whether the process with this number that started then still runs."""
+    """Return whether the process with this number and start time is still running."""
     if not pid.isdigit():
         return False
     try:

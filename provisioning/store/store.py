@@ -1,9 +1,8 @@
 """The content-addressed store: lock, publish by one rename, verify, repair, collect.
 
-``store/<artifact>-<version>-<digest>/`` holds ``tree.json`` and, beside it, the tree in a
-directory named after the artifact. What has no tree.json under its final name does not
-exist for readers. Nothing in a published directory is ever written again: a repair puts
-another one instead.
+``store/<artifact>-<version>-<digest>/`` contains ``tree.json`` and the tree, in a directory named
+after the artifact. For readers, a directory exists only if it has its final name and a tree.json. A
+published directory is never changed: a repair replaces it.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ _said: set[Path] = set()
 def store_home() -> Path:
     """``$QNN_CI_HOME``, or executorch-qnn-ci in the user's cache directory.
 
-    A relative one is relative to where ./nox was called. Raises UnfitError when there is no home,
-    or something else of that name.
+    A relative path starts where ./nox was called. Raises UnfitError if there is no home directory,
+    or if the path is not a directory.
     """
     named = os.environ.get(HOME_VARIABLE)
     try:
@@ -84,7 +83,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Published:
-    """A directory that readers may use. ``tree`` is None when its tree.json is damaged."""
+    """A directory that readers may use."""
 
     path: Path
     artifact: str
@@ -96,19 +95,21 @@ class Published:
 
     @property
     def owners(self) -> frozenset[int]:
-        """Whose files may be in it: this user's, root's, those of the store's owner and, where
-        others may write to the store, of the user who published it."""
+        """The users whose files may be in it: this user, root, the store's owner and, if others may
+        write to the store, the user who published it.
+        """
         home = self.path.parents[1].stat()
         others = {self.path.lstat().st_uid} if home.st_mode & OTHERS_WRITE else set[int]()
         return frozenset({0, os.geteuid(), home.st_uid} | others)
 
     def find_exposed(self, owners: frozenset[int]) -> Iterator[Difference]:
-        """Yield what is around the tree, up to the directory of all, that others can change."""
+        """Yield each directory from the tree's parent up to the store that other users can
+        change."""
         home = self.path.parents[1].stat().st_mode
         places = (("./", self.root), ("../", self.path), ("../tree.json", self.path / TREE_FILE))
         for label, path in (*places, ("../../", self.path.parent)):
             is_outside = path == self.path.parent
-            state = path.stat() if is_outside else path.lstat()  # it may be a link to a larger disk
+            state = path.stat() if is_outside else path.lstat()  # may be a link to a larger disk
             if state.st_mode & OTHERS_WRITE & ~(home if is_outside else 0):
                 yield Difference(label, "wrong mode", f"{stat.S_IMODE(state.st_mode):o}")
             elif state.st_uid not in owners and not (is_outside and home & OTHERS_WRITE):
@@ -124,7 +125,8 @@ class Published:
 
 
 def find_published(path: Path) -> tuple[Published, Tree] | None:
-    """What a directory of the store publishes; None where it is damaged, or not of the store."""
+    """Return what a directory of the store publishes; None if it is damaged or is not the
+    store's."""
     for child in path.iterdir() if path.is_dir() else ():
         published = Published(path, child.name)
         if child.is_dir() and (tree := published.read_tree()):
@@ -144,24 +146,24 @@ class Store:
         self.uses = self.home / "uses"
 
     def find(self, key: Key) -> Published | None:
-        """The published directory of ``key``, if there is one. Reads three inodes.
+        """Return the published directory of ``key``, None if there is none. Reads three inodes.
 
-        A symbolic link does not count: its target is not the store's.
+        A symbolic link does not count, since its target is outside the store.
         """
         found = Published(self.trees / key.directory, key.artifact)
         return found if _is_published(found) else None
 
     def editions(self, key: Key) -> Iterator[Published]:
-        """The published directories of the same artifact and version, a damaged one included."""
+        """Yield all published directories of the artifact and version, even damaged ones."""
         for path in sorted(self.trees.glob(f"{key.artifact}-{key.version}-*")):
             if _is_published(found := Published(path, key.artifact)):
                 yield found
 
     @contextmanager
     def lock(self, names: Iterable[str], progress: Progress) -> Iterator[None]:
-        """Hold the locks of artifacts, and of files in downloads/; an empty name is none.
+        """Hold the locks of artifacts and of files in downloads/; empty names are ignored.
 
-        Says who has it when it has to wait. Raises StoreError.
+        If it has to wait, prints which process holds the lock. Raises StoreError.
         """
         with ExitStack() as stack:
             for name in filter(None, names):
@@ -183,7 +185,7 @@ class Store:
             time.sleep(LOCK_POLL_S)
 
     def say_who_writes(self, progress: Progress) -> None:
-        """Say once that others can change what is in the store, and so what is run from it."""
+        """Warn once if other users can change files in the store, and so programs run from it."""
         if self.home in _said or not self.home.is_dir():
             return
         _said.add(self.home)
@@ -200,12 +202,12 @@ class Store:
         )
 
     def _guard(self, name: str) -> HeldLock:
-        """A lock file, open to whom the permissions of home are."""
+        """Return a lock file with the permissions of home."""
         shared = self.home.stat().st_mode & 0o066 if self.home.is_dir() else 0
         return HeldLock(self.locks / f"{name}.lock", 0o644 | shared)
 
     def _make_room(self) -> None:
-        """Make the directories of the store, open to whom home is open, whatever the umask."""
+        """Make the store's directories with the permissions of home, regardless of the umask."""
         self.home.mkdir(parents=True, exist_ok=True)
         mode = stat.S_IMODE(self.home.stat().st_mode)
         for path in (self.trees, self.downloads, self.locks, self.pins):
@@ -218,9 +220,10 @@ class Store:
 
     @contextmanager
     def stage(self, key: Key) -> Iterator[Path]:
-        """A fresh directory to build ``key`` in, gone afterwards unless published.
+        """Yield a fresh directory to build ``key`` in; remove it afterwards unless it was
+        published.
 
-        Call it under the artifact's lock: what a killed process left is removed first.
+        Call it while holding the artifact's lock: leftovers of killed processes are removed first.
         """
         with explain_errors(self.home):
             self._make_room()
@@ -234,7 +237,7 @@ class Store:
                     remove_tree(path)
 
     def write_record(self, path: Path, data: bytes) -> None:
-        """Replace a file of the store; a link with its name is removed, and its target stays."""
+        """Replace a file of the store; a link with its name is replaced, not followed."""
         with explain_errors(self.home):
             self._make_room()
             if path.is_symlink():
@@ -243,17 +246,17 @@ class Store:
             path.chmod(0o644)
 
     def note_use(self, root: Path) -> None:
-        """Note that the shell that called us gets ``root`` in its variables, for gc."""
+        """Record for gc that the calling shell has ``root`` in its variables."""
         if not root.is_relative_to(self.trees):
             return
         name = root.relative_to(self.trees).parts[0]
-        with suppress(OSError):  # a store that is only read
+        with suppress(OSError):  # a read-only store
             self.uses.mkdir(exist_ok=True)
             for pid, start in find_callers():
                 (self.uses / f"{name}.{pid}.{start}").touch()
 
     def find_user(self, path: Path) -> int | None:
-        """A living shell that note_use noted for a published directory."""
+        """Return a running shell that note_use recorded for a published directory."""
         for note in self.uses.glob(f"{glob.escape(path.name)}.*.*"):
             pid, start = note.name.rsplit(".", 2)[1:]
             if is_alive(pid, start):
@@ -262,7 +265,7 @@ class Store:
         return None
 
     def sweep(self, artifact: str) -> None:
-        """Remove what a killed process left of an artifact, unless one is at work on it now."""
+        """Remove what a killed process left of an artifact, unless another one is working on it."""
         if not self._stale(artifact):
             return
         guard = self._guard(artifact)
@@ -283,7 +286,7 @@ class Store:
             remove_tree(path)
 
     def publish(self, key: Key, staged: Path, tree: Tree) -> Published:
-        """Make ``staged`` visible under the key's name, by one rename, readable by all."""
+        """Publish ``staged`` under the key's name by one rename, readable by all."""
         with explain_errors(self.home):
             (staged / TREE_FILE).write_bytes(encode_record(tree))
             (staged / TREE_FILE).chmod(0o644)
@@ -296,7 +299,7 @@ class Store:
         return Published(target, key.artifact)
 
     def check_space(self, needed_bytes: int, what: str) -> None:
-        """Raises StoreError unless ``needed_bytes`` and a reserve are free below home."""
+        """Raise StoreError unless ``needed_bytes`` and a reserve are free below home."""
         free = free_bytes(self.home)
         if free < needed_bytes + SPARE_BYTES:
             raise StoreError(
@@ -319,13 +322,14 @@ def _is_published(found: Published) -> bool:
 
 
 def explain_errors(home: Path) -> AbstractContextManager[None]:
-    """Turn what the file system refuses into a StoreError with figures."""
+    """Turn errors of the file system into a StoreError that states the free space."""
     return explain_writes(home, FIX)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for a published file, or a copy where the file system has no links, or the file
-    belongs to another user."""
+    """Link to a published file; copy it if the file system has no links or the file belongs to
+    another user.
+    """
     try:
         if source.lstat().st_uid != os.geteuid():
             raise PermissionError

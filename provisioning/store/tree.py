@@ -1,4 +1,4 @@
-"""What a published directory holds, file by file, and how a directory differs from it."""
+"""The recorded content of a published directory, file by file, and comparison with a directory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import msgspec
 from provisioning.files import hash_file, leads_out, walk
 
 SCHEMA_VERSION = 1
-FILE_TIME_S = 946684800  # every published file's mtime, so that a touched one shows
+FILE_TIME_S = 946684800  # every published file's mtime, so that a touched file is noticed
 DIRECTORY_MODE = 0o755
-LONGEST_BYTES = 3000  # Linux takes paths of 4095 bytes
+LONGEST_BYTES = 3000  # Linux allows paths of 4095 bytes
 GIT = ".git"
-# What git rewrites as it likes in a .git directory; all else in there decides what git does.
+# Files that git may rewrite in a .git directory; the others control what git does.
 GIT_OWN = frozenset(
     {
         *("objects", "refs", "logs", "index", "shallow", "packed-refs", "modules"),
@@ -31,7 +31,7 @@ class TreeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """A file (size, mode, SHA-256), a symbolic link (``link`` is its target), or an empty
     directory, whose path ends in ``/``.
 
-    A negative mode is one that does not matter.
+    A negative mode is not compared.
     """
 
     path: str
@@ -61,7 +61,8 @@ class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One way in which a directory is not its tree: ``kind`` says how, ``detail`` in figures."""
+    """One difference between a directory and its tree: ``kind`` names it, ``detail`` has
+    figures."""
 
     path: str
     kind: str
@@ -72,7 +73,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def encode_record(value: Any) -> bytes:
-    """The bytes of a JSON file: one value gives the same bytes again."""
+    """Return a value as JSON; the same value always gives the same bytes."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
@@ -80,7 +81,7 @@ TREES = msgspec.json.Decoder(Tree)  # made here: see CONVERTING in manifest/read
 
 
 def parse_tree(data: bytes) -> Tree:
-    """Decode tree.json. Raises ValueError when it is not one."""
+    """Decode a tree.json. Raises ValueError if it is not valid."""
     try:
         return TREES.decode(data)
     except msgspec.DecodeError as error:
@@ -94,10 +95,10 @@ def compare_tree(
     quick: bool = False,
     owners: frozenset[int] = frozenset(),
 ) -> list[Difference]:
-    """Every difference between the directory ``root`` and ``entries``, sorted by path.
+    """Return every difference between the directory ``root`` and ``entries``, sorted by path.
 
-    No symbolic link is followed. All files are hashed, in parallel; ``quick`` looks at size,
-    mode and modification time only. What belongs to none of ``owners`` differs, if there are any.
+    Symbolic links are not followed. All files are hashed, in parallel; ``quick`` compares only
+    size, mode and modification time. If ``owners`` are given, other users' files are differences.
     """
     wanted = {entry.path: entry for entry in entries}
     seen = scan_tree(root, checkout=f"{GIT}/config" in wanted)
@@ -117,9 +118,9 @@ def compare_tree(
 
 
 def scan_tree(root: Path, *, checkout: bool = False) -> dict[str, os.stat_result]:
-    """All that is below ``root`` by relative path, that of a directory with ``/`` at its end.
+    """Return everything below ``root`` by relative path; a directory's path ends in ``/``.
 
-    Of the .git of a ``checkout`` only the files that decide what git does are seen.
+    In the .git of a ``checkout``, only the files that control what git does are included.
     """
     seen: dict[str, os.stat_result] = {}
     pending = [""]
@@ -138,7 +139,7 @@ def scan_tree(root: Path, *, checkout: bool = False) -> dict[str, os.stat_result
                 path = at + child.name
                 if stat.S_ISDIR(state.st_mode):
                     path += "/"
-                    if len(os.fsencode(path)) <= LONGEST_BYTES:  # a longer one is not ours
+                    if len(os.fsencode(path)) <= LONGEST_BYTES:  # a longer path is not ours
                         pending.append(path)
                 seen[path] = state
     return seen
@@ -158,7 +159,8 @@ def remove_others(root: Path, paths: Iterable[str]) -> None:
 
 
 def _scan_git(root: Path, start: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Files of .git directories, those of submodules included, that git does not change itself."""
+    """Yield the files of .git directories, including submodules', that git does not change
+    itself."""
     for directory, names, files in walk(root / start):
         here = directory.relative_to(root).as_posix()
         is_own = Path(directory, "HEAD").is_file()
@@ -174,7 +176,7 @@ def _scan_git(root: Path, start: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def find_parents(paths: Iterable[str]) -> set[str]:
-    """Every directory that ``paths`` lie in, each with ``/`` at its end."""
+    """Return every directory that contains one of ``paths``, each with a final ``/``."""
     parents: set[str] = set()
     for path in paths:
         add_parents(path, parents)
@@ -182,7 +184,7 @@ def find_parents(paths: Iterable[str]) -> set[str]:
 
 
 def add_parents(path: str, parents: set[str]) -> None:
-    """Add every directory that ``path`` lies in, each with ``/`` at its end."""
+    """Add every directory that contains ``path``, each with a final ``/``."""
     at = path.rstrip("/").rfind("/") + 1
     while at and (parent := path[:at]) not in parents:
         parents.add(parent)
@@ -192,11 +194,11 @@ def add_parents(path: str, parents: set[str]) -> None:
 def _compare_shape(
     seen: Mapping[str, os.stat_result], wanted: Mapping[str, TreeEntry]
 ) -> Iterator[Difference]:
-    """What does not belong there, and directories that others may change."""
+    """Yield entries that do not belong there, and directories that others may change."""
     parents, holders = find_parents(wanted), find_parents(seen)
     for path, state in seen.items():
         if path not in wanted and path not in parents and path not in holders:
-            yield Difference(path, "is not of the artifact")
+            yield Difference(path, "does not belong to the artifact")
         elif path in parents and (mode := stat.S_IMODE(state.st_mode)) != DIRECTORY_MODE:
             yield Difference(path, "wrong mode", f"{mode:o}, not {DIRECTORY_MODE:o}")
 

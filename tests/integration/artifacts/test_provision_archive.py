@@ -339,7 +339,7 @@ def test_verify_names_every_difference_and_repairs(world: World, run: Run) -> No
     assert (full.returncode, quick.returncode) == (4, 4)
     (row,) = json.loads(full.stdout)["artifacts"]
     assert {(item["path"], item["kind"]) for item in row["differences"]} == {
-        ("added", "is not of the artifact"),
+        ("added", "does not belong to the artifact"),
         ("include/QNN/QnnInterface.h", "wrong mode"),
         ("sdk.yaml", "is missing"),
     }

@@ -195,7 +195,7 @@ def test_it_is_verified_and_repaired_without_a_network(world: World, servers: Pa
     (root / "bin" / "flatcc").touch()
     found, said = fetch("adaptor", verify=True)
     assert found.repaired == ("bin/flatcc", "third-party/json/json.hpp")
-    assert "bin/flatcc: is not of the artifact" in said
+    assert "bin/flatcc: does not belong to the artifact" in said
     assert fetch("adaptor", verify=True)[0].repaired == ()
 
 

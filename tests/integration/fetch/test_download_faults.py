@@ -71,7 +71,7 @@ MENDED: dict[str, tuple[list[Fault], str, float]] = {
     "an empty body with status 200": ([bad.whole(b"")], "an error page", 1.0),
     "chunked, cut": ([bad.chunked(0.5)], "connection", 1.6),
     "no HTTP at all": ([bad.raw(b"SSH-2.0-server\r\n")], "connection", 1.01),
-    "an answer of nothing": ([bad.raw(b"")], "without an answer", 1.01),
+    "an answer of nothing": ([bad.raw(b"")], "without a response", 1.01),
     "ignored Range": ([bad.cut(0.5), bad.whole()], "closed before the end", 1.6),
 }
 

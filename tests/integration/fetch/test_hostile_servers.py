@@ -81,7 +81,7 @@ ENDLESS_HEADS: dict[str, Fault] = {
 def test_a_head_has_a_time_limit(server: BadServer, tmp_path: Path, name: str) -> None:
     server.faults["a.zip"] = [ENDLESS_HEADS[name]] * 3
     ended, said = fetch([server.url("a.zip")], tmp_path)
-    assert (ended, "no answer came within" in said) == ("DownloadError", True), said
+    assert (ended, "no response within" in said) == ("DownloadError", True), said
 
 
 @pytest.mark.parametrize(("piece", "pause_s"), [(b"x", 0.1), (bytes(1 << 20), 0)])
@@ -134,7 +134,7 @@ def test_a_handshake_that_closes_is_tried_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (407, "the proxy wants credentials (HTTP 407"),
+        (407, "the proxy needs credentials (HTTP 407"),
         (403, "the proxy refuses this host (HTTP 403)"),
         (502, "the proxy fails (HTTP 502) (3 tries)"),
     ],

@@ -127,7 +127,7 @@ def test_these_do_not(client: Client, server: BadServer, status: int) -> None:
         ("http://h/a", "https://g/c", "https://g/c"),
         ("https://h/a", "https://g/c", "https://g/c"),
         ("https://h/a", "http://g/c", "! the server redirects from https to http"),
-        ("http://h/a", "http://[::1", "! the server redirects to what is not a URL"),
+        ("http://h/a", "http://[::1", "! the server redirects to something that is not a URL"),
         ("http://h/a", "ftp://g/c", "! the server redirects to ftp:, which is not fetched"),
         ("http://h/a", "https:///c", "! the server redirects to https:, which is not fetched"),
     ],
@@ -194,14 +194,14 @@ def test_a_head_that_does_not_come_is_given_up(server: BadServer) -> None:
     server.faults["a"] = [bad.drip_head(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50, 0.05, 100)]
     with pytest.raises(TransientError) as caught:
         read(client, server.url("a"))
-    assert str(caught.value) == "no answer came within 0 s"
+    assert str(caught.value) == "no response within 0 s"
     client.close()
 
 
 def test_another_failure_keeps_its_words(client: Client, server: BadServer) -> None:
     before = threading.active_count()
     server.faults["a"] = [bad.raw(b"")]
-    with pytest.raises(TransientError, match="without an answer"):
+    with pytest.raises(TransientError, match="without a response"):
         read(client, server.url("a"))
     deadline = time.monotonic() + 5
     while threading.active_count() > before and time.monotonic() < deadline:

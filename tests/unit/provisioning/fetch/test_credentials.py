@@ -53,7 +53,7 @@ def test_tokens_are_words() -> None:
         with pytest.raises(UnfitError) as caught:
             parse_tokens(text)
         assert caught.value.what == "QNN_CI_BEARER_TOKENS is malformed"
-        assert caught.value.why == "each word is HOST=TOKEN, and one is not"
+        assert caught.value.why == "each entry must be HOST=TOKEN, and one is not"
 
 
 def make_helper(monkeypatch: pytest.MonkeyPatch, directory: Path, script: str) -> Path:
@@ -101,11 +101,11 @@ OTHER = 'it printed something other than {"headers": {NAME: [VALUE]}}'
         ("""echo '{"headers": {"a": [5]}}'""", OTHER),
         (
             r"""echo '{"headers": {"a": ["x\\ny"]}}'""",
-            "a header of it holds what HTTP does not allow",
+            "one of its headers has characters that HTTP does not allow",
         ),
         (
             r"""echo '{"headers": {"a\\u0000": ["x"]}}'""",
-            "a header of it holds what HTTP does not allow",
+            "one of its headers has characters that HTTP does not allow",
         ),
     ],
 )

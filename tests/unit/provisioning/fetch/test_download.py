@@ -105,7 +105,7 @@ def test_the_first_url_that_has_it_gives_it(server: BadServer, tmp_path: Path) -
     ended, said = fetch([f"{url}?sig=secret" for url in urls], tmp_path)
     assert ended == "ok"
     assert said.splitlines() == [
-        f"a.zip: {urls[0]}: HTTP 404: it is not there",
+        f"a.zip: {urls[0]}: HTTP 404: not found",
         (
             f"a.zip: {urls[1]}: its SHA-256 is "
             f"{hashlib.sha256(server.files['wrong']).hexdigest()}, the pin is {SHA256}"
@@ -120,12 +120,11 @@ def test_all_failures_are_told(server: BadServer, tmp_path: Path) -> None:
     with pytest.raises(IntegrityError) as caught:
         fetch_file(urls, tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
     assert caught.value.why == (
-        f"{urls[0]}: HTTP 404: it is not there; "
-        f"{urls[1]}: the server has 99999 bytes, 100000 are pinned"
+        f"{urls[0]}: HTTP 404: not found; {urls[1]}: the server has 99999 bytes, 100000 are pinned"
     )
     with pytest.raises(DownloadError) as missing:
         fetch_file(urls[:1], tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
-    assert missing.value.why == f"{urls[0]}: HTTP 404: it is not there"
+    assert missing.value.why == f"{urls[0]}: HTTP 404: not found"
     with pytest.raises(DownloadError) as none:
         fetch_file([], tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
     assert none.value.why == "there is no URL for it"
@@ -149,7 +148,7 @@ def test_who_asks_for_patience_is_asked_last_and_once_more(
     server.faults["a"] = [bad.status(503, Retry_After="2"), bad.status(503, Retry_After="3")]
     ended, said = fetch([server.url("a"), server.url("none")], tmp_path)
     assert (ended, waits) == ("ok", [2])
-    assert "it asks for 3 s of patience" in said
+    assert "it asks for a delay of 3 s" in said
     assert [asked.name for asked in server.requests] == ["a", "a", "none", "a"]
     server.requests.clear()
     server.faults["b"] = [bad.status(503, Retry_After="9")] * 9
@@ -196,7 +195,7 @@ def test_what_was_resumed_and_is_wrong_is_brought_once_from_its_beginning(
     server.requests.clear()
     ended, said = fetch([server.url("a")], tmp_path)
     assert ended == "ok"
-    assert "it was resumed: starting over" in said
+    assert "the download was resumed: starting over" in said
     assert [asked.range for asked in server.requests] == ["bytes=75000-", ""]
     server.files["a"] = b"x" + DATA[1:]
     server.faults["a"] = [bad.cut(0.5)]
@@ -239,7 +238,9 @@ def test_fewer_bytes_than_came_before_begin_anew(server: BadServer, tmp_path: Pa
     server.faults["a"] = [bad.cut(0.5), bad.status(416, Content_Range="bytes */49999")]
     ended, said = fetch([server.url("a")], tmp_path)
     assert ended == "ok"
-    assert "HTTP 416: the server has fewer bytes than came before; starting over" in said
+    assert (
+        "HTTP 416: the server has fewer bytes than were already downloaded; starting over" in said
+    )
     assert [one.range for one in server.requests] == ["", "bytes=50000-", ""]
 
 
@@ -335,7 +336,7 @@ PLACES: dict[str, tuple[object, int, Pin, object]] = {
         head(206, 9, 1, 10),
         0,
         Pin(),
-        "the server sends a part where all was asked for",
+        "the server sends a part, but the whole file was requested",
     ),
     "the length is pinned": (head(length=PAGE_BYTES + 1), 0, Pin(PAGE_BYTES + 1), 0),
     "another length, of a page": (head(length=PAGE_BYTES), 0, Pin(5), 0),
@@ -358,13 +359,13 @@ PLACES: dict[str, tuple[object, int, Pin, object]] = {
         head(206, 3, 7, 10, ETag='"w"'),
         7,
         Pin(10),
-        "the file changed in mid-way (another ETag or date); starting over",
+        "the file changed during the download (another ETag or date); starting over",
     ),
     "another total": (
         head(206, 3, 7, 11),
         7,
         Pin(10),
-        "the file changed in mid-way (now 11 bytes); starting over",
+        "the file changed during the download (now 11 bytes); starting over",
     ),
 }
 
@@ -574,7 +575,7 @@ def test_how_long_is_waited_for_how_many_bytes_decides_on_spreading(
     if brings:
         download._attempt(Fake(), "u", part, pin, bar)  # type: ignore[arg-type]
     else:
-        with pytest.raises(TransientError, match=r"^the server gives one connection only$"):
+        with pytest.raises(TransientError, match=r"^the server allows only one connection$"):
             download._attempt(Fake(), "u", part, pin, bar)  # type: ignore[arg-type]
     assert asked == [(80, 10, 1.0), (70, 20, 2.0)]
     assert bar.done == 30

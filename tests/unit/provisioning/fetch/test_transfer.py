@@ -106,7 +106,7 @@ def test_work_that_begins_anew_too_often_ends() -> None:
 def test_a_server_is_waited_for_as_long_as_there_is_patience(waits: list[float]) -> None:
     assert try_again(*fail(TransientError("busy", 9)), POLICY, Progress(), "a.zip") == "done"
     assert waits == [9]
-    with pytest.raises(BusyError, match=r"^busy; it asks for 10 s of patience$"):
+    with pytest.raises(BusyError, match=r"^busy; it asks for a delay of 10 s$"):
         try_again(*fail(TransientError("busy", 9.5)), POLICY, Progress(), "a.zip")
     assert TransientError("x").wait_s == 0
     assert TransferPolicy().patience_s == math.inf
@@ -178,11 +178,11 @@ def test_these_pass(status: int) -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (401, "HTTP 401: it wants credentials (~/.netrc)"),
+        (401, "HTTP 401: it needs credentials (~/.netrc)"),
         (403, "HTTP 403: access is refused (credentials go into ~/.netrc)"),
-        (404, "HTTP 404: it is not there"),
-        (407, "HTTP 407: the proxy wants credentials"),
-        (410, "HTTP 410: it is gone"),
+        (404, "HTTP 404: not found"),
+        (407, "HTTP 407: the proxy needs credentials"),
+        (410, "HTTP 410: gone"),
         (418, "HTTP 418"),
         *((status, f"HTTP {status}") for status in (201, 400, 451, 501, 505)),
     ],

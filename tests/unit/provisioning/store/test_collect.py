@@ -245,13 +245,13 @@ def test_why_a_build_stays_or_goes(store: Store, tmp_path: Path) -> None:
     assert collect_from(store) == ({name: f"its sources are gone: {source}"}, {})
     source.unlink()
     source.mkdir()
-    assert collect_from(store) == ({}, {name: "its sources are there"})
+    assert collect_from(store) == ({}, {name: "its sources exist"})
     wheel.rmdir()
     assert collect_from(store) == ({name: "the executorch under its overlay is gone"}, {})
     with using(cwd=build) as pid:
         assert collect_from(store) == ({}, {name: f"process {pid} uses it"})
     (build / "origin.txt").unlink()
-    assert collect_from(store) == ({}, {name: "it does not name its sources"})
+    assert collect_from(store) == ({}, {name: "it has no record of its sources"})
 
 
 def test_packages_that_upgrade_report_fetched_go_unless_a_process_uses_them(store: Store) -> None:

@@ -90,7 +90,7 @@ def test_what_is_not_of_the_artifact_is_named_once(root: Path) -> None:
     (root / "lib/empty/too").mkdir(parents=True)
     (root / "lib/other").symlink_to("a")
     assert compare(root) == [
-        f"{name}: is not of the artifact"
+        f"{name}: does not belong to the artifact"
         for name in (
             "lib/A",
             "lib/aa",
@@ -170,13 +170,13 @@ def test_a_link_with_the_right_bytes_is_no_file(root: Path) -> None:
     (root / "lib/a").unlink()
     (root / "copy").write_bytes(DATA)
     (root / "lib/a").symlink_to("../copy")
-    assert compare(root) == ["copy: is not of the artifact", "lib/a: is not a regular file"]
+    assert compare(root) == ["copy: does not belong to the artifact", "lib/a: is not a regular file"]
 
 
 def test_a_directory_with_the_name_of_a_file_is_not_it(root: Path) -> None:
     (root / "c").unlink()
     (root / "c").mkdir()
-    assert compare(root) == ["c: is missing", "c/: is not of the artifact"]
+    assert compare(root) == ["c: is missing", "c/: does not belong to the artifact"]
 
 
 @pytest.mark.parametrize(
