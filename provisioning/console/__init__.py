@@ -1,1 +1,1 @@
-"""What a person meets: the command line, terminals, progress, and the processes that we start."""
+"""The user interface: command line, terminals, progress, and the processes that we start."""

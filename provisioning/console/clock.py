@@ -1,4 +1,4 @@
-"""The one reader of the clock for what is recorded, and of the variable that stands in for it."""
+"""Read the time to record, from the clock or from SOURCE_DATE_EPOCH."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
 
 
 def read_clock(environ: Mapping[str, str] = os.environ) -> tuple[datetime, str]:
-    """The moment in whole seconds of UTC, and what told it: ``clock``, or SOURCE_DATE_EPOCH.
+    """Return the time (UTC, whole seconds) and its source: ``clock`` or SOURCE_DATE_EPOCH.
 
-    Raises UsageError when that variable holds something other than seconds since 1970.
+    Raises UsageError if that variable is not a number of seconds since 1970.
     """
     text = environ.get(EPOCH_VARIABLE, "")
     if not text:
@@ -30,5 +30,5 @@ def read_clock(environ: Mapping[str, str] = os.environ) -> tuple[datetime, str]:
 
 
 def read_date() -> str:
-    """The day of read_clock, such as 2026-11-21. Raises UsageError."""
+    """Return the date of read_clock, such as 2026-11-21. Raises UsageError."""
     return read_clock()[0].date().isoformat()

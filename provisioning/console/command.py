@@ -1,7 +1,7 @@
-"""The command line that both packages share: a table of verbs, one parser, one way to end.
+"""The command line of both packages: a table of verbs, their parsers, and error handling.
 
-A verb is a module with ``add_arguments(parser)`` and ``execute(args, progress) -> Outcome``;
-it is imported only when it is called, so that a quick verb stays quick.
+A verb is a module with ``add_arguments(parser)`` and ``execute(args, progress) -> Outcome``. It is
+imported only when it is called, so that fast verbs start fast.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from provisioning.errors import (
 )
 from provisioning.files import NO_LEAVE, NO_ROOM, explain_write
 
-# What the system says of a name that is none.
+# Errors for an invalid path.
 NAMES = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR})
 OWN_PACKAGES = frozenset({"ci", "provisioning"})
-# What installs a package that `lowering` does not bring.
+# How to install packages that the extra `lowering` does not include.
 INSTALLS = {"onnx": 'pip install "executorch-qnn-ci[onnxruntime]", with Python 3.11 or later'}
-# What the system may refuse anywhere, and what helps.
+# Errors that may occur anywhere, and their fixes.
 REFUSALS = {
     errno.EACCES: "run it as a user who is allowed to, or name another place",
     errno.EMFILE: "raise `ulimit -n`",
@@ -63,10 +63,10 @@ REFUSALS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a verb: ``data`` for --json, ``text`` for a person, and the exit code.
+    """The result of a verb: ``data`` for --json, ``text`` for people, and the exit code.
 
-    ``text`` is shown without terminal sequences and CI runners' commands, unless it is ``exact``:
-    made for a program, or clean already.
+    Terminal sequences and CI runners' commands are removed from ``text``, unless it is ``exact``:
+    meant for a program, or already clean.
     """
 
     text: str = ""
@@ -75,7 +75,7 @@ class Outcome:
     exact: bool = False
 
     def render(self, *, as_json: bool) -> str:
-        """What belongs on stdout."""
+        """Return the text for stdout."""
         if as_json:
             return json.dumps(self.data, indent=1) + "\n"
         if self.exact:
@@ -87,7 +87,7 @@ class Outcome:
 class Verb:
     """A row of a package's table of verbs; ``session`` is the nox session that runs it.
 
-    One that ends in ``_`` takes the first word after the verb into its name.
+    To a session that ends in ``_``, the first argument after the verb is appended.
     """
 
     module: str
@@ -96,7 +96,7 @@ class Verb:
 
 
 class VerbModule(Protocol):
-    """What a verb's module offers."""
+    """The functions of a verb's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
@@ -104,14 +104,14 @@ class VerbModule(Protocol):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with its usage error in the tree."""
+    """An ArgumentParser that raises UsageError."""
 
     def error(self, message: str) -> Any:
         write_message(self.format_usage())
-        raise UsageError(message, fix=f"`{self.prog} --help` shows what it takes")
+        raise UsageError(message, fix=f"see `{self.prog} --help`")
 
     def print_help(self, file: Any = None) -> None:
-        """argparse's, through a pipe that is not read, too."""
+        """Print the help; a pipe without a reader is not an error."""
         if file is None:
             write_output(self.format_help())
         else:
@@ -124,7 +124,7 @@ def run_program(
     argv: Sequence[str],
     advise: Callable[[str], str] | None = None,
 ) -> int:
-    """Run ``program VERB ...``, write what belongs on stdout, and return the exit code.
+    """Run ``program VERB ...``, write its output to stdout, and return the exit code.
 
     ``advise`` gives a fix, or nothing, for the text of an error that has none, such as the output
     of a tool that failed.
@@ -150,10 +150,10 @@ def run_command(
     argv: Sequence[str],
     advise: Callable[[str], str] | None = None,
 ) -> tuple[int, str]:
-    """Run ``program VERB ...`` and return the exit code and what belongs on stdout.
+    """Run ``program VERB ...`` and return the exit code and the text for stdout.
 
-    Every error of the tree becomes its message on stderr and its exit code, and with ``--json``
-    a record on stdout.
+    A QnnCiError becomes a message on stderr and an exit code, and with ``--json`` a record on
+    stdout.
     """
     words = list(argv)
     sessions = {name: verb.session for name, verb in verbs.items()}
@@ -172,7 +172,7 @@ def run_command(
         return _report_error(caller, name, error, as_json=as_json)
     except KeyboardInterrupt:
         return _report_error(caller, name, InterruptedRunError("interrupted"), as_json=as_json)
-    except Exception as error:  # noqa: BLE001 - the last line of defence: never a traceback
+    except Exception as error:  # noqa: BLE001 - a user never sees a traceback
         return _report_error(caller, name, explain_exception(error), as_json=as_json)
     if outcome.exit_code:
         keep_cause("\n".join(clean_output(outcome.text).strip().splitlines()[-1:]))
@@ -180,13 +180,13 @@ def run_command(
 
 
 def find_verb(verbs: Mapping[str, Verb], word: str) -> str:
-    """Return the verb that a word names, as itself or as its nox session; empty for no verb."""
+    """Return the verb that a word names by its name or its nox session, '' if none."""
     runs = (name for name, verb in verbs.items() if verb.session == word)
     return word if word in verbs else next(runs, "")
 
 
 def read_version() -> str:
-    """The version of this distribution, as pyproject.toml has it in a checkout."""
+    """Return the version of this distribution, in a checkout from pyproject.toml."""
     from importlib import metadata
 
     try:
@@ -209,7 +209,7 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
     others = [make_parser(caller, verbs, one) for one in list_together(caller.sessions, name)]
     own, left = keep_own(words[1:], parser, others) if others else (words[1:], [])
     if left:
-        progress.step(f"{' '.join(left)}: left to the other sessions of this call")
+        progress.step(f"{' '.join(left)}: ignored here, for other sessions of this call")
     return load_verb(verbs[name]).execute(parser.parse_args(own), progress)
 
 
@@ -218,52 +218,50 @@ def load_verb(verb: Verb) -> VerbModule:
 
 
 def make_parser(caller: Caller, verbs: Mapping[str, Verb], name: str) -> Parser:
-    """The parser of a verb, which calls it as the caller did."""
+    """Return the parser of a verb; its help shows the command as the caller typed it."""
     parser = Parser(
         prog=caller.label(name, passing=True), description=verbs[name].help, allow_abbrev=False
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print the result as JSON, nothing else"
-    )
+    parser.add_argument("--json", action="store_true", help="print only the result, as JSON")
     load_verb(verbs[name]).add_arguments(parser)
     return parser
 
 
 def explain_exception(error: Exception) -> QnnCiError:
-    """The error of the tree for one that is not of it."""
+    """Return the QnnCiError for any other exception."""
     if isinstance(error, ImportError) and (error.name or "").split(".")[0] not in OWN_PACKAGES:
         return explain_missing(error)
     if isinstance(error, MemoryError):
         return UnfitError(
             "out of memory",
-            why="the system gave this process no more (see `ulimit -v` and the container's limit)",
-            fix="give it more, or run fewer jobs at a time",
+            why="this process may not use more (see `ulimit -v` and the container's limit)",
+            fix="raise the limit, or run fewer jobs at a time",
         )
     if isinstance(error, OSError) and error.filename and error.errno in NAMES:
         return UsageError(f"{error.filename}: {error.strerror}", fix="name another path")
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
         return UsageError(str(error), fix="name another path")  # Path.resolve before Python 3.13
     if isinstance(error, OSError) and error.errno == errno.ENOENT and not error.filename:
-        fix = "set TMPDIR to a directory that can be written"
-        return UnfitError(error.strerror or str(error), fix=fix)  # by tempfile
+        fix = "set TMPDIR to a writable directory"
+        return UnfitError(error.strerror or str(error), fix=fix)  # from tempfile
     if isinstance(error, OSError) and is_refused_write(error):
         return explain_write(Path(error.filename or "a file"), error, "name another place")
     if isinstance(error, OSError) and error.errno in REFUSALS:
         where = f"{error.filename}: " if error.filename else ""
         return UnfitError(
             f"{where}{error.strerror}",
-            why="the system refused something that is needed",
+            why="the system refused a necessary operation",
             fix=REFUSALS[error.errno],
         )
     return DefectError(
         f"unexpected {type(error).__name__}: {error}",
-        why="this is a defect of executorch-qnn-ci",
+        why="this is a bug in executorch-qnn-ci",
         fix=f"report it with {keep_traceback(error)}",
     )
 
 
 def is_refused_write(error: OSError) -> bool:
-    """Whether it was to be written: no room, a read-only disk, or a file that may be read."""
+    """Return whether a write failed: no room, a read-only disk, or a file that can be read."""
     if error.errno in NO_ROOM or error.errno == errno.EROFS:
         return True
     if error.errno not in NO_LEAVE or not error.filename:
@@ -273,24 +271,25 @@ def is_refused_write(error: OSError) -> bool:
 
 
 def explain_missing(error: ImportError) -> UnfitError:
-    """A package that a verb needs is not installed in this Python, or does not load."""
+    """Return the error for a package that is not installed in this Python, or that does not
+    load."""
     missing = isinstance(error, ModuleNotFoundError)
     return UnfitError(
         f"this Python has no package {error.name!r}" if missing else f"import failed: {error}",
-        why=f"{sys.executable} was not set up for this",
+        why=f"{sys.executable} lacks packages that this needs",
         fix=INSTALLS.get(error.name or "", 'pip install "executorch-qnn-ci[lowering]"'),
     )
 
 
 def keep_traceback(error: Exception) -> str:
-    """The name of a file with the traceback, for a report."""
+    """Write the traceback to a file for a bug report, and return its name."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="qnn-ci-error-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
             traceback.print_exception(error, file=file)
     except OSError:
-        return "the file that is written when TMPDIR names a directory that can be written"
+        return "the traceback file, which needs TMPDIR to be a writable directory"
     return file.name
 
 
@@ -313,7 +312,7 @@ def _report_error(
 
 
 def describe_verbs(caller: Caller, verbs: Mapping[str, Verb]) -> str:
-    """The usage of a program: its verbs, one a line."""
+    """Return the usage of a program, with one verb per line."""
     width = max(map(len, verbs), default=0)
     rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in verbs.items())
     usage = f"usage: {caller.label()} VERB [--json] ...\n       {caller.label()} --version"
@@ -321,34 +320,35 @@ def describe_verbs(caller: Caller, verbs: Mapping[str, Verb]) -> str:
 
 
 def nonempty_word(text: str) -> str:
-    """What the user gave, unless it is empty, as of a variable that is not set."""
+    """Return an option's value. Raises UsageError if it is empty, such as an unset shell
+    variable."""
     if not text:
         raise UsageError("an option's value is empty", fix="check that the variables in it are set")
     return text
 
 
 def user_path(text: str) -> Path:
-    """A path that the user gave, relative to where ./nox was called (QNN_CI_CALLER_DIR).
+    """Return a user's path, relative to where ./nox was called (QNN_CI_CALLER_DIR).
 
-    An empty one is refused: it would be the directory itself.
+    Refuses an empty path, which would be that directory itself.
     """
     path = caller_path(Path(nonempty_word(text)))
     try:
         return path.expanduser()
     except RuntimeError as error:  # no home directory
-        raise UsageError(f"{text} names no path", why=str(error)) from error
+        raise UsageError(f"{text} is not a valid path", why=str(error)) from error
 
 
 def user_program(text: str) -> str:
-    """A program that the user gave: a path as user_path has it, or a name to look for on PATH."""
+    """Return a user's program: a path as in user_path, or a name to find on PATH."""
     return os.path.abspath(user_path(text)) if "/" in text or not text else text  # noqa: PTH100
 
 
 def user_command(words: Sequence[str]) -> list[str]:
-    """A command that the user gave, to be started in any directory: its program, where it is found,
-    and the files that it names are whole paths.
+    """Return a user's command so that it works in any directory: the paths of its program and of
+    files in its arguments become absolute.
 
-    No link is followed: the Python of a virtual environment is one.
+    Links are not resolved, since the Python of a virtual environment is a link.
     """
     program = user_program(words[0])
     files = [str(user_path(word)) if word else word for word in words[1:]]
@@ -359,12 +359,13 @@ def user_command(words: Sequence[str]) -> list[str]:
     ]
 
 
-SESSIONS_VARIABLE = "QNN_CI_SESSIONS"  # the sessions of one call, when they are several
+SESSIONS_VARIABLE = "QNN_CI_SESSIONS"  # the sessions of one call, if several
 
 
 def list_together(sessions: Mapping[str, str], own: str) -> list[str]:
-    """The other verbs of this call. ``sessions`` maps verbs to what nox runs them in, where a name
-    that ends in ``_`` begins those of several sessions."""
+    """Return the other verbs of this call. ``sessions`` maps verbs to nox sessions; a name that
+    ends in ``_`` is a prefix of several sessions.
+    """
     names = os.environ.get(SESSIONS_VARIABLE, "").split()
     return [
         verb
@@ -380,9 +381,9 @@ def _is_session(name: str, session: str) -> bool:
 def keep_own(
     words: Sequence[str], own: argparse.ArgumentParser, others: Iterable[argparse.ArgumentParser]
 ) -> tuple[list[str], list[str]]:
-    """``words`` without the options that only ``others`` know, and those with their values.
+    """Split ``words`` into those for this verb, and options with values that only ``others`` know.
 
-    An option that no verb knows stays, so that ``own`` refuses it.
+    An option that no verb knows is kept, so that ``own`` refuses it.
     """
     mine = own._option_string_actions
     theirs = {
@@ -403,13 +404,13 @@ def keep_own(
 
 
 def _find_name(word: str, known: set[str]) -> str:
-    """The option that a word names: ``--model=mlp`` and ``-DA=1`` do, too."""
+    """Return the option that a word names, also for ``--model=mlp`` and ``-DA=1``."""
     name = word.partition("=")[0] if word.startswith("--") else word
     return name if name in known or word.startswith("--") else word[:2]
 
 
 def _count_values(action: argparse.Action, is_bare: bool, rest: Sequence[str]) -> int:
-    """How many of the words after an option are its values."""
+    """Return how many of the words after an option are its values."""
     if not is_bare:
         return 0
     following = len(list(takewhile(lambda word: not word.startswith("-"), rest)))

@@ -1,4 +1,4 @@
-"""The only way to git: it answers for the directory that it is asked about, and no other."""
+"""The only caller of git: it works on the given directory, never on an enclosing repository."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from provisioning.errors import MissingToolError, ToolError, UsageError
 
 TIMEOUT_S = 120.0
 NONE: Mapping[str, str] = MappingProxyType({})
-# What git itself drops on its way into another repository: `git rev-parse --local-env-vars`
-# without GIT_CONFIG_COUNT and GIT_CONFIG_PARAMETERS, which hold the user's proxies and mirrors.
+# The variables that git drops when it enters another repository (`git rev-parse --local-env-vars`),
+# except GIT_CONFIG_COUNT and GIT_CONFIG_PARAMETERS, which hold the user's proxies and mirrors.
 REPOSITORY_VARIABLES = frozenset(
     {
         "GIT_ALTERNATE_OBJECT_DIRECTORIES",
@@ -41,9 +41,9 @@ def run_git(
     check: bool = True,
     variables: Mapping[str, str] = NONE,
 ) -> Completed:
-    """Run git in ``root`` for what it does; ``output`` holds its messages too.
+    """Run git in ``root`` for its effect; the result's ``output`` includes its messages.
 
-    ``variables`` join its environment. Raises as run_process does.
+    ``variables`` are added to its environment. Raises the errors of run_process.
     """
     env = {**_environment(root), **variables}
     return run_process(_name(root, words), env=env, timeout_s=timeout_s, check=check)
@@ -56,27 +56,27 @@ def ask_git(
     timeout_s: float = TIMEOUT_S,
     variables: Mapping[str, str] = NONE,
 ) -> bytes:
-    """What git prints on stdout about ``root``: a checkout, its .git, or a bare repository.
+    """Return git's stdout for ``root``: a checkout, its .git, or a bare repository.
 
-    Raises ToolError, whose ``why`` is what git says on stderr.
+    Raises ToolError; its ``why`` is git's stderr.
     """
     env = {**_environment(root), **variables}
     return run_bytes(_name(root, words), data=data, env=env, timeout_s=timeout_s)
 
 
 def read_commit(root: Path, revision: str = "HEAD") -> str:
-    """The commit that a revision of ``root`` names, 40 digits. Raises ToolError."""
+    """Return the commit of a revision of ``root``, 40 digits. Raises ToolError."""
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     return ask_git(root, *words).decode().strip()
 
 
 def is_git_directory(path: Path) -> bool:
-    """Whether ``path`` is a bare repository or a checkout's .git."""
+    """Return whether ``path`` is a bare repository or a checkout's .git."""
     return (path / "objects").is_dir() and (path / "HEAD").is_file()
 
 
 def parse_submodules(text: str) -> tuple[str, ...]:
-    """The paths that the text of a .gitmodules names, read by git. Raises UsageError."""
+    """Return the paths in the text of a .gitmodules, as git reads it. Raises UsageError."""
     if not text.strip():
         return ()
     words = ("config", "--file=-", "--no-includes", "--list", "--null")
@@ -95,13 +95,13 @@ def parse_submodules(text: str) -> tuple[str, ...]:
 
 
 def list_submodules(root: Path) -> tuple[str, ...]:
-    """The paths that the .gitmodules of a checkout names. Raises UsageError."""
+    """Return the paths in the .gitmodules of a checkout. Raises UsageError."""
     path = root / ".gitmodules"
     return parse_submodules(path.read_text("utf-8", "replace")) if path.is_file() else ()
 
 
 def _name(root: Path, words: Sequence[str]) -> list[str]:
-    """The whole command for a place."""
+    """Return the whole git command for ``root``."""
     if is_git_directory(root):
         return ["git", f"--git-dir={root}", *words]
     place = root.parent if root.is_file() else root  # .git is a file in a work tree
@@ -112,7 +112,7 @@ def _environment(root: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key not in REPOSITORY_VARIABLES}
     return {
         **kept,
-        # A directory without .git is no part of the repository that it lies in.
+        # Without a .git, a directory does not count as part of an enclosing repository.
         "GIT_CEILING_DIRECTORIES": str(root.resolve().parent),
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_LFS_SKIP_SMUDGE": "1",

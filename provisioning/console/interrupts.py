@@ -1,7 +1,7 @@
-"""SIGTERM and SIGHUP as Ctrl-C, and one interrupt for several signals that come at once.
+"""Treat SIGTERM and SIGHUP as Ctrl-C, and several signals at once as one interrupt.
 
-A CI that cancels a job sends SIGTERM, a terminal that closes SIGHUP; what runs below us is in
-its own process groups, so that only we can end it.
+CI sends SIGTERM to cancel a job, and a closing terminal sends SIGHUP. Child processes have their
+own process groups, so only this process can end them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
-    """The handler: the first signal interrupts, those that follow within CLEANUP_S do not.
+    """A signal handler: the first signal interrupts; further ones within CLEANUP_S are ignored.
 
-    An impatient second Ctrl-C would else end the work of ending the processes below us.
+    Otherwise a second, impatient Ctrl-C would interrupt the ending of child processes.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def release(self) -> None:
-        """Let interrupts through again, beginning with one that came meanwhile."""
+        """Stop holding interrupts, and raise one that arrived meanwhile."""
         self.held = False
         if self.pending:
             self.pending = False
@@ -43,9 +43,9 @@ class Interrupt:
 
 
 def catch_signals() -> None:
-    """Install one Interrupt for ENDING_SIGNALS, except those that are ignored, as nohup does.
+    """Install an Interrupt for ENDING_SIGNALS, except for ignored ones (nohup ignores SIGHUP).
 
-    Only the main thread can; in another one, nothing happens.
+    Does nothing outside the main thread, which alone can install handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -56,7 +56,7 @@ def catch_signals() -> None:
 
 
 def ignore_signals() -> None:
-    """Let nothing change how an interrupted process ends, not even while Python shuts down."""
+    """Ignore further signals, so that an interrupted process exits normally."""
     if threading.current_thread() is threading.main_thread():
         for number in ENDING_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
@@ -64,9 +64,9 @@ def ignore_signals() -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Let an interrupt wait for the end of the block, where catch_signals has one handled.
+    """Delay interrupts to the end of the block, if catch_signals installed a handler.
 
-    Between the start of a process and the note that it runs, nothing could end it.
+    An interrupt between the start of a process and its registration would leave it running.
     """
     interrupt = signal.getsignal(signal.SIGTERM)
     if (

@@ -1,5 +1,5 @@
-"""The only door to subprocess: no shell, own process groups, time limits, the last lines kept;
-and tasks in threads, where an interrupt ends what they run.
+"""The only user of subprocess: no shell, separate process groups, time limits, and the last lines
+kept; and tasks in threads, with processes that an interrupt ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PIPE_POLL_S = 0.1
 PIPE_REST_S = 1.0
 TAIL_LINES = 40
 
-# Like -m with -P, which Python 3.10 lacks: "" is the working directory.
+# Like -m with -P, which Python 3.10 lacks; "" in sys.path is the working directory.
 _RUN_MODULE = (
     "import sys; sys.path[:] = filter(None, sys.path); import runpy;"
     " runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
@@ -42,7 +42,7 @@ _running: set[subprocess.Popen[str]] = set()
 
 @dataclass(frozen=True)
 class Completed:
-    """A process that has ended. ``returncode`` is -N when signal N ended it."""
+    """A finished process. ``returncode`` is -N if signal N ended it."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -61,12 +61,12 @@ class Completed:
 
 
 def describe_exit(code: int) -> str:
-    """``was killed by SIGSEGV``, ``exited with 3``."""
+    """Return text such as ``was killed by SIGSEGV`` or ``exited with 3``."""
     return f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
 
 
 def signal_name(number: int) -> str:
-    """``SIGSEGV`` for 11, ``signal 99`` for a number without a name."""
+    """Return a signal's name: ``SIGSEGV`` for 11, ``signal 99`` for an unknown number."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -74,7 +74,9 @@ def signal_name(number: int) -> str:
 
 
 def module_command(module: str, python: str | os.PathLike[str] = sys.executable) -> list[str]:
-    """The first words to run an installed module with, whatever the working directory holds."""
+    """Return the start of a command that runs an installed module, never one in the working
+    directory.
+    """
     return [os.fspath(python), "-c", _RUN_MODULE, module]
 
 
@@ -91,15 +93,15 @@ def run_process(
     keep_lines: int | None = None,
     fix: str = "",
 ) -> Completed:
-    """Run ``argv`` to its end; stdout and stderr are one stream, given to ``on_line`` by the line.
+    """Run ``argv`` to its end; ``on_line`` gets each line of stdout and stderr, which are merged.
 
-    A child that it leaves in its group, holding that stream, is ended; one that has left the
-    group is not waited for. ``env`` replaces the whole environment. On a time-out, an interrupt
-    or an exception in ``on_line`` the whole process group is ended. ``log`` receives all output;
-    ``keep_lines`` limits what is held in memory.
+    A child process that still holds the stream afterwards is ended if it is in the same group, and
+    not waited for otherwise. ``env`` replaces the whole environment. On a time-out, an interrupt or
+    an exception in ``on_line``, the whole process group is ended. ``log`` receives all output;
+    ``keep_lines`` limits the lines kept in memory.
 
-    Raises ToolError when the program cannot be started, and, with ``check``, when it exits
-    with anything but 0 or exceeds ``timeout_s``.
+    Raises ToolError if the program cannot be started and, with ``check``, if it exits with a code
+    other than 0 or exceeds ``timeout_s``.
     """
     words = tuple(os.fspath(word) for word in argv)
     started = time.monotonic()
@@ -142,7 +144,7 @@ def run_process(
 
 @dataclass(frozen=True)
 class Streams:
-    """What a program wrote, as bytes, and how it ended; a time-out has no exit code."""
+    """A program's stdout and stderr as bytes, and how it ended; a time-out has no exit code."""
 
     returncode: int
     stdout: bytes
@@ -154,7 +156,9 @@ class Streams:
         return self.timeout_s is not None
 
     def describe(self) -> str:
-        """``exited with 3``, ``was killed by SIGSEGV``, ``did not end within 5 s``."""
+        """Return how it ended: ``exited with 3``, ``was killed by SIGSEGV``, ``did not end within 5
+        s``.
+        """
         if self.timeout_s is not None:
             return f"did not end within {self.timeout_s:.0f} s"
         return describe_exit(self.returncode)
@@ -168,7 +172,8 @@ def run_streams(
     timeout_s: float | None = None,
 ) -> Streams:
     """Run ``argv`` to its end with ``data``, or a file's content, as its stdin; stdout and stderr
-    are kept apart and unchanged. Raises ToolError when the program cannot be started."""
+    are separate and unchanged. Raises ToolError if the program cannot be started.
+    """
     words = tuple(os.fspath(word) for word in argv)
     environment = None if env is None else dict(env)
     with data.open("rb") if isinstance(data, Path) else nullcontext() as file:
@@ -193,9 +198,8 @@ def run_bytes(
 ) -> bytes:
     """Run ``argv`` to its end with ``data`` as its stdin, and return its stdout unchanged.
 
-    For programs whose answer is bytes; stderr is kept apart and becomes the reason of an error.
-    Raises ToolError when the program cannot be started, exits with anything but 0 or exceeds
-    ``timeout_s``.
+    For programs with binary output; stderr becomes the reason in an error. Raises ToolError if the
+    program cannot be started, exits with a code other than 0 or exceeds ``timeout_s``.
     """
     words = [os.fspath(word) for word in argv]
     ended = run_streams(words, data=data or b"", env=env, timeout_s=timeout_s)
@@ -232,10 +236,10 @@ def _start(
 
 
 def explain_start(program: str, cwd: Path | None, error: OSError, fix: str) -> MissingToolError:
-    """The error for a program that the system does not start."""
+    """Return the error for a program that cannot be started."""
     advice = fix or f"install {Path(program).name}, or put it on PATH"
     if cwd and not cwd.is_dir():
-        advice = f"see why {cwd} is not a directory"
+        advice = f"check why {cwd} is not a directory"
     return MissingToolError(f"cannot start {program}", why=error.strerror or "", fix=advice)
 
 
@@ -256,9 +260,9 @@ def _arm(
 
 
 class _Output(io.RawIOBase):
-    """What a process prints; it ends when the process does, even if another one holds the pipe.
+    """The output of a process; it ends with the process, even if another one still holds the pipe.
 
-    ``held`` tells that a child that outlived it does.
+    ``held`` is set if a child process that outlived it holds the pipe.
     """
 
     def __init__(self, process: subprocess.Popen[str], descriptor: int) -> None:
@@ -277,7 +281,7 @@ class _Output(io.RawIOBase):
             ready = self.waiting.poll(PIPE_POLL_S * 1000)
             if self.ends_at == math.inf and self.process.poll() is not None:
                 self.ends_at = time.monotonic() + PIPE_REST_S
-                continue  # for what it wrote before it ended
+                continue  # read what it wrote before it ended
             if ready and time.monotonic() < self.ends_at:
                 data = os.read(self.descriptor, len(buffer))
                 buffer[: len(data)] = data
@@ -309,9 +313,9 @@ def _drain(
 
 
 def end_running(futures: Iterable[Future[Any]]) -> None:
-    """End what other threads run for ``futures``, and what they yet start, until all are done.
+    """End the processes that threads run or start for ``futures``, until all are done.
 
-    An interrupt reaches the main thread only.
+    An interrupt reaches only the main thread.
     """
     waited = list(futures)
     while True:
@@ -323,10 +327,9 @@ def end_running(futures: Iterable[Future[Any]]) -> None:
 
 
 def end_group(process: subprocess.Popen[str]) -> None:
-    """Ask the process's group to end, then end it for good after a grace period.
+    """Ask the process group to terminate, then kill it after a grace period.
 
-    The grace is for the whole group: ninja keeps its compilers in their own groups, and ends
-    them itself when it is asked to.
+    Ninja runs compilers in their own process groups, and ends them itself if it is asked to.
     """
     deadline = time.monotonic() + GRACE_S
     with suppress(ProcessLookupError, PermissionError):
@@ -342,10 +345,10 @@ def end_group(process: subprocess.Popen[str]) -> None:
 
 
 def end_marked(mark: str) -> list[str]:
-    """Kill every process with ``mark``, as NAME=VALUE, among the variables that it started with,
-    and return their names.
+    """Kill every process that was started with the variable ``mark`` (NAME=VALUE), and return the
+    processes' names.
 
-    This includes those that started another group or session, and those whose parents have ended.
+    This includes processes in other groups or sessions, and orphans.
     """
     names: list[str] = []
     deadline = time.monotonic() + GRACE_S
@@ -359,14 +362,15 @@ def end_marked(mark: str) -> list[str]:
 
 
 def _find_marked(mark: str) -> dict[int, str]:
-    """A process that is starting another program shows no variables for a moment, so those without
-    any are looked at again. A kernel thread and a zombie have no ``exe``."""
+    """During exec a process briefly has no visible variables, so processes without any are read
+    again. Kernel threads and zombies have no ``exe``.
+    """
     found = {}
     looked_at = [*Path("/proc").glob("[0-9]*")]
     for _ in range(LOOKS):
         blank = []
         for process in looked_at:
-            with suppress(OSError):  # it has ended, or is another user's
+            with suppress(OSError):  # it ended, or belongs to another user
                 (process / "exe").readlink()
                 variables = (process / "environ").read_bytes()
                 if not variables:
@@ -384,17 +388,17 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process as soon as the thread that started it is gone.
+    """Make the kernel kill this process when the thread that started it ends.
 
-    ``parent`` is the process id that the parent has, or had. A fork does not inherit this.
+    ``parent`` is the process ID that the parent has, or had. Forked processes do not inherit this.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel knew
+    if os.getppid() != parent:  # it ended before prctl was called
         os._exit(1)
 
 
-# A signal that another thread received, or that came just before the main thread went to sleep,
-# does not wake it; only the main thread runs Python's handlers.
+# Only the main thread runs Python's signal handlers, and a signal to another thread, or just before
+# the main thread sleeps, does not wake it.
 WAKE_S = 0.2
 R = TypeVar("R")
 
@@ -406,10 +410,10 @@ def run_tasks(
     on_done: Callable[[R], None] | None = None,
     abort: Callable[[], None] | None = None,
 ) -> list[R]:
-    """The tasks' results in order; ``on_done`` gets each as soon as it is there.
+    """Run tasks in threads and return their results in order; ``on_done`` gets each as it finishes.
 
-    An interrupt, and what a task or ``on_done`` raises, ends the processes that tasks have
-    started (``abort`` those that run_process does not know), and goes on to the caller.
+    An interrupt or an exception in a task or ``on_done`` ends the processes of all tasks (``abort``
+    ends those not started by run_process), and is raised again.
     """
     results: dict[int, R] = {}
     futures: dict[Future[R], int] = {}
@@ -420,7 +424,7 @@ def run_tasks(
             pending = set(futures)
             while pending:
                 done, pending = wait(pending, WAKE_S, FIRST_COMPLETED)
-                # What ended well counts, even if another task failed at the same moment.
+                # Report finished tasks even if another task failed at the same moment.
                 for future in sorted(done, key=lambda one: one.exception() is not None):
                     results[futures[future]] = future.result()
                     if on_done:

@@ -1,6 +1,6 @@
-"""Progress on stderr: bars on a terminal, plain lines in CI, silence where asked.
+"""Progress on stderr: bars on a terminal, plain lines in CI, or nothing.
 
-A long step prints the time that has passed, even while nothing else happens.
+A long step prints the elapsed time, even if nothing else happens.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ CLEAR = "\r\x1b[2K"
 
 @dataclass
 class Bar:
-    """One long piece of work: ``advance`` counts ``unit`` up to ``total`` (0 when not known).
+    """A long piece of work: ``advance`` counts ``unit`` up to ``total`` (0 if unknown).
 
-    ``columns`` is the width that a line may take, None where it may take any.
+    ``columns`` is the maximal width of a line, None for no limit.
     """
 
     label: str
@@ -46,7 +46,7 @@ class Bar:
     _shown: float = field(default_factory=time.monotonic)
 
     def advance(self, amount: float, note: str = "") -> None:
-        """Count ``amount`` more, and show it when it is time to."""
+        """Count ``amount`` more, and show it if it is time to."""
         self.done += amount
         self._counted += amount
         self._note = note
@@ -54,7 +54,7 @@ class Bar:
 
     @contextmanager
     def busy(self, name: str) -> Iterator[None]:
-        """Name what is being done for as long as the block lasts, in any thread."""
+        """Show ``name`` as current work during the block, in any thread."""
         self._busy.append(name)
         try:
             yield
@@ -62,7 +62,7 @@ class Bar:
             self._busy.remove(name)
 
     def show(self, interval_s: float) -> None:
-        """Write the line anew if ``interval_s`` seconds have passed since it was written."""
+        """Rewrite the line if ``interval_s`` seconds have passed since the last time."""
         now = time.monotonic()
         if now - self._shown < interval_s:
             return
@@ -71,7 +71,7 @@ class Bar:
             self._write(self.describe(now, self._note or ", ".join(self._busy)))
 
     def describe(self, now: float, note: str = "") -> str:
-        """The line to show at time ``now`` (seconds of time.monotonic)."""
+        """Return the line to show at time ``now`` (seconds of time.monotonic)."""
         passed_s = now - self._started
         words = [f"  {self.label}"]
         if self.total:
@@ -95,7 +95,7 @@ class Bar:
         if self.stream:
             text = clean_message(line)
             if self.live and self.columns and len(text) >= self.columns:
-                text = text[: self.columns - 4] + "..."  # the last column would wrap
+                text = text[: self.columns - 4] + "..."  # text in the last column would wrap
             write_through(self.stream, f"{CLEAR}{text}" if self.live else f"{text}\n")
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ def _duration(seconds: float) -> str:
 
 
 class Progress:
-    """Where a verb says what it is doing. ``stream`` None is silence."""
+    """Where a verb reports its progress; with ``stream`` None it is silent."""
 
     def __init__(self, stream: TextIO | None = None, *, live: bool = False) -> None:
         self.stream = stream
@@ -129,7 +129,7 @@ class Progress:
 
     @classmethod
     def to_stderr(cls) -> Progress:
-        """Live bars when stderr is a terminal and this is no CI job, else plain lines."""
+        """Use live bars if stderr is a terminal and this is not a CI job, else plain lines."""
         return cls(sys.stderr, live=sys.stderr.isatty() and not is_ci())
 
     def step(self, message: str) -> None:
@@ -141,7 +141,7 @@ class Progress:
 
     @contextmanager
     def bar(self, label: str, total: float = 0, unit: str = "B") -> Iterator[Bar]:
-        """A bar for as long as the block lasts, written anew even when nothing advances."""
+        """Show a bar during the block, and update it even if nothing advances."""
         columns = count_columns(self.stream) if self.stream else None
         bar = Bar(label, total, unit, self.stream, self.live, columns, self.lock)
         ended = threading.Event()
@@ -161,6 +161,6 @@ class Progress:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Say what takes its time, and how long it has taken."""
+        """Show what the program is waiting for, and for how long."""
         with self.bar(f"{what}:", unit=""):
             yield

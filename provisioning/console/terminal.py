@@ -1,7 +1,7 @@
-"""Text that others chose, made safe to show, and standard streams that may be gone or full.
+"""Make text of unknown origin safe to print, and handle standard streams that are closed or full.
 
-Names of files, branches, models and manifest entries, and what tools print, reach terminals and
-the logs of CI servers; neither a terminal nor a runner may take them for commands.
+Names of files, branches, models and manifest entries, and output of tools, are printed on terminals
+and in CI logs; neither a terminal nor a CI runner may execute them as commands.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from provisioning.errors import StoreError, mask_credentials
 # Control characters (tab and newline are handled by the callers) and the bidirectional overrides
 # that reorder what a reader sees.
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
-# The same, and what XML 1.0 cannot hold.
+# The same, and characters that XML 1.0 does not allow.
 _UNSAFE = re.compile(f"[{_CONTROLS}\ud800-\udfff\ufffe\uffff]")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _CONTROL = re.compile(f"[{_CONTROLS}]")
-# GitHub and Azure runners obey these wherever they stand in a line of a log.
+# GitHub and Azure runners obey these anywhere in a line of a log.
 _RUNNER_COMMAND = re.compile(r"##(?=\[|vso\[)")
-LEAST_COLUMNS = 40  # below, lines are wider than the terminal
+LEAST_COLUMNS = 40  # on narrower terminals, lines are not wrapped
 _RUNNER_LINE = re.compile(r"(?m)^([^\S\n]*):(?=:)")
 
 
 def clean(text: str) -> str:
-    """``text`` without terminal sequences and unsafe characters; lines and tabs stay."""
+    """Return ``text`` without terminal sequences and unsafe characters; newlines and tabs stay."""
     return _UNSAFE.sub("", _ANSI.sub("", _whole_lines(text)))
 
 
 def clean_output(text: str) -> str:
-    """Lines in which no terminal and no CI runner finds a command; bytes stay what they are."""
+    """Remove commands for terminals and CI runners; undecodable bytes are kept."""
     return _defuse(_CONTROL.sub("", _ANSI.sub("", _whole_lines(text))))
 
 
 def clean_message(text: str) -> str:
-    """Lines in which no terminal and no CI runner finds a command, and no reader a password.
+    """Remove commands for terminals and CI runners, and passwords.
 
     Bytes that are not UTF-8 are shown as ``\\udcff``.
     """
@@ -48,7 +48,7 @@ def clean_message(text: str) -> str:
 
 
 def defuse_commands(text: str) -> str:
-    """``text`` without what runners obey in the middle of a line."""
+    """Return ``text`` without the commands that runners obey in the middle of a line."""
     return _RUNNER_COMMAND.sub("# #", text)
 
 
@@ -61,9 +61,9 @@ def _whole_lines(text: str) -> str:
 
 
 def open_missing_streams() -> None:
-    """Open the null device as every standard stream that the caller closed.
+    """Open the null device for every standard stream that the caller closed.
 
-    Else the first file or pipe that is opened takes its number, and output goes into that.
+    Otherwise the next file or pipe that is opened gets its number, and output goes there.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
@@ -75,7 +75,7 @@ def open_missing_streams() -> None:
 
 
 def count_columns(stream: TextIO) -> int | None:
-    """The width of a terminal (COLUMNS, else its own); None for what is not a terminal."""
+    """Return the width of a terminal (COLUMNS, else its own), None if it is not a terminal."""
     with suppress(OSError, ValueError):
         if not stream.isatty():
             return None
@@ -87,7 +87,7 @@ def count_columns(stream: TextIO) -> int | None:
 
 
 def fit_lines(text: str, columns: int | None) -> str:
-    """``text`` with lines of at most ``columns``, broken between words where there are some."""
+    """Wrap ``text`` to lines of at most ``columns``, between words if possible."""
     if columns is None:
         return text
     return "".join(_fit_line(line, max(columns, LEAST_COLUMNS)) for line in text.splitlines(True))
@@ -110,12 +110,12 @@ def _fit_line(line: str, columns: int) -> str:
 
 
 def write_message(text: str) -> None:
-    """Write ``text`` to stderr, as clean_message makes it, in the width of a terminal."""
+    """Write ``text`` to stderr, cleaned with clean_message and wrapped to the terminal."""
     write_through(sys.stderr, fit_lines(clean_message(text), count_columns(sys.stderr)))
 
 
 def write_through(stream: TextIO, text: str) -> None:
-    """Write ``text`` as it is, at once. A closed stream is not an error."""
+    """Write ``text`` unchanged and flush. A closed stream is not an error."""
     try:
         stream.write(text)
         stream.flush()
@@ -124,10 +124,10 @@ def write_through(stream: TextIO, text: str) -> None:
 
 
 def write_output(text: str) -> None:
-    """Write ``text`` to stdout. A reader that has gone away is not an error.
+    """Write ``text`` to stdout. A closed pipe is not an error.
 
-    A path that is no UTF-8 is written as the bytes that it is. Raises StoreError when stdout
-    cannot take it, such as a file on a full disk.
+    A path that is not UTF-8 is written as its raw bytes. Raises StoreError if stdout cannot be
+    written, such as a file on a full disk.
     """
     try:
         sys.stdout.write(_encodable(text, sys.stdout))
@@ -139,12 +139,12 @@ def write_output(text: str) -> None:
         raise StoreError(
             "the result cannot be written to stdout",
             why=str(error),
-            fix="look at what stdout was redirected to",
+            fix="check where stdout is redirected to",
         ) from error
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """``text`` with what the stream's encoding lacks as backslash sequences."""
+    """Return ``text`` with backslash escapes for characters that the stream's encoding lacks."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         text.encode(encoding, "surrogateescape")
@@ -156,7 +156,7 @@ def _encodable(text: str, stream: TextIO) -> str:
 
 
 def silence(stream: TextIO) -> None:
-    """Send what is left in ``stream`` nowhere, so that the interpreter's own flush succeeds."""
+    """Discard what is buffered in ``stream``, so that the interpreter's final flush succeeds."""
     with suppress(OSError, ValueError):
         descriptor = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)

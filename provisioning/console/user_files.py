@@ -1,4 +1,4 @@
-"""A user's own files: read whole, and never one that has no end."""
+"""Read a user's files as a whole, with a size limit, and never an endless one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ KINDS = {
 
 
 def read_user_file(path: Path, what: str, limit_bytes: int = LIMIT_BYTES) -> bytes:
-    """The bytes of a file, read once so that all is judged from the same ones.
+    """Return the bytes of a file, read only once, so that all checks see the same content.
 
-    Raises UsageError, which calls it ``what``, when it cannot be read, is not a regular file, or
-    has more than ``limit_bytes``.
+    Raises UsageError, which calls it ``what``, if it cannot be read, is not a regular file, or has
+    more than ``limit_bytes``.
     """
     try:
         status = path.stat()

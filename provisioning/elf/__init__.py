@@ -1,1 +1,1 @@
-"""The only reader of ELF files: a file becomes frozen facts."""
+"""The only reader of ELF files: it turns a file into frozen facts."""

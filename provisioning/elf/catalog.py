@@ -1,10 +1,10 @@
-"""Windows catalogs, by which Microsoft vouches for files by their SHA-256.
+"""Windows catalogs: files signed by Microsoft that list other files by their SHA-256.
 
 Qualcomm's SDKs and wheels have one next to the skels of V73 and, from QNN 2.40 on, of V81, such as
-libqnnhtpv73.cat. It is a PKCS #7 SignedData (RFC 2315) whose content is a trust list (MS-CAESO
-2.2.1.1); each entry holds the name and the hash of one file, as SpcIndirectDataContent
-(Authenticode_PE.docx). The signature outlives its certificate if a timestamp (RFC 3161) says that
-it was made before the certificate's end.
+libqnnhtpv73.cat. A catalog is a PKCS #7 SignedData (RFC 2315) that contains a trust list (MS-CAESO
+2.2.1.1); each entry has the name and the hash of one file, as SpcIndirectDataContent
+(Authenticode_PE.docx). The signature outlives its certificate if a timestamp (RFC 3161) proves that
+it was made before the certificate expired.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DIGESTS: Mapping[str, hashes.HashAlgorithm] = {
     "sha512": hashes.SHA512(),
 }
 MAX_CHAIN = 8
-# What asn1crypto and cryptography raise for bytes that are not what they should be.
+# What asn1crypto and cryptography raise for malformed data.
 UNREADABLE = (
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError),
     *(UnsupportedAlgorithm, x509.InvalidVersion, x509.ExtensionNotFound, x509.DuplicateExtension),
@@ -50,12 +50,12 @@ UNREADABLE = (
 
 
 class CatalogError(ValueError):
-    """A catalog that proves nothing; the text says why."""
+    """A catalog that proves nothing; the message tells why."""
 
 
 class Trust(NamedTuple):
-    """Whose catalogs are taken: the root certificate, the common name of the publisher and the
-    extended key usage that it must have.
+    """Whose catalogs are trusted: the root certificate, and the publisher's common name and
+    extended key usage.
     """
 
     root: x509.Certificate
@@ -65,22 +65,23 @@ class Trust(NamedTuple):
 
 @dataclass(frozen=True)
 class Catalog:
-    """A proven catalog: the names of files by SHA-256 (hexadecimal), and when it was signed (UTC),
-    None without a timestamp.
+    """A verified catalog: the names of files by SHA-256 (hexadecimal), and when it was signed (UTC;
+    None without a timestamp).
     """
 
     files: Mapping[str, str]
     signed: datetime | None
 
     def covers(self, name: str, sha256: str) -> bool:
-        """Whether it vouches for these bytes under this name."""
+        """Return whether it lists this hash under this name."""
         return self.files.get(sha256, "").lower() == name.lower()
 
 
 def prove_file(path: Path, sha256: str, trust: Trust, now: datetime) -> Proof | None:
-    """What the catalogs in the directory of ``path`` prove of it; None without one for it.
+    """Return what the catalogs in the directory of ``path`` prove about it, None if none concerns
+    it.
 
-    One that is named after another library and does not name this one says nothing of it. Raises
+    A catalog that is named after another library and does not list this one is ignored. Raises
     OSError.
     """
     own = f"{path.name.lower().removesuffix('skel.so')}.cat"
@@ -97,17 +98,17 @@ def prove_file(path: Path, sha256: str, trust: Trust, now: datetime) -> Proof | 
             return Proof(Genuine.GENUINE, one.name, signed=catalog.signed)
         names = {name.lower(): listed for listed, name in catalog.files.items()}
         if listed := names.get(path.name.lower(), ""):
-            why = f"it names {path.name} with SHA-256 {listed}, this one has {sha256}"
+            why = f"it lists {path.name} with SHA-256 {listed}, this file has {sha256}"
             found.append(Proof(Genuine.NOT_COVERED, one.name, why, listed=listed))
         elif one.name.lower() == own:
-            found.append(Proof(Genuine.NOT_COVERED, one.name, f"it does not name {path.name}"))
+            found.append(Proof(Genuine.NOT_COVERED, one.name, f"it does not list {path.name}"))
     return next(iter(found), None)
 
 
 def parse_catalog(data: bytes, trust: Trust, now: datetime) -> Catalog:
-    """The proven content of a catalog. Raises CatalogError for any other.
+    """Verify a catalog and return its content. Raises CatalogError if it cannot be trusted.
 
-    Without a timestamp its certificates must be valid ``now``, else when it was signed.
+    Its certificates must be valid at the time of its timestamp, or ``now`` if it has none.
     """
     if len(data) > MAX_BYTES:
         raise CatalogError(f"it has more than {MAX_BYTES} bytes")
@@ -124,7 +125,7 @@ def parse_catalog(data: bytes, trust: Trust, now: datetime) -> Catalog:
 
 
 def _load_signed(outer: Any) -> Any:
-    """The SignedData with its one signer."""
+    """Return the SignedData and its single signer."""
     if outer["content_type"].native != "signed_data":
         raise CatalogError("it is not signed data")
     signed = outer["content"]
@@ -134,7 +135,7 @@ def _load_signed(outer: Any) -> Any:
 
 
 def _wrapped(signed: Any) -> bytes:
-    """The content below its explicit tag, with its own tag and length."""
+    """Return the content without its explicit tag, but with its own tag and length."""
     (_, content), *more = _children(signed["encap_content_info"]["content"].dump())
     if more:
         raise CatalogError("it has bytes after its content")
@@ -142,7 +143,7 @@ def _wrapped(signed: Any) -> bytes:
 
 
 def _children(data: bytes) -> list[tuple[int, bytes]]:
-    """Tags and contents of the values in ``data``, one after another."""
+    """Return the tags and contents of the values in ``data``, in order."""
     found = []
     while data:
         _, _, _, header, content, trailer = parser.parse(data)
@@ -152,9 +153,9 @@ def _children(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def _read_timestamp(info: Any, root: x509.Certificate) -> datetime | None:
-    """When the countersignature says that ``info`` signed; None without one.
+    """Return the time of signing according to the countersignature of ``info``, None without one.
 
-    Raises CatalogError for anything else that the signature does not cover.
+    Raises CatalogError for any other unsigned attribute.
     """
     unsigned = [*(info["unsigned_attrs"] or ())]
     if [attribute["type"].native for attribute in unsigned] not in ([], [TIMESTAMP]):
@@ -172,14 +173,15 @@ def _read_timestamp(info: Any, root: x509.Certificate) -> datetime | None:
         algorithm not in DIGESTS
         or hashlib.new(algorithm, info["signature"].native).digest() != wanted
     ):
-        raise CatalogError("its timestamp is of another signature")
+        raise CatalogError("its timestamp belongs to another signature")
     when: datetime = stamp["gen_time"].native
     _verify(signed, TIME_INFO, Trust(root, "", TIME_STAMPING), when)
     return when
 
 
 def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
-    """Raise CatalogError unless content, signature, signer and chain are those of ``trust``."""
+    """Raise CatalogError unless content, signature, signer and certificate chain satisfy
+    ``trust``."""
     info, encapsulated = signed["signer_infos"][0], signed["encap_content_info"]
     algorithm = info["digest_algorithm"]["algorithm"].native
     if algorithm not in DIGESTS:
@@ -188,19 +190,19 @@ def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
     signature_algorithm = info["signature_algorithm"]["algorithm"].native
     is_rsa = signature_algorithm in {"rsassa_pkcs1v15", f"{algorithm}_rsa"}
     if named != [info["digest_algorithm"].dump()] or not is_rsa or info["version"].native != "v1":
-        raise CatalogError("its parts name other algorithms")
+        raise CatalogError("its parts name different algorithms")
     attributes = {one["type"].native: one["values"] for one in info["signed_attrs"]}
     types = [
         encapsulated["content_type"].dotted,
         *(one.dotted for one in attributes["content_type"]),
     ]
     if types != [kind, kind]:
-        raise CatalogError("its content is of another type")
+        raise CatalogError("its content has another type")
     tag, content = _children(_wrapped(signed))[0]
     _require_encoding(signed, tag == CONTENT_TAGS[kind])
     digests = [one.native for one in attributes["message_digest"]]
     if digests != [hashlib.new(algorithm, content).digest()]:
-        raise CatalogError("its content is not what was signed")
+        raise CatalogError("its content differs from the signed one")
     certificates = list(_load_certificates(signed))
     signer = _find_signer(info, certificates)
     key = signer.public_key()
@@ -210,22 +212,22 @@ def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
     try:
         key.verify(info["signature"].native, text, padding.PKCS1v15(), DIGESTS[algorithm])
     except InvalidSignature as error:
-        raise CatalogError("its signature is not its signer's") from error
+        raise CatalogError("its signature does not match its signer") from error
     _require_signer(signer, trust)
     _require_chain(signer, certificates, trust.root, when)
 
 
 def _require_encoding(signed: Any, is_content: bool) -> None:
-    """Raise CatalogError for another encoding of what no signature covers, such as a tag that would
-    hide the timestamp. Not looked at: an attribute certificate of the clock in the timestamp, whose
-    issuer's key is not in the file; nothing here relies on it.
+    """Raise CatalogError if unsigned parts are not encoded as in genuine catalogs, such as a tag
+    that would hide the timestamp. An attribute certificate of the clock in the timestamp is not
+    checked, since its issuer's key is not in the file; nothing here relies on it.
     """
     info = signed["signer_infos"][0]
     tags = [tag for tag, _ in _children(info.contents)]
     algorithm = [tag for tag, _ in _children(info["signature_algorithm"].contents)]
     is_info = tags in (SIGNER_TAGS, [*SIGNER_TAGS, UNSIGNED_TAG]) and algorithm == ALGORITHM_TAGS
     if not (is_content and is_info and signed["version"].native in {"v1", "v3"}):
-        raise CatalogError("it is not encoded as catalogs are")
+        raise CatalogError("it is not encoded like a genuine catalog")
 
 
 def _load_certificates(signed: Any) -> Iterator[x509.Certificate]:
@@ -233,7 +235,7 @@ def _load_certificates(signed: Any) -> Iterator[x509.Certificate]:
         if one.name == "certificate":
             der = one.chosen.dump()
             if der not in signed.contents or one.chosen["signature_value"].contents[0]:
-                raise CatalogError("a certificate of it is not in DER")
+                raise CatalogError("one of its certificates is not in DER")
             yield x509.load_der_x509_certificate(der)
 
 
@@ -252,7 +254,7 @@ def _require_signer(signer: x509.Certificate, trust: Trust) -> None:
     if trust.publisher and names != [trust.publisher]:
         raise CatalogError(f"its signer is {', '.join(map(str, names))}")
     if trust.usage not in {one.dotted_string for one in usages}:
-        raise CatalogError("its signer's certificate is for another use")
+        raise CatalogError("its signer's certificate is for another purpose")
 
 
 def _require_chain(
@@ -277,7 +279,9 @@ def _require_chain(
 
 
 def _is_authority(one: x509.Certificate, below: int) -> bool:
-    """Whether it may sign a certificate with ``below`` authorities between it and the signer."""
+    """Return whether it may sign a certificate with ``below`` authorities between it and the
+    signer.
+    """
     basic = one.extensions.get_extension_for_class(x509.BasicConstraints).value
     usage = one.extensions.get_extension_for_class(x509.KeyUsage).value
     is_short = basic.path_length is None or below <= basic.path_length
@@ -293,7 +297,7 @@ def _is_issued_by(one: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 
 def _list_files(content: bytes) -> Sequence[tuple[str, str]]:
-    """SHA-256 and name of each entry of a trust list that has both."""
+    """Return SHA-256 and name of each entry of a trust list that has both."""
     fields = _children(_children(content)[0][1])
     time = next(index for index, (tag, _) in enumerate(fields) if tag in TIMES)
     found = []

@@ -1,6 +1,6 @@
-"""What an ELF file says about itself, as values: no reading here, see provisioning.elf.reader.
+"""The facts of an ELF file as values; provisioning.elf.reader reads them.
 
-Numbers are those of the ELF specification, so that a policy can hold them as data.
+Numbers are those of the ELF specification, so that policies can contain them as data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MACHINE_NAMES = {
 
 
 def name_machine(machine: int) -> str:
-    """``x86-64``, ``aarch64``, ``hexagon``, or ``e_machine 8``."""
+    """Return a machine's name: ``x86-64``, ``aarch64``, ``hexagon``, or such as ``e_machine 8``."""
     return MACHINE_NAMES.get(machine, f"e_machine {machine}")
 
 
@@ -48,7 +48,7 @@ class Defect(str, Enum):
 
 
 class ElfError(UnfitError):
-    """A file that should be ELF and cannot be read as such; ``defect`` says why."""
+    """A file that should be ELF but cannot be read as ELF; ``defect`` tells why."""
 
     def __init__(self, path: Path, defect: Defect, why: str = "") -> None:
         super().__init__(f"{path} is {defect.value}", why=why, fix=_FIXES.get(defect, _FETCH_AGAIN))
@@ -65,7 +65,7 @@ _FIXES = {
 
 
 class ProgramHeader(NamedTuple):
-    """One entry of the program header table, in the units of the file (bytes)."""
+    """An entry of the program header table; sizes and offsets are in bytes."""
 
     type: int
     flags: int
@@ -95,7 +95,7 @@ class VersionNeed(NamedTuple):
 
 
 class ElfHeaders(NamedTuple):
-    """The ELF header and the program headers, which end at byte ``end`` of the file."""
+    """The ELF header and the program headers, which end at offset ``end`` of the file."""
 
     machine: int
     entry: int
@@ -105,9 +105,9 @@ class ElfHeaders(NamedTuple):
 
 
 class Checksum(NamedTuple):
-    """The CRC-32 that a Hexagon library carries (SWIV), and that of its bytes.
+    """The CRC-32 stored in a Hexagon library (section SWIV), and the computed one.
 
-    ``is_stripped`` says that the stored one is right for the bytes before a strip.
+    ``is_stripped``: the stored one matches the library before it was stripped.
     """
 
     stored: int
@@ -116,20 +116,20 @@ class Checksum(NamedTuple):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether a byte was changed after the library was made."""
+        """Whether a byte was changed after the library was built."""
         return self.stored != self.computed
 
     def describe(self) -> str:
-        """Both, in words."""
+        """Return both as text."""
         if self.is_stripped:
             return (
-                f"its checksum (SWIV) {self.stored:08x} is that of its bytes before it was stripped"
+                f"its checksum (SWIV) {self.stored:08x} matches the library before it was stripped"
             )
-        return f"its checksum (SWIV) is {self.stored:08x}, its bytes have {self.computed:08x}"
+        return f"its checksum (SWIV) is {self.stored:08x}, computed {self.computed:08x}"
 
 
 class Genuine(str, Enum):
-    """What a catalog proves of a file."""
+    """What a catalog proves about a file."""
 
     GENUINE = "genuine"
     NOT_COVERED = "not covered"
@@ -137,9 +137,9 @@ class Genuine(str, Enum):
 
 
 class Proof(NamedTuple):
-    """What the catalogs next to a file prove of it, by which of them, and why not more.
+    """What the catalogs next to a file prove about it, which catalog does, and why not more.
 
-    ``listed`` is the SHA-256 that a proven catalog has for a file of this name.
+    ``listed`` is the SHA-256 that a verified catalog has for a file of this name.
     """
 
     outcome: Genuine
@@ -149,7 +149,7 @@ class Proof(NamedTuple):
     listed: str = ""
 
     def describe(self) -> str:
-        """In words."""
+        """Return it as text."""
         if self.outcome is Genuine.GENUINE:
             date = f", signed on {self.signed:%Y-%m-%d}" if self.signed else ""
             return f"genuine, by {self.catalog}{date}"
@@ -168,9 +168,9 @@ class AndroidNote(NamedTuple):
 class ElfFacts:
     """The facts of one ELF file; ``machine``, ``type``, ``flags``: e_machine, e_type, e_flags.
 
-    ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true when PT_GNU_STACK asks
-    for it; ``stripped`` when there is no .symtab. ``rodata`` is the offset and size of .rodata.
-    ``checksum`` is None for a library that carries none, as all but Hexagon skels do.
+    ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true if PT_GNU_STACK asks for
+    it; ``stripped`` if there is no .symtab. ``rodata`` is the offset and size of .rodata.
+    ``checksum`` is None for a library without one; only Hexagon skels have one.
     """
 
     path: Path
@@ -207,7 +207,7 @@ class ElfFacts:
 
     @property
     def stripped(self) -> bool:
-        """Whether the symbol table was taken away."""
+        """Whether the symbol table was removed."""
         return ".symtab" not in self.sections
 
     @property
@@ -216,18 +216,18 @@ class ElfFacts:
         return min((head.align for head in self.program_headers if head.type == PT_LOAD), default=0)
 
     def highest_def(self, prefix: str) -> tuple[int, ...] | None:
-        """The highest numbered version that it has of a family: (3, 4, 30) for ``GLIBCXX``."""
+        """Return the highest version of a family that it defines: (3, 4, 30) for ``GLIBCXX``."""
         versions = (_numbers(version, prefix) for version in self.version_defs)
         return max(filter(None, versions), default=None)
 
     def highest_need(self, prefix: str) -> tuple[int, ...] | None:
-        """The highest numbered version needed of a family: (2, 34) for ``GLIBC``."""
+        """Return the highest version of a family that it needs: (2, 34) for ``GLIBC``."""
         versions = (version for need in self.version_needs for version in need.versions)
         return max(filter(None, (_numbers(version, prefix) for version in versions)), default=None)
 
 
 def _numbers(version: str, prefix: str) -> tuple[int, ...]:
-    """(2, 17) of ``GLIBC_2.17``; empty for another family and for ``GLIBC_PRIVATE``."""
+    """Return (2, 17) for ``GLIBC_2.17``; () for another family and for ``GLIBC_PRIVATE``."""
     family, _, rest = version.rpartition("_")
     parts = rest.split(".")
     fits = family == prefix and all(part.isdecimal() for part in parts)

@@ -1,4 +1,4 @@
-"""Where the dynamic loader of this machine finds a library."""
+"""Find libraries as the dynamic loader of this machine does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_DIRECTORIES = (
 
 
 def find_libraries(names: Iterable[str]) -> dict[str, str | None]:
-    """Where the loader would find each name without LD_LIBRARY_PATH, None where nowhere.
+    """Return where the loader finds each name without LD_LIBRARY_PATH, None if it does not.
 
     Looks in the loader's cache (its strings are names and paths) and in its default directories.
     """

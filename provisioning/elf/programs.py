@@ -1,14 +1,14 @@
-"""What a lowered program or a context binary of QNN says of itself: the SoCs that it was compiled
-for, and how long it is.
+"""Read from a lowered program or a QNN context binary for which SoCs it was compiled, and whether
+it is complete.
 
-Seen of a context binary (QNN 2.29 to 2.51): two big-endian u32 2 and 3, at 24 and 32 little-endian
-u64, where the graphs begin and their size, which together are the size of the file. That for
-several SoCs is a DLC, a zip archive. From 2.36 on each graph has the options that it was compiled
-with as text, ``soc_type=SM8750;arch=79;...;vtcm_size=8388608;``. A program of ExecuTorch has an
-extended header at 8 (executorch/exir/_serialize/_program.py): ``eh00``, its length (u32), the size
-of the flatbuffer, the offset of the segments and, in 32 bytes, their size (u64). Its flatbuffer is
-a Program of executorch/schema/program.fbs: field 4 lists the segments, each an offset (u64) from
-that of all and a size (u64). ExecuTorch puts each at a multiple of 128 bytes.
+Layout of context binaries as observed (QNN 2.29 to 2.51): two big-endian u32, 2 and 3; at 24 and 32
+two little-endian u64, the offset and the size of the graphs, which add up to the size of the file.
+A context binary for several SoCs is a DLC, a zip archive. Since 2.36 each graph contains its
+compile options as text, ``soc_type=SM8750;arch=79;...;vtcm_size=8388608;``. An ExecuTorch program
+has an extended header at 8 (executorch/exir/_serialize/_program.py): ``eh00``, its length (u32),
+the size of the flatbuffer, the offset of the segments and, in 32 bytes, their size (u64). Its
+flatbuffer is a Program of executorch/schema/program.fbs: field 4 lists the segments, each with an
+offset (u64) from the first and a size (u64). ExecuTorch puts each at a multiple of 128 bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from provisioning.elf.tables import Tables, View
 from provisioning.versions import is_older
 
-# The end of one that has no vtcm_size is where the next begins, so that no file takes long.
+# Without vtcm_size, options end where the next ones start, so that searching stays fast.
 COMPILED = re.compile(
     rb"soc_type=([^;]{1,40});arch=(\d{1,3});(?:(?!soc_type=).){1,4000}?;vtcm_size=(\d{1,12});",
     re.DOTALL,
@@ -38,7 +38,7 @@ SEGMENTS_FIELD, OFFSET_BYTES = 4, 4
 
 
 class Target(NamedTuple):
-    """What a graph was compiled for, by its own bytes."""
+    """What a graph was compiled for, according to its own bytes."""
 
     soc: str
     hexagon: int
@@ -46,16 +46,17 @@ class Target(NamedTuple):
 
 
 def is_loadable(compiler: str, runtime: str) -> bool:
-    """Whether a runtime of QNN loads what a version of QNN compiled: its own and older ones do.
+    """Return whether a QNN runtime loads programs of a QNN compiler: of its own or an older
+    version.
 
-    Seen of all 25 pairs of QNN 2.47, 2.48.40, 2.49.40, 2.50.40 and 2.51 on the emulator, and of
-    2.37 on 2.49.40.
+    Observed with all 25 pairs of QNN 2.47, 2.48.40, 2.49.40, 2.50.40 and 2.51 on the emulator, and
+    with 2.37 on 2.49.40.
     """
     return not is_older(runtime, compiler)
 
 
 def find_targets(blob: View) -> tuple[Target, ...]:
-    """What the graphs in a binary were compiled for, by SoC; empty if it does not say."""
+    """Return what the graphs in a binary were compiled for, by SoC; empty if it does not tell."""
     found = {
         Target(name.decode("ascii", "replace"), int(arch), int(size) >> 20)
         for name, arch, size in map(re.Match.groups, COMPILED.finditer(blob))
@@ -64,7 +65,7 @@ def find_targets(blob: View) -> tuple[Target, ...]:
 
 
 def find_context_damage(blob: View) -> str:
-    """Why a context binary is not a whole one; empty if it may be."""
+    """Return why a context binary is incomplete, '' if it looks complete."""
     if blob[:4] == ARCHIVE:
         try:
             zipfile.ZipFile(io.BytesIO(blob)).close()
@@ -74,15 +75,15 @@ def find_context_damage(blob: View) -> str:
     begin, size = CONTEXT.unpack_from(blob) if len(blob) >= CONTEXT.size else (0, 0)
     if len(blob) >= CONTEXT.size and begin + size == len(blob):
         return ""
-    told = begin + size if begin + size < 1 << 40 else "no size that can be"
+    told = begin + size if begin + size < 1 << 40 else "an impossible size"
     return (
-        f"has {len(blob)} bytes and its header says {told}: it was cut short, or is not one of"
-        " QNN's"
+        f"has {len(blob)} bytes and its header says {told}: it was cut short, or is not from"
+        " QNN"
     )
 
 
 def find_program_damage(blob: View) -> str:
-    """Why a program of ExecuTorch is not a whole one; empty if it may be."""
+    """Return why an ExecuTorch program is incomplete, '' if it looks complete."""
     if len(blob) < PROGRAM.size:
         return f"is cut short: it has {len(blob)} bytes"
     _, magic, length, size, segments = PROGRAM.unpack_from(blob)
@@ -94,10 +95,10 @@ def find_program_damage(blob: View) -> str:
 
 
 def find_misplaced(blob: View) -> str:
-    """Why segments of a whole program cannot be mapped into memory; empty if they can."""
+    """Return why segments of a complete program cannot be mapped into memory, '' if they can."""
     base = PROGRAM.unpack_from(blob)[4] if blob[8:12] == EXTENDED else 0
     found = BINARY.finditer(blob, 0, base or len(blob))
-    # Numbers of the flatbuffer that look like it are not at such a place.
+    # Other numbers in the flatbuffer that look like a context binary are not aligned.
     if any(one.start() % OFFSET_BYTES == 0 for one in found):
         return "holds a context binary in its flatbuffer, not in a segment"
     try:
@@ -112,7 +113,8 @@ def find_misplaced(blob: View) -> str:
 
 
 def list_segments(tables: Tables, base: int) -> list[tuple[int, int]]:
-    """Start in the file and size of each segment, in bytes; ``base`` is the first one's. Raises
-    struct.error."""
+    """Return the offset in the file and the size of each segment, in bytes; ``base`` is the first
+    one's offset. Raises struct.error.
+    """
     segments = tables.root().list_tables(SEGMENTS_FIELD)
     return [(base + one.number(0, "Q"), one.number(1, "Q")) for one in segments]

@@ -1,11 +1,12 @@
-"""Which build of QNN a library is from, and which headers an adaptor was compiled with, found in
-their bytes without decoding the files.
+"""Find the QNN build of a library, and the QNN headers that an adaptor was compiled with, by
+searching their bytes.
 
-Builds: seen in QNN 2.20, 2.37 and 2.47 to 2.51: most libraries hold ``v2.49.40.260810104044``
-whole, libGenie and NetRunExtensions only ``AISW_VERSION: 2.49.40``, libQnnSystem only the stamp.
-Headers: ExecuTorch's HtpBackend::GetExpectedBackendVersion returns QNN_HTP_API_VERSION
-(QnnHtpCommon.h) as a struct of three 32-bit numbers in rax and edx. Its minor number is that of the
-QNN SDK: 5.37 came with QNN 2.37, and so on in 2.30, 2.36, 2.37, 2.40 and 2.47 to 2.51.
+Builds, as observed in QNN 2.20, 2.37 and 2.47 to 2.51: most libraries contain a full version such
+as ``v2.49.40.260810104044``; libGenie and NetRunExtensions contain only ``AISW_VERSION: 2.49.40``,
+libQnnSystem only the stamp. Headers: ExecuTorch's HtpBackend::GetExpectedBackendVersion returns
+QNN_HTP_API_VERSION (QnnHtpCommon.h) as a struct of three 32-bit numbers in rax and edx. Its minor
+number is that of the QNN SDK: 5.37 belongs to QNN 2.37, and likewise for 2.30, 2.36, 2.40 and 2.47
+to 2.51.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from provisioning.elf.tables import View
 WHOLE = re.compile(rb"v(\d{1,3}(?:\.\d{1,4}){2})\.(\d{12})(?!\d)(?:_\d{1,8})?")
 PRODUCT = re.compile(rb"AISW_VERSION: (\d{1,3}(?:\.\d{1,4}){2})(?![\d.])")
 STAMP = re.compile(rb"(2[2-9](?:0[1-9]|1[0-2])[0-3]\d[0-2]\d[0-5]\d[0-5]\d)(?:_\d{1,8})?\0")
-# The largest library seen has 98 MB; a sparse file may claim any size.
+# The largest known library has 98 MB; a sparse file may claim any size.
 MAX_SEARCH_BYTES = 1 << 28
-# movabs rax, MINOR << 32 | 5; xor edx, edx; ret. g++ and clang optimise it to this.
+# movabs rax, MINOR << 32 | 5; xor edx, edx; ret: the optimised code of g++ and clang.
 HTP_API = re.compile(rb"\x48\xb8\x05\0\0\0(.)\0\0\0\x31\xd2\xc3", re.DOTALL)
 QNN_MAJOR = 2
 PARTIAL_NAMES = re.compile(r"lib(Qnn|Genie|Htp|Snpe|SNPE)")
@@ -33,7 +34,7 @@ PARTIAL_NAMES = re.compile(r"lib(Qnn|Genie|Htp|Snpe|SNPE)")
 class QnnBuild(NamedTuple):
     """``version`` such as 2.49.40, ``stamp`` such as 260810104044 (UTC, yymmddHHMMSS).
 
-    Either is None where the library does not tell; ``text`` is what stands in the file.
+    Either is None if the library does not contain it; ``text`` is the text in the file.
     """
 
     version: str | None
@@ -41,17 +42,17 @@ class QnnBuild(NamedTuple):
     text: str
 
     def agrees_with(self, other: QnnBuild) -> bool:
-        """Whether nothing that both tell differs."""
+        """Return whether the two do not contradict each other."""
         return all(
             a is None or b is None or a == b for a, b in zip(self[:2], other[:2], strict=True)
         )
 
 
 def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuild | None:
-    """The build that ``path`` names, None where it names none. Raises ElfError if unreadable.
+    """Return the build that ``path`` names, None if it names none. Raises ElfError if unreadable.
 
-    ``likely`` is the (offset, size) of .rodata, where the whole version stands in most: there it
-    is looked for first, which spares the reading of all the code.
+    ``likely`` is the (offset, size) of .rodata, which has the full version in most libraries: it is
+    searched first, to avoid reading all the code.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -65,7 +66,9 @@ def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuil
 
 
 def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild | None:
-    """The first whole version in ``data``; with ``partial`` else a product version or a stamp."""
+    """Return the first full version in ``data``; with ``partial``, else a product version or a
+    stamp.
+    """
     if whole := search_whole(data, 0, len(data)):
         return whole
     end = min(len(data), MAX_SEARCH_BYTES) if partial else 0
@@ -78,7 +81,7 @@ def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild |
 
 
 def search_whole(data: View, start: int, end: int) -> QnnBuild | None:
-    """The first whole version in a part of ``data``."""
+    """Return the first full version in a part of ``data``."""
     limit = min(len(data), MAX_SEARCH_BYTES)
     found = WHOLE.search(data, min(start, limit), min(end, limit))
     if found is None:
@@ -88,10 +91,10 @@ def search_whole(data: View, start: int, end: int) -> QnnBuild | None:
 
 
 def find_headers_version(path: Path) -> str:
-    """The QNN release whose headers ``path`` was compiled with, such as 2.37.
+    """Return the QNN release, such as 2.37, that provided the headers for compiling ``path``.
 
-    Empty where the code does not tell: an adaptor without optimisation, or of another machine.
-    Raises OSError.
+    Returns '' if the code does not tell: an unoptimised adaptor, or one for another machine. Raises
+    OSError.
     """
     found = {match[1][0] for match in HTP_API.finditer(path.read_bytes())}
     return f"{QNN_MAJOR}.{found.pop()}" if len(found) == 1 else ""

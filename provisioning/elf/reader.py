@@ -1,15 +1,15 @@
-"""The only reader of ELF files: one file becomes frozen facts, with bounded time and memory.
+"""The only reader of ELF files: it turns a file into frozen facts in bounded time and memory.
 
-What the loader uses is read by way of the program headers, so that a file without section
-headers gives the same facts. Names and layouts: the gABI and glibc's elf.h; the Android note:
+Whatever the loader uses is found through the program headers, so that a file without section
+headers has the same facts. Names and layouts: the gABI and glibc's elf.h; the Android note:
 ndk/sources/crt/crtbrand.S of the platform: API level (4 bytes), release and build (64 bytes each,
 NUL-padded).
 
-A Hexagon library has a checksum, which finds a changed byte without a reference: a section of type
-SWIV holds the magic and the CRC-32 of all PT_LOAD segments in their order, each padded with zeros
-to p_memsz. HTP skels have one from QNN 2.40.0 on (59 of 59), and none up to 2.37.1 (23 of 23);
-libQnnDspV66Skel.so never has one. Of 1,556 DSP libraries that devices ship three do (2026-11), all
-of them skels of QNN. Sources: AIC100's loader names the type (networkElfSWIVSectionType,
+Some Hexagon libraries contain a checksum, which reveals a changed byte: a section of type SWIV has
+the magic and the CRC-32 of all PT_LOAD segments in order, each padded with zeros to p_memsz. HTP
+skels have one since QNN 2.40.0 (59 of 59), and none up to 2.37.1 (23 of 23); libQnnDspV66Skel.so
+never has one. Of 1,556 DSP libraries that devices ship three do (2026-11), all of them skels of
+QNN. Sources: AIC100's loader names the type (networkElfSWIVSectionType,
 https://github.com/quic/software-kit-for-qualcomm-cloud-ai-100); the sum matches in all 59.
 llvm-strip moves the section headers, and with them e_shoff, which is summed: 55 of 55 skels that
 were stripped with --strip-unneeded have the sum of their bytes with e_shoff set back.
@@ -53,7 +53,7 @@ from provisioning.elf.facts import (
 
 HEAD_BYTES = 512
 MAX_STRING, MAX_SECTION_NAME = 4096, 1024
-# Strings are located by a search through the segments: the product of the two is bounded.
+# Each string is located by a search through the segments, so the product of both is bounded.
 MAX_SEGMENTS = 256
 MAX_ENTRIES = 4096
 MAX_SECTIONS, MAX_SYMBOLS = 16384, 1 << 17
@@ -62,8 +62,8 @@ DF_TEXTREL = 4
 NOTE_HEADER_BYTES = 12
 NT_GNU_BUILD_ID = 3
 SWIV_SECTION, SWIV_MAGIC, SWIV_BYTES = 0xD3574956, b"SWIV", 8
-E_SHOFF = 0x20  # of an ELF32 header, which is in the first PT_LOAD
-# The memory of a DSP library; a header may claim any size.
+E_SHOFF = 0x20  # in an ELF32 header, which is in the first PT_LOAD
+# Limit for a DSP library's memory; a header may claim any size.
 MAX_MEMORY_BYTES = 1 << 28
 CHUNK_BYTES = 1 << 20
 
@@ -85,7 +85,7 @@ class HeadersTruncatedError(ValueError):
 
 @contextmanager
 def _open_elf(path: Path) -> Iterator[BinaryIO]:
-    """The file, if it begins as ELF does. Raises ElfError for all that its reading raises."""
+    """Open a file that starts like ELF. Raises ElfError, also for errors in the block."""
     try:
         with path.open("rb") as file:
             _refuse_other_formats(path, file.read(HEAD_BYTES))
@@ -99,7 +99,7 @@ def _open_elf(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_elf(path: Path) -> ElfFacts:
-    """Read the facts of ``path``. Raises ElfError, and nothing else, for a file that is not fit."""
+    """Read the facts of ``path``. Raises ElfError and nothing else for an unreadable file."""
     with (
         _open_elf(path) as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
@@ -108,8 +108,9 @@ def read_elf(path: Path) -> ElfFacts:
 
 
 def read_exports(path: Path) -> frozenset[str]:
-    """Return the names that a library defines for others, which its section headers lead to; none
-    without these. Raises ElfError."""
+    """Return the names that a library exports, found through its section headers; none without
+    those. Raises ElfError.
+    """
     with _open_elf(path) as file:
         table = ELFFile(file).get_section_by_name(".dynsym")
         found = islice(table.iter_symbols() if table else (), MAX_SYMBOLS)
@@ -121,16 +122,16 @@ def read_exports(path: Path) -> frozenset[str]:
 
 
 def parse_headers(data: bytes) -> ElfHeaders:
-    """The headers of ``data``, whatever else it holds; its segments may lie outside.
+    """Return the headers of ``data``; its segments may be outside ``data``.
 
-    Raises ValueError, and of these HeadersTruncatedError for headers that are not whole.
+    Raises ValueError, and its subclass HeadersTruncatedError for incomplete headers.
     """
     with _only_value_errors():
         return _Elf(data).headers()
 
 
 def parse_checksum(data: bytes) -> Checksum | None:
-    """The checksum that a Hexagon library carries, None without one. Raises ValueError."""
+    """Return the checksum embedded in a Hexagon library, None without one. Raises ValueError."""
     with _only_value_errors():
         return _Elf(data).checksum()
 
@@ -153,11 +154,11 @@ def _refuse_other_formats(path: Path, head: bytes) -> None:
         raise ElfError(path, Defect.HTML)
     if not head.startswith(b"\x7fELF"):
         start = head[:16].decode("ascii", "backslashreplace")
-        raise ElfError(path, Defect.NOT_ELF, f"it begins with {start!r}")
+        raise ElfError(path, Defect.NOT_ELF, f"it starts with {start!r}")
 
 
 class _Elf:
-    """One file while it is being read. Every count that comes from the file is bounded."""
+    """A file while it is being read. Every count from the file is bounded."""
 
     def __init__(self, mapped: mmap.mmap | bytes) -> None:
         self.map = mapped
@@ -219,7 +220,9 @@ class _Elf:
 
     def _require(self, position: int, size: int, what: str) -> None:
         if position + size > self.size_bytes:
-            raise HeadersTruncatedError(f"{what} is at bytes {position} to {position + size}")
+            raise HeadersTruncatedError(
+                f"{what} should be at bytes {position} to {position + size}"
+            )
 
     def _parse(self, kind: str, position: int) -> Any:
         structure = getattr(self.structs, kind)
@@ -227,7 +230,7 @@ class _Elf:
         return struct_parse(structure, self.stream, position)
 
     def _entries(self, kind: str, table: str, limit: int) -> Iterator[Any]:
-        """The entries of the program (ph) or section (sh) header table."""
+        """Yield the entries of the program (ph) or section (sh) header table."""
         start, step, count = (self.head[f"e_{table}{part}"] for part in ("off", "entsize", "num"))
         size = getattr(self.structs, kind).sizeof()
         if not start or not count:
@@ -251,7 +254,7 @@ class _Elf:
             yield ProgramHeader(_number(entry["p_type"]), *values)
 
     def _sections(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Names, offsets and sizes."""
+        """Yield the names, offsets and sizes of sections."""
         entries = list(self._entries("Elf_Shdr", "sh", MAX_SECTIONS))
         if not 0 < self.head["e_shstrndx"] < len(entries):
             return
@@ -263,7 +266,7 @@ class _Elf:
             yield name, (entry["sh_offset"], entry["sh_size"])
 
     def checksum(self) -> Checksum | None:
-        """What the SWIV section of a Hexagon library holds; a signed one has moved since."""
+        """The checksum in the SWIV section of a Hexagon library; signing moves that section."""
         if _number(self.head["e_machine"]) != EM_QDSP6 or any(
             head.is_hashes for head in self.heads
         ):
@@ -279,8 +282,8 @@ class _Elf:
         return None
 
     def _was_stripped(self, found: Checksum) -> bool:
-        """Whether the stored sum fits with the section headers at the end of their string table, at
-        the next multiple of 4, where the linker put them.
+        """Return whether the stored sum is right if the section headers are moved back to where the
+        linker put them: after their string table, at the next multiple of 4.
         """
         entries = list(self._entries("Elf_Shdr", "sh", MAX_SECTIONS))
         if self.bits != 32 or not 0 < self.head["e_shstrndx"] < len(entries):
@@ -292,7 +295,7 @@ class _Elf:
         return sum_segments(self.map, self.loads, place.to_bytes(4, "little")) == found.stored
 
     def _tags(self) -> dict[str, list[int]]:
-        """The dynamic section: values by tag, in order."""
+        """Return the dynamic section: values by tag, in order."""
         tags: dict[str, list[int]] = {}
         step = self.structs.Elf_Dyn.sizeof()
         dynamic = next((head for head in self.heads if head.type == PT_DYNAMIC), None)
@@ -306,11 +309,11 @@ class _Elf:
         raise ValueError("its dynamic section has no end")
 
     def _offset_of(self, address: int) -> int:
-        """Where the byte that will be at ``address`` lies in the file."""
+        """Return the file offset of the byte that is loaded at ``address``."""
         for head in self.loads:
             if head.vaddr <= address < head.vaddr + head.filesz:
                 return address - head.vaddr + head.offset
-        raise ValueError(f"no segment holds address {address:#x}")
+        raise ValueError(f"no segment contains address {address:#x}")
 
     def _dynamic_string(self, tags: dict[str, list[int]], value: int) -> str:
         if "DT_STRTAB" not in tags:
@@ -344,7 +347,8 @@ class _Elf:
             yield self._dynamic_string(tags, aux["vda_name"])
 
     def _chain(self, kind: str, link: str, position: int, count: int) -> Iterator[Any]:
-        """Entries linked by their distance in bytes, ``at`` holding the position of each."""
+        """Yield entries that are linked by their distance in bytes; ``at`` is the position of
+        each."""
         for _ in range(count):
             self.links += 1
             if self.links > MAX_ENTRIES:
@@ -365,9 +369,9 @@ class _Elf:
 
 
 def _identify(start: bytes) -> tuple[int, bool]:
-    """(bits, whether little endian) by the first bytes of a file."""
+    """Return (bits, is little-endian) from the first bytes of a file."""
     if start[:4] != b"\x7fELF":
-        raise ValueError("it does not begin with ELF's magic number")
+        raise ValueError("it does not start with ELF's magic number")
     if start[4] not in _CLASSES:
         raise ValueError(f"EI_CLASS is {start[4]}")
     if start[5] not in _ORDERS:
@@ -375,12 +379,13 @@ def _identify(start: bytes) -> tuple[int, bool]:
     return _CLASSES[start[4]], _ORDERS[start[5]]
 
 
-# To make the structures takes longer than to parse a file's headers with them, and they depend on
-# nothing else. The limit bounds what files with arbitrary numbers leave in memory.
+# Building the structures takes longer than parsing a file's headers with them, so they are cached.
+# The limit bounds the memory that files with arbitrary numbers can take.
 @lru_cache(maxsize=36)
 def _make_structs(bits: int, little_endian: bool, *kind: str | int) -> Any:
-    """``kind``: e_type, e_machine and EI_OSABI, by name where they have one; without, the structs
-    of an ELF header alone."""
+    """Return pyelftools' structs. ``kind``: e_type, e_machine and EI_OSABI, by name if they have
+    one; without them, the structs suffice only for an ELF header.
+    """
     structs = ELFStructs(little_endian, bits)
     structs.create_basic_structs()
     if kind:
@@ -397,7 +402,7 @@ def _split(paths: str | None) -> tuple[str, ...]:
 
 
 class Note(NamedTuple):
-    """One note; ``name`` is without its NULs."""
+    """An ELF note; ``name`` is without NULs."""
 
     name: bytes
     type: int
@@ -405,7 +410,7 @@ class Note(NamedTuple):
 
 
 def parse_notes(blob: bytes, order: Literal["little", "big"], align: int) -> Iterator[Note]:
-    """The notes of one segment, whose p_align is ``align``; one that overruns it ends them."""
+    """Yield the notes of a segment with p_align ``align``; stop at a note that exceeds it."""
     step = 8 if align == 8 else 4
     at = 0
     while at + NOTE_HEADER_BYTES <= len(blob):
@@ -422,7 +427,7 @@ def parse_notes(blob: bytes, order: Literal["little", "big"], align: int) -> Ite
 
 
 def find_build_id(notes: Iterable[Note]) -> str | None:
-    """The GNU build ID in hexadecimal."""
+    """Return the GNU build ID in hexadecimal, None without one."""
     for note in notes:
         if note.name == b"GNU" and note.type == NT_GNU_BUILD_ID:
             return note.desc.hex()
@@ -430,7 +435,7 @@ def find_build_id(notes: Iterable[Note]) -> str | None:
 
 
 def find_android(notes: Iterable[Note]) -> AndroidNote | None:
-    """What .note.android.ident says."""
+    """Return the content of .note.android.ident, None without it."""
     for note in notes:
         if note.name == b"Android":
             texts = [note.desc[at : at + 64].split(b"\0")[0] for at in (4, 68)]
@@ -446,9 +451,11 @@ def _round_up(value: int, step: int) -> int:
 def read_checksum(
     data: bytes | mmap.mmap, section: bytes, loads: Sequence[ProgramHeader]
 ) -> Checksum:
-    """The checksum in ``section`` and that of ``loads``. Raises ValueError when it is not one."""
+    """Return the checksum in ``section`` and the one computed from ``loads``. Raises ValueError if
+    it is invalid.
+    """
     if len(section) < SWIV_BYTES or section[:4] != SWIV_MAGIC:
-        raise ValueError("its checksum section holds no checksum")
+        raise ValueError("its checksum section contains no checksum")
     if sum(head.memsz for head in loads) > MAX_MEMORY_BYTES:
         raise ValueError(f"its segments take more than {MAX_MEMORY_BYTES} bytes of memory")
     if any(head.filesz > head.memsz for head in loads):
@@ -459,7 +466,7 @@ def read_checksum(
 def sum_segments(
     data: bytes | mmap.mmap, loads: Sequence[ProgramHeader], e_shoff: bytes = b""
 ) -> int:
-    """The CRC-32 of ``loads``, with ``e_shoff`` instead of the ELF32 header's if it is given."""
+    """Return the CRC-32 of ``loads``, with ``e_shoff`` instead of the ELF32 header's if given."""
     value = 0
     for head in loads:
         for start in range(head.offset, head.offset + head.filesz, CHUNK_BYTES):

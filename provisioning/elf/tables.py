@@ -1,8 +1,9 @@
-"""Reads flatbuffers by field number, bounds-checked: for files from anywhere.
+"""Read flatbuffers by field number with bounds checks, so that untrusted files are safe.
 
-The format (flatbuffers.dev/internals): a table begins with the distance (i32) back to its vtable, a
-list of u16: its size, the table's size, and where in the table each field is, 0 for a default. A
-field that is a table, text or vector has the distance (u32) to it; a vector begins with its count.
+The format (flatbuffers.dev/internals): a table starts with the distance (i32) back to its vtable, a
+list of u16: its size, the table's size, and each field's offset in the table, 0 for a default. A
+field that is a table, text or vector contains the distance (u32) to it; a vector starts with its
+count.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 Blob = bytes | mmap.mmap
-View = Blob | memoryview  # parts of a file, without a copy
+View = Blob | memoryview  # parts of a file without copying
 MAX_ITEMS = 1 << 20
 MAX_TEXT = 4096
 WORD = 4
@@ -23,9 +24,8 @@ SIZES = {"b": 1, "B": 1, "?": 1, "H": 2, "i": 4, "I": 4, "f": 4, "q": 8, "Q": 8,
 class Tables:
     """A flatbuffer in ``blob``, between the bytes ``start`` and ``end``.
 
-    Files whose offsets lead to the same table again and again would cost any time, so at most
-    MAX_ITEMS tables, texts and numbers of vectors are read. Everything raises struct.error for
-    what is not inside, and for more items than that.
+    A file with cyclic offsets would take forever, so at most MAX_ITEMS tables, texts and vector
+    elements are read. Beyond that, and for anything outside the file, methods raise struct.error.
     """
 
     def __init__(self, blob: View, start: int = 0, end: int | None = None) -> None:
@@ -34,13 +34,13 @@ class Tables:
         self.items = 0
 
     def read(self, form: str, place: int) -> Any:
-        """The number at byte ``place`` of the file."""
+        """Return the number at byte ``place`` of the file."""
         if place < self.start or place + SIZES[form] > self.end:
-            raise struct.error(f"byte {place} is not inside")
+            raise struct.error(f"byte {place} is outside the file")
         return struct.unpack_from(f"<{form}", self.blob, place)[0]
 
     def follow(self, place: int) -> int:
-        """Where the offset at ``place`` leads to."""
+        """Return where the offset at ``place`` leads to."""
         distance: int = self.read("I", place)
         return place + distance
 
@@ -63,7 +63,7 @@ class Table:
         self.vtable_size = tables.read("H", self.vtable)
 
     def find(self, number: int) -> int:
-        """Where a field is; 0 if it has its default."""
+        """Return where a field is, 0 if it has its default."""
         entry = WORD + 2 * number
         if entry + 2 > self.vtable_size:
             return 0
@@ -71,12 +71,12 @@ class Table:
         return self.place + offset if offset else 0
 
     def number(self, number: int, form: str = "I", default: Any = 0) -> Any:
-        """A field that is a number, of the type that struct has a letter for."""
+        """Return a number field; ``form`` is the type's letter in struct."""
         place = self.find(number)
         return self.tables.read(form, place) if place else default
 
     def numbers(self, number: int, count: int) -> tuple[int, ...]:
-        """A field that is a struct of ``count`` u32; empty if it is missing."""
+        """Return a field that is a struct of ``count`` u32, empty if it is missing."""
         place = self.find(number)
         return tuple(
             self.tables.read("I", place + WORD * one) for one in range(count if place else 0)
@@ -90,28 +90,28 @@ class Table:
         return self.bytes(number)[:MAX_TEXT].decode("utf-8", "replace")
 
     def span(self, number: int) -> tuple[int, int]:
-        """Where a vector of bytes begins, and how many it has; both 0 if it is missing."""
+        """Return where a vector of bytes starts, and its length; both 0 if it is missing."""
         place = self.find(number)
         if not place:
             return 0, 0
         vector = self.tables.follow(place)
         count = self.tables.read("I", vector)
         if vector + WORD + count > self.tables.end:
-            raise struct.error(f"a vector of {count} bytes is not inside")
+            raise struct.error(f"a vector of {count} bytes exceeds the file")
         return vector + WORD, count
 
     def bytes(self, number: int) -> bytes:
-        """The first MAX_TEXT bytes of a vector of bytes."""
+        """Return the first MAX_TEXT bytes of a vector of bytes."""
         self.tables.count()
         start, count = self.span(number)
         return bytes(self.tables.blob[start : start + min(count, MAX_TEXT)])
 
     def list(self, number: int, form: str = "I") -> tuple[int, ...]:
-        """A vector of numbers."""
+        """Return a vector of numbers."""
         return tuple(self.tables.read(form, place) for place in self._places(number, SIZES[form]))
 
     def list_tables(self, number: int) -> Iterator[Table]:
-        """A vector of tables."""
+        """Yield a vector's tables."""
         for place in self._places(number, WORD):
             yield Table(self.tables, self.tables.follow(place))
 

@@ -1,5 +1,6 @@
-"""What proves that a skel is Qualcomm's own: catalogs that manifests/policies/catalogs.toml trusts,
-and the list of genuine skels in manifests/policies/skels.toml.
+"""Prove that a skel (a QNN library for the DSP) is Qualcomm's: by catalogs that
+manifests/policies/catalogs.toml trusts, or the list of genuine skels in
+manifests/policies/skels.toml.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class CatalogPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The unsigned skels of a QNN build: SHA-256 by name, and the wheel that they are from."""
+    """The unsigned skels of a QNN build: SHA-256 by name, and the wheel that they come from."""
 
     wheel: str
     sha256: str
@@ -39,15 +40,16 @@ class KnownBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownSkels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Genuine skels by the build of QNN that they name, such as v2.36.0.250627101419."""
+    """Genuine skels by the QNN build that they name, such as v2.36.0.250627101419."""
 
     builds: Mapping[str, KnownBuild]
 
 
 @functools.cache
 def read_trust() -> Trust:
-    """Whose catalogs are taken. Raises ManifestError for a root of another fingerprint."""
-    # Most commands meet no catalog, and these imports take a tenth of a second.
+    """Return whose catalogs are trusted. Raises ManifestError if the root has another
+    fingerprint."""
+    # Most commands need no catalog, and these imports take 0.1 s.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
@@ -57,14 +59,14 @@ def read_trust() -> Trust:
     root = x509.load_pem_x509_certificate(policy.root.encode())
     if root.fingerprint(hashes.SHA256()).hex() != policy.sha256:
         raise ManifestError(
-            "the root in manifests/policies/catalogs.toml is not that of its sha256"
+            "the root in manifests/policies/catalogs.toml does not match its sha256"
         )
     return Trust(root, policy.publisher, policy.usage)
 
 
 @functools.cache
 def read_known() -> Mapping[str, KnownBuild]:
-    """The list of genuine skels; empty if the manifests have none. Raises ManifestError."""
+    """Return the list of genuine skels, empty if the manifests have none. Raises ManifestError."""
     path = manifests_root() / "policies" / "skels.toml"
     return read_policy("skels", KnownSkels).builds if path.is_file() else {}
 
@@ -72,8 +74,8 @@ def read_known() -> Mapping[str, KnownBuild]:
 def prove_skel(
     path: Path, build: QnnBuild | None, sha256: str, at: datetime | None = None
 ) -> Proof | None:
-    """What the catalogs in the directory of an unsigned skel prove of it, else the list of genuine
-    skels of the ``build`` that it names; None if neither names it.
+    """Return what is proven about an unsigned skel by the catalogs in its directory, else by the
+    list of genuine skels of its ``build``; None if neither names it.
 
     The certificates of a catalog without a timestamp must be valid ``at`` that time, by default
     now. Raises OSError and ManifestError.
@@ -90,5 +92,5 @@ def prove_skel(
     source, listed = f"skels.toml ({known.wheel})", known.skels[path.name]
     if sha256 == listed:
         return Proof(Genuine.GENUINE, source, listed=listed)
-    why = f"{path.name} of that build has SHA-256 {listed}, this one has {sha256}"
+    why = f"{path.name} of that build has SHA-256 {listed}, this file has {sha256}"
     return Proof(Genuine.NOT_COVERED, source, why, listed=listed)

@@ -1,4 +1,4 @@
-"""Language models that are known by name: manifests/decoders.toml."""
+"""Language models with a known name: manifests/decoders.toml."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class PinnedFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownDecoder(Struct, frozen=True, forbid_unknown_fields=True):
-    """A decoder's files, and the texts that it is calibrated on; it is judged on the first."""
+    """A decoder's files, and the texts for its calibration; the first one is also used to judge
+    it."""
 
     summary: str
     licence: str

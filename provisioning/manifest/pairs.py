@@ -1,4 +1,4 @@
-"""Which versions belong together: manifests/pairs.toml as values."""
+"""Versions that work together, from manifests/pairs.toml."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from provisioning.versions import is_same, parse_version
 
 
 class Supported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An ExecuTorch, a torch and the QNN of a wheel that lowered and ran together; ``seen`` says
-    what."""
+    """Versions of ExecuTorch, torch and a wheel's QNN that lowered and ran together; ``seen`` tells
+    what.
+    """
 
     executorch: str
     torch: str
@@ -26,7 +27,7 @@ class Supported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QnnRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """QNN SDKs: the oldest and the newest that are known to do, and upstream's own pin."""
+    """QNN SDKs: the oldest and the newest that are known to work, and upstream's pin."""
 
     oldest: str
     newest: str
@@ -34,17 +35,17 @@ class QnnRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NdkRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Android NDKs: the oldest major that does, and the one that upstream verifies with."""
+    """Android NDKs: the oldest major version that works, and the one that upstream tests with."""
 
     oldest: str
     pinned: str
 
 
 class ExecutorchPairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What goes with one version of ExecuTorch, and where that is known from.
+    """What works with one version of ExecuTorch, and the source of that knowledge.
 
-    ``lpai`` is the first QNN SDK that lowers for LPAI, ``wheel_adaptor`` the QNN SDK whose headers
-    the wheel's adaptor was built with; "" is not known.
+    ``lpai`` is the first QNN SDK that lowers for LPAI; ``wheel_adaptor`` is the QNN SDK that the
+    wheel's adaptor was compiled with; '' means unknown.
     """
 
     version: str
@@ -57,7 +58,7 @@ class ExecutorchPairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HexagonPair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first Hexagon tools and SDK that go with an architecture; "" is not known."""
+    """The first Hexagon tools and SDK that support an architecture; '' means unknown."""
 
     arch: str
     tools: str
@@ -65,7 +66,7 @@ class HexagonPair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of pairs.toml; ``default`` is the ExecuTorch that is used if none is named."""
+    """The content of pairs.toml; ``default`` is the ExecuTorch that is used if none is named."""
 
     default: str
     executorch: tuple[ExecutorchPairs, ...]
@@ -73,19 +74,20 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     supported: tuple[Supported, ...] = ()
 
     def find(self, version: str) -> ExecutorchPairs | None:
-        """The row of a version of ExecuTorch, else the newest row of its minor version."""
+        """Return the row of an ExecuTorch version, else the newest row of its minor version."""
         exact = [row for row in self.executorch if is_same(row.version, version)]
         wanted = parse_version(version).release[:2]
         near = [row for row in self.executorch if parse_version(row.version).release[:2] == wanted]
         return next(iter([*exact, *near]), None)
 
     def find_torch(self) -> str:
-        """The torch that is installed with the default ExecuTorch; "" if there is no row of it."""
+        """Return the torch that is installed with the default ExecuTorch, '' if it has no row."""
         rows = (row.torch for row in self.supported if is_same(row.executorch, self.default))
         return next(rows, "")
 
     def is_supported(self, executorch: str, torch: str, qnn: str) -> bool:
-        """Whether the versions were seen together; a ``qnn`` of "" is not asked for."""
+        """Return whether the versions were seen working together; an empty ``qnn`` is not
+        compared."""
         asked = (executorch, torch, qnn)
         return any(
             all(is_same(one, other) for one, other in zip(asked, row.versions, strict=True) if one)
@@ -93,8 +95,9 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def find_nearest(self, executorch: str, torch: str, qnn: str) -> Supported | None:
-        """The supported versions that differ least: ExecuTorch counts before torch, torch before
-        QNN."""
+        """Return the closest supported versions: ExecuTorch counts more than torch, torch more than
+        QNN.
+        """
         asked = (executorch, torch, qnn)
 
         def measure(row: Supported) -> list[list[int]]:
@@ -105,11 +108,12 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return min(self.supported, key=measure, default=None)
 
     def find_hexagon(self, arch: str) -> HexagonPair:
-        """The first Hexagon SDK and tools for an architecture such as v79; "" is not known."""
+        """Return the first Hexagon SDK and tools for an architecture such as v79; '' means
+        unknown."""
         return next((row for row in self.hexagon if row.arch == arch), HexagonPair(arch, ""))
 
 
 @functools.cache
 def read_pairs() -> Pairs:
-    """manifests/pairs.toml. Raises ManifestError."""
+    """Read manifests/pairs.toml. Raises ManifestError."""
     return read_toml("pairs.toml", Pairs)

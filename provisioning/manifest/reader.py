@@ -1,7 +1,7 @@
-"""The only reader of manifests/: TOML decoded strictly into frozen values.
+"""The only reader of manifests/: it decodes TOML strictly into frozen values.
 
-An unknown key, a missing key or a value of another type is a ManifestError that names the file, the
-key, its line, and what was probably meant: msgspec names neither the key of a table nor a line.
+An unknown key, a missing key or a value of a wrong type is a ManifestError that names the file, the
+key, its line and what was probably meant. (msgspec's own errors name neither line nor table.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ else:
     import tomli as tomllib
 
 T = TypeVar("T")
-# msgspec 0.22 dies (SIGSEGV) of two threads that are the first to decode into the same Struct.
+# msgspec 0.22 crashes (SIGSEGV) if two threads decode into the same Struct for the first time.
 CONVERTING = threading.Lock()
 
 MANIFESTS_VARIABLE = "QNN_CI_MANIFESTS"
@@ -40,7 +40,7 @@ LIMIT_BYTES = 16 << 20
 
 
 def manifests_root() -> Path:
-    """``$QNN_CI_MANIFESTS``, the checkout's manifests/, or the installed package's copy."""
+    """Return ``$QNN_CI_MANIFESTS``, the checkout's manifests/, or the installed package's copy."""
     if named := os.environ.get(MANIFESTS_VARIABLE):
         return Path(named)
     package = Path(__file__).resolve().parents[1]
@@ -55,7 +55,7 @@ def read_toml(
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> T:
     """Decode manifests/``relative``, or a user's file below ``root``, into ``kind``, a
-    msgspec.Struct, after ``prepare`` has changed the decoded tables.
+    msgspec.Struct; ``prepare`` may change the decoded tables first.
 
     Raises ManifestError.
     """
@@ -85,19 +85,20 @@ def read_toml(
 def parse_toml(text: str, kind: type[T]) -> T:
     """Decode ``text`` into ``kind``. Raises tomllib.TOMLDecodeError, msgspec.ValidationError.
 
-    The same text gives the same value again: no caller may change it.
+    Results are cached: callers must not change them.
     """
     return cast("T", _parse_toml(text, cast("Any", kind)))
 
 
-@lru_cache(maxsize=64)  # some are read for every artifact, finding or case
+@lru_cache(maxsize=64)  # some files are read for every artifact, finding or case
 def _parse_toml(text: str, kind: Any) -> Any:
     return convert_toml(tomllib.loads(text), kind, text)
 
 
 def convert_toml(made: Any, kind: type[T], text: str) -> T:
-    """What ``text`` was decoded into as ``kind``. Raises msgspec.ValidationError, which names the
-    line, the key and what was probably meant."""
+    """Convert the tables decoded from ``text`` into ``kind``. Raises msgspec.ValidationError, which
+    names the line, the key and what was probably meant.
+    """
     try:
         with CONVERTING:
             return msgspec.convert(made, kind, strict=True)
@@ -117,9 +118,9 @@ def read_policy(name: str, kind: type[T], path: Path | None = None) -> T:
 
 
 class Licence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Under what terms an artifact comes. ``text`` is a URL or a path inside the artifact.
+    """An artifact's licence. ``text`` is a URL or a path inside the artifact.
 
-    ``accept``: somebody has to accept it; ``redistribute``: it may be passed on to anybody.
+    ``accept``: the user has to accept it; ``redistribute``: it allows redistribution.
     """
 
     name: str
@@ -129,12 +130,12 @@ class Licence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How an installation that is already there is recognised.
+    """How to recognise an existing installation.
 
-    ``variable`` names its root; every path in ``markers`` must exist below it;
-    ``version_pattern``, a regular expression with one group, finds the version in
-    ``version_file``. ``choice`` is a variable whose directory is used whatever is pinned, or the
-    release whose version it holds, unless it holds one of ``choice_words``.
+    ``variable`` names its root; every path in ``markers`` must exist below it; ``version_pattern``,
+    a regular expression with one group, finds the version in ``version_file``. ``choice`` is a
+    variable that overrides the pin: with a directory, with the version of a release, or not at all
+    with one of ``choice_words``.
     """
 
     variable: str
@@ -145,17 +146,17 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choice_words: tuple[str, ...] = ()
 
     def find_choice(self, variables: Mapping[str, str]) -> str:
-        """The directory that ``choice`` names; else empty."""
+        """Return the directory that ``choice`` names, '' if none."""
         word = variables.get(self.choice, "") if self.choice else ""
         return "" if word in self.choice_words or is_version(word) else word
 
     def find_version(self, variables: Mapping[str, str]) -> str:
-        """The version of a release that ``choice`` names; else empty."""
+        """Return the version that ``choice`` names, '' if none."""
         word = variables.get(self.choice, "") if self.choice else ""
         return word if is_version(word) else ""
 
     def find_named(self, variables: Mapping[str, str]) -> tuple[str, str]:
-        """The variable that names an installation and what it says; both '' where none does."""
+        """Return the variable that names an installation and its value, both '' if none does."""
         if chosen := self.find_choice(variables):
             return self.choice, chosen
         value = variables.get(self.variable, "")
@@ -180,7 +181,7 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"{min(twice)} has two releases")
 
     def release(self, version: str = "") -> Release:
-        """The release of ``version``, or the default one. Raises UsageError."""
+        """Return the release of ``version``, '' for the default. Raises UsageError."""
         wanted = version or self.default
         for release in self.releases:
             if release.version == wanted:
@@ -191,8 +192,9 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def chosen_release(self, variables: Mapping[str, str], version: str = "") -> Release:
-        """The release that the user chose by a variable, else that of ``version``, or the default
-        one. Raises UsageError."""
+        """Return the release that the user chose by a variable, else that of ``version`` ('' for
+        the default). Raises UsageError.
+        """
         chosen = self.adoption.find_version(variables) if self.adoption else ""
         return self.release(chosen or version)
 
@@ -200,9 +202,10 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An artifact that a profile needs; no components means all of it.
 
-    An adopted installation older than ``minimum`` is refused for ``minimum_reason``. None is
-    needed if the loader finds ``unless_library``, or if the user's own installation of an artifact
-    of ``unless_in`` has its marker files in that directory; else its lib/ joins LD_LIBRARY_PATH.
+    An adopted installation older than ``minimum`` is refused for ``minimum_reason``. The artifact
+    is not needed if the loader finds ``unless_library``, or if the user's own installation of an
+    artifact in ``unless_in`` has its marker files in that directory; otherwise its lib/ is added to
+    LD_LIBRARY_PATH.
     """
 
     name: str
@@ -215,15 +218,15 @@ class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_optional(self) -> bool:
-        """Whether something on the machine can take its place."""
+        """Whether something on the machine can replace it."""
         return bool(self.unless_library or self.unless_in)
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A named set of artifacts and the variables that point at them (``{name}`` is a root).
 
-    The caller's value of a variable in ``from_caller`` goes first. ``like`` names a profile that
-    it equals, except for its own artifacts and variables.
+    For a variable in ``from_caller``, the caller's value takes precedence. ``like`` names a profile
+    that this one extends with its own artifacts and variables.
     """
 
     summary: str
@@ -233,14 +236,16 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     like: str = ""
 
     def over(self, base: Profile) -> Profile:
-        """This profile on top of the one that it is like."""
+        """Return this profile merged over the one that it extends."""
         names = {artifact.name: artifact for artifact in (*base.artifacts, *self.artifacts)}
         variables = {**base.variables, **self.variables}
         from_caller = (*base.from_caller, *self.from_caller)
         return Profile(self.summary, tuple(names.values()), variables, from_caller, self.like)
 
     def minimum(self, artifact: str) -> tuple[str, str]:
-        """The oldest version of an artifact that serves, and why; both '' where any does."""
+        """Return the oldest allowed version of an artifact and the reason, both '' if any is
+        allowed.
+        """
         wanted = (one for one in self.artifacts if one.name == artifact)
         return next(((one.minimum, one.minimum_reason) for one in wanted), ("", ""))
 
@@ -253,18 +258,19 @@ def read_toolchain(name: str) -> Toolchain:
 
 
 def list_toolchains() -> list[str]:
-    """The names of all artifacts, sorted."""
+    """Return the names of all artifacts, sorted."""
     return sorted(path.stem for path in (manifests_root() / "toolchains").glob("*.toml"))
 
 
 def read_profiles() -> dict[str, Profile]:
-    """All profiles by name, each on top of the one that it is like. Raises ManifestError."""
+    """Return all profiles by name, each merged over the one that it extends. Raises
+    ManifestError."""
     written = read_toml("profiles.toml", dict[str, Profile])
     for name, profile in written.items():
         if profile.like and (profile.like not in written or written[profile.like].like):
             raise ManifestError(
                 f"profile {name} is like {profile.like}, which is itself like another",
-                fix="name in manifests/profiles.toml one that is like no other",
+                fix="in manifests/profiles.toml, name a profile that has no `like` itself",
             )
     return {
         name: profile.over(written[profile.like]) if profile.like else profile
@@ -273,9 +279,9 @@ def read_profiles() -> dict[str, Profile]:
 
 
 def read_profile(text: str) -> Profile:
-    """``NAME``, or ``NAME+ARTIFACT@VERSION``: a profile with other versions of some artifacts.
+    """Read a profile: ``NAME``, or ``NAME+ARTIFACT@VERSION`` for other versions of artifacts.
 
-    Raises UsageError, naming the profiles or artifacts there are.
+    Raises UsageError, which lists the existing profiles or artifacts.
     """
     name, *changes = text.split("+")
     profiles = read_profiles()
@@ -292,7 +298,7 @@ def _change_version(profile: Profile, change: str) -> Profile:
     known = {one.name: one for one in profile.artifacts}
     if artifact not in known or not version:
         raise UsageError(
-            f"{change!r} is not ARTIFACT@VERSION of the profile",
+            f"{change!r} is not ARTIFACT@VERSION with an artifact of the profile",
             fix="one of: " + ", ".join(f"{one}@VERSION" for one in known),
         )
     known[artifact] = msgspec.structs.replace(known[artifact], version=version)
@@ -306,8 +312,9 @@ _PART = re.compile(r"\"([^\"]*)\"|'([^']*)'|([\w-]+)")
 
 
 def find_faults(value: Any, kind: Any, path: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Each place below ``value`` that does not fit ``kind``, a Struct or a type of its fields, and
-    why."""
+    """Yield each place below ``value`` that does not match ``kind`` (a Struct or a field's type),
+    and why.
+    """
     table = _find_table(kind)
     if table and isinstance(value, dict):
         yield from _find_in_table(value, table, path)
@@ -320,7 +327,7 @@ def find_faults(value: Any, kind: Any, path: Place = ()) -> Iterator[tuple[Place
         for index, one in enumerate(value):
             yield from find_faults(one, get_args(kind)[0], (*path, index))
     elif isinstance(value, float) and not math.isfinite(value):
-        yield path, f"{value} is not a number that anything could be compared with"
+        yield path, f"{value} cannot be compared with other numbers"
     else:
         yield from _explain(value, kind, path)
 
@@ -338,7 +345,7 @@ def _find_in_table(value: dict[str, Any], kind: Any, path: Place) -> Iterator[tu
         if key in hints:
             yield from find_faults(one, hints[key], (*path, key))
         else:
-            yield (*path, key), f"there is no such key{_suggest(key, hints)}"
+            yield (*path, key), f"unknown key{_suggest(key, hints)}"
     for field in msgspec.structs.fields(kind):
         if field.required and field.name not in value:
             yield path, f"the key {field.name} is missing"
@@ -350,7 +357,7 @@ def _explain(value: Any, kind: Any, path: Place) -> Iterator[tuple[Place, str]]:
     except msgspec.ValidationError as error:
         known = [one.value for one in kind] if isinstance(kind, type(Enum)) else get_args(kind)
         if isinstance(value, str) and known and all(isinstance(one, str) for one in known):
-            yield path, f"{value!r} is not one of those it takes{_suggest(value, known)}"
+            yield path, f"{value!r} is not a valid value{_suggest(value, known)}"
         else:
             yield path, str(error)
 
@@ -358,17 +365,17 @@ def _explain(value: Any, kind: Any, path: Place) -> Iterator[tuple[Place, str]]:
 def _suggest(word: str, known: Iterable[str]) -> str:
     every = list(known)
     near = difflib.get_close_matches(word, every, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; it takes {', '.join(every)}"
+    return f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(every)}"
 
 
 def show_path(path: Place) -> str:
-    """``models.net.limits``, ``override[0].scheme``."""
+    """Return a path as text, such as ``models.net.limits`` or ``override[0].scheme``."""
     shown = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)
     return shown.lstrip(".") or "the file"
 
 
 def find_line(text: str, path: Place) -> int:
-    """The line that a key, or what it is in, is written on; 0 where it cannot be seen."""
+    """Return the line of a key, or of the table that contains it; 0 if it is not found."""
     wanted = [str(one) for one in path]
     best, best_line, table, counts = 0, 0, [""] * 0, dict[str, int]()
     for number, line in enumerate(text.splitlines(), 1):

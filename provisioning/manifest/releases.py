@@ -1,7 +1,7 @@
-"""Releases: one pinned version of an artifact, one struct per kind of source.
+"""Releases: pinned versions of an artifact, with one struct per kind of source.
 
-``source`` in a manifest's row is the kind, and the name of the module in artifacts/sources/
-that brings it.
+``source`` in a manifest's row is the kind, and the name of the module in artifacts/sources/ that
+fetches it.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from provisioning.files import leads_out
 
 
 def check_paths(*paths: str) -> None:
-    """Raise ValueError for a path that leads out of the tree that it is of."""
+    """Raise ValueError for a path that leads out of its tree."""
     for path in filter(leads_out, paths):
         raise ValueError(f"{path!r} leads out of the artifact's tree")
 
 
 def check_names(*names: str) -> None:
-    """Raise ValueError for a name that cannot be that of a file."""
+    """Raise ValueError for a name that is not a valid file name."""
     for name in names:
         if not name or "/" in name or leads_out(name):
-            raise ValueError(f"{name!r} is no name of a file")
+            raise ValueError(f"{name!r} is not a valid file name")
 
 
 def _digits(text: str, *counts: int) -> str:
-    """A hash of so many hexadecimal digits, or none, in small letters. Raises ValueError."""
+    """Return a hash in lower case, or ''. Raises ValueError unless it has one of the given
+    lengths."""
     if text and not (len(text) in counts and re.fullmatch(r"[0-9a-fA-F]+", text)):
         raise ValueError(f"{text!r} is not {' or '.join(map(str, counts))} hexadecimal digits")
     return text.lower()
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One rule of an archive's layout: members that match ``take`` go to ``put``.
+    """A rule of an archive's layout: members that match ``take`` are written to ``put``.
 
     ``take`` is a glob, ``**`` crosses directories. A ``put`` that is empty or ends in ``/``
     keeps the path below the fixed part of ``take``; any other ``put`` is the whole new path.
@@ -48,7 +49,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Origin:
-    """What an artifact's bytes are checked against: one of the two, or neither."""
+    """What an artifact is checked against: a SHA-256, a commit, or neither."""
 
     sha256: str = ""
     commit: str = ""
@@ -57,9 +58,9 @@ class Origin:
 class Release(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="source", kw_only=True
 ):
-    """What every release has: a version, and what its tree is made of.
+    """The common fields of all releases: a version, and the layout of its tree.
 
-    ``can_lock`` says that one file comes, whose hash a lock can hold.
+    ``can_lock`` is true for a release that is a single file, which a lock can pin.
     """
 
     version: str
@@ -80,12 +81,12 @@ class Release(
 
     @property
     def origin(self) -> Origin:
-        """The pin; empty if there is none (yet)."""
+        """The pin; empty if there is none."""
         return Origin()
 
     @property
     def place(self) -> str:
-        """Where it comes from: a URL or a package's name."""
+        """Its source: a URL or a package's name."""
         return ""
 
     @property
@@ -127,7 +128,7 @@ class ArchiveRelease(FileRelease, frozen=True, kw_only=True, tag="archive"):
 
 
 class PackageRelease(FileRelease, frozen=True, kw_only=True):
-    """A version of a package, which an index finds by its name."""
+    """A version of a package in an index."""
 
     package: str
     package_version: str
@@ -145,9 +146,9 @@ class WheelRelease(PackageRelease, frozen=True, kw_only=True, tag="wheel"):
 
 
 class ZigRelease(WheelRelease, frozen=True, kw_only=True, tag="zig"):
-    """A library compiled with the C compiler of a wheel, out of what ``write`` holds.
+    """A library compiled from the sources in ``write`` with the C compiler of a wheel.
 
-    ``output`` is its path in the tree, and ``instead`` how to install it without that compiler.
+    ``output`` is its path in the tree; ``instead`` describes how to install it otherwise.
     """
 
     output: str
@@ -163,7 +164,7 @@ class AarRelease(PackageRelease, frozen=True, kw_only=True, tag="aar"):
 
 
 class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
-    """A commit of a repository; ``tag`` is the name that is fetched where there is no mirror."""
+    """A commit of a repository; without a mirror, it is fetched by ``tag``."""
 
     url: str
     commit: str

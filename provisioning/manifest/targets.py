@@ -1,4 +1,4 @@
-"""What a program is lowered for: QNN's backends, and Qualcomm's SoCs by name."""
+"""Targets of lowering: QNN's backends, and Qualcomm's SoCs by name."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from provisioning.manifest.reader import read_toml
 
 
 class Backend(str, Enum):
-    """What runs a program. ``lpai`` is LPAI's emulator on this host, ``lpai-arm`` the block of a
-    device, which its CPU calls by FastRPC."""
+    """The processor that runs a program. ``lpai`` is LPAI's emulator on this host; ``lpai-arm`` is
+    the LPAI block of a device, which its CPU calls through FastRPC.
+    """
 
     HTP = "htp"
     GPU = "gpu"
@@ -24,7 +25,7 @@ class Backend(str, Enum):
 
     @property
     def kind(self) -> str:
-        """ExecuTorch's word for it."""
+        """ExecuTorch's name for it."""
         return self.value.partition("-")[0]
 
     @property
@@ -33,10 +34,10 @@ class Backend(str, Enum):
 
 
 class BackendNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a backend asks of the host that lowers for it.
+    """What a backend needs on the host that lowers for it.
 
-    ``library`` is QNN's; ``device`` what runs its programs, empty where this host does. ``why`` and
-    ``fix`` are for a host whose library is missing or serves for nothing.
+    ``library`` is QNN's library; ``device`` is what runs its programs, '' if this host does.
+    ``why`` and ``fix`` are for a host on which the library is missing or unusable.
     """
 
     library: str
@@ -47,7 +48,7 @@ class BackendNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def read_backends() -> Mapping[Backend, BackendNeeds]:
-    """manifests/backends.toml. Raises ManifestError."""
+    """Read manifests/backends.toml. Raises ManifestError."""
     return read_toml("backends.toml", dict[Backend, BackendNeeds])
 
 
@@ -64,12 +65,12 @@ class Soc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def read_socs() -> Mapping[str, Soc]:
-    """Every SoC by its name in ExecuTorch, such as SM8650. Raises ManifestError."""
+    """Return every SoC by its name in ExecuTorch, such as SM8650. Raises ManifestError."""
     return read_toml("socs.toml", dict[str, Soc])
 
 
 def find_soc(name: str) -> Soc:
-    """The SoC ``name``, in any case. Raises UsageError with the nearest names and the list."""
+    """Return the SoC ``name``, ignoring case. Raises UsageError with similar names and the list."""
     socs = read_socs()
     if found := socs.get(name.upper()):
         return found

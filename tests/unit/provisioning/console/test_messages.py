@@ -137,7 +137,7 @@ def test_help_shows_where_options_go() -> None:
     sessions = {"verify": "validate", "gc": ""}
     parser = command.make_parser(Caller("qnn-ci", sessions, ("verify",), "./nox"), VERBS, "verify")
     assert parser.prog == "./nox -s validate --"
-    assert "print the result as JSON, nothing else" in parser.format_help()
+    assert "print only the result, as JSON" in parser.format_help()
 
 
 def test_a_first_signal_interrupts_soon_after_the_machine_started(

@@ -127,7 +127,7 @@ SDKS = [
 ]
 
 ELVES = [
-    ("QNN205", ElfError(Path("/sdk/lib.so"), Defect.NOT_ELF, "it begins with PK")),
+    ("QNN205", ElfError(Path("/sdk/lib.so"), Defect.NOT_ELF, "it starts with PK")),
     ("QNN212", Placed(elf(), policy(PLAIN, machine=8))),
     ("QNN213", Placed(elf(type=9), PLAIN)),
     ("QNN213", Placed(elf(type=2), policy(PLAIN, types=(2, 3)))),

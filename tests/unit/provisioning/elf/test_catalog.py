@@ -95,7 +95,7 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: make_catalog(FILES, issue("Test Publisher", AUTHORITY, WHQL)),
     ),
     "another usage": (
-        "its signer's certificate is for another use",
+        "its signer's certificate is for another purpose",
         lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, "1.3.6.1.5.5.7.3.3")),
     ),
     "an authority as the signer": (
@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         ),
     ),
     "stamped by a publisher": (
-        "its signer's certificate is for another use",
+        "its signer's certificate is for another purpose",
         lambda: make_catalog(FILES, stamped=NOW, stamper=SIGNER),
     ),
     "stamped when the clock was not valid": (
@@ -141,23 +141,23 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         ),
     ),
     "the digest of other content": (
-        "its content is not what was signed",
+        "its content differs from the signed one",
         lambda: sign(LIST, members, SIGNER, AUTHORITY, attributed=b"other"),
     ),
     "other content under the signature": (
-        "its content is not what was signed",
+        "its content differs from the signed one",
         lambda: PLAIN.replace(hashlib.sha256(BYTES).digest(), hashlib.sha256(b"evil").digest()),
     ),
     "content of another type": (
-        "its content is of another type",
+        "its content has another type",
         lambda: sign("1.2.840.113549.1.7.1", members, SIGNER, AUTHORITY),
     ),
     "a timestamp instead of a catalog": (
-        "its content is of another type",
+        "its content has another type",
         lambda: sign("1.2.840.113549.1.9.16.1.4", members, SIGNER, AUTHORITY),
     ),
     "a timestamp of another signature": (
-        "its timestamp is of another signature",
+        "its timestamp belongs to another signature",
         lambda: STAMPED.replace(
             *(_signature(data) for data in (STAMPED, make_catalog({**FILES, "x": b""})))
         ),
@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: PLAIN.replace(make_oid(SHA256_OID), make_oid(SHA224_OID)),
     ),
     "digests of two kinds": (
-        "its parts name other algorithms",
+        "its parts name different algorithms",
         lambda: PLAIN.replace(make_oid(SHA256_OID), make_oid(SHA384_OID), 1),
     ),
 }
@@ -222,8 +222,8 @@ def test_what_no_signature_covers_cannot_hide_the_timestamp() -> None:
     unsigned = signer["unsigned_attrs"].dump()
     kind = signer["unsigned_attrs"][0]["type"].dump()
     for old, new, why in (
-        (unsigned, b"\xa2" + unsigned[1:], "not encoded as catalogs are"),
-        (unsigned, b"\x21" + unsigned[1:], "not encoded as catalogs are"),
+        (unsigned, b"\xa2" + unsigned[1:], "not encoded like a genuine catalog"),
+        (unsigned, b"\x21" + unsigned[1:], "not encoded like a genuine catalog"),
         (kind, kind[:-1] + b"\x7f", "unsigned attributes other than one timestamp"),
     ):
         with pytest.raises(CatalogError, match=why):
@@ -300,12 +300,12 @@ def test_a_file_is_proven_by_a_catalog_next_to_it(tmp_path: Path) -> None:
     found = prove_file(skel, hash_file(skel), TRUST, NOW)
     assert found
     assert found.listed == DIGEST
-    assert found.why == f"it names {NAME} with SHA-256 {DIGEST}, this one has {hash_file(skel)}"
+    assert found.why == f"it lists {NAME} with SHA-256 {DIGEST}, this file has {hash_file(skel)}"
     own.write_bytes(make_catalog({"libqnnhtpv73.inf": b"i"}))
     assert prove(tmp_path) == (Genuine.NOT_COVERED, own.name)
     found = prove_file(skel, hash_file(skel), TRUST, NOW)
     assert found
-    assert (found.why, found.listed) == (f"it does not name {NAME}", "")
+    assert (found.why, found.listed) == (f"it does not list {NAME}", "")
     own.write_bytes(STAMPED[:-1])
     assert prove(tmp_path) == (Genuine.FORGED, own.name)
     found = prove_file(skel, hash_file(skel), TRUST, NOW)

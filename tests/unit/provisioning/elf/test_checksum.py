@@ -61,7 +61,7 @@ def test_good_library_has_its_own(sealed: bytearray, tmp_path: Path) -> None:
 def test_a_checksum_that_is_not_in_the_file_is_an_error(sealed: bytearray) -> None:
     start, count = struct.unpack_from("<I", sealed, 32)[0], struct.unpack_from("<H", sealed, 48)[0]
     struct.pack_into("<I", sealed, start + 40 * (count - 1) + 16, len(sealed) - 15)
-    with pytest.raises(HeadersTruncatedError, match=r"^a section is at bytes"):
+    with pytest.raises(HeadersTruncatedError, match=r"^a section should be at bytes"):
         parse_checksum(bytes(sealed))
 
 
@@ -102,7 +102,7 @@ def test_only_a_whole_field_is_summed_as_another(end: int) -> None:
 
 def test_words_name_both_sums() -> None:
     words = Checksum(0xAB, 0xCD).describe()
-    assert words == "its checksum (SWIV) is 000000ab, its bytes have 000000cd"
+    assert words == "its checksum (SWIV) is 000000ab, computed 000000cd"
     assert Checksum(1, 2).is_wrong
     assert not Checksum(2, 2).is_wrong
 
@@ -131,8 +131,8 @@ def shrink_memory(data: bytearray) -> None:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (spoil_magic, "holds no checksum"),
-        (shorten_section, "holds no checksum"),
+        (spoil_magic, "contains no checksum"),
+        (shorten_section, "contains no checksum"),
         (claim_memory, "of memory"),
         (shrink_memory, "more bytes in the file than in memory"),
     ],

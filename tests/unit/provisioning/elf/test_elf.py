@@ -215,7 +215,7 @@ def test_what_is_not_elf_is_named(tmp_path: Path, content: bytes, defect: Defect
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
     assert caught.value.fix
     if defect is Defect.NOT_ELF:
-        assert caught.value.why == "it begins with 'PK\\x03\\x04 an archive'"
+        assert caught.value.why == "it starts with 'PK\\x03\\x04 an archive'"
 
 
 def test_a_missing_file_and_a_directory_are_errors_of_the_tree(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_an_address_belongs_to_the_segment_that_begins_with_it() -> None:
     first = elf.loads[0]._replace(vaddr=0, offset=0, filesz=16, memsz=99)
     elf.loads = [first, first._replace(vaddr=16, offset=64)]
     assert [elf._offset_of(address) for address in (0, 15, 16, 31)] == [0, 15, 64, 79]
-    with pytest.raises(ValueError, match="no segment holds address 0x20"):
+    with pytest.raises(ValueError, match="no segment contains address 0x20"):
         elf._offset_of(32)
 
 

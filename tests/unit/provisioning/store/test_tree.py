@@ -170,7 +170,10 @@ def test_a_link_with_the_right_bytes_is_no_file(root: Path) -> None:
     (root / "lib/a").unlink()
     (root / "copy").write_bytes(DATA)
     (root / "lib/a").symlink_to("../copy")
-    assert compare(root) == ["copy: does not belong to the artifact", "lib/a: is not a regular file"]
+    assert compare(root) == [
+        "copy: does not belong to the artifact",
+        "lib/a: is not a regular file",
+    ]
 
 
 def test_a_directory_with_the_name_of_a_file_is_not_it(root: Path) -> None:
