@@ -1,1 +1,1 @@
-"""Is an environment fit? Facts, checks, verdict."""
+"""Decide whether an environment is fit: facts, checks, verdict."""

@@ -1,5 +1,5 @@
-"""Is an environment fit? Facts are gathered, all pure checks judge them, a verdict comes out; and
-which QNN adaptor a session lowers with: the wheel's where it fits, else an overlay's.
+"""Gather the facts of an environment, run all checks on them and return a verdict; and choose the
+QNN adaptor for a session: the wheel's if it fits, else an overlay's.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ from provisioning.store.store import store_home
 
 SCHEMA_VERSION = 2
 CHECKOUT_COMMIT = "executorch-commit"
-# Findings on the library of a backend.
+# Findings about the library of a backend.
 OF_BACKEND = frozenset({"QNN909", "QNN910"})
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found of one profile; ``facts`` is what --json prints of the environment."""
+    """The findings for a profile; ``facts`` describes the environment for --json."""
 
     profile: str
     findings: tuple[Finding, ...]
@@ -86,17 +86,19 @@ class Verdict:
 
     @property
     def fit(self) -> bool:
-        """Whether there is no error; warnings do not count."""
+        """Whether there are no errors; warnings do not count."""
         return not self.errors
 
     @property
     def lacks(self) -> Finding | None:
-        """The one fault, if it is that the library of a backend is missing or does not work."""
+        """The only fault, if it is a missing or unusable library of a backend; else None."""
         alone = {one.id for one in self.errors} <= OF_BACKEND
         return self.errors[0] if self.errors and alone else None
 
     def require(self) -> None:
-        """Raise UnfitError with the first error, its reason and what to do."""
+        """Raise UnfitError for the first error, with its reason and fix, unless the environment is
+        fit.
+        """
         if not self.errors:
             return
         first, more = self.errors[0], len(self.errors) - 1
@@ -108,7 +110,7 @@ class Verdict:
         )
 
     def data(self, *, strict: bool = False) -> dict[str, Any]:
-        """The JSON form, described by docs/schemas/doctor.schema.json."""
+        """Return the JSON form, described by docs/schemas/doctor.schema.json."""
         return {
             "schema_version": SCHEMA_VERSION,
             "profile": self.profile,
@@ -132,12 +134,12 @@ def examine(
     tolerated: Collection[str] = (),
     progress: Progress | None = None,
 ) -> Verdict:
-    """Examine a composed environment, as the process of a job would have it.
+    """Examine a composed environment as a job's process would see it.
 
-    ``python`` None is the running interpreter; ``tries_device`` lets the adaptor create a device
-    in a separate process, as it always may for a ``backend`` beside HTP. What is found by checks
-    of the ids in ``tolerated`` is a warning. Raises ManifestError for a profile without a policy;
-    every fault is a finding.
+    ``python`` None means the running interpreter. ``tries_device`` lets the adaptor create a device
+    in a separate process, which happens anyway for a ``backend`` other than HTP. Findings with ids
+    in ``tolerated`` become warnings. Every fault is a finding; raises ManifestError only for a
+    profile without a policy.
     """
     roots = {artifact.name: artifact.root for artifact in environment.artifacts}
     request = replace(
@@ -156,7 +158,7 @@ def examine(
 
 
 def wanted_requests(profile: str) -> list[ArtifactRequest]:
-    """What a profile asks of the store, and the other artifacts that may serve as its SDK."""
+    """Return requests for a profile's artifacts, and for others that may serve as its SDK."""
     requests = profile_requests(read_profile(profile), Options(offline=True))
     known = {request.name for request in requests}
     for name in find_fitness(profile).sdk:
@@ -169,7 +171,7 @@ def wanted_requests(profile: str) -> list[ArtifactRequest]:
 def make_request(
     profile: str, roots: Mapping[str, Path], variables: Mapping[str, str]
 ) -> SurveyRequest:
-    """What to examine for a profile, with its pins and submodules."""
+    """Return what to examine for a profile, with its pins and submodules."""
     wanted = wanted_requests(profile)
     # The submodules of the checkout that the profile's targets need.
     checkouts = (request for request in wanted if request.name == CHECKOUT)
@@ -179,8 +181,9 @@ def make_request(
 
 
 def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> dict[str, str]:
-    """The pinned version of each artifact, unless QNN_CI_SDK chose another, and the commit that the
-    checkout in ``roots`` has in its own version, or in the profile's where that has none."""
+    """Return the pinned version of each artifact, or the one that QNN_CI_SDK chose. For the
+    checkout in ``roots``, return the pinned commit of its own version, else of the profile's.
+    """
     pins = {}
     for request in wanted:
         adoption = request.toolchain.adoption
@@ -212,7 +215,9 @@ def examine_request(request: SurveyRequest, progress: Progress | None = None) ->
 
 
 def find_fitness(profile: str) -> Fitness:
-    """What a profile asks, else the one that it is like. Raises ManifestError for any other."""
+    """Return the requirements of a profile, or of the one that it extends. Raises ManifestError if
+    neither has any.
+    """
     profiles = read_doctor_policy().profiles
     known = read_profiles()
     name = profile.partition("+")[0]
@@ -228,7 +233,7 @@ def find_fitness(profile: str) -> Fitness:
 
 
 def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
-    """Facts in JSON's types; of trees only what a reader of a report wants."""
+    """Return facts in JSON's types; trees are summarised for the reader of a report."""
     host = msgspec.to_builtins(facts.host, enc_hook=str)
     host["cpu_flags"] = len(facts.host.cpu_flags)
     return {
@@ -266,12 +271,12 @@ SUBJECTS: tuple[Subjects[Any], ...] = (
 
 
 def list_checks() -> list[Check[Any]]:
-    """Every check, in the order of ids."""
+    """Return every check, in the order of ids."""
     return sorted((row for one in SUBJECTS for row in one.checks), key=lambda row: row.id)
 
 
 def judge_environment(case: Case) -> list[Finding]:
-    """Every finding, sorted by id, each once."""
+    """Return every finding once, sorted by id."""
     return _judge(_with_host_glibc(case), SUBJECTS)
 
 
@@ -284,9 +289,10 @@ def _judge(case: Case, subjects: Iterable[Subjects[Any]]) -> list[Finding]:
 def judge_staged(
     tree: TreeFacts, profile: str, soc: str = "", wanted: Sequence[str] | None = None
 ) -> list[Finding]:
-    """Return every finding on libraries and programs as a device of ``profile`` has them, sorted,
-    each once. ``wanted`` are the names that must be there, by default the profile's. Raises
-    UsageError for an unknown SoC."""
+    """Return every finding once, sorted, for the libraries and programs of a device of ``profile``.
+    ``wanted`` are the required names, by default the profile's. Raises UsageError for an unknown
+    SoC.
+    """
     fitness = find_fitness(profile)
     if wanted is not None:
         fitness = msgspec.structs.replace(fitness, staged=tuple(wanted))
@@ -297,7 +303,7 @@ def judge_staged(
 
 
 def _with_host_glibc(case: Case) -> Case:
-    """Programs of the host run on this machine, so its glibc is the one that counts."""
+    """Return the case with this machine's glibc as the limit, since host programs run here."""
     glibc, policy = case.facts.host.glibc, case.host_policy
     if glibc is None or policy is None:
         return case
@@ -305,7 +311,7 @@ def _with_host_glibc(case: Case) -> Case:
     return replace(case, kinds={**case.kinds, HOST_KIND: policy})
 
 
-# Findings that another adaptor cures: it is missing, or it does not fit Python, machine or SDK.
+# Findings that another adaptor fixes: it is missing, or does not fit Python, machine or SDK.
 OF_HEADERS = frozenset({"QNN902", "QNN903"})
 OF_ADAPTOR = OF_HEADERS | {"QNN507", "QNN508", "QNN509", "QNN512", "QNN513", "QNN515", "QNN901"}
 PYTHONPATH = "PYTHONPATH"
@@ -320,11 +326,11 @@ def settle_adaptor(
     backend: Backend = Backend.HTP,
     tolerated: Collection[str] = (),
 ) -> tuple[Environment, Verdict]:
-    """The environment with the adaptor that ``choice`` means, and its verdict, in which findings of
-    ``tolerated`` ids are warnings.
+    """Return the environment with the adaptor that ``choice`` selects, and its verdict, with
+    findings of ``tolerated`` ids as warnings.
 
-    Where none is fit it is the first one's verdict, which says why. Raises UnfitError where there
-    is no overlay to take.
+    If no adaptor fits, returns the verdict of the first one. Raises UnfitError if there is no
+    overlay to choose.
     """
     tried: list[tuple[Environment, Verdict]] = []
     for overlay in list_overlays(choice, environment):
@@ -349,8 +355,9 @@ def settle_adaptor(
 
 
 def require_runtime(environment: Environment, progress: Progress) -> None:
-    """Raises UnfitError where programs of an overlay's adaptor would run with a backend that
-    creates no device: the wheel's, which was built with the headers of the wheel's adaptor."""
+    """Raise UnfitError if programs of an overlay's adaptor would run with the wheel's backend and
+    that cannot create a device: it was built with the headers of the wheel's adaptor.
+    """
     overlay = find_laid(environment)
     if not overlay or find_backends(overlay):
         return
@@ -369,7 +376,9 @@ def require_runtime(environment: Environment, progress: Progress) -> None:
 
 
 def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path | None]:
-    """What the choice allows, the best first; None is the wheel's. Raises UnfitError."""
+    """Yield the overlays that the choice allows, the best first; None is the wheel's adaptor.
+    Raises UnfitError.
+    """
     if choice.adaptor in {"", WHEEL}:
         yield None
     if choice.adaptor not in {"", WHEEL, OVERLAY}:
@@ -378,7 +387,7 @@ def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path 
             raise UnfitError(
                 f"{overlay} is not an overlay",
                 why="it has no executorch/backends/qualcomm/python",
-                fix="name the directory that build_aot prints as overlay",
+                fix="use the directory that build_aot prints as overlay",
             )
         yield overlay
     if choice.adaptor == OVERLAY or (not choice.adaptor and not choice.is_usual):
@@ -387,7 +396,7 @@ def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path 
         if choice.adaptor == OVERLAY and not found:
             raise UnfitError(
                 f"no overlay is built for QNN {sdk.version} and {python_tag()}",
-                why="--adaptor overlay takes one that build_aot made for this SDK and Python",
+                why="--adaptor overlay needs one that build_aot made for this SDK and Python",
                 fix=f"run `qnn-ci build aot --sdk {sdk.root}`",
             )
         yield from found

@@ -1,4 +1,4 @@
-"""What was seen of an environment, as values; the survey fills them, checks judge them."""
+"""The facts of an environment as values; the survey fills them, and checks judge them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ QNN_NAME = re.compile(
 
 
 class QnnName(NamedTuple):
-    """What a library's name says: its backend, the Hexagon version, and its part: ``Stub`` on the
-    CPU, ``Skel`` on the DSP; "" where it does not say."""
+    """The parts of a library's name: its backend, its Hexagon version, and its part: ``Stub`` on
+    the CPU or ``Skel`` on the DSP; '' if the name does not tell.
+    """
 
     backend: str
     hexagon: str
@@ -38,16 +39,16 @@ class QnnName(NamedTuple):
 
 
 def parse_qnn_name(name: str) -> QnnName | None:
-    """The parts of a name such as ``libQnnHtpV75Skel.so``; None for a library of another kind."""
+    """Parse a name such as ``libQnnHtpV75Skel.so``; return None for other libraries."""
     found = QNN_NAME.fullmatch(name)
     return QnnName(*(part or "" for part in found.groups())) if found else None
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """One library or program of a tree: its ELF facts, or why it has none. ``sha256`` is that of an
-    unsigned DSP library, and ``proof`` what proves that it is genuine. ``targets`` are what a
-    program was compiled for, ``misplaced`` is how its segments are not where they can be mapped.
+    """A library or program of a tree: its ELF facts, or why it has none. ``sha256`` is set for an
+    unsigned DSP library, ``proof`` proves that it is genuine. ``targets`` are what a program was
+    compiled for; ``misplaced`` tells why its segments cannot be mapped.
     """
 
     relative: str
@@ -79,9 +80,9 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class TreeFacts:
-    """The libraries and programs below ``root``; ``links`` maps symbolic links to their targets,
-    ``dangling`` are those whose target is missing, ``lowered`` the programs. ``min_sdk`` is the
-    lowest API level of the Android app that the tree belongs to, None where nothing states it.
+    """The libraries and programs below ``root``. ``links`` maps symbolic links to their targets,
+    ``dangling`` those with a missing target; ``lowered`` are the programs. ``min_sdk`` is the
+    lowest API level of the Android app that the tree belongs to, None if unknown.
     """
 
     root: Path
@@ -94,8 +95,8 @@ class TreeFacts:
 
     @property
     def is_sdk(self) -> bool:
-        """Whether it is laid out as a whole SDK: skels of several Hexagon versions, and libraries
-        of several kinds of CPU.
+        """Whether it looks like a whole SDK: with skels of several Hexagon versions, and libraries
+        for several kinds of CPU.
         """
         places = {file.directory for file in self.files}
         kinds = {place for place in places if re.search(r"(^|/)lib/(x86_64|aarch64)-", place)}
@@ -104,7 +105,7 @@ class TreeFacts:
 
     @property
     def is_pointers(self) -> bool:
-        """Whether every library is an LFS pointer, and there is more than one."""
+        """Whether it has several libraries and all are LFS pointers."""
         pointers = [file for file in self.files if file.defect is Defect.LFS_POINTER]
         return len(pointers) == len(self.files) > 1
 
@@ -119,11 +120,11 @@ class TreeFacts:
 
 @dataclass(frozen=True)
 class SdkFacts:
-    """A QNN SDK, or a tree of its shape.
+    """A QNN SDK, or a tree with its layout.
 
-    ``version`` and ``stamp`` (12 digits, of build_id) are what sdk.yaml says, ``fault`` is why
-    it cannot be read. ``api_version`` is that of the headers, ``library_api`` libQnnHtp.so's own;
-    ``soc_offset`` the byte of QnnHtpDevice_CustomConfig_t at which it reads socModel.
+    ``version`` and ``stamp`` (12 digits, from build_id) come from sdk.yaml; ``fault`` is why it
+    cannot be read. ``api_version`` is that of the headers, ``library_api`` that of libQnnHtp.so;
+    ``soc_offset`` is the byte of QnnHtpDevice_CustomConfig_t at which the library reads socModel.
     """
 
     root: Path
@@ -141,7 +142,7 @@ class SdkFacts:
 
 @dataclass(frozen=True)
 class ToolFacts:
-    """A program. ``path`` is None when it is not on PATH, ``version`` when it did not tell."""
+    """A program. ``path`` is None if it is not on PATH, ``version`` if it is unknown."""
 
     name: str
     path: str | None
@@ -164,7 +165,7 @@ class NdkFacts:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The machine. Sizes in GB (10**9 bytes); ``libraries`` maps a wanted name to its path."""
+    """The machine. Sizes are in GB (10**9 bytes); ``libraries`` maps wanted names to paths."""
 
     system: str
     machine: str
@@ -180,17 +181,17 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class PythonFacts:
-    """One interpreter and what is installed for it; nothing of it was imported.
+    """An interpreter and its installed packages, none of which were imported.
 
-    ``tag`` is what follows the module's name in an extension's file name, such as
+    ``tag`` follows the module's name in the file name of an extension, such as
     ``.cpython-311-x86_64-linux-gnu.so``. ``adaptors`` are the files of PyQnnManagerAdaptor.
-    ``lacking`` are libraries that the adaptor needs and the loader would not find;
-    ``unmet`` are (distribution, installed version, what executorch asks for); ``error`` is set
-    when the interpreter could not be asked. ``installed`` is where the installed executorch has its
-    package, ``pth`` the .pth files that name the directory above ``executorch``.
-    ``headers`` is the QNN release whose headers the adaptor was compiled with; ``checkout`` and
-    ``built_with`` the ExecuTorch and the SDK that an overlay was built from; ``no_device`` why the
-    adaptor creates no device, None where it was not tried.
+    ``lacking`` are libraries that the adaptor needs and the loader does not find; ``unmet`` are
+    (distribution, installed version, version that executorch requires); ``error`` is set if the
+    interpreter did not answer. ``installed`` is the package directory of the installed executorch,
+    ``pth`` the .pth files that name the directory above ``executorch``. ``headers`` is the QNN
+    release that provided the headers for the adaptor; ``checkout`` and ``built_with`` are the
+    ExecuTorch and the SDK that an overlay was built from; ``no_device`` is why the adaptor creates
+    no device, None if it was not tried.
     """
 
     executable: str
@@ -216,7 +217,9 @@ class PythonFacts:
 @dataclass(frozen=True)
 class BackendFacts:
     """A backend other than HTP: whether its library is in the SDK; ``no_backend`` is why the
-    adaptor creates none with it, None if it was not tried. ``why`` and ``fix`` go with either."""
+    adaptor cannot create the backend, None if it was not tried. ``why`` and ``fix`` are for both
+    faults.
+    """
 
     name: str
     library: str
@@ -228,8 +231,8 @@ class BackendFacts:
 
 @dataclass(frozen=True)
 class PathEntry:
-    """One entry of LD_LIBRARY_PATH: the libraries in it that concern QNN, and those that hide
-    the compiler's runtime.
+    """An entry of LD_LIBRARY_PATH: its libraries that concern QNN, and those that hide the
+    compiler's runtime.
     """
 
     directory: str
@@ -239,10 +242,10 @@ class PathEntry:
 
 @dataclass(frozen=True)
 class VariableFacts:
-    """The variables that concern QNN; ``executorch_on_path`` are PYTHONPATH entries with one,
-    ``without_adaptor`` those of them where it has no QNN adaptor.
+    """The variables that concern QNN; ``executorch_on_path`` are PYTHONPATH entries with an
+    executorch, ``without_adaptor`` those of them that have no QNN adaptor.
 
-    ``real`` maps each path in them, and the SDK's root, to what it is without symbolic links.
+    ``real`` maps each path in them, and the SDK's root, to its path without symbolic links.
     """
 
     values: Mapping[str, str]
@@ -259,7 +262,7 @@ class VariableFacts:
 
 @dataclass(frozen=True)
 class InstallationFacts:
-    """An artifact at its root: what it lacks, and what the variable that names it says."""
+    """An artifact at its root: what it lacks, and the value of the variable that names it."""
 
     name: str
     root: Path
@@ -281,7 +284,8 @@ class SubmoduleFacts:
 @dataclass(frozen=True)
 class CheckoutFacts:
     """A source tree of ExecuTorch. ``leftovers`` are (path, machine name) of flatcc's outputs;
-    ``has_adaptor`` says that an adaptor was built into it; ``version`` is version.txt's."""
+    ``has_adaptor`` is true if an adaptor was built into it; ``version`` comes from version.txt.
+    """
 
     root: Path
     is_directory: bool
@@ -295,7 +299,7 @@ class CheckoutFacts:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """A device that adb lists. ``state`` is adb's word; sizes in MB (10**6 bytes)."""
+    """A device that adb lists. ``state`` is as adb prints it; sizes are in MB (10**6 bytes)."""
 
     serial: str
     state: str
@@ -311,7 +315,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class EnvironmentFacts:
-    """Everything seen of one environment; None is what was not looked at."""
+    """All facts of an environment; None for anything that was not examined."""
 
     profile: str
     host: HostFacts

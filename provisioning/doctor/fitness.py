@@ -1,4 +1,4 @@
-"""What a profile asks of an environment, and a directory of its ELF files, as data:
+"""Requirements of profiles for environments, and of directories for ELF files:
 manifests/policies/doctor.toml and elf.toml.
 """
 
@@ -12,9 +12,9 @@ import msgspec
 
 
 class ToolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A program of the PATH, ``minimum`` an error below and ``advised`` a warning.
+    """A program on PATH; a version below ``minimum`` is an error, below ``advised`` a warning.
 
-    One that is ``optional`` may be missing.
+    If it is ``optional``, it may be missing.
     """
 
     program: str
@@ -25,11 +25,11 @@ class ToolPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The requirements on the interpreter that lowers.
+    """Requirements for the interpreter that lowers models.
 
-    ``torch`` and ``executorch`` are the pin, from manifests/pairs.toml.
-    ``modules`` maps a module that is imported to the distribution that has it; ``flatc_below``
-    is the first executorch that brings its own flatc.
+    ``torch`` and ``executorch`` are the pinned versions, from manifests/pairs.toml. ``modules``
+    maps imported modules to their distributions; ``flatc_below`` is the first executorch that
+    contains flatc.
     """
 
     minimum: str
@@ -42,25 +42,24 @@ class PythonPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NdkPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What every NDK must be; the pin is the profile's."""
+    """Requirements for every NDK; its pin comes from the profile."""
 
     minimum: int
     host_tag: str
 
 
 class DevicePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a device should have."""
+    """Recommendations for a device."""
 
     free_mb: int
 
 
 class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one profile asks.
+    """The requirements of a profile.
 
-    ``sdk`` names the artifacts that may serve as the SDK, the best first; ``libraries`` maps
-    its directories to the files that must lie there; ``skels`` says whether stubs and skels
-    are shipped from it, ``staged`` what a device needs besides them; ``roots`` are the other
-    artifacts that must be there.
+    ``sdk`` names the artifacts that may serve as the SDK, the best first; ``libraries`` maps its
+    directories to required files; ``skels`` is whether stubs and skels are shipped from it,
+    ``staged`` what else a device needs; ``roots`` are other required artifacts.
     """
 
     machines: tuple[str, ...] = ("x86_64",)
@@ -82,7 +81,7 @@ class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DoctorPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of manifests/policies/doctor.toml."""
+    """The content of manifests/policies/doctor.toml."""
 
     headers: tuple[str, ...]
     host_libraries: tuple[str, ...]
@@ -97,14 +96,13 @@ HEXAGON_DIRECTORY = re.compile(r"hexagon-v(?P<version>[0-9a-f]{2,3})(?:/|$)")
 
 
 class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What files of one kind of directory must be.
+    """Requirements for the files in one kind of directory.
 
-    ``directories`` are patterns for paths below a root. ``types`` are values of e_type;
-    ``flags`` is the Hexagon version in e_flags (0x75), None where it is free. ``glibc``,
-    ``glibcxx`` and ``cxxabi`` are the newest that the target has, ``android_api`` its API level;
-    ``system`` the libraries it brings. ``load_align`` is advised, in bytes. ``sonames`` holds
-    known exceptions by file name. Of files that match ``unused`` only the target and the
-    alignment are judged.
+    ``directories`` are patterns for paths below a root. ``types`` are values of e_type; ``flags``
+    is the Hexagon version in e_flags (0x75), None for any. ``glibc``, ``glibcxx`` and ``cxxabi``
+    are the newest versions on the target, ``android_api`` is its API level, ``system`` are its
+    libraries. ``load_align`` is advised, in bytes. ``sonames`` lists known exceptions by file name.
+    For files that match ``unused``, only target and alignment are checked.
     """
 
     bits: int
@@ -124,16 +122,16 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unused: tuple[str, ...] = ()
 
     def is_unused(self, name: str) -> bool:
-        """Whether nothing here loads a file of this name."""
+        """Return whether a file with this name is never loaded here."""
         return any(fnmatchcase(name, pattern) for pattern in self.unused)
 
 
 def choose_policy(
     directory: str, policies: Mapping[str, ElfPolicy]
 ) -> tuple[str, ElfPolicy] | None:
-    """The kind and policy for ``directory`` (relative, '/' between), None where none applies.
+    """Return kind and policy for ``directory`` (relative, with '/'), None if none applies.
 
-    In a Hexagon directory the wanted e_flags are those that its name says.
+    In a Hexagon directory, the required e_flags are those in its name.
     """
     for kind, policy in policies.items():
         if any(re.fullmatch(pattern, directory) for pattern in policy.directories):
@@ -145,5 +143,5 @@ def choose_policy(
 
 
 def hexagon_policy(policy: ElfPolicy, version: str) -> ElfPolicy:
-    """``policy`` for one Hexagon version: ``75`` means e_flags 0x75."""
+    """Return ``policy`` for one Hexagon version: ``75`` means e_flags 0x75."""
     return msgspec.structs.replace(policy, flags=int(version, 16))

@@ -1,4 +1,4 @@
-"""The policies that checks take, out of manifests/policies/."""
+"""Read the policies for checks from manifests/policies/."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from provisioning.manifest.reader import read_policy
 
 @functools.cache
 def read_elf_policies() -> Mapping[str, ElfPolicy]:
-    """ELF policies by kind of directory: manifests/policies/elf.toml. Raises ManifestError."""
+    """Read the ELF policies by kind of directory: manifests/policies/elf.toml. Raises
+    ManifestError.
+    """
     return read_policy("elf", dict[str, ElfPolicy])
 
 
 @functools.cache
 def read_doctor_policy() -> DoctorPolicy:
-    """manifests/policies/doctor.toml, with the torch and executorch that manifests/pairs.toml pins.
+    """Read manifests/policies/doctor.toml, with torch and executorch from manifests/pairs.toml.
 
     Raises ManifestError.
     """
@@ -34,7 +36,7 @@ def read_doctor_policy() -> DoctorPolicy:
 
 
 def elf_policy(kind: str) -> ElfPolicy:
-    """One policy: x86_64-linux-clang, aarch64-android, aarch64-oe-linux, lpai or hexagon-v75.
+    """Return a policy: x86_64-linux-clang, aarch64-android, aarch64-oe-linux, lpai or hexagon-v75.
 
     Raises UsageError for another kind.
     """

@@ -1,4 +1,4 @@
-"""A verdict on a screen: the first thing to fix, then the rest in short."""
+"""Render a verdict for the terminal: the first thing to fix, then the rest in short."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 100
 
 
 def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH) -> str:
-    """At most MAX_LINES lines of at most ``width`` columns."""
+    """Return at most MAX_LINES lines of at most ``width`` columns."""
     counts = Counter(one.severity for one in verdict.findings)
     faults = [*verdict.errors, *verdict.warnings]
     notes = [one for one in verdict.findings if one.severity is Severity.NOTE]
@@ -49,14 +49,14 @@ def _whole(finding: Finding, width: int) -> Iterator[str]:
         ("fix", finding.fix),
     )
     for label, text in rows:
-        # Between words only where that can be, so that paths can be copied.
+        # Wraps between words if possible, so that paths can be copied.
         wrapped = textwrap.wrap(text, width - 10, break_on_hyphens=False, max_lines=3)
         for index, line in enumerate(wrapped or [""]):
             yield f"  {label if index == 0 else '':<7} {line}"
 
 
 def _rest(findings: Sequence[Finding], room: int, width: int, heading: str = "Then:") -> list[str]:
-    """Two lines an id, and how many are left out."""
+    """Return two lines per id, and the number of omitted ids."""
     if not findings:
         return []
     blocks = [list(_short(list(group), width)) for _, group in groupby(findings, attrgetter("id"))]

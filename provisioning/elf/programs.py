@@ -46,7 +46,7 @@ class Target(NamedTuple):
 
 
 def is_loadable(compiler: str, runtime: str) -> bool:
-    """Return whether a QNN runtime loads programs of a QNN compiler: of its own or an older
+    """Return whether a QNN runtime loads programs of a QNN compiler: of the same or an older
     version.
 
     Observed with all 25 pairs of QNN 2.47, 2.48.40, 2.49.40, 2.50.40 and 2.51 on the emulator, and
@@ -76,10 +76,7 @@ def find_context_damage(blob: View) -> str:
     if len(blob) >= CONTEXT.size and begin + size == len(blob):
         return ""
     told = begin + size if begin + size < 1 << 40 else "an impossible size"
-    return (
-        f"has {len(blob)} bytes and its header says {told}: it was cut short, or is not from"
-        " QNN"
-    )
+    return f"has {len(blob)} bytes and its header says {told}: it was cut short, or is not from QNN"
 
 
 def find_program_damage(blob: View) -> str:

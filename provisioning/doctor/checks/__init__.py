@@ -1,1 +1,3 @@
-"""Facts -> findings: pure functions, one module per family (docs/reference/checks.md)."""
+"""Checks turn facts into findings: pure functions, one module per family
+(docs/reference/checks.md).
+"""

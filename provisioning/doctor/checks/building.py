@@ -1,5 +1,5 @@
-"""What is built and with what: a checkout of ExecuTorch, of which CMake says these late or never,
-and an Android NDK against the pin of the profile.
+"""Checks of an ExecuTorch checkout, for faults that CMake reports late or never, and of an Android
+NDK against the profile's pin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UPDATE = "git -C {root} submodule update --init --recursive"
 
 
 class Checkout(NamedTuple):
-    """A checkout in its case."""
+    """A checkout and its case."""
 
     facts: CheckoutFacts
     case: Case
@@ -28,7 +28,7 @@ class Checkout(NamedTuple):
 
     @property
     def pin(self) -> str:
-        """The pinned commit, "" if there is none."""
+        """The pinned commit, '' if there is none."""
         return self.case.facts.pins.get("executorch-commit", "")
 
     def seen(self, subject: str = "checkout", where: object = "", **values: object) -> Seen:
@@ -36,7 +36,9 @@ class Checkout(NamedTuple):
         return seen(subject, where or root, root=root, checkout=self, **values)
 
     def submodules(self, state: str) -> Iterator[tuple[SubmoduleFacts, str]]:
-        """Each needed submodule, or one within, that is in this state, and the needed one."""
+        """Yield each submodule in this state that is needed, or is inside a needed one, with the
+        needed one.
+        """
         needed = self.case.facts.submodules
         known = {module.path for module in self.facts.submodules}
         unknown = [SubmoduleFacts(path, "missing") for path in needed if path not in known]
@@ -67,7 +69,7 @@ CHECKOUTS.add(
 CHECKOUTS.add(
     "QNN702",
     "the checkout is named {root.name}, not executorch",
-    "its includes are <executorch/...>, found from the directory above: 'file not found'",
+    "its includes are <executorch/...>, relative to the directory above: 'file not found'",
     "rename the directory to executorch",
     lambda checkout: checkout.facts.root.name != "executorch",
     after=("QNN701",),
@@ -93,8 +95,8 @@ CHECKOUTS.add(
 
 @CHECKOUTS.check(
     "QNN705",
-    "submodule {subject} is not there",
-    "CMake names the first group of missing ones only, or stops at a target without it",
+    "submodule {subject} is missing",
+    "CMake names only the first group of missing ones, or stops at a target that needs it",
     f"{UPDATE} {{subject}}",
     after=("QNN703",),
 )
@@ -106,8 +108,8 @@ def see_no_submodule(checkout: Checkout) -> Iterator[Seen]:
 
 @CHECKOUTS.check(
     "QNN706",
-    "submodule {subject} inside {owner} is not there",
-    "CMake stops at a target without it",
+    "submodule {subject} inside {owner} is missing",
+    "CMake stops at a target that needs it",
     f"{UPDATE} {{owner}}",
     after=("QNN703",),
 )
@@ -133,13 +135,15 @@ def see_moved_submodule(checkout: Checkout) -> Iterator[Seen]:
 
 @CHECKOUTS.check(
     "QNN708",
-    "flatcc's source tree holds outputs of an earlier build for {machine}",
-    "the build takes it: 'is incompatible with' {wanted}, or 'Exec format error'",
-    "remove {where}, or use one work tree a target",
+    "flatcc's source tree contains outputs of an earlier build for {machine}",
+    "the build uses them: 'is incompatible with' {wanted}, or 'Exec format error'",
+    "remove {where}, or use a separate work tree per target",
     after=("QNN703",),
 )
 def see_leftovers(checkout: Checkout) -> Iterator[Seen]:
-    """flatcc's compiler runs on the host, its runtime library is linked into the target."""
+    """Find leftovers: flatcc's compiler runs on the host, its runtime library is linked into the
+    target.
+    """
     target = EM_X86_64 if checkout.case.runs_on_host else EM_AARCH64
     for path, machine in checkout.facts.leftovers:
         wanted = MACHINE_NAMES[target if path.endswith(".a") else EM_X86_64]
@@ -148,14 +152,14 @@ def see_leftovers(checkout: Checkout) -> Iterator[Seen]:
 
 
 class Ndk(NamedTuple):
-    """An NDK in its case."""
+    """An NDK and its case."""
 
     facts: NdkFacts
     case: Case
 
     @property
     def pin(self) -> str:
-        """The pinned revision, "" if there is none."""
+        """The pinned revision, '' if there is none."""
         return self.case.facts.pins.get(NDK, "")
 
     def seen(self) -> Seen:
@@ -176,7 +180,7 @@ class Ndk(NamedTuple):
 
 
 def ndk_name(revision: str) -> str:
-    """``r26c`` of 26.2.11394342, ``r27`` of 27.0.12077973."""
+    """Return an NDK's name: ``r26c`` for 26.2.11394342, ``r27`` for 27.0.12077973."""
     version = parse_version(revision)
     return f"r{version.major}{chr(ord('a') + version.minor) if version.minor else ''}"
 
@@ -203,9 +207,9 @@ NDKS.add(
 )
 NDKS.add(
     "QNN603",
-    "NDK {revision} is here, the pin is {pinned}",
-    "upstream verifies with the pin only",
-    "use {pinned}, or run the Android build's tests with this one",
+    "NDK {revision} was found, the pin is {pinned}",
+    "upstream tests only with the pin",
+    "use {pinned}, or run the Android build's tests with this NDK",
     lambda ndk: ndk.pin and ndk.facts.revision != ndk.pin,
     after=("QNN602",),
     severity=Severity.WARNING,

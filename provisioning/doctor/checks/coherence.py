@@ -1,6 +1,6 @@
-"""Libraries that must be of one build of QNN: Htp, System, Prepare, stubs, skels.
+"""Checks that libraries come from one QNN build: Htp, System, Prepare, stubs, skels.
 
-A stub and a skel of different builds end on the device with "Stub lib id mismatch", error 1008, or
+A stub and a skel of different builds fail on the device with "Stub lib id mismatch", error 1008, or
 with 0x8000040e, AEE_EBADCLASS.
 """
 
@@ -21,10 +21,10 @@ from provisioning.versions import is_older, is_same
 
 
 class Family(NamedTuple):
-    """Libraries that are used together; ``version`` and ``stamp`` are what sdk.yaml says.
+    """Libraries that are used together; ``version`` and ``stamp`` come from sdk.yaml.
 
-    ``hexagon`` is the only version that counts, such as 79, "" for any. A staged family may lack
-    what the device has.
+    ``hexagon`` is the only relevant Hexagon version, such as 79, or '' for any. A staged family may
+    lack libraries that the device has.
     """
 
     files: Sequence[FileFacts]
@@ -51,8 +51,8 @@ def find_families(case: Case) -> Iterator[Family]:
 
 
 def split_sets(files: Sequence[FileFacts]) -> list[tuple[FileFacts, ...]]:
-    """The sets of libraries of a tree: of each directory with CPU libraries of QNN, and of all
-    other directories that no such directory is nearer to, as those of skels are.
+    """Split a tree into sets of libraries: one per directory with QNN's CPU libraries, plus the
+    other directories, such as those of skels, that are nearest to it.
     """
     places = sorted({file.directory for file in files if _is_cpu_library(file)})
     sets: dict[str, list[FileFacts]] = {place: [] for place in places or [""]}
@@ -70,7 +70,7 @@ def _is_cpu_library(file: FileFacts) -> bool:
 
 
 def _shared_parts(place: str, directory: str) -> tuple[bool, int]:
-    """Whether they are equal, and how many directories are above both."""
+    """Return whether they are equal, and how many parent directories they share."""
     pairs = zip(place.split("/"), directory.split("/"), strict=False)
     return place == directory, len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
@@ -79,7 +79,7 @@ FAMILIES = Subjects(find_families)
 
 
 def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
-    """The build that most libraries name whole."""
+    """Return the build that most libraries name in full."""
     builds = (file.build for file in files)
     counted = Counter(build for build in builds if build and build.version and build.stamp)
     return counted.most_common(1)[0][0] if counted else None
@@ -87,7 +87,7 @@ def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
 
 @FAMILIES.check(
     "QNN301",
-    "{subject} is of {build}, the others are of {usual}",
+    "{subject} is from {build}, the others are from {usual}",
     "the device ends with 'Stub lib id mismatch' (error 1008) or 0x8000040e (AEE_EBADCLASS), the "
     "host with error 14001",
     "take all of them from one SDK",
@@ -100,8 +100,8 @@ def see_other_build(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN316",
-    "{subject} is of {build}, newer than the others, which are of {usual}",
-    "this was seen to run (System 2.48.40, the others 2.46.0), but QNN does not promise it",
+    "{subject} is from {build}, newer than the others, which are from {usual}",
+    "this has worked (System 2.48.40, the others 2.46.0), but QNN does not guarantee it",
     "take all of them from one SDK",
     severity=Severity.WARNING,
 )
@@ -112,9 +112,9 @@ def see_newer_system(family: Family) -> Iterator[Seen]:
 
 
 def _strays(family: Family) -> Iterator[tuple[FileFacts, QnnBuild, QnnBuild]]:
-    """QNN's own libraries of another build than most: the file, its build, that of most. Libraries
-    of models and of users' operators name the QNN that they were compiled with, and newer ones run
-    them.
+    """Yield QNN's own libraries from another build than most: the file, its build, the usual build.
+    Libraries of models and of users' operators are skipped: they name the QNN that compiled them,
+    and newer versions run them.
     """
     usual = most_common_build(family.files)
     for file in family.files:
@@ -133,8 +133,8 @@ def _is_newer_system(file: FileFacts, build: QnnBuild, usual: QnnBuild) -> bool:
 
 @FAMILIES.check(
     "QNN302",
-    "sdk.yaml says {stated}, the libraries are of {usual}",
-    "ExecuTorch takes what it compiles for from one and what it runs from the other",
+    "sdk.yaml says {stated}, the libraries are from {usual}",
+    "ExecuTorch compiles for the one and runs the other",
     "provision it again; do not copy libraries from one SDK into another",
 )
 def see_other_statement(family: Family) -> Iterator[Seen]:
@@ -149,8 +149,8 @@ def see_other_statement(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN303",
-    "no library names its build of QNN",
-    "that they belong together cannot be shown",
+    "no library names its QNN build",
+    "nothing shows that they belong together",
     "take them from an SDK, unchanged",
     severity=Severity.WARNING,
 )
@@ -162,8 +162,8 @@ def see_no_build(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN314",
-    "{subject} names no build of QNN, the others are {usual}",
-    "it is not a library of that SDK, whatever its name: it lacks what the others call",
+    "{subject} names no QNN build, the others are from {usual}",
+    "despite its name it is not a library of that SDK: it lacks functions that the others call",
     "take {subject} from the SDK again",
 )
 def see_unidentified_library(family: Family) -> Iterator[Seen]:
@@ -175,7 +175,9 @@ def see_unidentified_library(family: Family) -> Iterator[Seen]:
 
 
 def _names_a_build(file: FileFacts) -> bool:
-    """Libraries that do in 2.20, 2.37 and 2.47 to 2.51; others, such as the LPAI skel, do not."""
+    """Return whether a library names its build in 2.20, 2.37 and 2.47 to 2.51; the LPAI skel, for
+    example, does not.
+    """
     found = file.qnn_name
     is_htp = found and found.backend == "Htp" and bool(found.hexagon) == found.is_half
     return bool(is_htp) or file.name == "libHtpPrepare.so"
@@ -183,9 +185,9 @@ def _names_a_build(file: FileFacts) -> bool:
 
 @FAMILIES.check(
     "QNN304",
-    "{subject} is here without {skel}",
+    "{subject} was found without {skel}",
     "the DSP cannot load its half: error 4000, or 14001 on the device",
-    "add {skel} of the same SDK (lib/{directory}/unsigned)",
+    "add {skel} from the same SDK (lib/{directory}/unsigned)",
 )
 def see_lone_stub(family: Family) -> Iterator[Seen]:
     for file, stub in _lone_stubs(family):
@@ -203,7 +205,7 @@ def see_lone_stub(family: Family) -> Iterator[Seen]:
     severity=Severity.WARNING,
 )
 def see_no_skel(family: Family) -> Iterator[Seen]:
-    """Once a set, however many stubs an app has for devices that bring their own skel."""
+    """Report it once per set, since an app may have many stubs for devices with their own skel."""
     skels = _backends_with_skels(family)
     lone = [(file, stub) for file, stub in _lone_stubs(family) if stub.backend not in skels]
     if family.is_staged and lone:
@@ -217,7 +219,7 @@ def see_no_skel(family: Family) -> Iterator[Seen]:
 
 
 def _lone_stubs(family: Family) -> Iterator[tuple[FileFacts, QnnName]]:
-    """Stubs whose skel is not in the family, of the Hexagon version that counts."""
+    """Yield stubs of the relevant Hexagon version without their skel in the family."""
     skels = {file.qnn_name for file in family.files}
     for file in family.files:
         stub = file.qnn_name
@@ -234,18 +236,18 @@ def _backends_with_skels(family: Family) -> set[str]:
 
 
 def _name_skel(stub: QnnName) -> dict[str, str]:
-    """The file that a stub's skel is in, and its directory in an SDK."""
+    """Return the file name of a stub's skel, and its directory in an SDK."""
     hexagon = f"V{stub.hexagon}" if stub.hexagon else ""
     if stub.backend == "Htp":
         return {"skel": f"libQnnHtp{hexagon}Skel.so", "directory": f"hexagon-v{stub.hexagon}"}
-    # QNN 2.33 names both after the DSP, and the skel after LPAI's hardware too.
+    # In QNN 2.33 both names contain the DSP's version, the skel's also LPAI's hardware version.
     return {"skel": f"libQnnLpai{hexagon}Skel{'_v5' * bool(hexagon)}.so", "directory": "lpai-vN"}
 
 
 @FAMILIES.check(
     "QNN318",
     "{catalog} next to {subject} is forged: {reason}",
-    "nothing proves that {subject} is Qualcomm's own: who changed one may have changed the other",
+    "nothing proves that {subject} is Qualcomm's: if one was changed, the other may be too",
     "take both from the SDK again",
 )
 def see_forged_catalog(family: Family) -> Iterator[Seen]:
@@ -254,9 +256,9 @@ def see_forged_catalog(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN319",
-    "{subject} is not the file that {catalog} vouches for",
-    "it was changed, by a strip for example, or is of another build: {reason}",
-    "take {subject} from the SDK again, with the catalog next to it, and leave them as they are",
+    "{subject} does not match {catalog}",
+    "it was changed, for example stripped, or is from another build: {reason}",
+    "take {subject} from the SDK again, with the catalog next to it, and do not change them",
     severity=Severity.WARNING,
 )
 def see_other_than_catalog(family: Family) -> Iterator[Seen]:
@@ -272,8 +274,8 @@ def _see_proofs(family: Family, outcome: Genuine) -> Iterator[Seen]:
 
 
 def _is_reported(file: FileFacts) -> bool:
-    """Whether other checks say how a skel was changed: QNN230, QNN231, QNN236 from its checksum,
-    QNN214, QNN305 and QNN306 from its Hexagon version.
+    """Return whether other checks report how a skel was changed: QNN230, QNN231 and QNN236 from its
+    checksum, QNN214, QNN305 and QNN306 from its Hexagon version.
     """
     elf, name, version = file.elf, file.qnn_name, file.build.version if file.build else None
     if elf is None or name is None or name.hexagon != f"{elf.hexagon_version:x}":
@@ -285,21 +287,21 @@ def _is_reported(file: FileFacts) -> bool:
 
 @FAMILIES.check(
     "QNN305",
-    "{subject} lies in {directory} and is for V{flags}",
+    "{subject} is in {directory} but is for V{flags}",
     "scripts push the directory of the SoC's version and miss it, or push a wrong skel",
     "take {subject} from the SDK's hexagon-v{version}",
 )
 def see_misplaced_skel(family: Family) -> Iterator[Seen]:
     for file, version, flags, directory in _skels(family):
-        # What disagrees with its directory's version is reported by QNN214.
+        # QNN214 reports files that disagree with their directory's version.
         if directory == flags != version:
             yield seen(file.name, file.path, directory=file.directory, flags=flags, version=version)
 
 
 @FAMILIES.check(
     "QNN306",
-    "{subject} holds code for {machine}",
-    "the DSP refuses it, or runs without what the name promises: error 4000",
+    "{subject} contains code for {machine}",
+    "the DSP refuses it, or runs code for another version than its name says: error 4000",
     "take it from the SDK's lib/hexagon-v{version}/unsigned again",
 )
 def see_misnamed_skel(family: Family) -> Iterator[Seen]:
@@ -314,7 +316,9 @@ def see_misnamed_skel(family: Family) -> Iterator[Seen]:
 
 
 def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
-    """Skels of a stub's backend: the file, and Hexagon's version by name, flags and directory."""
+    """Yield skels of a stub's backend: the file, and its Hexagon version by name, flags and
+    directory.
+    """
     for file in family.files if "Htp" in family.backends else ():
         found = file.qnn_name
         is_skel = found and found.backend == "Htp" and found.hexagon and found.part in ("Skel", "")
@@ -326,9 +330,9 @@ def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
 
 @FAMILIES.check(
     "QNN307",
-    "{subject} has Hexagon V{hexagon}; libQnnHtpV{hexagon}Skel.so is not here",
-    "nothing can be run on that SoC: error 14001 or 4000",
-    "use an SDK that has lib/hexagon-v{hexagon}, and provision that component",
+    "{subject} has Hexagon V{hexagon}; libQnnHtpV{hexagon}Skel.so is missing",
+    "nothing runs on that SoC: error 14001 or 4000",
+    "use an SDK with lib/hexagon-v{hexagon}, and provision that component",
 )
 def see_no_skel_for_soc(family: Family) -> Iterator[Seen]:
     if family.soc:

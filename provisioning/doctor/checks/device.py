@@ -1,5 +1,5 @@
-"""A device that is attached, of which nothing makes an environment unfit; and a directory as it is
-pushed to a device: whether all that a program needs is in it.
+"""Checks of an attached device, which never make an environment unfit; and of a staging directory:
+whether it contains everything that a program needs on a device.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ RPC, LINUX_LIBC = "libcdsprpc.so", "libc.so.6"
 
 
 class Device(NamedTuple):
-    """A device in its case: the SDK's files are what would be pushed to it."""
+    """A device and its case; the SDK's files are those that would be pushed to it."""
 
     facts: DeviceFacts
     case: Case
 
     @property
     def soc(self) -> str:
-        """The SoC that is asked for, "" if none is."""
+        """The requested SoC, '' if none."""
         return self.case.soc[0] if self.case.soc else ""
 
     @property
     def align(self) -> int:
-        """The smallest alignment of the SDK's libraries for it, in bytes; 0 without one."""
+        """The smallest alignment of the SDK's libraries for it, in bytes; 0 if there are none."""
         elves = (file.elf for file in self.case.sdk_files)
         aligns = [elf.load_align for elf in elves if elf and elf.machine == EM_AARCH64]
         return min(aligns, default=0)
@@ -48,7 +48,7 @@ DEVICES = Subjects(
 
 
 def _is_below(found: int | None, least: int) -> bool:
-    """Whether a figure is known and too small."""
+    """Return whether a figure is known and too small."""
     return found is not None and found < least
 
 
@@ -56,15 +56,15 @@ DEVICES.add(
     "QNN801",
     "{subject} is {device.state}",
     "nothing can be pushed to it",
-    "accept the key on its screen, or replug it; 'adb kill-server' helps at times",
+    "accept the key on its screen, or reconnect it; 'adb kill-server' sometimes helps",
     lambda device: device.facts.state != "device",
     where="{where}state",
 )
 DEVICES.add(
     "QNN802",
     "{subject} is a {device.soc}, not a {soc}",
-    "a context binary for another SoC ends with error 5005 or 14001",
-    "give --soc {device.soc}, and lower the model for it",
+    "a context binary for another SoC fails with error 5005 or 14001",
+    "use --soc {device.soc}, and lower the model for it",
     lambda device: device.soc and device.facts.soc.upper() not in {"", device.soc.upper()},
     where="{where}ro.soc.model",
     after=("QNN801",),
@@ -89,8 +89,8 @@ DEVICES.add(
 )
 DEVICES.add(
     "QNN805",
-    "{subject} gives no root",
-    "the LPAI skel is loaded from a place that only root can write",
+    "{subject} does not allow root",
+    "the LPAI skel is loaded from a directory that only root can write",
     "run `adb root`, which needs a userdebug build of Android",
     lambda device: device.case.fitness.root_on_device and not device.facts.is_root,
     where="{where}id",
@@ -100,8 +100,8 @@ DEVICES.add(
 
 @DEVICES.check(
     "QNN806",
-    "{subject} holds {name} of {there}, the SDK is {build}",
-    "a run that pushes only a part ends with 'Stub lib id mismatch' (error 1008)",
+    "{subject} has {name} from {there}, the SDK is {build}",
+    "a run that pushes only some libraries fails with 'Stub lib id mismatch' (error 1008)",
     "push all of them again, or remove {device.directory}/libQnn*",
     after=("QNN801",),
 )
@@ -115,7 +115,7 @@ def see_stale_libraries(device: Device) -> Iterator[Seen]:
 
 DEVICES.add(
     "QNN807",
-    "{subject} has pages of {device.page_bytes} bytes, libraries are aligned to less",
+    "{subject} has pages of {device.page_bytes} bytes, libraries are aligned to fewer bytes",
     "the loader refuses segments aligned to {align} bytes",
     "use libraries linked with -Wl,-z,max-page-size=16384 (QNN225 names those that are not)",
     lambda device: device.facts.page_bytes and 0 < device.align < device.facts.page_bytes,
@@ -125,14 +125,14 @@ DEVICES.add(
 
 
 class Staging(NamedTuple):
-    """What is staged, in its case."""
+    """A staging directory and its case."""
 
     tree: TreeFacts
     case: Case
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """What the profile stages at least."""
+        """The files that the profile stages at least."""
         return self.case.fitness.staged
 
     @property
@@ -167,8 +167,8 @@ STAGINGS.add(
 
 @STAGINGS.check(
     "QNN300",
-    "{subject} is a link to {target}, which is not there",
-    "'library \"{subject}\" not found' on the device; a copy onto the link fails, too",
+    "{subject} is a link to {target}, which does not exist",
+    "'library \"{subject}\" not found' on the device; copying onto the link fails too",
     "remove {where}, then copy {subject} itself there from the SDK",
     after=("QNN308",),
 )
@@ -180,9 +180,9 @@ def see_dangling_link(staging: Staging) -> Iterator[Seen]:
 
 STAGINGS.add(
     "QNN309",
-    "the staging directory holds no library",
-    "nothing on the device could load QNN: '{first} not found'",
-    "copy the libraries of the SDK for the device into {where}",
+    "the staging directory contains no library",
+    "no program on the device could load QNN: '{first} not found'",
+    "copy the SDK's libraries for the device into {where}",
     lambda staging: not staging.tree.files,
     after=("QNN308",),
 )
@@ -199,7 +199,7 @@ STAGINGS.add(
     "QNN321",
     "all {count} libraries that are staged are LFS pointers",
     "'invalid ELF header' when one of them is loaded",
-    "run 'git lfs pull' in the checkout that they came from",
+    "run 'git lfs pull' in the checkout that they come from",
     lambda staging: staging.tree.is_pointers,
     after=("QNN309",),
 )
@@ -216,7 +216,7 @@ STAGINGS.add(
     severity=Severity.WARNING,
 )
 def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
-    """Once for all that need it. On Android the library has no version; there, libc has none."""
+    """Report it once. Not on Android, where neither this library nor libc has a version."""
     names = staging.names | {path.rpartition("/")[2] for path in staging.tree.links}
     versioned = sorted(name for name in names if name.startswith(f"{RPC}."))
     found = [
@@ -233,7 +233,7 @@ def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN326",
     "{subject} {faults}",
-    "a runtime that maps the file into memory hands QNN a context from a wrong place, or copies it",
+    "a runtime that maps the file into memory passes QNN a misplaced context, or copies it",
     "lower the model again; to_executorch without extract_delegate_segments or with a "
     "segment_alignment of less than {least} makes such a program",
     after=("QNN322",),
@@ -249,7 +249,7 @@ def see_unaligned_program(staging: Staging) -> Iterator[Seen]:
     "QNN322",
     "{subject} {damage}",
     "it cannot be loaded: a copy or a download ended early, or a compiler failed",
-    "copy the program again; if the original is no longer, lower the model again",
+    "copy the program again; if the original is not longer, lower the model again",
     after=("QNN308",),
 )
 def see_damaged_program(staging: Staging) -> Iterator[Seen]:
@@ -261,12 +261,12 @@ def see_damaged_program(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN323",
     "{subject} was compiled for {made}, not for {wanted}",
-    "on the device it ends with error 5005 or 14001, while the emulator may run it",
+    "on the device it fails with error 5005 or 14001, although the emulator may run it",
     "lower the model for {wanted}, or stage the libraries for {made}",
     after=("QNN308",),
 )
 def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
-    """The Hexagon version that counts is the SoC's, else those of the staged stubs and skels."""
+    """Compare with the SoC's Hexagon version, else with those of the staged stubs and skels."""
     soc, names = staging.case.soc, map(parse_qnn_name, staging.names)
     staged = {one.hexagon for one in names if one and one.backend == "Htp" and one.hexagon}
     versions = {str(soc[1])} if soc else staged
@@ -279,7 +279,7 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN324",
     "{subject} was compiled for {made}, not for {wanted}",
-    "their Hexagon version is the same, but not all memory (VTCM) is: then it ends with error 5005",
+    "they have the same Hexagon version, but if their memory (VTCM) differs: error 5005",
     "lower the model for {wanted}",
     after=("QNN323",),
     severity=Severity.WARNING,
@@ -314,7 +314,7 @@ def see_not_staged(staging: Staging) -> Iterator[Seen]:
     "QNN311",
     "there is no stub: {subject} is missing",
     "libQnnHtp.so talks to the DSP through it: error 4000 or 14001 on the device",
-    "copy {subject} of the same SDK into {where}{more}",
+    "copy {subject} from the same SDK into {where}{more}",
     after=("QNN309", "QNN320", "QNN321"),
 )
 def see_no_stub(staging: Staging) -> Iterator[Seen]:
@@ -332,7 +332,7 @@ def see_no_stub(staging: Staging) -> Iterator[Seen]:
     "QNN312",
     "missing for {soc}, which has Hexagon V{hexagon}: {subject}",
     "nothing can be run on that SoC: error 14001 or 4000",
-    "copy {subject} of the same SDK into {where}: the skel is in lib/hexagon-v{hexagon}/unsigned",
+    "copy {subject} from the same SDK into {where}: the skel is in lib/hexagon-v{hexagon}/unsigned",
     after=("QNN309", "QNN320", "QNN321"),
 )
 def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
@@ -347,9 +347,9 @@ def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check(
     "QNN313",
-    "{subject} was compiled with QNN {compiler}, the libraries beside it are of {runtime}",
-    "an older runtime does not read it: 'Unknown QNN BinaryInfo version', error 30010",
-    "lower it with QNN {runtime}, or stage the libraries of QNN {compiler} or newer",
+    "{subject} was compiled with QNN {compiler}, the libraries next to it are from {runtime}",
+    "an older runtime cannot read it: 'Unknown QNN BinaryInfo version', error 30010",
+    "lower it with QNN {runtime}, or stage libraries of QNN {compiler} or newer",
     after=("QNN309", "QNN320", "QNN321"),
 )
 def see_newer_program(staging: Staging) -> Iterator[Seen]:
@@ -366,13 +366,13 @@ def see_newer_program(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN315",
     "{subject} was compiled with QNN {compiler}, this profile's SDK is {runtime}",
-    "libraries that are staged from it do not read it: 'Unknown QNN BinaryInfo version', 30010",
+    "libraries staged from it cannot read the program: 'Unknown QNN BinaryInfo version', 30010",
     "lower it with QNN {runtime} (test_emulator's --sdk), or take the libraries of {compiler}",
     after=("QNN308",),
     severity=Severity.WARNING,
 )
 def see_program_of_another_profile(staging: Staging) -> Iterator[Seen]:
-    """Where libraries lie beside it, QNN313 tells."""
+    """With libraries next to it, QNN313 reports this instead."""
     sdk = staging.case.facts.sdk
     runtime = (sdk.version if sdk else None) or staging.case.pin
     if staging.tree.files or not runtime:

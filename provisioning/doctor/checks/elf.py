@@ -1,6 +1,6 @@
-"""One ELF file against the policy of its directory.
+"""Check an ELF file against the policy of its directory.
 
-What needs more than one file (DT_NEEDED, one build of QNN) is in checks.files and
+Checks that need more than one file (DT_NEEDED, a common QNN build) are in checks.files and
 checks.coherence.
 """
 
@@ -22,18 +22,18 @@ from provisioning.versions import is_older, parse_version
 QNN_LIBRARY = re.compile(r"libQnn(Cpu|Dsp|Gpu|Hta|Ir|ModelDlc|Saver|System)[.]so")
 TYPE_NAMES = {1: "a relocatable object", 2: "an executable", 3: "a shared object", 4: "a core"}
 GLIBC = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libstdc++.so.6")
-# Skels of 2.40.0 and newer carry a checksum, those up to 2.37.1 carry none; between, none was seen.
+# Skels since 2.40.0 have a checksum, those up to 2.37.1 have none; those between are unknown.
 FIRST_CHECKSUM, LAST_WITHOUT = "2.40", "2.38"
-# Google Play asks for 16 KiB alignment of every library of an app, whether it is loaded or not.
+# Google Play requires 16 KiB alignment of every library in an app, even unused ones.
 OF_UNUSED = {"QNN225"}
-REBUILD = "build it for this target, or take it from the matching directory of the SDK"
+REBUILD = "build it for this target, or take it from the SDK's directory for it"
 
 
 class Placed(NamedTuple):
-    """A file and what its place wants. ``depth`` is how many directories up from the file's own
-    still belong to its tree; ``wanted`` are names that libraries next to it need and do not find,
-    None for a file that is judged alone. Without ``knows_level`` the policy's API level is not that
-    of the app that loads it.
+    """A file and the requirements of its directory. ``depth`` is how many directories above the
+    file's own belong to its tree; ``wanted`` are names that libraries next to it need and do not
+    find, None for a file that is judged alone. ``knows_level`` is whether the policy's API level is
+    that of the app that loads it.
     """
 
     elf: ElfFacts
@@ -46,7 +46,7 @@ class Placed(NamedTuple):
 
     @property
     def is_newer_level(self) -> bool:
-        """Whether it is for a newer Android than its policy has."""
+        """Whether it is for a newer Android than its policy's."""
         wanted, note = self.policy.android_api, self.elf.android
         return wanted is not None and note is not None and note.api_level > wanted
 
@@ -60,12 +60,12 @@ CONTENT: Subjects[Placed] = Subjects(tell=Placed.seen)
 
 
 def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding]:
-    """Every fault of one file that is judged alone."""
+    """Return every fault of a file that is judged alone."""
     return judge_placed(Placed(facts, policy, depth))
 
 
 def judge_placed(placed: Placed) -> list[Finding]:
-    """Every fault of one file. A file for another machine has no other faults worth telling."""
+    """Return every fault of a file. For a file for another machine, only that fault is reported."""
     if identity := list(TARGET.judge(placed)):
         return identity
     is_unused = placed.policy.is_unused(placed.elf.path.name)
@@ -124,7 +124,7 @@ def see_other_class(file: Placed) -> Iterator[Seen]:
 
 TARGET.add(
     "QNN211",
-    "{subject} has the other byte order",
+    "{subject} is big-endian",
     "'ELF file data encoding not little-endian'",
     REBUILD,
     lambda file: file.elf.little_endian != file.policy.little_endian,
@@ -135,7 +135,7 @@ TARGET.add(
 @TARGET.check(
     "QNN213",
     "{subject} is {kind}",
-    "only what the loader can map may lie here: 'only ET_DYN and ET_EXEC can be loaded'",
+    "only loadable files may be here: 'only ET_DYN and ET_EXEC can be loaded'",
     REBUILD,
     after=("QNN211",),
 )
@@ -178,14 +178,14 @@ TARGET.add(
 
 @CONTENT.check(
     "QNN215",
-    "{subject} calls itself {soname}",
-    "what needs {soname} does not find it, and what loads {subject} gets another library",
-    "take {subject} from where it was built again, and keep {soname} under its own name",
+    "{subject} has the soname {soname}",
+    "{soname} is not found by what needs it, and loading {subject} loads another library",
+    "copy {subject} again from where it was built, and keep the file name {soname} for the other",
 )
 def see_other_soname(file: Placed) -> Iterator[Seen]:
     name, soname = file.elf.path.name, file.elf.soname
     wanted = file.policy.sonames.get(name, name)
-    # libc++.so.1.0 is libc++.so.1, of which there is a link.
+    # libc++.so.1.0 is the target of the link libc++.so.1.
     if soname is None or soname == wanted or name.startswith(f"{soname}."):
         return
     if _is_skel(name) and file.elf.machine != EM_QDSP6:  # QNN306 reports it
@@ -195,7 +195,7 @@ def see_other_soname(file: Placed) -> Iterator[Seen]:
 
 
 def _is_another_of_qnn(name: str, soname: str) -> bool:
-    """Whether a library of QNN lies under another one's name; other Hexagon versions: QNN306."""
+    """Return whether a QNN library has the name of another one; QNN306 checks Hexagon versions."""
     if (one := parse_qnn_name(name)) and (other := parse_qnn_name(soname)):
         return one._replace(hexagon="") != other._replace(hexagon="")
     known = [parse_qnn_name(each) or QNN_LIBRARY.fullmatch(each) for each in (name, soname)]
@@ -205,7 +205,7 @@ def _is_another_of_qnn(name: str, soname: str) -> bool:
 @CONTENT.check(
     "QNN217",
     "{subject} searches {entry}",
-    "libraries from outside the tree may be taken instead of those that were checked",
+    "libraries outside the tree may be loaded instead of the checked ones",
     "link with an rpath of $ORIGIN, or run patchelf --set-rpath '$ORIGIN' on it",
 )
 def see_path_out(file: Placed) -> Iterator[Seen]:
@@ -215,7 +215,7 @@ def see_path_out(file: Placed) -> Iterator[Seen]:
 
 
 def _leaves(entry: str, depth: int) -> bool:
-    """Whether a search path is not tied to the file, or goes further up than its tree."""
+    """Return whether a search path is not relative to the file, or leaves its tree."""
     origin, *steps = PurePosixPath(entry.replace("${ORIGIN}", "$ORIGIN")).parts or ("",)
     level = lowest = 0
     for step in steps:
@@ -227,7 +227,7 @@ def _leaves(entry: str, depth: int) -> bool:
 @CONTENT.check(
     "QNN218",
     "{subject} searches {entry}",
-    "it names a place of the machine that built it; another library may lie there",
+    "it is a directory of the machine that built it; another library may be there",
     "link with -Wl,-rpath,'$ORIGIN', set CMAKE_INSTALL_RPATH, or run patchelf --set-rpath "
     "'$ORIGIN' on it",
 )
@@ -249,14 +249,14 @@ for code, family in (("QNN219", "GLIBC"), ("QNN220", "GLIBCXX"), ("QNN221", "CXX
         code,
         f"{{subject}} needs {family} {{version}}, the target has {{limit}}",
         f"'version `{family}_{{version}}' not found' when it is loaded",
-        f"use a build of it that needs {family} {{limit}} or older, or a newer target",
+        f"use a build that needs {family} {{limit}} or older, or a newer target",
     )(partial(see_newer, family))
 
 
 CONTENT.add(
     "QNN222",
     "{subject} has no Android note",
-    "it was not linked by an NDK, or its notes were stripped; nothing says what it needs",
+    "it was not linked by an NDK, or its notes were stripped; its API level is unknown",
     "take it from the SDK again, or link it with the NDK's clang and keep .note.android.ident",
     lambda file: file.policy.android_api is not None and file.elf.android is None,
     severity=Severity.WARNING,
@@ -272,7 +272,7 @@ CONTENT.add(
 CONTENT.add(
     "QNN234",
     "{subject} is for API level {elf.android.api_level}, and no build file states the app's minSdk",
-    "'cannot locate symbol' on devices of an older level, if the app admits them",
+    "'cannot locate symbol' on devices of an older level, if the app allows them",
     "set minSdk to {elf.android.api_level} or higher in build.gradle, or take a build of it for an "
     "older level",
     lambda file: file.is_newer_level and not file.knows_level,
@@ -281,7 +281,7 @@ CONTENT.add(
 CONTENT.add(
     "QNN225",
     "{subject} has LOAD segments aligned to {elf.load_align} bytes, not {policy.load_align}",
-    "a device with 16 KiB pages refuses it; NDK r26's own libc++_shared.so is one of these",
+    "a device with 16 KiB pages refuses it; NDK r26's libc++_shared.so is an example",
     "link with -Wl,-z,max-page-size=16384 (NDK r28 does so by itself); for a prebuilt one, take a "
     "newer release of it: QNN's are aligned like this from 2.31 on",
     lambda file: file.policy.android_api and 0 < file.elf.load_align < file.policy.load_align,
@@ -307,7 +307,7 @@ CONTENT.add(
 @CONTENT.check(
     "QNN230",
     "{subject} is damaged: {what}",
-    "a byte was changed after QNN was built: the DSP refuses it ('ELF verification'), or runs it",
+    "a byte was changed after the build: the DSP refuses it ('ELF verification') or runs it",
     "take it from the SDK again, or fetch the artifact again; compare where the two differ",
 )
 def see_damage(file: Placed) -> Iterator[Seen]:
@@ -327,18 +327,18 @@ def see_stripped(file: Placed) -> Iterator[Seen]:
 
 
 def _see_wrong_sum(file: Placed, *, is_stripped: bool) -> Iterator[Seen]:
-    """A library whose checksum is wrong, with the SHA-256 of the genuine one if that is known."""
+    """Find a library with a wrong checksum; name the SHA-256 of the genuine one if it is known."""
     checksum, proof = file.elf.checksum, file.proof
     if checksum and checksum.is_wrong and checksum.is_stripped == is_stripped:
         what = checksum.describe()
         if proof and proof.listed:
-            what += f"; the genuine one has SHA-256 {proof.listed}, by {proof.catalog}"
+            what += f"; the genuine one has SHA-256 {proof.listed}, according to {proof.catalog}"
         yield file.seen(what=what)
 
 
 @CONTENT.check(
     "QNN231",
-    "{subject} carries no checksum (SWIV)",
+    "{subject} has no checksum (SWIV)",
     "every HTP skel of QNN {first} and newer does, so this one was rewritten; a loader that asks "
     "for it says 'section header for CRC segment not found'",
     "take it from the SDK again, and do not strip it: with Gradle, as QNN236 says",
@@ -352,10 +352,10 @@ def see_no_checksum(file: Placed) -> Iterator[Seen]:
 
 @CONTENT.check(
     "QNN235",
-    "{subject} of QNN {version} carries no checksum (SWIV)",
+    "{subject} of QNN {version} has no checksum (SWIV)",
     "nothing shows whether a byte of it was changed; skels up to 2.37.1 have none, those from 2.40 "
     "on have one, and none of {version} has been seen",
-    "compare it with the SDK's own",
+    "compare it with the SDK's file",
     severity=Severity.NOTE,
 )
 def see_maybe_no_checksum(file: Placed) -> Iterator[Seen]:
@@ -365,7 +365,7 @@ def see_maybe_no_checksum(file: Placed) -> Iterator[Seen]:
 
 
 def _version_without_checksum(file: Placed) -> str | None:
-    """The QNN version of an unsigned HTP skel without a checksum."""
+    """Return the QNN version of an unsigned HTP skel without a checksum."""
     signed = any(head.is_hashes for head in file.elf.program_headers)
     is_skel = _is_skel(file.elf.path.name) and file.elf.machine == EM_QDSP6
     if not is_skel or signed or file.elf.checksum or not file.build:
@@ -381,8 +381,8 @@ def _is_skel(name: str) -> bool:
 CONTENT.add(
     "QNN228",
     "{subject} is not stripped",
-    "its symbols are shipped: size, and names that others can read",
+    "its symbols are shipped: they take space, and others can read them",
     "run `strip --strip-unneeded` on it, if it is for shipping",
-    lambda file: not file.elf.stripped and file.elf.machine != EM_QDSP6,  # QNN236 says why
+    lambda file: not file.elf.stripped and file.elf.machine != EM_QDSP6,  # QNN236 explains why
     severity=Severity.WARNING,
 )

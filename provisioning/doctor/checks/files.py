@@ -1,4 +1,4 @@
-"""The files of a tree: each against the policy of its directory, and their needs together."""
+"""Check the files of a tree: each against the policy of its directory, and their dependencies."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError, ElfFacts
 
 @dataclass(frozen=True)
 class Group:
-    """Files that one loader sees together. ``depth`` is how far up their tree goes; ``brings``
-    maps names that the machine may have to their paths; ``beside`` are names that are found
-    elsewhere; ``knows_level`` is as in Placed.
+    """Files that one loader sees together. ``depth`` is how far up their tree goes; ``brings`` maps
+    names of libraries that the machine may have to their paths; ``beside`` are names that are found
+    elsewhere; ``knows_level`` as in Placed.
     """
 
     files: Sequence[FileFacts]
@@ -35,7 +35,7 @@ class Group:
 
 
 def find_groups(case: Case) -> Iterator[Group]:
-    """All groups of an environment: the SDK's directories, libc++, what is staged."""
+    """Yield all groups of an environment: the SDK's directories, libc++, staged files."""
     facts, kinds = case.facts, case.kinds
     if facts.sdk and facts.sdk.is_directory:
         tree = facts.trees[facts.sdk_name]
@@ -56,7 +56,7 @@ def _is_host(file: FileFacts) -> bool:
 
 
 def target_kind(case: Case) -> str:
-    """The kind of a device's libraries."""
+    """Return the kind of a device's libraries."""
     return next((kind for kind in case.fitness.kinds if kind != HOST_KIND), "aarch64-android")
 
 
@@ -66,7 +66,7 @@ def group_tree(
     brings: Mapping[str, str | None],
     beside: Collection[str] = (),
 ) -> Iterator[Group]:
-    """Directories of the kinds in ``policies``; those of other kinds are left alone."""
+    """Yield a group per directory of a kind in ``policies``; other directories are ignored."""
     groups: dict[str, list[FileFacts]] = {}
     for file in files:
         groups.setdefault(file.directory, []).append(file)
@@ -79,7 +79,7 @@ def group_tree(
 def _searched(
     group: Iterable[FileFacts], groups: Mapping[str, Iterable[FileFacts]]
 ) -> Iterator[str]:
-    """The names in the directories of the tree that a group's RPATH and RUNPATH lead to."""
+    """Yield the names in directories of the tree that a group's RPATH and RUNPATH lead to."""
     for file in group:
         for entry in (*file.elf.rpath, *file.elf.runpath) if file.elf else ():
             below = entry.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", file.directory)
@@ -89,7 +89,9 @@ def _searched(
 def _group_staging(
     tree: TreeFacts, policies: Mapping[str, ElfPolicy], target: str
 ) -> Iterator[Group]:
-    """A directory as a device has it: libraries of kind ``target`` and of the DSP together."""
+    """Yield the groups of a staging directory: libraries of kind ``target`` and of the DSP
+    together.
+    """
     groups: dict[str, list[FileFacts]] = {}
     for file in tree.files:
         is_dsp = file.elf and file.elf.machine == EM_QDSP6
@@ -106,7 +108,7 @@ def _group_staging(
 
 
 def judge_group(group: Group) -> Iterator[Finding]:
-    """Each file by itself, then what those that fit need together."""
+    """Check each file by itself, then the dependencies of those that fit."""
     fitting = []
     for file in group.files:
         if file.elf is None:
@@ -120,7 +122,7 @@ def judge_group(group: Group) -> Iterator[Finding]:
     brings = group.brings if group.kind == HOST_KIND else {}
     needs = list(find_needs(fitting, {*present, *group.policy.system, *group.beside}, brings))
     wanted = {need.name for need in needs}
-    renamed: set[str | None] = set()  # QNN215 reports where these are
+    renamed: set[str | None] = set()  # QNN215 reports where these come from
     for file in group.files:
         if file.elf:
             place = (file.elf, group.policy, group.depth, file.build, wanted, group.knows_level)
@@ -134,7 +136,7 @@ def judge_group(group: Group) -> Iterator[Finding]:
 
 
 class Need(NamedTuple):
-    """A library that is missing: who needs it, and whether the machine could bring it."""
+    """A missing library: what needs it, and whether the machine could provide it."""
 
     name: str
     users: list[str]
@@ -152,15 +154,15 @@ NEEDS: Subjects[Need] = Subjects(tell=Need.seen)
 
 NEEDS.add(
     "QNN216",
-    "{subject} is nowhere; {chain} needs it{others}",
+    "{subject} is missing; {chain} needs it{others}",
     "'{subject}: cannot open shared object file' when {user} is loaded",
-    "put {subject} beside it, from the same build",
+    "put {subject} from the same build next to it",
     lambda need: not need.is_libcxx,
 )
 NEEDS.add(
     "QNN229",
-    "{subject} is nowhere; {chain} needs it{others}",
-    "an SDK from 2.23 on ships no libc++; the import of the adaptor or of libQnnHtp fails",
+    "{subject} is missing; {chain} needs it{others}",
+    "SDKs since 2.23 contain no libc++; loading the adaptor or libQnnHtp.so fails",
     "install LLVM's libc++1, libc++abi1 and libunwind, or provision libcxx",
     lambda need: need.is_libcxx,
 )
@@ -169,11 +171,11 @@ NEEDS.add(
 def find_needs(
     files: Iterable[FileFacts], provided: Collection[str], host_brings: Mapping[str, str | None]
 ) -> Iterator[Need]:
-    """Each missing library, once, with the chain of who needs it.
+    """Yield each missing library once, with the chain of files that need it.
 
-    ``files`` are those that fit their policy; ``provided`` are names that the loader finds: of
-    the directory, of the search path and of the system. ``host_brings`` are names that the
-    machine may have installed, with their path or None.
+    ``files`` are those that fit their policy; ``provided`` are names that the loader finds in the
+    directory, on the search path or in the system. ``host_brings`` maps names that the machine may
+    have installed to their path or None.
     """
     elves = {file.name: file.elf for file in files if file.elf}
     for name, users in sorted(_users(elves).items()):
@@ -191,7 +193,9 @@ def _users(elves: Mapping[str, ElfFacts]) -> dict[str, list[str]]:
 
 
 def _chain(elves: Mapping[str, ElfFacts], name: str) -> str:
-    """``libA.so, which libB.so needs``: one path from ``name`` up to a file that nothing needs."""
+    """Return a chain such as ``libA.so, which libB.so needs``, from ``name`` up to a file that
+    nothing needs.
+    """
     users, words, seen_names = _users(elves), [name], {name}
     while above := [user for user in users.get(words[-1], []) if user not in seen_names]:
         words.append(above[0])

@@ -1,4 +1,4 @@
-"""The machine and its tools."""
+"""Checks of the machine and its tools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGES = {
 @ENVIRONMENT.check(
     "QNN001",
     "this is {subject}, not {wanted}",
-    "QNN's host libraries and the HTP emulator are built for nothing else",
+    "QNN's host libraries and the HTP emulator are only built for that",
     "use a machine with {wanted}, or the project's container image on one",
 )
 def see_other_machine(case: Case) -> Iterator[Seen]:
@@ -65,7 +65,7 @@ def see_lacking_flags(case: Case) -> Iterator[Seen]:
     "QNN005",
     "{free:g} GB are free, {needed:g} GB are needed",
     "'No space left on device' in the middle of an unpacking or a build",
-    "free some, or set QNN_CI_HOME to a directory on a larger disk",
+    "free some space, or set QNN_CI_HOME to a directory on a larger disk",
     after=("QNN001",),
 )
 def see_small_disk(case: Case) -> Iterator[Seen]:
@@ -109,7 +109,7 @@ def see_few_cores(case: Case) -> Iterator[Seen]:
     "install it: {package}",
 )
 def see_missing_library(case: Case) -> Iterator[Seen]:
-    """What the host libraries of the SDK need of the system."""
+    """Find system libraries that the SDK's host libraries need."""
     system = case.host_policy.system if case.host_policy else ()
     needed = {
         name: file.name
@@ -123,7 +123,7 @@ def see_missing_library(case: Case) -> Iterator[Seen]:
     listed = {file.name for entry in entries for file in entry.runtimes}
     for name, path in case.facts.host.libraries.items():
         if name in needed and path is None and name not in listed:
-            package = PACKAGES.get(name, "the package that has it")
+            package = PACKAGES.get(name, "the package that contains it")
             where = "LD_LIBRARY_PATH, the loader's cache and default directories"
             yield seen(name, where, user=needed[name], package=package)
 

@@ -1,4 +1,4 @@
-"""The interpreter that lowers: its version, torch, executorch and the adaptor."""
+"""Checks of the interpreter that lowers models: its version, torch, executorch and the adaptor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REINSTALL = "install the executorch wheel for this Python, or build target aot f
 
 
 class Interpreter(NamedTuple):
-    """A Python in its case."""
+    """A Python and its case."""
 
     facts: PythonFacts
     case: Case
@@ -42,21 +42,22 @@ class Interpreter(NamedTuple):
 
     @property
     def is_hidden(self) -> bool:
-        """Whether the executorch that it finds lies on PYTHONPATH."""
+        """Whether the executorch that it finds is on PYTHONPATH."""
         variables, place = self.case.facts.variables, self.facts.executorch
         entries = variables.executorch_on_path if variables else ()
         return place is not None and any(Path(place).is_relative_to(one) for one in entries)
 
     @property
     def qnn(self) -> str:
-        """The version of QNN's wheel, "" if another QNN or an overlay's adaptor is used: whether
-        these two fit is read from the libraries."""
+        """The version of QNN's wheel; '' if another QNN or an overlay's adaptor is used, which are
+        compared through their libraries instead.
+        """
         sdk, is_wheel = self.case.facts.sdk, self.case.facts.sdk_name == QNN_WHEEL
         return (is_wheel and not self.facts.checkout and sdk and sdk.version) or ""
 
     @property
     def elf(self) -> ElfFacts | None:
-        """What was read of the adaptor that is for this Python."""
+        """The ELF facts of the adaptor for this Python."""
         return self.facts.adaptor.elf if self.facts.adaptor else None
 
 
@@ -70,7 +71,7 @@ PYTHON.add(
     "QNN501",
     "the interpreter does not answer: {python.error}",
     "nothing can be lowered with it",
-    "give another with --python",
+    "name another one with --python",
     lambda python: python.facts.error,
     subject="Python",
 )
@@ -103,7 +104,7 @@ PYTHON.add(
 @PYTHON.check(
     "QNN504",
     "torch {torch} is older than {policy.torch_minimum}",
-    "torch.export of that version does not give what ExecuTorch reads",
+    "ExecuTorch cannot read what torch.export of that version produces",
     "install {pin}",
     after=("QNN503",),
 )
@@ -116,8 +117,8 @@ def see_old_torch(python: Interpreter) -> Iterator[Seen]:
 @PYTHON.check(
     "QNN505",
     "executorch {executorch} with torch {torch}{qnn} is not supported",
-    "they were not seen to work together: 'undefined symbol' at import, or error 14001",
-    "install the nearest that is: {nearest}; or try it with test-emulator --try-unsupported",
+    "they have not been tested together: 'undefined symbol' at import, or error 14001",
+    "install the nearest supported: {nearest}; or try these with test-emulator --try-unsupported",
     after=("QNN504",),
 )
 def see_unknown_pair(python: Interpreter) -> Iterator[Seen]:
@@ -145,8 +146,8 @@ PYTHON.add(
 @PYTHON.check(
     "QNN516",
     "{place} hides the installed executorch, {python.installed}",
-    "Python imports the first that it finds, and this one has no QNN adaptor",
-    "take {parent} off Python's path{pth}",
+    "Python imports the first one that it finds, and that has no QNN adaptor",
+    "remove {parent} from Python's path{pth}",
     after=("QNN506",),
 )
 def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
@@ -161,7 +162,7 @@ def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
 
 PYTHON.add(
     "QNN507",
-    "executorch is here without its QNN adaptor",
+    "executorch is installed without its QNN adaptor",
     "'No module named PyQnnManagerAdaptor' when a model is lowered",
     f"{REINSTALL} (only the x86_64 Linux wheels have it)",
     lambda python: not python.facts.adaptors and not python.is_hidden,  # else QNN408
@@ -172,7 +173,7 @@ PYTHON.add(
 PYTHON.add(
     "QNN508",
     "the QNN adaptor is for another Python: {names}, not {python.tag}",
-    "a bare ModuleNotFoundError for PyQnnManagerAdaptor, although a file of it is there",
+    "ModuleNotFoundError for PyQnnManagerAdaptor, although a file with that name exists",
     REINSTALL,
     lambda python: python.facts.adaptors and python.facts.adaptor is None,
     subject="PyQnnManagerAdaptor",
@@ -192,7 +193,7 @@ PYTHON.add(
 PYTHON.add(
     "QNN513",
     "the QNN adaptor is for {python.adaptor.elf.machine_name}, this machine is {host}",
-    "a bare ModuleNotFoundError or ImportError for PyQnnManagerAdaptor",
+    "ModuleNotFoundError or ImportError for PyQnnManagerAdaptor",
     REINSTALL,
     lambda python: python.elf and python.elf.machine != EM_X86_64,
     subject="{python.adaptor.name}",
@@ -203,9 +204,9 @@ PYTHON.add(
 
 @PYTHON.check(
     "QNN515",
-    "{subject} is nowhere; the QNN adaptor needs it",
+    "{subject} is missing; the QNN adaptor needs it",
     "'{subject}: cannot open shared object file' when a model is lowered",
-    "install executorch=={python.distributions[executorch]} again: its wheel brings {subject}",
+    "install executorch=={python.distributions[executorch]} again: its wheel contains {subject}",
     after=("QNN513",),
 )
 def see_lone_adaptor(python: Interpreter) -> Iterator[Seen]:
@@ -216,7 +217,7 @@ def see_lone_adaptor(python: Interpreter) -> Iterator[Seen]:
 @PYTHON.check(
     "QNN514",
     "{subject} is {found}, executorch asks for {wanted}",
-    "what executorch imports of it is not there, or behaves as in another version",
+    "executorch may import names from it that are missing or behave differently",
     "install '{subject}{wanted}'",
     after=("QNN506",),
 )
@@ -243,7 +244,7 @@ def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
 @PYTHON.check(
     "QNN510",
     "{subject} is not installed",
-    "'No module named {module}': ExecuTorch imports it, some wheels forget to ask for it",
+    "'No module named {module}': ExecuTorch imports it, but some wheels do not require it",
     "run `pip uninstall {subject}`, then `pip install {subject}`: if only its folder is gone, pip "
     "takes it for installed until then",
     after=("QNN506",),
@@ -256,7 +257,7 @@ def see_no_module(python: Interpreter) -> Iterator[Seen]:
 
 @PYTHON.check(
     "QNN511",
-    "flatc is not on PATH, executorch {executorch} runs it",
+    "flatc is not on PATH, but executorch {executorch} runs it",
     "'No such file or directory: flatc' when a program is written",
     "put {bin} on PATH",
     after=("QNN506",),

@@ -1,7 +1,8 @@
-"""The registry of checks, one row each beside the function that sees the fault; and findings.
+"""The registry of checks, each registered next to the function that detects the fault; and
+findings.
 
-A row's texts are templates, filled with what the function saw, so that docs/reference/checks.md
-and a finding say the same.
+A check's texts are templates that are filled with the function's values, so that
+docs/reference/checks.md and findings have the same text.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PLACES = {"subject", "where"}
 
 
 class Severity(str, Enum):
-    """An error makes an environment unfit, a warning only when asked (--strict), a note never."""
+    """An error makes an environment unfit, a warning only with --strict, a note never."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -32,8 +33,8 @@ class Severity(str, Enum):
 class Finding:
     """One fault. ``id`` is stable and has a section in docs/reference/checks.md.
 
-    ``subject`` is the thing at fault, ``where`` the place it was seen, ``why`` what a user
-    would meet later, ``fix`` the next step. Findings sort by id: causes before effects.
+    ``subject`` is the thing at fault, ``where`` is where it was found, ``why`` is what would happen
+    later, ``fix`` the next step. Findings sort by id: causes before effects.
     """
 
     id: str
@@ -45,7 +46,9 @@ class Finding:
     severity: Severity = Severity.ERROR
 
     def printable(self) -> Finding:
-        """The same without lone surrogates, which names of files that are not UTF-8 hold."""
+        """Return the finding without lone surrogates, which stand for bytes in file names that are
+        not UTF-8.
+        """
         names = ("subject", "what", "where", "why", "fix")
         texts = {name: getattr(self, name) for name in names}
         clean = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
@@ -57,10 +60,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Case:
-    """One environment and its requirements.
+    """An environment and its requirements.
 
-    ``soc`` is a name and its Hexagon version; ``minimum`` the oldest SDK that serves, and why;
-    ``pairs`` the versions that belong together.
+    ``soc`` is a name and its Hexagon version; ``minimum`` is the oldest usable SDK and the reason;
+    ``pairs`` are the versions that work together.
     """
 
     facts: EnvironmentFacts
@@ -82,7 +85,7 @@ class Case:
 
     @property
     def android_api(self) -> int:
-        """The API level that libraries for Android are built for."""
+        """The API level of libraries for Android."""
         return self.kinds["aarch64-android"].android_api or 0
 
     @property
@@ -91,7 +94,7 @@ class Case:
 
     @property
     def sdk_files(self) -> tuple[FileFacts, ...]:
-        """The libraries and programs of the SDK; none without one."""
+        """The libraries and programs of the SDK; empty if there is no SDK."""
         tree = self.facts.trees.get(self.facts.sdk_name)
         return tree.files if tree else ()
 
@@ -103,7 +106,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Seen:
-    """A fault where it was seen; ``values`` fill the row's texts."""
+    """A detected fault; ``values`` fill the check's texts."""
 
     subject: str
     where: str
@@ -111,13 +114,13 @@ class Seen:
 
 
 def seen(subject: str, where: object, **values: object) -> Seen:
-    """A fault of ``subject`` at ``where``; the texts may name both, too."""
+    """Return a fault of ``subject`` at ``where``; the texts may use both names too."""
     return Seen(subject, str(where), {"subject": subject, "where": where, **values})
 
 
 @dataclass(frozen=True)
 class Check(Generic[S]):
-    """A row. It is not asked where a check of ``after`` fired, or was not asked itself."""
+    """A check. It is skipped if a check in ``after`` found a fault or was skipped itself."""
 
     id: str
     what: str
@@ -135,14 +138,14 @@ class Check(Generic[S]):
 
 
 def tell_nothing(_: object) -> Seen:
-    """The fault of things of which each check tells what it saw itself."""
+    """Return an empty fault, for subjects with checks that describe their faults themselves."""
     return seen("", "")
 
 
 class Subjects(Generic[S]):
-    """Things of one kind in an environment, and the checks that each of them gets, in order.
+    """Things of one kind in an environment, and the checks to run on each of them, in order.
 
-    ``tell`` gives what fills the texts of the checks that are a condition and nothing else.
+    ``tell`` returns the values for the texts of checks that are just a condition.
     """
 
     def __init__(
@@ -167,7 +170,7 @@ class Subjects(Generic[S]):
         after: tuple[str, ...] = (),
         severity: Severity | None = None,
     ) -> None:
-        """Add a fault that is there ``when`` a condition holds; ``tell`` fills all its texts."""
+        """Add a fault that is found ``when`` a condition is true; ``tell`` fills its texts."""
 
         def see(one: S) -> Iterator[Seen]:
             if when(one):
@@ -187,7 +190,7 @@ class Subjects(Generic[S]):
         after: tuple[str, ...] = (),
         severity: Severity | None = None,
     ) -> Callable[[Callable[[S], Iterable[Seen]]], Callable[[S], Iterable[Seen]]]:
-        """Register the function below as the one that sees this fault."""
+        """Register the decorated function as the check for this fault."""
 
         def register(see: Callable[[S], Iterable[Seen]]) -> Callable[[S], Iterable[Seen]]:
             self.checks.append(Check(id, what, why, fix, see, after, severity or self.severity))

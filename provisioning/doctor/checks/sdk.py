@@ -1,5 +1,5 @@
-"""A QNN SDK: root, markers, version against the pin and the profile, layout, headers; and what
-belongs together with it: ExecuTorch, its adaptor, backends and the Hexagon SDK.
+"""Checks of a QNN SDK: root, markers, version against the pin and the profile, layout, headers; and
+of what has to match it: ExecuTorch, its adaptor, backends and the Hexagon SDK.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from provisioning.doctor.facts import (
 )
 from provisioning.versions import find_place_version, is_older, is_same, parse_version
 
-REFETCH = "provision the profile again, or give the root of another SDK"
+REFETCH = "provision the profile again, or name the root of another SDK"
 
 
 @ENVIRONMENT.check(
     "QNN100",
-    "profile {profile} needs {subject}, and there is none",
-    "what the profile builds or runs takes its files from it",
+    "profile {profile} needs {subject}, which is missing",
+    "builds and runs of the profile use its files",
     "run `qnn-ci fetch {profile}`, or give --root {subject}=DIR",
 )
 def see_no_root(case: Case) -> Iterator[Seen]:
-    """Of SDKs that serve, the first is wanted."""
+    """Find missing roots; of the artifacts that may serve as the SDK, only the first is
+    reported."""
     facts, fitness = case.facts, case.fitness
     for name in [*fitness.roots, *([] if facts.sdk_name else fitness.sdk[:1])]:
         if name not in facts.roots:
@@ -47,11 +48,11 @@ INSTALLATIONS: Subjects[InstallationFacts] = Subjects(
 @INSTALLATIONS.check(
     "QNN113",
     "this is not {subject}: it has no {missing}",
-    "what is built or signed with it stops in the middle, or takes another one",
-    "give the root of {subject}: --root {subject}=DIR, or {variable}",
+    "a build or signing fails halfway, or uses another installation",
+    "name the root of {subject}: --root {subject}=DIR, or {variable}",
 )
 def see_other_installation(one: InstallationFacts) -> Iterator[Seen]:
-    # Others have their own checks, which look into them.
+    # Others have their own checks.
     is_looked_into = one.name in (NDK, CHECKOUT, LIBCXX) or one.name.startswith("qnn-")
     if one.missing and not is_looked_into:
         missing = ", ".join(one.missing)
@@ -60,10 +61,10 @@ def see_other_installation(one: InstallationFacts) -> Iterator[Seen]:
 
 INSTALLATIONS.add(
     "QNN416",
-    "{one.variable} is not the {subject} that was examined",
-    "what was examined is not what would be used",
+    "{one.variable} names another {subject} than the examined one",
+    "another one would be used than the examined one",
     "set it to {one.root}; `qnn-ci env PROFILE` prints the lines that set them all",
-    lambda one: not one.is_same and one.variable != "QNN_SDK_ROOT",  # of which QNN403 tells
+    lambda one: not one.is_same and one.variable != "QNN_SDK_ROOT",  # reported by QNN403
     where="{one.value}",
 )
 
@@ -96,13 +97,13 @@ SDK.add(
     "QNN101",
     "the root of the QNN SDK is not a directory",
     "QNN_SDK_ROOT would point at nothing; ExecuTorch's CMake configures and then fails",
-    "provision it, or correct --root or QNN_SDK_ROOT",
+    "provision one, or correct --root or QNN_SDK_ROOT",
     lambda sdk: not sdk.facts.is_directory,
 )
 SDK.add(
     "QNN102",
     "this is not a QNN SDK: sdk.yaml is missing",
-    "a half-unpacked SDK looks the same; what is missing shows up in the middle of a build",
+    "a half-unpacked SDK looks the same; missing files make a build fail halfway",
     f"{REFETCH}; the root is the directory that has sdk.yaml in it",
     lambda sdk: "sdk.yaml" not in sdk.facts.markers,
     after=("QNN101",),
@@ -110,7 +111,7 @@ SDK.add(
 SDK.add(
     "QNN103",
     "sdk.yaml names no version{fault}",
-    "nothing tells which SDK this is, so no program it makes can be traced",
+    "its version is unknown, so programs compiled with it cannot be traced",
     REFETCH,
     lambda sdk: sdk.facts.version is None,
     subject="sdk.yaml",
@@ -128,8 +129,8 @@ SDK.add(
 )
 SDK.add(
     "QNN104",
-    "QNN {sdk.version} is here, the pin is {pin}",
-    "the pin is what was tested; with others the emulator has failed with error 14001",
+    "QNN {sdk.version} was found, the pin is {pin}",
+    "only the pin was tested; with others the emulator has failed with error 14001",
     "choose it with --sdk {sdk.root} (QNN_CI_SDK) if you want this one, or provision QNN {pin}",
     lambda sdk: sdk.pin and sdk.facts.version and not is_same(sdk.facts.version, sdk.pin),
     where="{sdk.root}/sdk.yaml",
@@ -153,7 +154,7 @@ def see_no_part(sdk: Sdk) -> Iterator[Seen]:
 @SDK.check(
     "QNN107",
     "{subject} is missing from {directory}",
-    "'{subject}: cannot open shared object file' when the backend is made",
+    "'{subject}: cannot open shared object file' when the backend is created",
     REFETCH,
     after=("QNN102",),
 )
@@ -168,8 +169,8 @@ def see_no_library(sdk: Sdk) -> Iterator[Seen]:
 @SDK.check(
     "QNN108",
     "headers are missing: {names}",
-    "CMake configures without a word, the compiler fails: 'no such file or directory'",
-    f"{REFETCH}: one with include/QNN, which the runtime out of a wheel does not have",
+    "CMake configures without an error, then the compiler fails: 'no such file or directory'",
+    f"{REFETCH}, one with include/QNN, which the runtime in a wheel does not have",
     after=("QNN102",),
 )
 def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
@@ -181,7 +182,7 @@ def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
 @SDK.check(
     "QNN110",
     "the headers have QNN API {headers}, libQnnHtp.so has {library}",
-    "'Qnn API version mismatched' when a model is lowered: what was compiled asks for more",
+    "'Qnn API version mismatched' when a model is lowered: the compiled code needs a newer library",
     f"take headers and libraries from one SDK: {REFETCH}",
     after=("QNN108",),
 )
@@ -197,7 +198,7 @@ def see_other_api(sdk: Sdk) -> Iterator[Seen]:
 SDK.add(
     "QNN111",
     "the path of the SDK holds a ':'",
-    "LD_LIBRARY_PATH is split at every ':', so that no library of this SDK is found",
+    "LD_LIBRARY_PATH is split at every ':', so no library of this SDK is found",
     "move it to a path without ':'",
     lambda sdk: ":" in str(sdk.facts.root),
     after=("QNN101",),
@@ -206,15 +207,15 @@ SDK.add(
 
 @SDK.check(
     "QNN112",
-    "{subject} is a link to {target}, which is not there",
-    "'{subject}: cannot open shared object file' for a file that a listing shows",
-    "copy the SDK with its links' targets (cp -a of all of it), or provision it again",
+    "{subject} is a link to {target}, which does not exist",
+    "'{subject}: cannot open shared object file' for a file that ls shows",
+    "copy the whole SDK including the links' targets (cp -a), or provision it again",
     after=("QNN102",),
 )
 def see_dangling_links(sdk: Sdk) -> Iterator[Seen]:
     for path in sorted(sdk.tree.dangling):
         name = path.rpartition("/")[2]
-        if name.startswith("libQnn"):  # others are reported where they are needed
+        if name.startswith("libQnn"):  # others are reported if they are needed
             yield seen(name, sdk.facts.root / path, target=sdk.tree.links[path])
 
 
@@ -235,7 +236,8 @@ HEXAGON_SDK = "hexagon-sdk"
 
 
 class Adaptor(NamedTuple):
-    """The adaptor that lowers, and the SDK whose libraries it loads; ``library`` is their QNN."""
+    """The adaptor, and the SDK with the libraries that it loads; ``library`` is their QNN
+    version."""
 
     python: PythonFacts
     sdk: SdkFacts
@@ -267,13 +269,15 @@ def find_adaptor(case: Case) -> Iterator[Adaptor]:
 
 
 ADAPTOR = Subjects(find_adaptor, Adaptor.seen)
-REBUILD = "`qnn-ci build aot --sdk {root}` builds one for this SDK: then add --adaptor overlay"
+REBUILD = (
+    "`qnn-ci build aot --sdk {root}` builds an adaptor for this SDK; then add --adaptor overlay"
+)
 
 
 ADAPTOR.add(
     "QNN901",
     "the QNN adaptor was built from ExecuTorch {checkout}, executorch {installed} is installed",
-    "the Python that calls it passes structures of another version",
+    "Python code of another version passes it structures of that version",
     "install executorch=={checkout}, or build the adaptor from a checkout of {installed}",
     lambda one: one.checkout and not is_same(one.checkout, one.installed or one.checkout),
 )
@@ -281,8 +285,8 @@ ADAPTOR.add(
 
 @ADAPTOR.check(
     "QNN902",
-    "the QNN adaptor was built with the headers of QNN {headers}, libQnnHtp.so is of {library}",
-    "it calls what an older library does not have: 'Qnn API version mismatched', error 30010",
+    "the QNN adaptor was built with the headers of QNN {headers}, libQnnHtp.so is from {library}",
+    "it calls functions that an older library lacks: 'Qnn API version mismatched', error 30010",
     REBUILD,
 )
 def see_newer_headers(adaptor: Adaptor) -> Iterator[Seen]:
@@ -305,7 +309,7 @@ ADAPTOR.add(
 
 
 def find_executorch(case: Case) -> str:
-    """The version of the checkout, else of what is installed; "" without either."""
+    """Return the version of the checkout, else of the installed executorch; '' without either."""
     checkout, python = case.facts.checkout, case.facts.python
     installed = python.distributions.get("executorch") if python else None
     return (checkout.version if checkout else "") or installed or ""
@@ -313,8 +317,8 @@ def find_executorch(case: Case) -> str:
 
 @ENVIRONMENT.check(
     "QNN904",
-    "QNN SDK {sdk} with ExecuTorch {executorch}: {oldest} is the oldest that goes with it",
-    "its sources use what older headers and libraries do not have",
+    "QNN SDK {sdk} with ExecuTorch {executorch}: {oldest} is the oldest that works with it",
+    "its sources need newer headers and libraries",
     "take QNN {oldest} or later (upstream's pin is {pinned}), or an older ExecuTorch",
 )
 def see_older_sdk(case: Case) -> Iterator[Seen]:
@@ -327,8 +331,8 @@ def see_older_sdk(case: Case) -> Iterator[Seen]:
 
 @ENVIRONMENT.check(
     "QNN905",
-    "QNN SDK {sdk} with ExecuTorch {executorch}: {newest} is the newest that was seen to work",
-    "structures of later headers have moved before: error 14001 when a device is created",
+    "QNN SDK {sdk} with ExecuTorch {executorch}: {newest} is the newest that is known to work",
+    "newer headers have changed structures before: error 14001 when a device is created",
     "run the emulator's suite with it before it ships",
     severity=Severity.WARNING,
 )
@@ -344,7 +348,7 @@ def see_newer_sdk(case: Case) -> Iterator[Seen]:
     "QNN906",
     "Hexagon SDK {version} with {soc}: the first with tools for its V{hexagon} is {first}",
     "its compiler does not know the architecture: 'unknown target CPU'",
-    "give the root of Hexagon SDK {first} or later, or an SoC that it knows",
+    "name the root of Hexagon SDK {first} or later, or an SoC that it supports",
 )
 def see_older_hexagon(case: Case) -> Iterator[Seen]:
     version = find_place_version(case.facts.roots.get(HEXAGON_SDK, ""))
@@ -375,7 +379,7 @@ def see_older_tools(case: Case) -> Iterator[Seen]:
     "QNN908",
     "QNN SDK {sdk} with ExecuTorch {executorch}: {first} is the first for LPAI",
     "ExecuTorch lowers for LPAI with that version or later, and a runtime must not be older",
-    "--sdk DIR with QNN {first} or later; profile lpai provisions one",
+    "use --sdk DIR with QNN {first} or later; profile lpai provisions one",
 )
 def see_older_lpai(case: Case) -> Iterator[Seen]:
     executorch, sdk = find_executorch(case), case.facts.sdk
@@ -388,7 +392,7 @@ def see_older_lpai(case: Case) -> Iterator[Seen]:
 
 @ENVIRONMENT.check(
     "QNN909",
-    "{subject} is not in the SDK: nothing is lowered for backend {backend}",
+    "{subject} is not in the SDK: models cannot be lowered for backend {backend}",
     "{why}",
     "{fix}",
     after=("QNN908",),
@@ -411,7 +415,7 @@ def see_no_backend(case: Case) -> Iterator[Seen]:
 
 
 def see_backend(one: BackendFacts, sdk: SdkFacts | None) -> Seen:
-    """A fault of a backend's library."""
+    """Return a fault of a backend's library."""
     return seen(
         one.library,
         sdk.root / HOST_DIRECTORY if sdk else "",

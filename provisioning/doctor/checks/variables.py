@@ -1,4 +1,4 @@
-"""Environment variables: which QNN a process would really load."""
+"""Checks of environment variables: which QNN a process would really load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EMPTY_ENTRY = "(an empty entry: the current directory)"
 
 
 class Variables(NamedTuple):
-    """The variables of a job, the SDK that they should name, and whether it runs on the host."""
+    """The variables of a job, the SDK that they should name, and whether QNN runs on the host."""
 
     facts: VariableFacts
     sdk_root: Path
@@ -42,7 +42,7 @@ class Variables(NamedTuple):
 
 
 def find_variables(case: Case) -> Iterator[Variables]:
-    """The variables, where there is an SDK for them to name."""
+    """Yield the variables, if there is an SDK for them to name."""
     facts = case.facts
     if facts.variables and facts.sdk and facts.sdk.markers:
         yield Variables(facts.variables, facts.sdk.root, case.runs_on_host)
@@ -54,22 +54,22 @@ VARIABLES = Subjects(find_variables, Variables.seen)
 VARIABLES.add(
     "QNN401",
     "QNN_SDK_ROOT is not set",
-    "ExecuTorch then downloads an SDK that it chooses, at import or inside cmake",
+    "ExecuTorch then downloads an SDK of its choice, at import or inside CMake",
     f"set it to {{root}}; {COMPOSE}",
     lambda variables: not variables.root,
 )
 VARIABLES.add(
     "QNN402",
     "QNN_SDK_ROOT is not a directory",
-    "a missing SDK configures with success and fails when it compiles",
+    "with a missing SDK, configuring succeeds and compiling fails",
     "set it to {root}",
     lambda variables: variables.root not in variables.facts.roots_that_exist,
     after=("QNN401",),
 )
 VARIABLES.add(
     "QNN403",
-    "QNN_SDK_ROOT is not the SDK that was examined",
-    "what was examined is not what would be used",
+    "QNN_SDK_ROOT names another SDK than the examined one",
+    "another one would be used than the examined one",
     f"set it to {{root}}; {COMPOSE}",
     lambda variables: not variables.facts.is_same(variables.root, variables.sdk_root),
     after=("QNN402",),
@@ -80,7 +80,7 @@ VARIABLES.add(
     "QNN404",
     "LD_LIBRARY_PATH lacks {wanted}",
     "'libQnnHtp.so: cannot open shared object file', or another libQnnHtp.so is found",
-    f"put {{wanted}} first, before Python starts; {COMPOSE}",
+    f"put {{wanted}} first before Python starts; {COMPOSE}",
 )
 def see_no_library_path(variables: Variables) -> Iterator[Seen]:
     if variables.runs and not any(map(variables.is_wanted, variables.facts.library_path)):
@@ -90,13 +90,14 @@ def see_no_library_path(variables: Variables) -> Iterator[Seen]:
 
 @VARIABLES.check(
     "QNN405",
-    "{names} of another place come first",
+    "{names} from another directory come first",
     "two builds of QNN mix in one process: error 14001 or a crash",
-    "take {where} out of LD_LIBRARY_PATH, or put {wanted} before it",
+    "remove {where} from LD_LIBRARY_PATH, or put {wanted} before it",
     after=("QNN404",),
 )
 def see_shadows(variables: Variables) -> Iterator[Seen]:
-    """Libraries of QNN, or of the same name, that the loader finds before those of the SDK."""
+    """Find libraries of QNN, or with the same name, that the loader finds before those of the
+    SDK."""
     path = variables.facts.library_path if variables.runs else ()
     before = list(takewhile(lambda entry: not variables.is_wanted(entry), path))
     own = {file.name for entry in path[len(before) :][:1] for file in entry.libraries}
@@ -112,8 +113,8 @@ def see_shadows(variables: Variables) -> Iterator[Seen]:
 @VARIABLES.check(
     "QNN406",
     "libraries of a device are on the host's search path: {names}",
-    "'wrong ELF class' or 'cannot open shared object file' for a file that is there",
-    "take {where} out of LD_LIBRARY_PATH; for a device it is set on the device",
+    "'wrong ELF class' or 'cannot open shared object file' for an existing file",
+    "remove {where} from LD_LIBRARY_PATH; for a device, set it on the device",
 )
 def see_device_libraries(variables: Variables) -> Iterator[Seen]:
     for entry in variables.facts.library_path:
@@ -145,7 +146,7 @@ def see_rivals(variables: Variables) -> Iterator[Seen]:
 @VARIABLES.check(
     "QNN410",
     "DSP_LIBRARY_PATH hides ADSP_LIBRARY_PATH",
-    "FastRPC takes it instead (qualcomm/fastrpc#379) and does not find the skel: 14001 or 4000",
+    "FastRPC uses it instead (qualcomm/fastrpc#379) and does not find the skel: 14001 or 4000",
     "unset it, or set it to {wanted}",
     severity=Severity.WARNING,
 )
@@ -159,7 +160,7 @@ def see_hidden_path(variables: Variables) -> Iterator[Seen]:
 VARIABLES.add(
     "QNN414",
     "QNN_SDK_ROOT is a relative path: {where}",
-    "CMake and ExecuTorch read it in their own directories, where it names nothing",
+    "CMake and ExecuTorch resolve it in other directories, where it does not exist",
     "set it to {root}",
     lambda variables: not Path(variables.root).is_absolute(),
     after=("QNN402",),
@@ -167,8 +168,8 @@ VARIABLES.add(
 
 
 class Runtime(NamedTuple):
-    """A libstdc++ or libgcc_s on the search path, and the highest version that each family of
-    symbols must have, with who needs it.
+    """A libstdc++ or libgcc_s on the search path, and the highest required version of each family
+    of symbols, with the library that needs it.
     """
 
     entry: str
@@ -181,7 +182,7 @@ class Runtime(NamedTuple):
 
 
 def find_runtimes(case: Case) -> Iterator[Runtime]:
-    """Those that the loader of this machine would take before the system's."""
+    """Yield those that the loader of this machine would use before the system's."""
     facts = case.facts
     adaptor = facts.python.adaptor if facts.python else None
     users = [*case.sdk_files, *([adaptor] if adaptor else [])]
@@ -207,7 +208,7 @@ RUNTIMES = Subjects(find_runtimes, Runtime.seen)
 
 @RUNTIMES.check(
     "QNN415",
-    "{subject} of {where} comes first and has {family} {found} at most; {user} needs {need}",
+    "{subject} in {where} comes first and has at most {family} {found}; {user} needs {need}",
     '"version `{family}_{need}\' not found" when {user} is loaded',
     "take {where} out of LD_LIBRARY_PATH",
 )
@@ -221,8 +222,8 @@ def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
 
 @RUNTIMES.check(
     "QNN417",
-    "{subject} of {where} comes first and defines no version of GLIBCXX",
-    "'version `GLIBCXX_3.4' not found' when torch, or anything else of C++, is loaded",
+    "{subject} in {where} comes first and defines no version of GLIBCXX",
+    "'version `GLIBCXX_3.4' not found' when torch, or any other C++ library, is loaded",
     "take {where} out of LD_LIBRARY_PATH",
 )
 def see_runtime_without_versions(runtime: Runtime) -> Iterator[Seen]:
@@ -233,18 +234,18 @@ def see_runtime_without_versions(runtime: Runtime) -> Iterator[Seen]:
 
 RUNTIMES.add(
     "QNN411",
-    "{subject} of {where} comes first and is {defect}",
-    "'file too short' or 'invalid ELF header' when anything of C++ is loaded",
-    "take {where} out of LD_LIBRARY_PATH, or repair that file",
+    "{subject} in {where} comes first and is {defect}",
+    "'file too short' or 'invalid ELF header' when any C++ library is loaded",
+    "remove {where} from LD_LIBRARY_PATH, or repair that file",
     lambda runtime: runtime.file.defect,
 )
 
 
 @ENVIRONMENT.check(
     "QNN412",
-    "{subject} is joined by ':'",
-    "FastRPC takes ':' as part of one name and finds no skel: error 4000",
-    "join its directories by ';': {subject}='{joined}'",
+    "{subject} is separated by ':'",
+    "FastRPC treats ':' as part of a name and finds no skel: error 4000",
+    "separate its directories by ';': {subject}='{joined}'",
 )
 def see_colons(case: Case) -> Iterator[Seen]:
     for name in ("ADSP_LIBRARY_PATH", "DSP_LIBRARY_PATH"):
@@ -257,10 +258,10 @@ def see_colons(case: Case) -> Iterator[Seen]:
     "QNN408",
     "an executorch on PYTHONPATH hides the installed one",
     "a checkout has no compiled adaptor: 'No module named PyQnnManagerAdaptor'",
-    "take {where} out of PYTHONPATH, or build the adaptor into that checkout",
+    "remove {where} from PYTHONPATH, or build the adaptor into that checkout",
 )
 def see_hiding(case: Case) -> Iterator[Seen]:
-    """PYTHONPATH has no executorch where the wheel's is used, or one with its own adaptor."""
+    """Find an executorch on PYTHONPATH without an adaptor, which hides the installed one."""
     variables = case.facts.variables
     for entry in variables.without_adaptor[:1] if variables and case.fitness.python else ():
         yield seen("PYTHONPATH", entry)
@@ -268,13 +269,13 @@ def see_hiding(case: Case) -> Iterator[Seen]:
 
 @ENVIRONMENT.check(
     "QNN409",
-    "PYTHONPATH lacks the directory that holds the checkout",
+    "PYTHONPATH lacks the directory that contains the checkout",
     "Python then imports the installed executorch, not the one that was built",
     "export PYTHONPATH={parent}",
     severity=Severity.WARNING,
 )
 def see_no_checkout(case: Case) -> Iterator[Seen]:
-    """PYTHONPATH has the parent of a checkout that an adaptor was built into."""
+    """Find a checkout with an adaptor built into it but without its parent on PYTHONPATH."""
     checkout, variables = case.facts.checkout, case.facts.variables
     if case.fitness.python or not variables or not checkout or not checkout.has_adaptor:
         return

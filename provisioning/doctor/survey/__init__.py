@@ -1,1 +1,1 @@
-"""What exists: files, tools, variables, devices; no judgement. One module a subject."""
+"""Gather facts about files, tools, variables and devices, without judging them."""

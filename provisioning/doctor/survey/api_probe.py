@@ -1,9 +1,9 @@
-"""Asks libQnnHtp.so which API version it has, and where it reads socModel. Standard library only:
-run as a script, in a process that may end in any way.
+"""Ask libQnnHtp.so for its API version, and where it reads socModel. Uses only the standard
+library: it is run as a script, in a process that may crash.
 
-QnnInterface_getProviders (QnnInterface.h) gives structs that begin with the backend's id (32
-bits), a pointer to its name and the core and backend API versions: six numbers of 32 bits. A table
-of functions follows, which grows at its end only.
+QnnInterface_getProviders (QnnInterface.h) returns structs that start with the backend's id (32
+bits), a pointer to its name, and the core and backend API versions: six numbers of 32 bits. A table
+of functions follows, which only ever grows at its end.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import ctypes
 import sys
 from typing import Any
 
-FUNCTIONS, BACKEND_CREATE, DEVICE_CREATE = 40, 1, 40  # bytes before the table; places in it
+FUNCTIONS, BACKEND_CREATE, DEVICE_CREATE = 40, 1, 40  # bytes before the table; indices in it
 CUSTOM, SOC = 0, 0  # QNN_DEVICE_CONFIG_OPTION_CUSTOM, QNN_HTP_DEVICE_CONFIG_OPTION_SOC
 SM8650 = 57
-OFFSETS = (4, 8)  # a 32-bit option, then a union, which a pointer in it aligns to 8 bytes
+OFFSETS = (4, 8)  # a 32-bit option, then a union that is aligned to 8 bytes by a pointer in it
 WORD, POINTER = ctypes.c_uint32, ctypes.c_void_p
 
 
 def find_provider(path: str) -> int:
-    """The address of the first provider. Raises OSError for what is not such a library."""
+    """Return the address of the first provider. Raises OSError if this is not such a library."""
     providers, count = ctypes.POINTER(POINTER)(), WORD()
     library = ctypes.CDLL(path)
     if library.QnnInterface_getProviders(ctypes.byref(providers), ctypes.byref(count)) != 0:
@@ -29,7 +29,7 @@ def find_provider(path: str) -> int:
 
 
 def bind_function(provider: int, place: int, *kinds: Any) -> Any:
-    """A function of the provider's table that gives a QNN error number, 0 for none."""
+    """Return a function of the provider's table; it returns a QNN error number, 0 for success."""
     address = POINTER.from_address(provider + FUNCTIONS + place * ctypes.sizeof(POINTER)).value
     return ctypes.CFUNCTYPE(ctypes.c_uint64, *kinds)(address or 0)
 
@@ -41,9 +41,10 @@ class DeviceConfig(ctypes.Structure):
 
 
 def find_soc_offset(provider: int) -> int:
-    """The byte of QnnHtpDevice_CustomConfig_t at which a device finds its SoC; 0 where none does.
+    """Return the byte of QnnHtpDevice_CustomConfig_t at which a device finds its SoC, 0 if none
+    does.
 
-    A device is created with an SoC there and zeros elsewhere.
+    Tries each: creates a device with an SoC there and zeros elsewhere.
     """
     backend, device = POINTER(), POINTER()
     create = bind_function(provider, BACKEND_CREATE, POINTER, POINTER, POINTER)
@@ -60,7 +61,7 @@ def find_soc_offset(provider: int) -> int:
 
 
 def main(path: str) -> None:
-    """Print ``api CORE`` and ``socModel OFFSET``, each as soon as it is known."""
+    """Print ``api CORE`` and ``socModel OFFSET`` as soon as each is known."""
     provider = find_provider(path)
     core = (WORD * 7).from_address(provider)[4:]
     sys.stdout.write(f"api {'.'.join(map(str, core))}\n")

@@ -1,9 +1,9 @@
-"""Context binaries of QNN: compiler, target, and each graph with its inputs and outputs.
+"""Read QNN context binaries: compiler, target, and each graph with its inputs and outputs.
 
-The format is published nowhere. Seen in binaries of QNN 2.29, 2.31, 2.37 and 2.47 to 2.51: after
-the header that provisioning/elf/programs.py describes, whose u64 at byte 16 is a size, a flatbuffer
-of that size begins at byte 40. What its fields are was found by comparing binaries with what they
-were compiled from. QnnSystemContext_BinaryInfo_t of libQnnSystem has the same parts.
+The format is not published. In binaries of QNN 2.29, 2.31, 2.37 and 2.47 to 2.51, a flatbuffer
+starts at byte 40, after the header that provisioning/elf/programs.py describes; the u64 at byte 16
+is its size. The meaning of its fields was found by comparing binaries with their sources.
+QnnSystemContext_BinaryInfo_t of libQnnSystem has the same parts.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from provisioning.elf.tables import Table, Tables, View
 from provisioning.manifest.targets import read_socs
 
 INFO_AT, SIZE_AT = 40, 16
-KNOWN_INFO = 3  # the version of QnnSystemContext_BinaryInfo_t, and of the graphs in it, read here
+KNOWN_INFO = 3  # the supported versions of QnnSystemContext_BinaryInfo_t and of the graphs in it
 UNDEFINED = 0x7FFFFFFF
 MIN_ARCH = re.compile(rb"min_arch=(\d{1,3})")
 # Of HTP, about a graph: the VTCM (u32) and the bytes of constants (u64), which follow the bits of
 # the weights: 44, 28 and 20 KiB for a mlp of 16, 8 and 4 bits.
 VTCM_AT, CONSTANTS_AT = 16, 88
 SCALE_OFFSET = 0
-# By Qnn_DataType_t of QnnTypes.h.
+# Names of Qnn_DataType_t (QnnTypes.h).
 DTYPES = {
     0x0008: "int8",
     0x0016: "int16",
@@ -60,7 +60,7 @@ DTYPES = {
     0x0432: "ufixed32",
     0x0508: "bool8",
 }
-# By QnnBackend's ids in the headers of each.
+# Names of backends by their ids in QNN's headers.
 BACKENDS = {3: "CPU", 4: "GPU", 5: "DSP", 6: "HTP", 12: "LPAI"}
 
 
@@ -78,8 +78,9 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph of a context; ``vtcm_mb`` is the VTCM that it was compiled with, ``constant_bytes``
-    what its weights take with biases and tables. None if it does not say."""
+    """A graph of a context; ``vtcm_mb`` is the VTCM that it was compiled for, ``constant_bytes``
+    the size of its weights, biases and tables. None if unknown.
+    """
 
     name: str
     inputs: tuple[TensorSpec, ...] = ()
@@ -92,11 +93,11 @@ class Graph:
 class ContextBinary:
     """A context binary at byte ``offset`` of its file.
 
-    ``build`` is QNN's whole version, ``qnn`` its numbers (2.49.40), ``core_api`` and
-    ``backend_api`` the versions of QNN's API and of the backend's; ``format`` is that of what the
-    backend packed. ``soc_id`` is QNN's number, ``min_arch`` the oldest Hexagon version in the
-    compiler's options. What the file does not say is empty or 0. ``unread`` is why its graphs
-    cannot be listed, ``damage`` why it cannot be loaded.
+    ``build`` is QNN's full version, ``qnn`` its numbers (2.49.40), ``core_api`` and ``backend_api``
+    are the versions of QNN's API and of the backend's; ``format`` is the version of the backend's
+    data. ``soc_id`` is QNN's number of the SoC, ``min_arch`` the oldest Hexagon version in the
+    compiler's options. Unknown values are empty or 0. ``unread`` is why its graphs cannot be
+    listed, ``damage`` why it cannot be loaded.
     """
 
     offset: int
@@ -120,15 +121,16 @@ class ContextBinary:
 
 
 def list_context_binaries(part: View, offset: int = 0) -> tuple[ContextBinary, ...]:
-    """The context binary that ``part`` is, or those for each SoC of a package (a zip archive, in
-    which they are stored as they are). One that cannot be loaded has ``damage``."""
+    """Return the context binary in ``part``, or one per SoC of a package (a zip archive in which
+    they are stored uncompressed). One that cannot be loaded has ``damage``.
+    """
     if bytes(part[: len(ARCHIVE)]) != ARCHIVE or find_context_damage(part):
         return (parse_context_binary(part, offset),)
     return tuple(scan_context_binaries(part, offset)) or (parse_context_binary(part, offset),)
 
 
 def scan_context_binaries(blob: View, offset: int = 0) -> Iterator[ContextBinary]:
-    """Whole context binaries anywhere in a program or a package."""
+    """Yield complete context binaries anywhere in a program or a package."""
     view = memoryview(blob)
     for start in (one.start() for one in BINARY.finditer(blob)):
         if start + CONTEXT.size <= len(view):
@@ -138,9 +140,9 @@ def scan_context_binaries(blob: View, offset: int = 0) -> Iterator[ContextBinary
 
 
 def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
-    """The context binary that ``part`` is, from byte ``offset`` of its file on.
+    """Return the context binary in ``part``, which starts at byte ``offset`` of its file.
 
-    Bytes that are no context binary give one with ``damage``.
+    For other data, returns a context binary with ``damage``.
     """
     build = search_whole(part, 0, len(part))
     targets = find_targets(part)
@@ -167,7 +169,7 @@ def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
 
 
 def _parse_info(tables: Tables) -> dict[str, object]:
-    """What the flatbuffer has; raises struct.error."""
+    """Return the fields of the flatbuffer. Raises struct.error."""
     outer = tables.root().table(0)
     info = outer.table(2) if outer else None
     if not outer or not info:

@@ -1,8 +1,9 @@
-"""Lets the QNN adaptor that Python finds create a device for a backend (its one argument), as each
-lowering begins. Standard library and executorch only: run as a script, in a process that may end in
-any way.
+"""Let the QNN adaptor that Python finds create a device for a backend (the only argument), as every
+lowering does first. Uses only the standard library and executorch: it is run as a script, in a
+process that may crash.
 
-The last line is ``device`` followed by ok, or by what ExecuTorch said. QNN's own words come before.
+The last line of its output is ``device`` and ok, or ``device`` and ExecuTorch's error. QNN's own
+messages come before.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ SOCS = {"htp": "SM8650", "gpu": "SM8650", "lpai": "SM8850", "lpai-arm": "SM8850"
 
 
 def create_device(backend: str) -> str:
-    """``ok``, or the name of the error."""
+    """Create a device; return ``ok`` or the name of the error."""
     from executorch.backends.qualcomm.python import PyQnnManagerAdaptor
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.utils import utils
@@ -29,10 +30,10 @@ def create_device(backend: str) -> str:
 
 
 def main() -> None:
-    """Print the line."""
+    """Create a device and print the line."""
     try:
         text = create_device(sys.argv[1])
-    except Exception as error:  # noqa: BLE001 - executorch raises what it likes
+    except Exception as error:  # noqa: BLE001 - executorch may raise anything
         text = f"{type(error).__name__}: {error}".splitlines()[0]
     sys.stdout.write(f"\ndevice {text}\n")
 

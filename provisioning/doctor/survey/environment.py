@@ -1,5 +1,5 @@
-"""All facts of one environment, gathered in the order in which one needs another; its variables,
-and what the library search path holds of QNN.
+"""Gather all facts of an environment, in the order of their dependencies, including its variables
+and the QNN libraries on the library search path.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ DISTRIBUTIONS = ("torch", "executorch", "torchao")
 
 @dataclass(frozen=True)
 class SurveyRequest:
-    """What to examine: roots by name of artifact, their pins, a job's variables.
+    """What to examine: roots by artifact name, their pins, a job's variables.
 
-    ``python`` None is the running interpreter, whose adaptor creates a device of the emulator where
-    ``tries_device`` is set; ``backend`` is the one to lower for; ``device`` asks adb for devices.
+    ``python`` None is the running interpreter; if ``tries_device``, its adaptor creates a device of
+    the emulator. ``backend`` is the one to lower for; ``device`` asks adb for devices.
     """
 
     profile: str
@@ -79,7 +79,7 @@ def survey_environment(
     *,
     progress: Progress | None = None,
 ) -> EnvironmentFacts:
-    """Look at everything that the profile asks about; nothing is changed."""
+    """Gather all facts that the profile has requirements for, without changing anything."""
     cache = FactsCache(request.home / "doctor")
     progress = progress or Progress()
     sdk_name = next((name for name in fitness.sdk if name in request.roots), "")
@@ -155,7 +155,7 @@ def _survey_host(
 
 
 def _may_load(python: PythonFacts, sdk: SdkFacts | None) -> bool:
-    """Whether nothing that was seen of the adaptor refuses it already."""
+    """Return whether no known fact about the adaptor prevents loading it."""
     elf = python.adaptor.elf if python.adaptor else None
     if sdk and sdk.version and python.headers and is_older(sdk.version, python.headers):
         return False
@@ -177,7 +177,7 @@ def _survey_python(
 def _survey_backend(
     request: SurveyRequest, sdk: SdkFacts | None, python: PythonFacts | None
 ) -> BackendFacts | None:
-    """Survey a backend other than HTP; the adaptor loads its library, which is the SDK's."""
+    """Survey a backend other than HTP; the adaptor loads the SDK's library for it."""
     if request.backend is Backend.HTP or not sdk:
         return None
     needs = read_backends()[request.backend]
@@ -189,7 +189,7 @@ def _survey_backend(
 def _try_device(
     request: SurveyRequest, sdk: SdkFacts | None, python: PythonFacts, backend: Backend
 ) -> str | None:
-    """Why none is created; None where there is nothing to try, or where it would be in vain."""
+    """Return why no device is created, '' if one is; None if there is no point in trying."""
     library = (sdk.root if sdk else Path()) / HOST_DIRECTORY / read_backends()[backend].library
     if not (python.adaptor and library.is_file() and _may_load(python, sdk)):
         return None
@@ -220,7 +220,7 @@ RUNTIME = re.compile(r"libstdc\+\+\.so\.6|libgcc_s\.so\.1|libatomic\.so\.1")
 def survey_variables(
     variables: Mapping[str, str], cache: FactsCache, sdk_root: Path | None = None
 ) -> VariableFacts:
-    """Facts of the variables a job would get."""
+    """Return facts about the variables that a job would get."""
     values = {name: variables[name] for name in NAMES if name in variables}
     entries = values["LD_LIBRARY_PATH"].split(":") if values.get("LD_LIBRARY_PATH") else []
     python_path = [part for part in values.get("PYTHONPATH", "").split(":") if part]

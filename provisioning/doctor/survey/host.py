@@ -1,9 +1,9 @@
-"""The machine: system, glibc, cores, memory, disk, CPU flags, tools, libraries of the system; the
-devices that adb lists; and installations on disk: a QNN SDK, an Android NDK with its clang, a
-checkout of ExecuTorch with its submodules and leftovers of flatcc.
+"""Facts about the machine (system, glibc, cores, memory, disk, CPU flags, tools, system libraries),
+the devices that adb lists, and installations: a QNN SDK, an Android NDK with its clang, a checkout
+of ExecuTorch with its submodules and leftovers of flatcc.
 
-A device takes one shell call. Without adb, without a server or without a device there are no facts,
-which is no fault.
+Each device takes one shell call. If there is no adb, no server or no device, there are no facts,
+which is not a fault.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def survey_host(
     libraries: Iterable[str],
     variables: Mapping[str, str],
 ) -> HostFacts:
-    """What the machine is. ``disk`` is a path whose file system's free space matters."""
+    """Return facts about the machine. ``disk`` is a path on the file system to check for free
+    space.
+    """
     line = re.search(r"^flags\s*:(.*)$", read_text(Path("/proc/cpuinfo")), re.MULTILINE)
     return HostFacts(
         system=platform.system(),
@@ -68,14 +70,14 @@ def survey_host(
 
 
 def usable_cores() -> int:
-    """Cores that this process may use; all there are where the system does not tell."""
+    """Return the number of cores that this process may use; all cores if unknown."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _glibc() -> str | None:
-    """2.36; None on another C library."""
+    """Return glibc's version, such as 2.36; None for another C library."""
     with suppress(ValueError, OSError, AttributeError):
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
         return version if name == "glibc" else None
@@ -83,7 +85,7 @@ def _glibc() -> str | None:
 
 
 def _memory_bytes() -> int:
-    """The machine's memory, or the limit of our control group where that is less."""
+    """Return the machine's memory, or the limit of the control group if that is lower."""
     total = re.search(r"^MemTotal:\s+(\d+) kB", read_text(Path("/proc/meminfo")), re.MULTILINE)
     limits = [text.strip() for path in MEMORY_LIMITS if (text := read_text(Path(path)))]
     known = [int(total[1]) * 1024] if total else []
@@ -91,9 +93,9 @@ def _memory_bytes() -> int:
 
 
 def read_text(path: Path) -> str:
-    """The text of a small file, '' when it is missing, large or unreadable."""
+    """Return the text of a small file, '' if it is missing, large or unreadable."""
     with suppress(OSError):
-        if path.stat().st_size <= MAX_TEXT_BYTES:  # 0 for a file of the kernel
+        if path.stat().st_size <= MAX_TEXT_BYTES:  # 0 for files of the kernel
             return path.read_text(encoding="utf-8", errors="replace")
     return ""
 
@@ -105,7 +107,7 @@ VERSION = re.compile(r"\d+(?:\.\d+)+")
 def survey_tools(
     programs: Mapping[str, str], variables: Mapping[str, str]
 ) -> tuple[ToolFacts, ...]:
-    """Find each program (name -> the words of its candidates) on the PATH of ``variables``."""
+    """Find each program (name -> candidate commands) on the PATH of ``variables``."""
 
     def look(name: str, program: str) -> ToolFacts:
         found = shutil.which(program, path=variables.get("PATH", ""))
@@ -116,7 +118,7 @@ def survey_tools(
 
 
 def ask_version(name: str, path: Path, variables: Mapping[str, str] | None = None) -> ToolFacts:
-    """Run ``path --version``; the version is the first number with a dot in what it says."""
+    """Run ``path --version``; the version is the first number with a dot in its output."""
     try:
         ended = run_process(
             [path, "--version"], env=variables, timeout_s=TIMEOUT_S, check=False, keep_lines=20
@@ -133,7 +135,7 @@ def ask_version(name: str, path: Path, variables: Mapping[str, str] | None = Non
 
 LIST_TIMEOUT_S = 15.0
 SHELL_TIMEOUT_S = 60.0
-# Of toybox only, which every Android since 6 has. A device's shell prints \r\n on old versions.
+# Uses only toybox, which every Android since 6 has. Shells of old versions print \r\n.
 SCRIPT = r"""
 echo "soc=$(getprop ro.soc.model)"
 echo "android=$(getprop ro.build.version.release)"
@@ -151,7 +153,7 @@ done
 
 
 def survey_devices(variables: Mapping[str, str], directory: str) -> tuple[DeviceFacts, ...]:
-    """Facts of each device, with the libraries in ``directory`` on it."""
+    """Return facts about each device, with its libraries in ``directory``."""
     adb = shutil.which("adb", path=variables.get("PATH", ""))
     if adb is None:
         return ()
@@ -171,7 +173,7 @@ def _run(words: list[str], variables: Mapping[str, str], timeout_s: float) -> st
 
 
 def _parse_list(output: str) -> Iterator[tuple[str, str]]:
-    """Serials and states below the line 'List of devices attached'."""
+    """Yield serials and states below the line 'List of devices attached'."""
     _, _, rows = output.partition("List of devices attached")
     for row in rows.splitlines():
         words = row.split()
@@ -211,7 +213,7 @@ TIMEOUT_S = 30.0
 
 
 def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False) -> SdkFacts:
-    """The facts of an SDK. ``headers`` are the paths below include/QNN to look for;
+    """Return facts about an SDK. ``headers`` are the paths below include/QNN to look for;
     ``asks_library`` loads libQnnHtp.so in a separate process for its API version.
     """
     if not root.is_dir():
@@ -240,8 +242,9 @@ def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False
 
 
 def ask_library(directory: Path) -> dict[str, Any]:
-    """The core API version that libQnnHtp.so says it has, and where it reads socModel; nothing when
-    it cannot be loaded."""
+    """Return the core API version of libQnnHtp.so, and where it reads socModel; nothing if it
+    cannot be loaded.
+    """
     variables = {**os.environ, "LD_LIBRARY_PATH": str(directory)}
     words = [sys.executable, api_probe.__file__, str(directory / "libQnnHtp.so")]
     try:
@@ -261,7 +264,7 @@ TARGET = "aarch64-linux-android"
 
 
 def survey_ndk(root: Path, host_tag: str) -> NdkFacts:
-    """The facts of an NDK; its clang is run once."""
+    """Return facts about an NDK; its clang is run once."""
     if not root.is_dir():
         return NdkFacts(root, is_directory=False)
     revision = REVISION.search(read_text(root / "source.properties"))
@@ -287,7 +290,7 @@ MAX_VERSION = 40
 
 
 def survey_checkout(root: Path) -> CheckoutFacts:
-    """The facts of a checkout; git is asked twice, nothing is written."""
+    """Return facts about a checkout; runs git twice and writes nothing."""
     if not root.is_dir():
         return CheckoutFacts(root, is_directory=False)
     commit, status = None, ""
@@ -308,7 +311,7 @@ def survey_checkout(root: Path) -> CheckoutFacts:
 
 
 def _parse_status(output: str) -> Iterator[SubmoduleFacts]:
-    """Lines such as ``-896db5... third-party/flatcc`` or `` 896db5... path (v0.6)``."""
+    """Parse lines such as ``-896db5... third-party/flatcc`` or `` 896db5... path (v0.6)``."""
     for line in output.splitlines():
         state = STATES.get(line[:1])
         commit, _, rest = line[1:].partition(" ")
@@ -318,8 +321,9 @@ def _parse_status(output: str) -> Iterator[SubmoduleFacts]:
 
 
 def _look_again(root: Path, module: SubmoduleFacts) -> SubmoduleFacts:
-    """For git a submodule without `git submodule init` is missing, even if its files are there, as
-    in a mirror's copy. Its commit is compared if it has one."""
+    """Check a submodule that git calls missing: without `git submodule init` it may still have its
+    files, as in a copy of a mirror. Its commit is compared if it has one.
+    """
     place = root / module.path
     if module.state != "missing" or not has_files(place):
         return module
@@ -330,7 +334,7 @@ def _look_again(root: Path, module: SubmoduleFacts) -> SubmoduleFacts:
 
 
 def _machine_of(path: Path) -> str:
-    """The machine of an ELF file, or of the first ELF member of an archive (.a)."""
+    """Return the machine of an ELF file, or of the first ELF member of an archive (.a)."""
     from provisioning.elf.reader import parse_headers
 
     try:

@@ -1,8 +1,8 @@
-"""Programs of ExecuTorch (.pte), from their bytes, without torch.
+"""Read ExecuTorch programs (.pte) from their bytes, without torch.
 
-The fields are those of executorch/schema/program.fbs of ExecuTorch 1.5.1 (ET12) and, of the options
-that a delegate of QNN has, those of backends/qualcomm/serialization/qc_compiler_spec.fbs. Before a
-context binary ExecuTorch puts a header: magic, signature, size (QnnContextCustomProtocol).
+The fields are those of executorch/schema/program.fbs of ExecuTorch 1.5.1 (ET12); the options of a
+QNN delegate are in backends/qualcomm/serialization/qc_compiler_spec.fbs. ExecuTorch puts a header
+before a context binary: magic, signature, size (QnnContextCustomProtocol).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from provisioning.errors import UsageError
 QNN_BACKEND, COMPILE_SPEC = "QnnBackend", "qnn_compile_spec"
 DLC = re.compile(
     rb"dlc\.metadata"
-)  # a file in an archive of QNN, by its directory, which comes last
+)  # a file in QNN's archive, by its directory, which is at the end
 DLC_TAIL = 1 << 16
 IDENTIFIER = b"ET"  # and two digits, at byte 4
 HEADER = struct.Struct("<IQQ")
 HEADER_MAGIC = 0x5678ABCD  # ci/executorch/context_digest.py describes the header
-HEADER_ROOM = 4096  # seen: the binary begins 256 bytes behind the header's beginning
+HEADER_ROOM = 4096  # observed: the binary starts 256 bytes after the start of the header
 MAX_RANK = 16
 # ScalarType: name, bytes of an element.
 DTYPES = {
@@ -62,7 +62,7 @@ DTYPES = {
     28: ("uint32", 4),
     29: ("uint64", 8),
 }
-# KernelTypes and InstructionArguments, by their place in the unions.
+# KernelTypes and InstructionArguments, by their index in the unions.
 INT, BOOL, DOUBLE, TENSOR, STRING, INTS, DOUBLES, BOOLS = 2, 3, 4, 5, 6, 7, 8, 9
 KERNEL_CALL = 1
 INLINE = 0
@@ -71,9 +71,10 @@ Constant = int | float | bool | str | tuple[int | float | bool, ...] | None
 
 @dataclass(frozen=True)
 class Partition:
-    """What a method hands to a backend. ``context`` is the number of its context binary in the
-    program, None for another backend. ``soc_id``, ``hexagon`` and ``vtcm_mb`` are those that it was
-    lowered for, by the options that ExecuTorch keeps, 0 if they do not say."""
+    """The part of a method that a backend runs. ``context`` is the number of its context binary in
+    the program, None for another backend. ``soc_id``, ``hexagon`` and ``vtcm_mb`` are those that it
+    was lowered for, according to the options that ExecuTorch stores; 0 if unknown.
+    """
 
     backend: str
     context: int | None = None
@@ -85,7 +86,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Method:
-    """A method; ``cpu_operators`` are those that stay on the CPU, with how often."""
+    """A method; ``cpu_operators`` counts each operator that stays on the CPU."""
 
     name: str
     inputs: tuple[TensorSpec, ...]
@@ -96,8 +97,9 @@ class Method:
 
 @dataclass(frozen=True)
 class SegmentSpan:
-    """A segment of a program: where it begins, its bytes, and the largest power of two up to 4096
-    that its start is a multiple of."""
+    """A segment of a program: its offset, its size in bytes, and its alignment: the largest power
+    of two, at most 4096, that divides its offset.
+    """
 
     offset: int
     size_bytes: int
@@ -106,14 +108,14 @@ class SegmentSpan:
 
 @dataclass(frozen=True)
 class Program:
-    """A ``program``, a ``context`` binary alone, or an ``onnx`` model with one, by its ``kind``.
+    """By its ``kind``: a ``program``, a ``context`` binary alone, or an ``onnx`` model with one.
 
-    ``is_package`` says that its contexts are the same for one SoC each, of which a device loads its
-    own; otherwise it needs them all.
+    ``is_package`` means that it has one equivalent context per SoC, and a device loads only its
+    own; otherwise a device needs them all.
 
-    ``metadata`` are the methods without inputs that give constants, such as get_max_seq_len.
-    ``constant_bytes`` are the weights outside of QNN by type: of those that QNN has packed, a
-    binary does not say the types. ``damage`` is why it cannot be loaded, ``misplaced`` why not
+    ``metadata`` are the methods without inputs that return constants, such as get_max_seq_len.
+    ``constant_bytes`` are the weights outside QNN by type; for weights packed by QNN, a binary does
+    not contain the types. ``damage`` is why it cannot be loaded, ``misplaced`` why it cannot be
     mapped.
     """
 
@@ -131,21 +133,22 @@ class Program:
 
 
 def read_program(path: Path) -> Program:
-    """The program or context binary at ``path``. Raises UsageError for a file that is neither."""
+    """Read the program or context binary at ``path``. Raises UsageError for a file that is
+    neither."""
     view = map_file(path)
     if found := parse_program(view, path.name):
         return found
     raise UsageError(
-        f"{path.name} is neither a program of ExecuTorch nor a context binary of QNN",
+        f"{path.name} is neither an ExecuTorch program nor a QNN context binary",
         why=f"it begins with {bytes(view[:8]).hex(' ')}",
-        fix="name a .pte or a context binary (.bin)",
+        fix="use a .pte or a context binary (.bin)",
     )
 
 
 def map_file(path: Path) -> View:
-    """The bytes of a file. Raises UsageError for one that cannot be read."""
+    """Map a file's bytes. Raises UsageError if it cannot be read."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for its writer
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
             raise UsageError(f"cannot read {path}", why="it is not a regular file")
         with path.open("rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -156,7 +159,7 @@ def map_file(path: Path) -> View:
 
 
 def parse_program(view: View, name: str) -> Program | None:
-    """What ``view``, the bytes of a file called ``name``, holds; None if it is of another kind."""
+    """Parse ``view``, the bytes of a file called ``name``; return None for another kind of file."""
     if view[: len(MAGIC)] == MAGIC or is_dlc(view):
         return wrap_contexts(name, "context", len(view), list_context_binaries(view))
     if view[4:6] != IDENTIFIER:
@@ -174,7 +177,8 @@ def parse_program(view: View, name: str) -> Program | None:
 
 
 def is_dlc(view: View) -> bool:
-    """Whether a zip archive is QNN's own, with a context binary for each of several SoCs."""
+    """Return whether a zip archive is a QNN package with a context binary for each of several
+    SoCs."""
     return (
         bytes(view[: len(ARCHIVE)]) == ARCHIVE
         and DLC.search(view, max(0, len(view) - DLC_TAIL)) is not None
@@ -184,7 +188,7 @@ def is_dlc(view: View) -> bool:
 def wrap_contexts(
     name: str, kind: str, size_bytes: int, contexts: tuple[ContextBinary, ...]
 ) -> Program:
-    """The program that contexts of one file are."""
+    """Return a program that consists of the contexts of one file."""
     damage = next((one.damage for one in contexts if one.damage), "")
     package = len(contexts) > 1
     return Program(name, kind, size_bytes, contexts=contexts, damage=damage, is_package=package)
@@ -199,7 +203,7 @@ def _parse(tables: Tables, program: Program) -> Program:
     contexts: dict[tuple[int, int], ContextBinary | None] = {}
 
     def find_context(delegate: Table) -> int | None:
-        """The number of a delegate's context binary."""
+        """Return the number of a delegate's context binary."""
         if delegate.text(0) != QNN_BACKEND or not (data := delegate.table(1)):
             return None
         spans, number = (inline if data.number(0, "b") == INLINE else segments), data.number(1)
@@ -248,8 +252,9 @@ def _parse(tables: Tables, program: Program) -> Program:
 
 
 def _find_context(view: View, start: int, size: int) -> ContextBinary | None:
-    """The context binary in a delegate's data; None for another delegate's graph to be compiled on
-    the device."""
+    """Return the context binary in a delegate's data; None for another delegate, or for a graph to
+    be compiled on the device.
+    """
     end = start + size
     head = bytes(view[start : start + HEADER_ROOM])
     at = head.find(MAGIC)
@@ -272,7 +277,7 @@ def _pick(values: list[Table], number: int) -> Table:
 
 
 def parse_constant(value: Table) -> Constant:
-    """The value that a method gives; text for a float that JSON cannot have."""
+    """Return the value of a constant method; as text for a float that JSON cannot represent."""
     kind, held = value.number(0, "B"), value.table(1)
     if held is None:
         return None
@@ -288,7 +293,7 @@ def parse_constant(value: Table) -> Constant:
 
 
 def _parse_ports(values: list[Table], numbers: tuple[int, ...]) -> tuple[TensorSpec, ...]:
-    """The inputs or outputs with these numbers among the values of a method, by position."""
+    """Return the inputs or outputs with these numbers among a method's values, by position."""
     return tuple(_parse_tensor(_pick(values, one), str(place)) for place, one in enumerate(numbers))
 
 
@@ -303,7 +308,7 @@ def _parse_tensor(value: Table, name: str) -> TensorSpec:
 
 
 def _list_constants(values: Iterable[Table]) -> Iterator[tuple[int, tuple[str, int]]]:
-    """The data buffer, type and bytes of each constant tensor."""
+    """Yield the data buffer, type and bytes of each constant tensor."""
     for value in values:
         held = value.table(1) if value.number(0, "B") == TENSOR else None
         if held and (buffer := held.number(5)) and not held.find(6):
@@ -313,7 +318,7 @@ def _list_constants(values: Iterable[Table]) -> Iterator[tuple[int, tuple[str, i
 
 
 def _count_operators(plan: Table) -> dict[str, int]:
-    """How often the method calls each operator of the CPU."""
+    """Return how often the method calls each CPU operator."""
     names = [".".join(filter(None, (one.text(0), one.text(1)))) for one in plan.list_tables(6)]
     found = Counter[str]()
     for chain in plan.list_tables(5):

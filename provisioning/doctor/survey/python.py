@@ -1,5 +1,5 @@
-"""An interpreter's installed packages and its QNN adaptor, without importing any of them; and
-whether that adaptor creates a device, tried once per set of bytes in its own process.
+"""Find an interpreter's installed packages and its QNN adaptor without importing any; and try in a
+separate process whether that adaptor creates a device, once per combination of files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def survey_python(
     modules: Sequence[str],
     variables: Mapping[str, str],
 ) -> PythonFacts:
-    """Facts of ``python``, or of the running interpreter when it is None."""
+    """Return facts about ``python``, or about the running interpreter if it is None."""
     request = {"distributions": list(distributions), "modules": list(modules)}
     if python is None:
         return _describe(python_probe.probe(**request), variables)
@@ -81,7 +81,9 @@ def _describe(said: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFa
 
 
 def _lacking(file: FileFacts, variables: Mapping[str, str]) -> Iterator[str]:
-    """The needed libraries that are on no path of the loader: its own, the job's, the system's."""
+    """Yield needed libraries that the loader does not find on its own, the job's or the system's
+    path.
+    """
     if file.elf is None or file.elf.machine != EM_X86_64:
         return
     origin, listed = str(file.path.parent), variables.get("LD_LIBRARY_PATH", "").split(":")
@@ -94,7 +96,7 @@ def _lacking(file: FileFacts, variables: Mapping[str, str]) -> Iterator[str]:
 
 
 def _unmet(asked: Sequence[Sequence[str]], version: str) -> Iterator[tuple[str, str, str]]:
-    """Installed distributions of a version other than what is asked for on this Python."""
+    """Yield distributions with an installed version that does not meet the requirement."""
     from packaging.requirements import Requirement
 
     python = {"python_full_version": version, "python_version": ".".join(version.split(".")[:2])}
@@ -114,10 +116,10 @@ def try_device(
     *,
     backend: Backend = Backend.HTP,
 ) -> str:
-    """Why the adaptor that ``python`` finds creates no device with a backend's ``library``, which
-    for a backend other than HTP is the backend alone; empty if it does.
+    """Return why the adaptor that ``python`` finds creates no device with a backend's ``library``
+    (for a backend other than HTP, no backend); '' if it does.
 
-    ``remembered`` is a directory for what came out of the same bytes.
+    ``remembered`` is a cache directory for results with the same bytes.
     """
     key = hashlib.sha256(backend.value.encode())
     for path in (adaptor, library, Path(device_probe.__file__)):
@@ -133,8 +135,9 @@ def try_device(
 
 
 def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) -> tuple[str, bool]:
-    """Why there is no device, and whether that is so each time: a busy machine may take longer than
-    the limit."""
+    """Return why there is no device, and whether that is final: a busy machine may exceed the time
+    limit.
+    """
     words = [str(python), device_probe.__file__, backend.value]
     try:
         ended = run_process(words, env=variables, timeout_s=DEVICE_TIMEOUT_S, check=False)

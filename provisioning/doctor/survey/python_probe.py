@@ -1,4 +1,5 @@
-"""Asks an interpreter what is installed for it. Standard library only: it is also run as a script.
+"""Ask an interpreter what is installed for it. Uses only the standard library: it is also run as a
+script.
 
 Reads its request, {"distributions": [...], "modules": [...]}, as JSON from the first argument
 and prints one line of JSON. Only top-level packages are located; nothing is imported.
@@ -20,7 +21,7 @@ ADAPTOR = "PyQnnManagerAdaptor"
 
 
 def probe(distributions: list[str], modules: list[str]) -> dict[str, Any]:
-    """Facts of the running interpreter, in JSON's types."""
+    """Return facts about the running interpreter, in JSON's types."""
     executorch = _locate("executorch")
     return {
         "executable": sys.executable,
@@ -45,7 +46,7 @@ def _version(name: str) -> str | None:
 
 
 def _installed(name: str) -> str:
-    """The directory that a distribution has its package of the same name in, "" without one."""
+    """Return the directory of a distribution's package of the same name, '' if there is none."""
     try:
         place = Path(str(importlib.metadata.distribution(name).locate_file(name)))
     except importlib.metadata.PackageNotFoundError:
@@ -54,14 +55,14 @@ def _installed(name: str) -> str:
 
 
 def _path_files(place: str | None) -> list[str]:
-    """The .pth files that name the directory above ``place``."""
+    """Return the .pth files that name the directory above ``place``."""
     files = [one for entry in sys.path for one in sorted(Path(entry).glob("*.pth"))]
     parent = str(Path(place).parent) if place else "\0"
     return [str(one) for one in files if parent in one.read_text("utf-8", "replace")]
 
 
 def _asked(name: str) -> list[list[str]]:
-    """What a distribution asks for, with the version of it that is installed."""
+    """Return a distribution's requirements, each with the installed version."""
     try:
         asked = importlib.metadata.requires(name) or []
     except importlib.metadata.PackageNotFoundError:
@@ -71,8 +72,9 @@ def _asked(name: str) -> list[list[str]]:
 
 
 def _locate(name: str) -> str | None:
-    """The directory of a top-level package, or the file of a module. Of one without __init__.py, as
-    executorch is, Python searches every directory: the first with backends counts.
+    """Return the directory of a top-level package, or the file of a module. For a package without
+    __init__.py, such as executorch, Python searches every directory: the first with backends
+    counts.
     """
     try:
         spec = importlib.util.find_spec(name)
@@ -86,7 +88,7 @@ def _locate(name: str) -> str | None:
 
 
 def find_adaptors(executorch: str | None) -> list[str]:
-    """The QNN adaptors of an executorch, sorted, whatever Python they are for."""
+    """Return the QNN adaptors of an executorch for any Python, sorted."""
     if executorch is None:
         return []
     directory = Path(executorch) / "backends" / "qualcomm" / "python"
@@ -94,6 +96,6 @@ def find_adaptors(executorch: str | None) -> list[str]:
 
 
 if __name__ == "__main__":
-    # Beside this file lie modules whose names must not hide those that are asked for.
+    # Modules next to this file must not hide requested ones with the same name.
     sys.path[:] = [entry for entry in sys.path if entry != str(Path(__file__).parent)]
     sys.stdout.write(json.dumps(probe(**json.loads(sys.argv[1]))) + "\n")

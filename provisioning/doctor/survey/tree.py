@@ -1,7 +1,7 @@
-"""Every library and program below a root, with its ELF facts and its build of QNN.
+"""Find every library and program below a root, with its ELF facts and its QNN build.
 
-Facts are remembered by inode, size and times of the file, so that an unchanged tree costs one
-stat a file. Large trees are read by several processes.
+Facts are cached by a file's inode, size and times, so that an unchanged tree costs one stat per
+file. Large trees are read by several processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from provisioning.doctor.survey.host import usable_cores
 from provisioning.elf.facts import EM_QDSP6, Defect, ElfError
 from provisioning.files import digest_sources, hash_file, write_whole
 
-LIBRARY = re.compile(r"\.so(\.[0-9]+)*$")  # libQnnHtp.so.md5 is none
+LIBRARY = re.compile(r"\.so(\.[0-9]+)*$")  # excludes libQnnHtp.so.md5
 LOADABLE = {2, 3}  # ET_EXEC, ET_DYN
 POOL_BYTES = 512 << 20
 CHUNK = 4
@@ -36,10 +36,10 @@ Wanted = Callable[[str], bool]
 
 
 def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) -> TreeFacts:
-    """Facts of all files below ``root`` whose directory (relative) is ``wanted``.
+    """Return facts about all files below ``root`` in ``wanted`` (relative) directories.
 
-    Symbolic links are listed; those that lead out of the tree are read as the file that they name,
-    as a push to a device copies it. A missing root is an empty tree.
+    Symbolic links are listed; a link out of the tree is read as its target, which a push to a
+    device copies. A missing root is an empty tree.
     """
     links: dict[str, str] = {}
     dangling: set[str] = set()
@@ -63,7 +63,9 @@ def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) 
 
 
 def _status_outside(link: Path, root: Path) -> os.stat_result | None:
-    """What a link outside ``root`` leads to; None where it leads nowhere, or to a file below."""
+    """Return the status of a link's target outside ``root``; None if the target is missing or below
+    ``root``.
+    """
     with suppress(OSError, RuntimeError):
         target = link.resolve(strict=True)
         return None if target.is_relative_to(root.resolve()) else target.stat()
@@ -71,7 +73,8 @@ def _status_outside(link: Path, root: Path) -> os.stat_result | None:
 
 
 def _prove(file: FileFacts) -> FileFacts:
-    """The file with what proves that it is genuine, which is not remembered: catalogs change."""
+    """Return the file with the proof that it is genuine, which is not cached since catalogs
+    change."""
     with suppress(OSError):
         if file.sha256:
             from provisioning.manifest.catalogs import prove_skel
@@ -81,8 +84,8 @@ def _prove(file: FileFacts) -> FileFacts:
 
 
 def find_min_sdk(root: Path) -> int | None:
-    """The minSdk that the nearest build file of Gradle in or above ``root`` states as a number,
-    within its repository.
+    """Return the minSdk in the nearest Gradle build file in or above ``root``, within its
+    repository, if it is a number.
     """
     for directory in (root.absolute(), *root.absolute().parents):
         for name in BUILD_FILES:
@@ -95,8 +98,8 @@ def find_min_sdk(root: Path) -> int | None:
 
 
 def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | None:
-    """A program for ExecuTorch, or a context binary, which names the QNN that compiled it; None for
-    a .bin that is neither. An empty one may be either.
+    """Read an ExecuTorch program or a context binary, which names the QNN that compiled it; return
+    None for any other .bin. An empty file may be either.
     """
     from provisioning.doctor.survey.context_binaries import scan_context_binaries
     from provisioning.elf import programs
@@ -137,7 +140,7 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
 def read_files(
     found: Mapping[str, tuple[Path, os.stat_result]], cache: FactsCache
 ) -> tuple[FileFacts, ...]:
-    """Facts of each file, out of ``cache`` where it has not changed, in the order of paths."""
+    """Return facts about each file, from ``cache`` if it is unchanged, in the order of paths."""
     known = {name: cache.recall(*place) for name, place in found.items()}
     fresh = [(name, found[name][0]) for name, facts in known.items() if facts is None]
     size_bytes = sum(found[name][1].st_size for name, _ in fresh)
@@ -145,7 +148,7 @@ def read_files(
         known[name] = facts
         cache.keep(path, found[name][1], facts)
     cache.save()
-    # Facts are remembered by path, and a file may lie in several trees.
+    # Facts are cached by path, and a file may be in several trees.
     return tuple(
         facts if facts.relative == name else replace(facts, relative=name)
         for name, facts in sorted(known.items())
@@ -154,7 +157,7 @@ def read_files(
 
 
 def read_file(item: tuple[str, Path]) -> FileFacts:
-    """Facts of one file; a defect is a fact too."""
+    """Return facts about one file; a defect is a fact too."""
     from provisioning.elf.qnn_build import find_qnn_build
     from provisioning.elf.reader import read_elf
 
@@ -175,7 +178,7 @@ def read_file(item: tuple[str, Path]) -> FileFacts:
 
 def _read_all(items: Sequence[tuple[str, Path]], size_bytes: int) -> Iterable[FileFacts]:
     workers = usable_cores()
-    # A fork copies other threads' locks, so a process that has threads reads alone.
+    # A fork copies other threads' locks, so a process with threads does not fork.
     if size_bytes < POOL_BYTES or workers < 2 or threading.active_count() > 1:
         return map(read_file, items)
     import multiprocessing
@@ -195,12 +198,12 @@ def _walk(root: Path, relative: str, wanted: Wanted) -> Iterator[tuple[Path, os.
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(root, f"{relative}/{entry.name}".lstrip("/"), wanted)
         elif wanted(relative):
-            with suppress(OSError):  # it may go away while we look
+            with suppress(OSError):  # it may be removed meanwhile
                 yield Path(entry.path), entry.stat(follow_symlinks=False)
 
 
 def _is_candidate(path: Path, status: os.stat_result) -> bool:
-    """A library by its name, or an executable file that begins as ELF does."""
+    """Return whether a file is a library by its name, or an executable that starts like ELF."""
     if not stat.S_ISREG(status.st_mode):
         return False
     if LIBRARY.search(path.name):
@@ -217,15 +220,15 @@ READERS = (_PROVISIONING / "elf", _PROVISIONING / "doctor" / "facts.py")
 
 
 def identify(status: os.stat_result) -> tuple[int, ...]:
-    """What changes with a file's bytes: a write alters ctime, which no call can set back."""
+    """Return values that change with a file's bytes: a write changes ctime, which cannot be
+    reset."""
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
 class FactsCache:
-    """Facts by path and identity; the file's name has a digest of the readers and of what they
-    return.
-    """
+    """Facts by path and identity; its file name has a digest of the readers' code and result
+    types."""
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / f"elf-facts-{digest_sources(*READERS)[:16]}.msgpack"
@@ -235,7 +238,7 @@ class FactsCache:
             self.rows = _DECODER.decode(self.file.read_bytes())
 
     def recall(self, path: Path, status: os.stat_result) -> FileFacts | None:
-        """The facts of ``path``, if it is still what it was."""
+        """Return the facts about ``path`` if it is unchanged, else None."""
         kept = self.rows.get(str(path))
         return kept[1] if kept and kept[0] == identify(status) else None
 
@@ -244,7 +247,9 @@ class FactsCache:
         self.changed = True
 
     def save(self) -> None:
-        """Write what changed; other readers' files go. A cache that cannot be written is none."""
+        """Write changes, and remove files of other readers. A cache that cannot be written is
+        ignored.
+        """
         if not self.changed:
             return
         self.changed = False
@@ -257,7 +262,7 @@ class FactsCache:
                     old.unlink()
 
 
-# Paths are the only values that msgspec does not know.
+# Paths are the only values that msgspec cannot encode.
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=str)
 _DECODER = msgspec.msgpack.Decoder(
     dict[str, tuple[tuple[int, ...], FileFacts]], dec_hook=lambda _, value: Path(value)

@@ -125,7 +125,10 @@ def test_a_strange_answer_is_tried_again(server: BadServer, tmp_path: Path, name
 def test_a_handshake_that_closes_is_tried_again(tmp_path: Path) -> None:
     with bad.answering(b"") as place:
         ended, said = fetch([f"https://{place}/a.zip"], tmp_path)
-    assert (ended, "during the TLS handshake (3 tries)" in said or "was reset (3 tries)" in said) == (
+    assert (
+        ended,
+        "during the TLS handshake (3 tries)" in said or "was reset (3 tries)" in said,
+    ) == (
         "DownloadError",
         True,
     ), said

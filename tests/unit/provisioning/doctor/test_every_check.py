@@ -106,4 +106,4 @@ def test_files_around_a_subdirectory_are_all_judged() -> None:
         for name, relative in (("a.so", "a.so"), ("m.so", "sub/m.so"), ("z.so", "z.so"))
     ]
     (finding,) = judge_tree(*files)
-    assert finding.what == "libX.so is nowhere; a.so needs it and 1 more"
+    assert finding.what == "libX.so is missing; a.so needs it and 1 more"
