@@ -1,8 +1,8 @@
 """Sessions of executorch-qnn-ci: ``./nox -s test_emulator``.
 
-Each runs a process in an environment that holds one dependency group of
-pyproject.toml. Sessions share them: ``core`` is small, ``lowering`` has torch, so
-that what does not need torch does not wait for it.
+Each session runs a process in an environment with one dependency group of pyproject.toml. Sessions
+share environments: ``core`` is small and ``lowering`` has torch, so that sessions without torch do
+not wait for it.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ import nox
 from nox.command import CommandFailed
 
 nox.needs_version = ">=2025.10"
-nox.options.default_venv_backend = "none"  # environments are made below, each under its lock
-# nox looks for uv whether or not a session asks for it.
+nox.options.default_venv_backend = "none"  # environments are created below, each under its own lock
+# nox looks for uv even if no session uses it.
 logging.getLogger("nox").addFilter(lambda record: record.msg != "uv binary not found.")
 nox.options.sessions = ["lint", "tests"]
 
 ROOT = Path(__file__).resolve().parent
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
-# The default package index serves torch as a CUDA build of some GB.
+# On the default package index, torch is a CUDA build of several GB.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# Some tests wait: three workers for two cores. Those of a file share what it sets up, such as a
-# process that has imported torch, so they run in one worker; integration tests come first.
+# Three workers for two cores, since some tests wait. The tests of a file run in one worker and
+# share setup such as a process that imported torch; integration tests come first.
 PARALLEL = ("-n3", "--dist", "loadfile", "--no-loadscope-reorder")
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
 MKDOCS = "mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml"
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
-# Gigabytes, of use only where QNN's libraries for hosts run.
+# Gigabytes, useful only on machines that QNN's host libraries run on.
 LARGE = ("lowering", "onnx", "test")
-# Modules that are hardly ever imported: half of an environment, compiled if they are after all.
+# Rarely imported modules, half of an environment: compiled only when they are imported.
 RARE = (
     r"site-packages/((pip|setuptools|pygments/lexers|scipy|sklearn|sympy/physics|coremltools"
     r"|huggingface_hub|textual|narwhals|onnxruntime/transformers)/"
@@ -57,7 +57,7 @@ RARE = (
 
 @dataclass
 class Failure:
-    """What ended a session: its exit code and why."""
+    """Why a session failed, and its exit code."""
 
     session: str
     code: int
@@ -70,11 +70,11 @@ failures: list[Failure] = []
 
 
 def run_module(session: nox.Session, group: str, *words: str, executorch: str = "") -> None:
-    """Run ``python -m WORDS`` in the environment of a dependency group, which ``executorch`` may
-    give another version of ExecuTorch.
+    """Run ``python -m WORDS`` in the environment of a dependency group; ``executorch`` selects
+    another version of ExecuTorch.
 
-    stderr stays apart from what --json prints, and an interrupted verb gets the time to end what
-    it runs. A failure is kept for end_run.
+    stderr is kept separate from --json's output, and an interrupted verb gets time to end its
+    processes. A failure is recorded for end_run.
     """
     started.append(session.name)
     python = make_environment(session, group, executorch)
@@ -111,15 +111,16 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
 
 
 def choose_executorch(session: nox.Session) -> str:
-    """The ExecuTorch that --executorch names, else that of the runtime that a session of this call
-    has built, if its SDK lowers here; empty is the pinned one."""
+    """Return the ExecuTorch that --executorch names, else the one of the runtime built by a session
+    of this call, if its SDK lowers here; '' means the pinned one.
+    """
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--executorch", default="")
     options.add_argument("--reports", type=Path, default=Path("reports"))
     options.add_argument("--sdk", default=os.environ.get("QNN_CI_SDK", ""))
     try:
         asked = options.parse_known_args(session.posargs)[0]
-    except SystemExit:  # the verb explains what is wrong with the words
+    except SystemExit:  # the verb reports what is wrong with its arguments
         return ""
     known, default = read_pairs()
     version: str = asked.executorch
@@ -134,7 +135,7 @@ def choose_executorch(session: nox.Session) -> str:
 
 
 def read_pairs() -> tuple[dict[str, str], str]:
-    """The torch that goes with each supported ExecuTorch, and the default one of these."""
+    """Return the torch version for each supported ExecuTorch, and the default ExecuTorch."""
     pairs = nox.project.load_toml(ROOT / "manifests" / "pairs.toml")
     return {row["executorch"]: row["torch"] for row in reversed(pairs["supported"])}, pairs[
         "default"
@@ -142,8 +143,9 @@ def read_pairs() -> tuple[dict[str, str], str]:
 
 
 def list_sessions(session: nox.Session) -> str:
-    """The sessions of this call, when they are several: they share what stands after ``--``."""
-    names: list[str] = list(session._runner.global_config.sessions or ())  # nox has no public way
+    """Return the sessions of this call if there are several: they share the arguments after
+    ``--``."""
+    names: list[str] = list(session._runner.global_config.sessions or ())  # nox has no public API
     return " ".join(names) if len(names) > 1 else ""
 
 
@@ -155,10 +157,10 @@ def fail(session: nox.Session, code: int, cause: str) -> None:
 
 @atexit.register
 def end_run() -> None:
-    """Give the exit code of the first failure, and after several sessions its cause once more.
+    """Exit with the code of the first failure; after several sessions, print its cause again.
 
-    nox exits with 1 whatever failed (final_reduce in nox/tasks.py), and a SystemExit raised in a
-    session would skip the sessions after it and the summary. No handler of ours follows.
+    nox exits with 1 for any failure (final_reduce in nox/tasks.py), and a SystemExit in a session
+    would skip later sessions and the summary. None of our exit handlers runs after this one.
     """
     if not failures:
         return
@@ -172,13 +174,14 @@ def end_run() -> None:
 
 
 def find_environment(session: nox.Session, group: str, executorch: str = "") -> Path:
-    """Where the environment of a dependency group is, or will be."""
+    """Return the path of a dependency group's environment, existing or not."""
     return Path(session.env_dir).parent / "-".join(filter(None, (group, executorch)))
 
 
 def list_packages(group: str, executorch: str = "") -> list[str]:
-    """A dependency group's packages, with another version of ExecuTorch, and the torch that goes
-    with it, if one is named."""
+    """Return a dependency group's packages; if ``executorch`` is named, with that version and its
+    torch.
+    """
     named = {"executorch": executorch, "torch": read_pairs()[0][executorch]} if executorch else {}
     own = {name: f"{name}=={version}" for name, version in named.items()}
     wanted = nox.project.dependency_groups(PYPROJECT, group)
@@ -186,20 +189,20 @@ def list_packages(group: str, executorch: str = "") -> list[str]:
 
 
 def is_made(environment: Path, group: str, executorch: str = "") -> bool:
-    """Whether an environment holds just what pyproject.toml asks of its group now."""
+    """Return whether an environment matches its group in the current pyproject.toml."""
     stamp = environment / "installed.sha256"
     return stamp.is_file() and stamp.read_text() == digest_group(group, executorch)
 
 
 def digest_group(group: str, executorch: str = "") -> str:
-    """A name for a dependency group's content, on the Python that runs this."""
+    """Return a digest of a dependency group's content and the running Python."""
     wanted = list_packages(group, executorch)
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()
 
 
 def make_environment(session: nox.Session, group: str, executorch: str = "") -> Path:
-    """The Python of a group's environment, which is made or brought up to date if need be."""
+    """Return the Python of a group's environment; create or update the environment if needed."""
     require_host(session, group)
     environment = find_environment(session, group, executorch)
     python = environment / "bin" / "python"
@@ -212,10 +215,10 @@ def make_environment(session: nox.Session, group: str, executorch: str = "") -> 
 
 
 def require_host(session: nox.Session, group: str) -> None:
-    """End a session that this machine cannot run, before anything is installed for it."""
+    """Fail a session that this machine cannot run, before anything is installed."""
     system, machine = platform.system(), platform.machine()
     if system == "Windows":
-        fail(session, ENVIRONMENT, "no session runs on Windows; on x86-64, all run in WSL 2")
+        fail(session, ENVIRONMENT, "sessions do not run on Windows; on x86-64, all run in WSL 2")
     if group in LARGE and (system, machine) != ("Linux", "x86_64"):
         needs = f"{session.name} needs x86-64 Linux, such as a CI job; this is {system} {machine}"
         fail(session, ENVIRONMENT, f"{needs}, where {ELSEWHERE} work")
@@ -227,7 +230,7 @@ ELSEWHERE = "parity, plan, sign_skel and `./nox -s qnn_ci -- report`"
 @contextmanager
 def locked(session: nox.Session, path: Path) -> Iterator[None]:
     """Hold a lock; print a note while another nox holds it."""
-    import fcntl  # which Windows lacks
+    import fcntl  # not on Windows
 
     try:
         path.parent.mkdir(exist_ok=True)
@@ -238,7 +241,7 @@ def locked(session: nox.Session, path: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            with heartbeat(session, f"waiting for another nox, which makes {path.stem}"):
+            with heartbeat(session, f"waiting for another nox that creates {path.stem}"):
                 fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -247,15 +250,16 @@ MOVE = "copy the checkout to a directory that you own, or install it: pip instal
 
 
 def install(session: nox.Session, environment: Path, group: str, executorch: str = "") -> None:
-    """Make an environment of the group's packages; nothing counts until all are in."""
+    """Create an environment with the group's packages; it is incomplete until all are installed."""
     stamp = environment / "installed.sha256"
     stamp.unlink(missing_ok=True)
     wanted = list_packages(group, executorch)
     python = str(environment / "bin" / "python")
     pip = [python, "-m", "pip", "install", "-q", "--no-compile"]
-    # What pip would do on one core. Packages hold files that no Python compiles: 1 is fine.
+    # pip would compile on one core. Exit code 1 is fine: packages contain files that do not
+    # compile.
     compile_all = [python, "-m", "compileall", "-qq", "-j0", "-x", RARE, str(environment / "lib")]
-    quiet = {"silent": True, "log": False}  # heartbeat says what goes on; pip speaks if it fails
+    quiet = {"silent": True, "log": False}  # heartbeat prints progress; pip prints only errors
     try:
         session.run(sys.executable, "-m", "virtualenv", "-q", str(environment), **quiet)
         with heartbeat(session, f"installing {len(wanted)} packages into {environment.name}"):
@@ -265,30 +269,29 @@ def install(session: nox.Session, environment: Path, group: str, executorch: str
             session.run(*pip, *wanted, **quiet)
             session.run(*compile_all, success_codes=[0, 1], **quiet)
     except CommandFailed:
-        hint = "look at what pip said above, and at its index, proxy and certificates"
-        fail(session, DOWNLOAD, f"{environment} could not be made: {hint} (pip config list)")
+        hint = "see pip's output above, and check its index, proxy and certificates"
+        fail(session, DOWNLOAD, f"{environment} could not be created: {hint} (pip config list)")
     stamp.write_text(digest_group(group, executorch))
 
 
 def choose_index(session: nox.Session) -> list[str]:
-    """pip's options for torch: QNN_CI_TORCH_INDEX, else PyTorch's CPU builds if it answers."""
+    """Return pip's options for torch: QNN_CI_TORCH_INDEX, else PyTorch's CPU index if it
+    responds."""
     index = os.environ.get("QNN_CI_TORCH_INDEX")
     if index is None:
         index = CPU_INDEX if answers(f"{CPU_INDEX}/torch/") else ""
-        why = (
-            "" if index else f" ({CPU_INDEX} does not answer; that may be a CUDA build of some GB)"
-        )
+        why = "" if index else f" ({CPU_INDEX} does not respond; this may be a CUDA build of GBs)"
     else:
         why = " (QNN_CI_TORCH_INDEX)"
     if index in {"", "none"}:
-        session.log(f"torch: from the package index that pip is configured for{why}")
+        session.log(f"torch: from pip's configured package index{why}")
         return []
     session.log(f"torch: from {index}{why}")
     return ["--index-url", index]
 
 
 def answers(url: str) -> bool:
-    """Whether a URL can be read within PROBE_S; a name that does not resolve blocks no longer."""
+    """Return whether a URL can be read within PROBE_S, even if resolving its name hangs."""
     import urllib.request
 
     found = threading.Event()
@@ -307,7 +310,7 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
-    """Say what takes so long, at once and then every HEARTBEAT_S."""
+    """Print what is running, at once and then every HEARTBEAT_S with the elapsed time."""
     begun, ended = time.monotonic(), threading.Event()
 
     def repeat() -> None:
@@ -324,7 +327,7 @@ def heartbeat(session: nox.Session, what: str) -> Iterator[None]:
 
 @nox.session(default=False)
 def test_emulator(session: nox.Session) -> None:
-    """Lower models, or run ExecuTorch's own tests, on the HTP emulator, judge."""
+    """Lower models, or run ExecuTorch's own tests, on the HTP emulator, and judge the results."""
     words = session.posargs
     if any(word.startswith("--suite") for word in words):  # these tests need pytest
         fetch_library(session, "test")
@@ -338,14 +341,16 @@ def test_emulator(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def test_onnx(session: nox.Session) -> None:
-    """Compile models with ONNX Runtime's QNN provider, run them on the HTP emulator, judge."""
+    """Compile models with ONNX Runtime's QNN provider, run them on the HTP emulator, and judge
+    them.
+    """
     fetch_library(session, "onnx")
     run_module(session, "onnx", "ci", "test-onnx", *session.posargs)
 
 
 @nox.session(default=False)
 def audit(session: nox.Session) -> None:
-    """Say which operators of models QNN takes and which stay on the CPU, without lowering."""
+    """Report which operators of models QNN supports and which stay on the CPU, without lowering."""
     fetch_library(session, "lowering")
     executorch = choose_executorch(session)
     run_module(session, "lowering", "ci", "audit", *session.posargs, executorch=executorch)
@@ -353,7 +358,7 @@ def audit(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def fuzz(session: nox.Session) -> None:
-    """Find faults of the compiler: small graphs made by machine, run on the HTP emulator."""
+    """Find faults of QNN's compiler with small generated graphs, run on the HTP emulator."""
     words = session.posargs
     if {"executorch", "--frontend=executorch"} & {*words}:
         fetch_library(session, "lowering")
@@ -365,14 +370,14 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def test_llm(session: nox.Session) -> None:
-    """Lower a language model, generate text on the HTP emulator, judge its tokens."""
+    """Lower a language model, generate text on the HTP emulator, and judge its tokens."""
     fetch_library(session, "lowering")
     run_module(session, "lowering", "ci", "test-llm", *session.posargs)
 
 
 @nox.session(default=False)
 def test_trained(session: nox.Session) -> None:
-    """Judge trained models whose true verdicts are known: ``--model 'pnet*'``, ``--lane onnx``."""
+    """Judge trained models with known correct verdicts: ``--model 'pnet*'``, ``--lane onnx``."""
     fetch_library(session, "test")
     started.append(session.name)
     python = make_environment(session, "test")
@@ -380,14 +385,15 @@ def test_trained(session: nox.Session) -> None:
 
 
 def fetch_library(session: nox.Session, group: str) -> None:
-    """Where libatomic.so.1 is missing, make it or say how to install it before torch comes."""
+    """If libatomic.so.1 is missing, build it or report how to install it, before installing
+    torch."""
     require_host(session, group)
     if is_made(find_environment(session, group), group):
         return
     try:
         ctypes.CDLL("libatomic.so.1")
     except OSError:
-        session.log("libatomic.so.1 is not on this machine, and is made before torch is installed")
+        session.log("libatomic.so.1 is missing, so it is built before torch is installed")
         words = [word for word in session.posargs if word == "--offline"]
         run_module(session, "core", "ci", "fetch", "libatomic", *words)
 
@@ -445,7 +451,7 @@ def provision(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def validate(session: nox.Session) -> None:
-    """Check the environment of a profile, name every fix."""
+    """Check the environment of a profile, and print a fix for every fault."""
     python = find_environment(session, "lowering") / "bin" / "python"
     words = list(session.posargs)
     if python.exists() and not any(word.split("=")[0] == "--python" for word in words):
@@ -455,13 +461,13 @@ def validate(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Measure a part against its peer."""
+    """Run a benchmark against a comparable tool."""
     run_module(session, "test", "tests.bench", *session.posargs)
 
 
 @nox.session(default=False)
 def mutants(session: nox.Session) -> None:
-    """Plant small faults in what decides, see which tests notice."""
+    """Plant small faults in the code that decides verdicts, and see which tests notice."""
     run_module(session, "test", "tests.mutants", *session.posargs)
 
 
@@ -473,12 +479,12 @@ def parity(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def plan(session: nox.Session) -> None:
-    """Say which sessions a change needs, and why."""
+    """Print which sessions a change needs, and why."""
     run_module(session, "core", "ci", "plan", *session.posargs)
 
 
 def run_build(session: nox.Session, target: str) -> None:
-    """Build a target; where torch has yet to be installed, what else is missing comes first."""
+    """Build a target; before torch is installed, check for other missing requirements."""
     if not is_made(find_environment(session, "lowering"), "lowering"):
         run_module(session, "core", "ci", "build", target, "--check", *session.posargs)
     executorch = choose_executorch(session) if target == "aot" else ""
@@ -494,7 +500,7 @@ def build_runner(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def build_aot(session: nox.Session) -> None:
-    """Build and prove the AOT adaptor from a checkout."""
+    """Build the AOT adaptor from a checkout, and test it."""
     run_build(session, "aot")
 
 
@@ -518,19 +524,21 @@ def build_direct(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def sign_skel(session: nox.Session) -> None:
-    """Sign what a device's DSP loads."""
+    """Sign the libraries that a device's DSP loads."""
     run_module(session, "core", "ci", "sign", *session.posargs)
 
 
 @nox.session(default=False)
 def stage(session: nox.Session) -> None:
-    """Put together what a device needs to run programs: ``--soc SM8650 --runner F --runtime D``."""
+    """Collect the files that a device needs to run programs: ``--soc SM8650 --runner F --runtime
+    D``.
+    """
     run_module(session, "device", "ci", "stage", *session.posargs)
 
 
 @nox.session(default=False)
 def deploy(session: nox.Session) -> None:
-    """Bring what ``stage`` wrote to a phone or a board: ``--device adb: --bundle DIR``."""
+    """Copy a bundle of ``stage`` to a phone or a board: ``--device adb: --bundle DIR``."""
     run_module(session, "device", "ci", "deploy", *session.posargs)
 
 
@@ -564,7 +572,7 @@ def release(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def environments(session: nox.Session) -> None:
-    """Make the environments that most sessions share."""
+    """Create the environments that most sessions share."""
     for group in session.posargs or ["core", "lowering"]:
         make_environment(session, group)
 

@@ -1,11 +1,11 @@
 #!/bin/sh
-# What a dev shell starts with: the caller's umask, the image's environments in the checkout's
-# .nox, the variables of the image's profile, one line from the doctor, then the command.
+# Starts a dev shell: sets the caller's umask, the image's environments in the checkout's .nox and
+# the variables of the image's profile, prints one line from the doctor, then runs the command.
 set -eu
 umask "${QNN_CI_UMASK:-022}"
 root=${QNN_CI_CHECKOUT:-}
 
-# The caller holds this pipe open for as long as it lives; without it nothing may go on here.
+# The caller keeps this pipe open while it runs; if it closes, everything here has to stop.
 if [ -p /run/qnn-ci-caller ]; then
     (read -r _ </run/qnn-ci-caller || kill -KILL -1) &
 fi

@@ -97,5 +97,5 @@ def test_packages_that_cannot_be_downloaded(bare: Stage) -> None:
     environments = (bare.project / ".nox").resolve()
     (environments / "core").unlink()
     ended = bare.run("./nox -s parity")
-    assert (ended.returncode, "could not be made" in ended.stderr) == (4, True), ended.said
+    assert (ended.returncode, "could not be created" in ended.stderr) == (4, True), ended.said
     assert not (environments / "core" / "installed.sha256").exists()

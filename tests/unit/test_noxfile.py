@@ -73,7 +73,7 @@ def test_torch_comes_from_the_cpu_index_if_it_answers(noxfile: ModuleType, index
     assert log.said == [f"torch: from {index}"]
     noxfile.CPU_INDEX, log = index.replace("cpu", "none"), Log()
     assert noxfile.choose_index(log) == []
-    assert log.said[0].startswith("torch: from the package index that pip is configured for (http")
+    assert log.said[0].startswith("torch: from pip's configured package index (http")
 
 
 @pytest.mark.parametrize(
@@ -612,12 +612,12 @@ def test_an_environment_that_failed_does_not_count(
     place = tmp_path / ".nox" / "core"
     place.mkdir(parents=True)
     (place / "installed.sha256").write_text("old")
-    with pytest.raises(RefusedError, match=f"{place} could not be made"):
+    with pytest.raises(RefusedError, match=f"{place} could not be created"):
         linux.make_environment(session, "core")
     assert not (place / "installed.sha256").exists()
     (failure,) = linux.failures
     assert (failure.session, failure.code) == ("plan", 4)
-    assert failure.cause.startswith(f"{place} could not be made")
+    assert failure.cause.startswith(f"{place} could not be created")
 
 
 def test_an_environment_that_another_nox_makes_is_waited_for(
@@ -632,7 +632,7 @@ def test_an_environment_that_another_nox_makes_is_waited_for(
         thread.start()
         while not session.said:
             time.sleep(0.01)
-        assert "waiting for another nox, which makes core" in session.said[0]
+        assert "waiting for another nox that creates core" in session.said[0]
         make(linux, session, "core")
     thread.join()
 
