@@ -1,4 +1,4 @@
-"""A log -> its first cause, what follows from it, and the error lines that no rule knows. Pure."""
+"""Explain a log: its first cause, the consequences, and error lines that match no rule. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from msgspec import Struct
 from ci.explain.rules import Role, Rule
 
 CHUNK_BYTES = 4 << 20
-LINE_CHARS = 500  # of a line, around what was found: a pattern's work is bounded
-MOST_MATCHES = 1000  # of one rule, counted
+LINE_CHARS = 500  # of a line, on each side of a match: this bounds the work of a pattern
+MOST_MATCHES = 1000  # counted per rule
 SHOWN_UNKNOWN = 20
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _DIGITS = b"0123456789"
 _UTF16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-# What marks an error line, in lower case, and the lines of a traceback that only quote code.
+# Lower-case marks of an error line, and the traceback lines that only quote code.
 _MARKS = (b"error", b"fatal", b"fail", b"exception", b"abort", b"sigsegv", b"cannot ", b"<e>")
 _ERROR = re.compile(
     r"(?i)(?<![\w./-])(?:error|fatal|failed|failure|exception|abort(?:ed|ing)?|cannot|can't"
-    r"|unable to)\b(?![./-]\w)"  # not a part of a file's name
+    r"|unable to)\b(?![./-]\w)"  # not part of a file name
     r"|[a-z](?:Error|Exception)\b|SIGSEGV|SIGABRT|<E>|\[E:|\bE/|\bE \w+ *:"
 )
 _QUOTED = re.compile(
@@ -33,8 +33,10 @@ _QUOTED = re.compile(
 
 
 class Finding(Struct, frozen=True):
-    """A rule that lines of a log match. ``line`` is the first of them, ``count`` how many there
-    are, ``consequence_of`` the rule it follows from; empty for what follows from nothing else."""
+    """A rule that matches lines of a log. ``line`` is the first such line, ``count`` their number.
+
+    ``consequence_of`` is the rule whose cause led to this one, empty if there is none.
+    """
 
     rule: str
     role: Role
@@ -50,15 +52,17 @@ class Finding(Struct, frozen=True):
 
 
 class Unknown(Struct, frozen=True):
-    """A line that looks like an error and that no rule knows."""
+    """A line that looks like an error and matches no rule."""
 
     line: int
     text: str
 
 
 class Explanation(Struct, frozen=True):
-    """What a log says. ``causes`` are in the order of their lines, the first cause first;
-    ``unknown_count`` counts all unknown error lines, of which ``unknown`` has the first."""
+    """The explanation of a log. ``causes`` are in the order of their lines.
+
+    ``unknown_count`` counts all unknown error lines; ``unknown`` are the first of them.
+    """
 
     file: str
     lines: int
@@ -86,9 +90,9 @@ class _Scan:
     lines: int = 0
 
     def read(self, chunk: bytes) -> None:
-        """Look for the rules in whole lines of a log; the first that a line matches has it."""
+        """Match whole lines of a log with the rules; a line counts for its first rule only."""
         low = chunk.lower()
-        # Most lines differ in numbers only, and most texts are in none of them.
+        # Most lines differ only in numbers, and most literals are in no line.
         shapes = b"\n".join(set(low.translate(None, _DIGITS).split(b"\n")))
         known: set[int] = set()
         for rule in self.rules:
@@ -123,7 +127,7 @@ class _Scan:
 
 
 def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator[tuple[int, str]]:
-    """Yield where each line begins that has one of ``literals``, and what of it is around that."""
+    """Yield the start and nearby text of each line that contains one of ``literals``."""
     found: dict[int, int] = {}
     for literal in literals:
         at = low.find(literal)
@@ -140,9 +144,11 @@ def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator
 
 
 def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanation:
-    """Return what a log says; ``log`` are its bytes, in parts of any size, in any encoding and with
-    any line ends. Time and memory grow with the size of the log, and memory with its longest line
-    too, up to CHUNK_BYTES."""
+    """Explain a log.
+
+    ``log`` are its bytes, in parts of any size, with any encoding and line ends. Time and memory
+    grow with the size of the log, and memory also with its longest line, up to CHUNK_BYTES.
+    """
     scan = _Scan(rules)
     for chunk in _split(log):
         scan.read(chunk)
@@ -150,20 +156,22 @@ def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanati
 
 
 def explain_text(text: str, rules: Sequence[Rule]) -> Explanation:
-    """Return what a text says."""
+    """Explain a text."""
     return explain("", [text.encode("utf-8", "replace")], rules)
 
 
 def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
-    """Return the first cause, else the first hint, in the words of something that failed; None if
-    no rule knows it or it has symptoms only."""
+    """Return the first cause in the text of a failure, else the first hint.
+
+    None if no rule matches, or only symptoms do.
+    """
     told = explain_text(text, rules)
     known = (one for one in (*told.causes, *told.notes) if one.role is not Role.SYMPTOM)
     return next(known, None)
 
 
 def _split(log: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield whole lines of a log in UTF-8, with ends of one kind and without colours."""
+    """Yield whole lines of a log in UTF-8, with uniform line ends and without colours."""
     rest, decoder = b"", None
     for number, part in enumerate(log):
         if not number and part[:2] in _UTF16:
@@ -185,7 +193,7 @@ def _clean(part: bytes) -> bytes:
 
 
 def _conclude(file: str, scan: _Scan) -> Explanation:
-    """Sort what was seen into causes and what follows from them."""
+    """Sort the matched rules into causes and their consequences."""
     matched = sorted(
         (rule for rule in scan.rules if rule.id in scan.seen),
         key=lambda rule: scan.seen[rule.id].line,

@@ -1,4 +1,4 @@
-"""An explanation as text, as annotations, and as the one line that ends a failed run."""
+"""Render an explanation as text, as annotations, or as the last line of a failed run."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ LINE_CHARS = 200
 
 
 def render(explanation: Explanation) -> str:
-    """Return an explanation for a person, the first cause first."""
+    """Return an explanation as text, the first cause first."""
     one = explanation
     many = "no known cause" if not one.causes else count(len(one.causes), "cause")
     parts = [f"{one.file}: {many} in {count(one.lines, 'line')}\n"]
     parts += [_render_cause(number, cause, one) for number, cause in enumerate(one.causes, 1)]
-    for label, found in (("fails nothing by itself", one.notes), ("harmless", one.harmless)):
+    for label, found in (("not a failure by itself", one.notes), ("harmless", one.harmless)):
         parts += [f"  {label}: line {each.line}, {each.rule}: {each.cause}\n" for each in found]
     if one.unknown:
-        parts.append(f"  {count(one.unknown_count, 'more error line')} that no rule knows:\n")
+        parts.append(f"  {count(one.unknown_count, 'more error line')} without a rule:\n")
         parts += [f"    line {each.line}: {_cut(each.text)}\n" for each in one.unknown]
     return "".join(parts)
 
 
 def _render_cause(number: int, cause: Finding, one: Explanation) -> str:
-    seen = "" if cause.seen else " (read, not seen by this project)"
-    versions = f"    holds   {cause.versions}\n" if cause.versions else ""
+    seen = "" if cause.seen else " (from the source, not seen by this project)"
+    versions = f"    for     {cause.versions}\n" if cause.versions else ""
     return (
         f"\n{number}. line {cause.line}: {_cut(cause.text)}\n"
         f"    cause   {cause.cause} [{cause.rule}]\n"
@@ -43,14 +43,16 @@ def _render_cause(number: int, cause: Finding, one: Explanation) -> str:
 
 
 def advise(text: str) -> str:
-    """Return the fix and the cause of what failed with this text, on one line; empty if no rule
-    knows it. An error of this project, which has its fix already, gives nothing."""
+    """Return the fix and the cause of a failure with this text on one line, "" if unknown.
+
+    An error of this project already has its fix, so it gets nothing.
+    """
     known = find_known(text, read_rules())
     return f"{known.fix} ({known.cause})" if known else ""
 
 
 def annotate(explanations: Sequence[Explanation]) -> Iterator[Annotation]:
-    """Yield an annotation for each cause."""
+    """Yield an annotation per cause."""
     for one in explanations:
         for cause in one.causes:
             yield Annotation(

@@ -1,4 +1,4 @@
-"""Rules: what a line of a log means, what to do about it, and where that is known from."""
+"""Rules: the meaning of a log line, what to do about it, and the source of this knowledge."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from provisioning.manifest.reader import read_policy
 
 
 class Role(Enum):
-    """What a line says of the run it is from.
+    """What a line means for its run.
 
-    A ``symptom`` follows from any cause, and is one only if the log has no other. A ``hint`` fails
-    nothing by itself: it is the cause if there are symptoms and no cause. A ``harmless`` line
-    appears in logs of runs that succeed.
+    A ``symptom`` follows from any cause, and is the cause only if the log has no other. A ``hint``
+    is no failure by itself: it is the cause if there are symptoms and no cause. A ``harmless`` line
+    appears in logs of successful runs.
     """
 
     CAUSE = "cause"
@@ -42,13 +42,16 @@ class Area(Enum):
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """A line matches if it contains one of ``text``, whatever the case, and ``pattern`` finds
-    something in it. ``code`` is an error number, which matches in decimal, in hexadecimal and as
-    one of ``names`` (see spell_code).
+    """A rule about log lines.
 
-    ``source`` are links and the word ``experiment``; ``seen`` is whether we saw the line ourselves.
-    ``consequence_of`` are ids of rules: next to one of them, the line is a consequence. ``matches``
-    and ``rejects`` are a line that the rule matches and one that it does not.
+    A line matches if it contains one of ``text``, in any case, and ``pattern`` is found in it.
+    ``code`` is an error number, which matches in decimal, in hexadecimal and as one of ``names``
+    (see spell_code).
+
+    ``source`` are links or the word ``experiment``; ``seen`` is whether we saw the line ourselves.
+    ``consequence_of`` are ids of rules: if one of them matches too, this line is its consequence.
+    ``matches`` and ``rejects`` are examples: a line that the rule matches, and one that it does
+    not.
     """
 
     id: str
@@ -69,19 +72,19 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not (self.text or self.pattern or self.code):
-            raise ValueError(f"{self.id}: it has no text, pattern or code")
+            raise ValueError(f"{self.id}: no text, pattern or code is given")
         if any(len(one.strip()) < 3 for one in self.text):
-            raise ValueError(f"{self.id}: a text of one or two characters is in every log")
+            raise ValueError(f"{self.id}: a text of one or two characters matches every log")
         check_pattern(self.pattern)
 
     @property
     def literals(self) -> tuple[bytes, ...]:
-        """What a line must contain one of, in lower case; empty if that is not known."""
+        """Lower-case texts of which a matching line contains at least one; empty if unknown."""
         spelled = [one.removeprefix("0x") for one in spell_code(self.code)] if self.code else ()
         return tuple(one.lower().encode() for one in (*self.text, *spelled, *self.names))
 
     def fits(self, line: str) -> bool:
-        """Return whether a line that has one of ``literals`` is what the rule is about."""
+        """Return whether the rule matches a line that contains one of ``literals``."""
         if self.code and not _code_expression(self.code, self.names).search(line):
             low = line.lower()
             if not any(one.lower() in low for one in self.text):
@@ -89,7 +92,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return not self.pattern or re.search(self.pattern, line) is not None
 
     def matches_line(self, line: str) -> bool:
-        """Return whether a line is what the rule is about."""
+        """Return whether the rule matches a line."""
         low, literals = line.lower().encode(), self.literals
         return (not literals or any(one in low for one in literals)) and self.fits(line)
 
@@ -104,23 +107,26 @@ def read_rules() -> tuple[Rule, ...]:
     rules = read_policy("errors", _File).rule
     known = {rule.id for rule in rules}
     named = {name for rule in rules for name in rule.consequence_of}
-    if len(known) < len(rules) or named - known:
+    unknown = ", ".join(sorted(named - known))
+    if len(known) < len(rules) or unknown:
         raise ManifestError(
             "manifests/policies/errors.toml is not consistent",
-            why=f"an id occurs twice, or there is no rule {', '.join(sorted(named - known))}",
-            fix="give each rule an id that no other has, and name such ids in consequence_of",
+            why=f"an id occurs twice, or consequence_of names unknown ids: {unknown}",
+            fix="give each rule a unique id, and name only existing ids in consequence_of",
         )
     return tuple(sorted(rules, key=lambda rule: rule.role is Role.SYMPTOM))
 
 
 def spell_code(code: int) -> tuple[str, ...]:
-    """Return how logs write an error number: 5005 and 0x138d; those of FastRPC, whose highest bit
-    is set, as a signed number too."""
+    """Return how logs write an error number, such as 5005 and 0x138d.
+
+    FastRPC's numbers, with the highest bit set, appear as signed numbers too.
+    """
     signed = (str(code - (1 << 32)),) if code >> 31 == 1 else ()
     return (str(code), f"{code:#x}", *signed)
 
 
-# A number alone is a size or a time, unless such a word is shortly before it.
+# A bare number is a size or a time, unless one of these words is shortly before it.
 _CONTEXT = (
     r"(?i)\b(?:err(?:or)?|code|status|unable|fail(?:ed|ure)|return(?:s|ed)?|exits?|symbols|handle|setup)\b"
     r"[^\n\d]{0,48}?"
@@ -143,25 +149,27 @@ MOST_ENDLESS = 3
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise ValueError for an expression that is none, or that can take forever: one that repeats
-    a group which itself repeats or chooses, or has many unbounded repetitions."""
+    """Raise ValueError for an invalid regular expression, or one that can take forever.
+
+    Such an expression repeats a group that itself repeats or chooses, or has many unbounded
+    repetitions.
+    """
     try:
         re.compile(pattern)
     except re.error as error:
         raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
     plain = _CLASS.sub("x", re.sub(r"\\.", "x", pattern))
     if len(_ENDLESS.findall(plain)) > MOST_ENDLESS:
-        raise ValueError(f"{pattern!r} may take for ever: it has many * and +")
+        raise ValueError(f"{pattern!r} may take forever: it has many * and +")
     while group := _GROUP.search(plain):
         inner, repeats = group[1], group[2] or ""
         if repeats and (_ENDLESS.search(inner) or "|" in inner):
-            raise ValueError(f"{pattern!r} may take for ever: it repeats ({inner})")
+            raise ValueError(f"{pattern!r} may take forever: it repeats ({inner})")
         plain = f"{plain[: group.start()]}{inner}{repeats}{plain[group.end() :]}"
 
 
 class Advice(Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of a team's own policy: what to do about a failure whose reason ``pattern`` finds, and
-    why it is so."""
+    """A row of a team's policy: the fix for failures with a reason that ``pattern`` matches."""
 
     pattern: str
     fix: str
@@ -172,7 +180,7 @@ class Advice(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def text(self) -> str:
-        """The lines that follow the reason."""
+        """The lines to print after the reason."""
         return f"  why: {self.why}\n  fix: {self.fix}" if self.why else f"  fix: {self.fix}"
 
 
@@ -182,7 +190,7 @@ def make_rules(rows: Iterable[Advice]) -> tuple[Rule, ...]:
         Rule(
             id=f"policy-{number}",
             area=Area.JUDGING,
-            cause=row.why or "a row of your policy knows it",
+            cause=row.why or "an advice row of your policy matches",
             fix=row.fix,
             pattern=row.pattern,
             matches="",

@@ -1,1 +1,1 @@
-"""Docker images and the dev shell: reproducible, and without a vendor's file in a layer."""
+"""Docker images and the dev shell: reproducible, with no vendor's files in any layer."""

@@ -1,4 +1,4 @@
-"""A terminal, or plain streams, joined to a container: bytes both ways, resizes, half-close."""
+"""Connect a terminal, or plain streams, to a container: data, resizes and end of input."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from docker.client import DockerClient
 
 READ_BYTES = 1 << 16
-HEADER = struct.Struct(">BxxxL")  # stream, size: what precedes each piece without a terminal
+HEADER = struct.Struct(">BxxxL")  # stream, size: before each piece if there is no terminal
 STDERR = 2
 
 
 def open_stream(client: DockerClient, container_id: str) -> socket.socket:
-    """The container's stdin, stdout and stderr as one socket; open it before the start."""
+    """Return the container's stdin, stdout and stderr as one socket; call it before the start."""
     wanted = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
     opened: Any = client.api.attach_socket(container_id, params=wanted)
     stream: socket.socket = getattr(opened, "_sock", opened)
@@ -35,7 +35,7 @@ def open_stream(client: DockerClient, container_id: str) -> socket.socket:
 
 
 def copy_streams(stream: socket.socket, *, terminal: bool) -> None:
-    """Copy until the container closes its side."""
+    """Copy in both directions until the container closes its side."""
     done = threading.Event()
     feeder = threading.Thread(target=_feed, args=(stream, done), daemon=True)
     feeder.start()
@@ -72,13 +72,13 @@ def _pieces(stream: socket.socket, terminal: bool) -> Iterator[tuple[int, bytes]
 
 @contextmanager
 def raw_terminal(client: DockerClient, container_id: str) -> Iterator[None]:
-    """Keys go to the container as they are typed, and it learns the terminal's size."""
+    """Send keys to the container as they are typed, and the terminal's size when it changes."""
     before = termios.tcgetattr(0)
     former = signal.getsignal(signal.SIGWINCH)
 
     def resize(_number: int = 0, _frame: FrameType | None = None) -> None:
         size = shutil.get_terminal_size()
-        with suppress(Exception):  # the container may have ended: there is nothing to resize
+        with suppress(Exception):  # the container may have exited
             client.api.resize(container_id, height=size.lines, width=size.columns)
 
     try:

@@ -1,4 +1,4 @@
-"""Build an image and what it is built on; a tag exists only for an image that is whole."""
+"""Build an image and its parents; a tag is set only on a complete image."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # Docker, Podman
 TAIL_LINES = 30
 STORE_HOME = "/opt/qnn-ci/store-home"
 TOOLCHAINS_LABEL = f"{LABEL}.toolchains"
-# 2026-01-01T00:00:00Z: the one time in an image, unless SOURCE_DATE_EPOCH is set.
+# 2026-01-01T00:00:00Z: the time of everything that we add to an image.
 TIME_S = 1767225600
 
 
 @dataclass(frozen=True)
 class Built:
-    """An image that is there: its reference, its id, and whether it was made now."""
+    """An existing image. ``fresh`` is whether this run built it."""
 
     reference: str
     image_id: str
@@ -53,7 +53,7 @@ class Built:
 def build_image(
     client: DockerClient, name: str, progress: Progress, *, base: str = "", fresh: bool = False
 ) -> Built:
-    """Build ``name`` and its parents, or find that they are there. ``fresh`` uses no cache.
+    """Return image ``name``, built with its parents if needed. ``fresh`` uses no cache.
 
     Raises UnfitError, UsageError, DownloadError, ToolError, StoreError.
     """
@@ -65,7 +65,7 @@ def build_image(
 
 
 def find_built(client: DockerClient, plan: ImagePlan) -> Built | None:
-    """The image of this plan, where the engine has it."""
+    """Return the image of this plan, None if the engine does not have it."""
     from docker.errors import ImageNotFound
 
     reference = plan.reference()
@@ -101,7 +101,7 @@ def _build_one(
                     "SNAPSHOT": plan.base.snapshot,
                     "SOURCE_DATE_EPOCH": str(TIME_S),
                 },
-                labels={f"{LABEL}.image": plan.name},  # by which prune finds what is left of it
+                labels={f"{LABEL}.image": plan.name},  # prune finds remains by this label
                 nocache=fresh,
                 rm=True,
                 forcerm=True,
@@ -109,7 +109,7 @@ def _build_one(
             )
             raw_id = follow_build(answer, plan.name, progress)
         context.unlink()
-        progress.step(f"{plan.name}: making its layers independent of time and machine")
+        progress.step(f"{plan.name}: removing times and machine names from its layers")
         image_id = _load_normalized(client, raw_id, plan, base, Path(directory))
     built = _tag_image(client, image_id, plan.reference())
     client.api.tag(image_id, built.reference.partition(":")[0], "latest")
@@ -117,7 +117,7 @@ def _build_one(
 
 
 def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None:
-    """Pull the base unless the engine has it: before wheels are fetched that would be in vain.
+    """Pull the base unless the engine has it, before wheels are fetched.
 
     Raises DownloadError, StoreError.
     """
@@ -137,8 +137,8 @@ def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None
         raise DownloadError(
             f"the base {plan.base_name} cannot be pulled",
             why=why,
-            fix="let the engine reach the registry or a mirror of it, or load the image into the"
-            " engine and name it with --base",
+            fix="give the engine access to the registry or a mirror of it, or load the image into"
+            " the engine and name it with --base",
         )
 
 
@@ -150,9 +150,9 @@ def _tag_image(client: DockerClient, image_id: str, reference: str) -> Built:
 
 
 def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress) -> str:
-    """Show the steps of a build and give the id of its image.
+    """Show the steps of a build and return the id of its image.
 
-    Raises ToolError with the failing step's last lines, StoreError for a full disk.
+    Raises ToolError with the last lines of the step that failed, StoreError for a full disk.
     """
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     step, image_id, failure = "", "", None
@@ -180,7 +180,7 @@ def _explain_step(name: str, step: str, error: str, tail: list[str]) -> Exceptio
     return ToolError(
         f"image {name} was not built: {step or 'the build did not start'}",
         why="\n".join([*tail, error]),
-        fix="the lines above are the last of that step; nothing was tagged",
+        fix="see the last lines of that step above; no tag was set",
     )
 
 
@@ -202,9 +202,9 @@ def _load_normalized(
 
 
 def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
-    """Write the build context: a tar that holds only this project's files and verified wheels.
+    """Write the build context: a tar with only this project's files and verified wheels.
 
-    Wheels come only with an image that has no parent, since others inherit them.
+    Only an image without a parent gets wheels: the others inherit them.
     """
     docker = plan.checkout / "docker"
     members = {f"docker/{name}": docker / name for name in SCRIPTS}
@@ -234,16 +234,16 @@ def _member(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
 def bake_toolchains(
     client: DockerClient, plan: ImagePlan, built: Built, progress: Progress
 ) -> Built:
-    """``built`` with what its profile has in the store: for private use, marked as never pushed.
+    """Return ``built`` with its profile's artifacts added. For private use: it can never be pushed.
 
-    Raises UnfitError when that is not all there, or is an installation outside of the store.
+    Raises UnfitError if an artifact is missing, or is an installation outside the store.
     """
     environment = locate_profile(plan.image.profile, progress)
     if adopted := [one for one in environment.artifacts if one.adopted]:
         raise UnfitError(
             f"{adopted[0].name} is not in the store",
-            why=f"it is the installation {adopted[0].root}",
-            fix="unset the variable that names it, and provision it",
+            why=f"an existing installation is used: {adopted[0].root}",
+            fix="unset the variable that names the installation, and provision the artifact",
         )
     names = " ".join(f"{one.name}-{one.version}" for one in environment.artifacts)
     store = Store()

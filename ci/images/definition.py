@@ -1,4 +1,4 @@
-"""What an image is made of: manifests/images.toml, docker/, and the digest that is its tag."""
+"""The definition of an image: manifests/images.toml, docker/, and a digest of both as its tag."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = "executorch-qnn-ci"
 LABEL = "executorch-qnn-ci"
-TOOLCHAINS = "-toolchains"  # ends the tag of an image that has them
+TOOLCHAINS = "-toolchains"  # suffix of the tag of an image with toolchains
 BUILD_FILES = ("nox", "noxfile.py", "pyproject.toml")
 SCRIPTS = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
 SOURCES = ("docker", *BUILD_FILES, "manifests/images.toml", "manifests/locks/images")
@@ -32,7 +32,7 @@ REMEMBERED = ".nox/image-base"
 TAG_DIGITS = 16
 GROUPS = ("core", "lowering")
 INSTALLING = ("digest_group", "install")
-# The Python of a distribution, for a base of the user's own.
+# The Python of each distribution, for a base that the user names.
 PYTHONS = {
     "debian-12": "3.11",
     "debian-13": "3.13",
@@ -42,7 +42,7 @@ PYTHONS = {
 
 
 class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A base image by digest, the snapshot of its package archive, and its Python's version."""
+    """A base image: its digest, the snapshot of its package archive, and its Python version."""
 
     image: str
     python: str
@@ -50,7 +50,7 @@ class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An image: what it adds to ``parent``, its profile, and how large it may be (10^6 bytes)."""
+    """An image: what it adds to ``parent``, its profile, and its size limit in MB (10^6 bytes)."""
 
     summary: str
     profile: str
@@ -59,7 +59,7 @@ class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """manifests/images.toml."""
+    """The content of manifests/images.toml."""
 
     default_base: str
     bases: dict[str, Base]
@@ -68,9 +68,9 @@ class Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """One image on one base: what determines it, and so its tag.
+    """One image on one base: everything that determines the image, and therefore its tag.
 
-    ``base`` is a row of the manifest, or an image of the user's own with its id as digest.
+    ``base`` is a row of the manifest, or the user's own image with its id as digest.
     """
 
     name: str
@@ -87,16 +87,16 @@ class ImagePlan:
 
     @property
     def apt_lock(self) -> Path:
-        """name=version of every package, for a base without a snapshot."""
+        """The lock with name=version per package, for a base without a snapshot."""
         return self.locks / f"{self.base_name}-{self.name}.apt.txt"
 
     @property
     def python_lock(self) -> Path:
-        """Requirements with hashes for the base's Python."""
+        """The lock with hashes per requirement, for the base's Python."""
         return self.locks / f"python-{self.base.python}.txt"
 
     def inputs(self) -> dict[str, str]:
-        """Every input of the image by name, as a SHA-256 or as it is."""
+        """The inputs of the image by name: a SHA-256, or the value itself."""
         docker = self.checkout / "docker"
         files = [docker / name for name in SCRIPTS]
         files += [docker / "packages" / f"{name}.txt" for name in chain(self.name)]
@@ -109,7 +109,7 @@ class ImagePlan:
         }
 
     def labels(self) -> dict[str, str]:
-        """Labels that say what the image was made from: the commit, the pins and the base."""
+        """Labels with the origin of the image: the commit, the pins and the base."""
         return {
             f"{LABEL}.image": self.name,
             f"{LABEL}.base": self.base.image,
@@ -125,7 +125,7 @@ class ImagePlan:
 
 
 def wanted_requirements(checkout: Path) -> list[str]:
-    """What ./nox and the environments that sessions share install, as requirement strings."""
+    """Return the requirements of ./nox and of the environments that sessions share."""
     groups = msgspec.toml.decode((checkout / "pyproject.toml").read_bytes())["dependency-groups"]
     nox_version = re.search(r"(?m)^NOX_VERSION=(\S+)$", (checkout / "nox").read_text("utf-8"))
     if nox_version is None:
@@ -143,7 +143,7 @@ def _expand(groups: dict[str, list[object]], name: str) -> Iterator[str]:
 
 
 def describe_environments(checkout: Path) -> str:
-    """What is installed and how: not all of the noxfile, whose other changes change no image."""
+    """Return a digest of what is installed and how; other changes to the noxfile change no image."""
     text = (checkout / "noxfile.py").read_text("utf-8")
     functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
     how = [ast.unparse(node) for node in functions if node.name in INSTALLING]
@@ -151,12 +151,12 @@ def describe_environments(checkout: Path) -> str:
 
 
 def read_images() -> Images:
-    """manifests/images.toml. Raises ManifestError."""
+    """Read manifests/images.toml. Raises ManifestError."""
     return read_toml("images.toml", Images)
 
 
 def find_image(name: str) -> Image:
-    """One image. Raises UsageError, naming those there are."""
+    """Return an image by name. Raises UsageError, which lists the existing names."""
     images = read_images().images
     if name not in images:
         raise UsageError(f"no image {name!r}", fix="one of: " + ", ".join(images))
@@ -164,13 +164,13 @@ def find_image(name: str) -> Image:
 
 
 def chain(name: str) -> list[str]:
-    """The image and what it is built on, the lowest first."""
+    """Return the image and its parents by name, the lowest first."""
     image = find_image(name)
     return [*(chain(image.parent) if image.parent else []), name]
 
 
 def find_checkout() -> Path:
-    """The checkout that this code runs from, which docker/ is a part of. Raises UnfitError."""
+    """Return the checkout that contains this code and docker/. Raises UnfitError."""
     checkout = Path(__file__).resolve().parents[2]
     if not (checkout / "docker" / "Dockerfile").is_file():
         raise UnfitError(
@@ -182,21 +182,23 @@ def find_checkout() -> Path:
 
 
 def recall_base(checkout: Path) -> str:
-    """Return the base that images of a checkout were last built on; empty if that is unknown."""
+    """Return the base of a checkout's last build; empty if unknown."""
     file = checkout / REMEMBERED
     return file.read_text("utf-8").strip() if file.is_file() else ""
 
 
 def remember_base(checkout: Path, base: str) -> None:
-    """Keep ``base`` as what this checkout's images are built on where no other is named."""
+    """Remember ``base`` for later builds of this checkout that name no base."""
     if recall_base(checkout) != base:
         (checkout / REMEMBERED).parent.mkdir(exist_ok=True)
         write_whole(checkout / REMEMBERED, f"{base}\n")
 
 
 def describe_revision(checkout: Path) -> str:
-    """Return the commit that last changed what images are made of, with ``+changes`` if files
-    differ from it; empty outside a repository."""
+    """Return the commit that last changed the sources of images, with ``+changes`` if files differ.
+
+    Empty outside a repository.
+    """
     try:
         commit = ask_git(checkout, "log", "-1", "--format=%H", "--", *SOURCES).decode().strip()
         changed = ask_git(checkout, "status", "--porcelain", "--", *SOURCES)
@@ -206,12 +208,12 @@ def describe_revision(checkout: Path) -> str:
 
 
 def name_base(reference: str) -> str:
-    """A file name for a base of the user's own: ``debian-bookworm`` of ``debian:bookworm``."""
+    """Return a file name for the user's own base: ``debian-bookworm`` for ``debian:bookworm``."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", reference.split("@", maxsplit=1)[0]).strip("-")
 
 
 def plan_image(client: DockerClient, name: str, base: str = "") -> ImagePlan:
-    """What ``name`` is made of on ``base``: a row of the manifest, or an image of one's own.
+    """Return the plan of ``name`` on ``base``: a row of the manifest, or an image in the engine.
 
     Raises UsageError for an image that the engine does not have.
     """
@@ -236,13 +238,13 @@ def _find_local(client: DockerClient, reference: str) -> str:
         known = ", ".join(read_images().bases)
         raise UsageError(
             f"no base {reference!r}",
-            why="no row of manifests/images.toml, and the engine has no image of that name",
+            why="manifests/images.toml has no such row, and the engine no image of that name",
             fix=f"docker pull it, or name one of: {known}",
         ) from error
 
 
 def _read_python(client: DockerClient, reference: str, image_id: str) -> str:
-    """The Python that the base's distribution has, by its release."""
+    """Return the Python version of the base's distribution, by its release."""
     container = client.containers.create(image_id, ["true"])
     try:
         text = read_file(client, str(container.id), "/usr/lib/os-release")
@@ -252,7 +254,7 @@ def _read_python(client: DockerClient, reference: str, image_id: str) -> str:
     release = f"{found.get('ID')}-{found.get('VERSION_ID')}"
     if release not in PYTHONS:
         raise UsageError(
-            f"{reference} is {release}, whose Python is not known here",
-            fix="use a base of " + ", ".join(PYTHONS),
+            f"{reference} is {release}, and the version of its Python is unknown",
+            fix="use a base with " + ", ".join(PYTHONS),
         )
     return PYTHONS[release]

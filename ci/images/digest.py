@@ -1,5 +1,6 @@
-"""Whether an image is reproducible: build it twice from clean and compare layer by layer. And its
-locks: wheels by hash for its Python, packages by version for its base.
+"""Check that an image is reproducible, by two clean builds compared by layer; and write its locks.
+
+The locks are wheels by hash for its Python, and packages by version for its base.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two builds of one image: their ids, and the paths that differ in each unequal layer."""
+    """Two builds of one image: their ids, and the paths that differ per layer."""
 
     name: str
     ids: tuple[str, str]
@@ -42,7 +43,7 @@ class Comparison:
 
 
 def describe_digest(client: DockerClient, built: Built) -> dict[str, Any]:
-    """The reference, the id (a digest of the configuration) and the layers' digests."""
+    """Return the reference, the id (a digest of the configuration) and the digests of the layers."""
     diff_ids = _digests(client, built.image_id)
     return {"reference": built.reference, "id": built.image_id, "diff_ids": diff_ids}
 
@@ -50,7 +51,7 @@ def describe_digest(client: DockerClient, built: Built) -> dict[str, Any]:
 def compare_builds(
     client: DockerClient, name: str, progress: Progress, *, base: str = ""
 ) -> Comparison:
-    """Build ``name`` twice without any cache; what differs is named path by path."""
+    """Build ``name`` twice without any cache, and compare the layers path by path."""
     first = build_image(client, name, progress, base=base, fresh=True)
     second = build_image(client, name, progress, base=base, fresh=True)
     found = find_differences(client, first.image_id, second.image_id)
@@ -59,7 +60,7 @@ def compare_builds(
 
 
 def find_differences(client: DockerClient, first: str, second: str) -> dict[int, tuple[str, ...]]:
-    """The paths that differ, by the index of their layer; empty when all layers are equal."""
+    """Return the paths that differ, by index of their layer; empty if all layers are equal."""
     pairs = zip(_digests(client, first), _digests(client, second), strict=True)
     unequal = [index for index, (one, other) in enumerate(pairs) if one != other]
     if not unequal:
@@ -88,12 +89,12 @@ def _describe(layer: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 
 
 def describe_comparison(compared: Comparison) -> list[str]:
-    """The verdict and, where layers differ, at most SHOWN paths of each."""
+    """Return the verdict and, if layers differ, at most SHOWN paths per layer."""
     verdict = "equal" if compared.equal else "NOT equal"
     lines = [f"{compared.name}: two clean builds are {verdict}, {compared.layers} layers"]
     lines += [f"  id {one}" for one in compared.ids]
     for index, paths in compared.differences.items():
-        lines.append(f"  layer {index}: {count(len(paths), 'path')} with differences")
+        lines.append(f"  layer {index}: differences in {count(len(paths), 'path')}")
         lines += [f"    {path}" for path in paths[:SHOWN]]
     return lines
 
@@ -104,10 +105,9 @@ PACKAGES = "/opt/qnn-ci/packages"
 def write_locks(
     client: DockerClient, name: str, progress: Progress, *, base: str = "", write: bool = False
 ) -> str:
-    """The diff of every lock of ``name``; the files are written with ``write``.
+    """Return the diff of all locks of ``name``; ``write`` writes the files.
 
-    The lock of packages is what an image that was built now has; a base with a snapshot has
-    none, since the snapshot says it all.
+    The lock of packages lists those in an image built now; a base with a snapshot needs none.
     """
     first = plan_image(client, chain(name)[0], base)
     diff = _change(first.python_lock, resolve_lock(first, progress), write=write)

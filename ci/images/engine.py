@@ -1,4 +1,4 @@
-"""The engine behind the ``docker`` package: Docker, or Podman by its Docker-compatible socket."""
+"""The engine that the ``docker`` package talks to: Docker, or Podman's Docker-compatible socket."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ START_FIX = (
 
 @contextmanager
 def connect_engine() -> Iterator[DockerClient]:
-    """A client of the engine that DOCKER_HOST names, or the local one.
+    """Yield a client of the engine that DOCKER_HOST names, or of the local one.
 
-    Raises UnfitError when none answers, and what explain_error makes of an error inside.
+    Raises UnfitError if no engine answers, and errors of the block as explain_error returns them.
     """
     from docker.errors import DockerException
 
@@ -51,7 +51,7 @@ def connect_engine() -> Iterator[DockerClient]:
 
 
 def explain_connection(error: Exception) -> UnfitError:
-    """No engine: which socket was asked, why it did not answer, and what helps."""
+    """Return an error with the socket that was tried, why it did not answer, and the remedy."""
     where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     denied = "Permission denied" in str(error)
     return UnfitError(
@@ -67,32 +67,32 @@ def is_full(text: str) -> bool:
 
 
 def explain_error(error: Exception) -> QnnCiError:
-    """An engine's error in words; a full disk has its own error."""
+    """Return an engine's error as one of ours; a full disk has a separate kind."""
     text = str(getattr(error, "explanation", None) or error)
     if is_full(text):
         return StoreError(
             "the engine's disk is full",
             why=text,
-            fix="free some room: `docker system df` shows what it holds",
+            fix="free some space: `docker system df` shows how it is used",
         )
-    return ToolError("the Docker engine refused", why=text)
+    return ToolError("the Docker engine reported an error", why=text)
 
 
 def is_podman(client: DockerClient) -> bool:
-    """Whether Podman answers: its user namespaces need an option to keep the caller's id."""
+    """Return whether the engine is Podman, which needs an option to keep the caller's user id."""
     components = client.version().get("Components") or []
     return any("podman" in str(row.get("Name", "")).lower() for row in components)
 
 
 def bind_mount(outside: Path, inside: Path, *, read_only: bool = False) -> Mount:
-    """A directory or file of this machine; the short form ``A:B`` would end a path at a colon."""
+    """Mount a directory or file of this machine; ``A:B`` would fail for paths with a colon."""
     from docker.types import Mount
 
     return Mount(str(inside), str(outside), type="bind", read_only=read_only)
 
 
 def volume_mount(name: str, inside: str) -> Mount:
-    """A named volume."""
+    """Mount a named volume."""
     from docker.types import Mount
 
     return Mount(inside, name, type="volume")

@@ -1,8 +1,8 @@
-"""Makes an image a function of what is in it: equal contents become equal bytes.
+"""Make an image reproducible: equal contents become equal bytes.
 
-An engine stamps layers and configuration with times, container ids and host names. Here an image
-that was saved as a tar is written anew: in the layers above its base every member has the same
-time and no owner's name, and the configuration keeps what a container needs and its labels.
+An engine puts times, container ids and host names into layers and configuration. This module
+rewrites an image that was saved as a tar: above the base, all members of layers get the same time
+and no owner names, and the configuration keeps only what a container needs and the labels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from provisioning.files import hash_file
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
-# What a run of an image uses; all else of a configuration tells how it was built.
+# What a container needs; the rest of a configuration describes how it was built.
 KEPT_CONFIG = ("Cmd", "Entrypoint", "Env", "Labels", "User", "WorkingDir")
 KEPT_PAX = ("SCHILY.xattr.",)
 
@@ -33,9 +33,9 @@ KEPT_PAX = ("SCHILY.xattr.",)
 def normalize_image(
     saved: Path, target: Path, *, keep_layers: int, time_s: int, labels: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Rewrite the saved image ``saved`` as ``target`` and give the digests of its layers.
+    """Rewrite the saved image ``saved`` as ``target`` and return the digests of its layers.
 
-    The lowest ``keep_layers`` layers stay as they are, so that a base is shared.
+    The lowest ``keep_layers`` layers stay unchanged, so that images share their base.
     """
     with tarfile.open(saved) as source, tarfile.open(target, "w") as out:
         manifest = json.load(_open_member(source, "manifest.json"))[0]
@@ -57,7 +57,7 @@ def normalize_image(
 
 
 def saved_layers(saved: Path) -> Iterator[tarfile.TarFile]:
-    """Every layer of a saved image, the lowest first, open for reading in order."""
+    """Yield all layers of a saved image, the lowest first, open for reading in order."""
     with tarfile.open(saved) as source:
         manifest = json.load(_open_member(source, "manifest.json"))[0]
         for path in manifest["Layers"]:
@@ -68,9 +68,7 @@ def saved_layers(saved: Path) -> Iterator[tarfile.TarFile]:
 def _open_member(source: tarfile.TarFile, path: str) -> IO[bytes]:
     body = source.extractfile(path)  # follows links: older engines link equal layers
     if body is None:
-        raise ToolError(
-            "the engine saved an image that cannot be read", why=f"{path} is not a file"
-        )
+        raise ToolError("the engine saved an unreadable image", why=f"{path} is not a file")
     return body
 
 
@@ -128,7 +126,7 @@ def add_text(out: tarfile.TarFile, name: str, text: str) -> None:
 
 @contextmanager
 def open_layers(client: DockerClient, image_id: str) -> Iterator[Iterator[tarfile.TarFile]]:
-    """The layers of an image, the lowest first, each to be read in order."""
+    """Yield the layers of an image, the lowest first; read each in order."""
     with tempfile.TemporaryDirectory(prefix="qnn-ci-image-") as directory:
         saved = Path(directory) / "saved.tar"
         save_image(client, image_id, saved)
@@ -136,7 +134,7 @@ def open_layers(client: DockerClient, image_id: str) -> Iterator[Iterator[tarfil
 
 
 def save_image(client: DockerClient, image_id: str, target: Path) -> None:
-    """Write the image as the engine saves it."""
+    """Write the image to a tar, as the engine saves it."""
     with target.open("wb") as file:
         for chunk in client.images.get(image_id).save(named=False):
             file.write(chunk)

@@ -1,4 +1,4 @@
-"""What may go: images of other inputs than today's, and containers and volumes that were left."""
+"""Find what can be removed: images of outdated inputs, and leftover containers and volumes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Stale:
     size_bytes: int = 0
 
 
-PODMAN_DOMAIN = "docker.io/"  # which it puts before a name without a domain
+PODMAN_DOMAIN = "docker.io/"  # Podman's prefix for a name without a domain
 
 
 def list_images(client: DockerClient) -> dict[str, Image]:
-    """Return our images by id: those with our label, dangling ones too, and those with our name."""
+    """Return our images by id, dangling ones included: those with our label or our name."""
     labelled = client.images.list(filters={"label": f"{LABEL}.image"})
     return {str(one.id): one for one in [*labelled, *client.images.list(name=f"{REPOSITORY}/*")]}
 
@@ -37,9 +37,9 @@ def find_bases(client: DockerClient) -> set[str]:
 
 
 def find_stale(client: DockerClient, current: set[str]) -> list[Stale]:
-    """Our images without a reference in ``current``, shells that never started, unused volumes.
+    """Return our images without a reference in ``current``, shells never started, unused volumes.
 
-    An image with toolchains is as current as the one that it is built on.
+    An image with toolchains is current if the image it extends is.
     """
     stale = []
     for image_id, image in list_images(client).items():
@@ -56,7 +56,7 @@ def find_stale(client: DockerClient, current: set[str]) -> list[Stale]:
 
 
 def remove_stale(client: DockerClient, stale: list[Stale]) -> list[Stale]:
-    """Remove them and give those that went; what is in use meanwhile stays."""
+    """Remove them and return those that were removed; what is in use by now stays."""
     left, gone = sorted(stale, key=lambda one: one.kind), []  # containers, images, volumes
     while went := [one for one in left if _remove(client, one)]:  # a parent after its children
         gone += went

@@ -1,4 +1,4 @@
-"""Push an image, unless it holds what may not be published."""
+"""Push an image, unless it contains something that may not be published."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SHOWN = 10
 REFERENCE = re.compile(r"[a-z0-9][\w.:/-]*[a-zA-Z0-9]")
 
-# A file that a later layer deletes is still in the layer below, so every layer counts.
+# A file that a later layer deletes is still in the layer below, so search all layers.
 WHITEOUT = ".wh."
 FORBIDDEN = {
     "a vendor's toolchain": re.compile(
@@ -34,25 +34,25 @@ FORBIDDEN = {
 
 
 def push_image(client: DockerClient, built: Built, reference: str, progress: Progress) -> str:
-    """Tag ``built`` as ``reference``, push it, and give the digest that the registry answered.
+    """Tag ``built`` as ``reference``, push it, and return the digest from the registry.
 
-    Raises UsageError for an image that holds what must not be published, ToolError when the
-    registry refuses.
+    Raises UsageError for an image that contains something that must not be published, ToolError if
+    the registry refuses.
     """
     labels = client.images.get(built.image_id).labels
     if TOOLCHAINS_LABEL in labels:
         raise UsageError(
             f"{built.reference} is not pushed",
-            why=f"it holds {labels[TOOLCHAINS_LABEL]}, whose licence forbids it",
-            fix="build it without --with-toolchains, and provision where it runs",
+            why=f"it contains {labels[TOOLCHAINS_LABEL]}; the licence forbids publishing that",
+            fix="build it without --with-toolchains, and provision on the machine that runs it",
         )
     if not REFERENCE.fullmatch(reference):
-        raise UsageError(f"{reference!r} is not an image reference", fix="REGISTRY/NAME:TAG")
+        raise UsageError(f"{reference!r} is not an image reference", fix="give REGISTRY/NAME:TAG")
     if found := find_forbidden(client, built.image_id):
         raise UsageError(
             f"{built.reference} is not pushed",
             why="\n".join(found[:SHOWN]),
-            fix="its base holds them, or something was added by hand: use a base without",
+            fix="they are in its base, or were added by hand: use a base without them",
         )
     head, _, tail = reference.rpartition(":")
     repository, tag = (
@@ -71,7 +71,7 @@ def push_image(client: DockerClient, built: Built, reference: str, progress: Pro
 
 
 def find_forbidden(client: DockerClient, image_id: str) -> list[str]:
-    """``layer N: PATH is WHAT`` for every file of any layer that must not be published."""
+    """Return ``layer N: PATH is WHAT`` for each file of any layer that must not be published."""
     with open_layers(client, image_id) as layers:
         return [
             f"layer {index}: {member.name} is {what}"

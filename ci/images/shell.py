@@ -1,7 +1,7 @@
-"""The dev shell: a container with the checkout and the store, as the user who called.
+"""The dev shell: a container with the checkout and the store, run as the calling user.
 
-Nothing outlives the caller: the container reads from a pipe that the caller holds open, so that
-even a caller that was killed takes it along, and it is removed when it ends.
+Nothing outlives the caller. The container reads from a pipe that the caller holds open, so it exits
+even if the caller is killed, and is then removed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from docker.types import Mount
 
 CALLER = "/run/qnn-ci-caller"
-HOME = "/opt/qnn-ci/home"  # not a home outside, or a mount below it would be root's
+HOME = "/opt/qnn-ci/home"  # differs from homes outside, or root would own mounts below it
 GRACE_S = 5
 SHELL_LABEL = f"{LABEL}.shell"
-# Variables of the caller that mean the same inside.
+# The caller's variables that mean the same inside.
 PASSED = (
     *("CI", "NO_COLOR", "TERM", "QNN_CI_JOBS", "SOURCE_DATE_EPOCH"),
     *("QNN_CI_MIRROR", "QNN_CI_TORCH_INDEX", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
@@ -48,7 +48,7 @@ PASSED = (
 
 @dataclass(frozen=True)
 class ShellRequest:
-    """What to run in which image; no words is an interactive shell."""
+    """The command to run, and the image to run it in; no ``words`` is an interactive shell."""
 
     plan: ImagePlan
     built: Built
@@ -58,9 +58,9 @@ class ShellRequest:
 
 
 def run_shell(client: DockerClient, request: ShellRequest) -> int:
-    """Run the command to its end and give its exit code.
+    """Run the command to its end and return its exit code.
 
-    A KeyboardInterrupt ends the container as the signal would end the command, then goes on.
+    On KeyboardInterrupt, end the container as the signal would end the command, then re-raise.
     """
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with _caller_pipe() as pipe, _prepared(client, request, pipe, terminal) as container_id:
@@ -83,7 +83,7 @@ def run_shell(client: DockerClient, request: ShellRequest) -> int:
 
 @contextmanager
 def _caller_pipe() -> Iterator[Path]:
-    """A pipe that only this process holds open: a reader of it learns that this one died."""
+    """Yield a pipe that only this process holds open: a reader notices when this process dies."""
     with tempfile.TemporaryDirectory(prefix="qnn-ci-caller-") as directory:
         path = Path(directory) / "pipe"
         os.mkfifo(path)
@@ -96,7 +96,7 @@ def _caller_pipe() -> Iterator[Path]:
 
 
 class _Waiter:
-    """The exit code of a container that is removed when it ends: asked for before it starts."""
+    """Waits for the exit code of a container that is removed on exit; create it before the start."""
 
     def __init__(self, client: DockerClient, container_id: str) -> None:
         self.code = 1
@@ -117,10 +117,10 @@ class _Waiter:
 
 
 def _end(client: DockerClient, container_id: str, code: _Waiter, *, terminal: bool) -> None:
-    """Ask, then insist; an interactive shell listens to neither SIGINT nor SIGTERM."""
+    """Signal the container, then kill it; an interactive shell ignores SIGINT and SIGTERM."""
     asked = (signal.SIGHUP,) if terminal else (signal.SIGINT, signal.SIGTERM)
     for number in (*asked, signal.SIGKILL):
-        with suppress(Exception):  # it may have ended by itself
+        with suppress(Exception):  # it may have exited by itself
             client.api.kill(container_id, number.value)
         if code.ended(GRACE_S):
             return
@@ -155,7 +155,7 @@ def _prepared(
         _name_user(client, container_id)
         yield container_id
     finally:
-        with suppress(Exception):  # gone already, as it should be
+        with suppress(Exception):  # already removed, as expected
             client.api.remove_container(container_id, force=True)
 
 
@@ -173,7 +173,7 @@ def _variables(request: ShellRequest) -> dict[str, str]:
 
 
 def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[Mount]:
-    """The checkout, its git directories and the store where they are outside; volumes; the lock."""
+    """Mount the checkout, git directories and the store outside it, the volumes, and the pipe."""
     checkout = request.plan.checkout
     places = [checkout, *_outer_git(checkout)]
     home, frozen = store_home(), []
@@ -190,7 +190,7 @@ def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[
 
 
 def _outer_git(checkout: Path) -> list[Path]:
-    """Where git keeps a work tree's repository, when that is outside of the checkout."""
+    """Return the repository directory of a git work tree if it is outside the checkout."""
     try:
         words = ("rev-parse", "--path-format=absolute", "--git-common-dir")
         found = Path(ask_git(checkout, *words).decode().rstrip("\n"))
@@ -200,7 +200,7 @@ def _outer_git(checkout: Path) -> list[Path]:
 
 
 def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
-    """Named volumes and where they go: a home with pip's and ccache's caches, and a .nox."""
+    """Return named volumes and their mount points: a home with pip's and ccache's caches, and .nox."""
     checkout = request.plan.checkout
     place = hashlib.sha256(str(checkout).encode()).hexdigest()[:8]
     volumes = {
@@ -229,7 +229,7 @@ def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
 
 
 def _name_user(client: DockerClient, container_id: str) -> None:
-    """Give the caller's ids a name inside: git, ssh and getpass ask for one."""
+    """Give the caller's user and group id a name inside, which git, ssh and getpass need."""
     uid, gid = os.getuid(), os.getgid()
     if uid == 0:
         return

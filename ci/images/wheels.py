@@ -1,6 +1,6 @@
-"""The wheels of an image: fetched on this machine by its own pip settings, checked by hash.
+"""Fetch the wheels of an image on this machine with its pip settings, and check their hashes.
 
-So no index, credential or proxy of this machine reaches a build, let alone a layer.
+No index, credential or proxy of this machine reaches the build or a layer.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, ToolError, UnfitError
 from provisioning.store.store import store_home
 
-# QNN needs glibc 2.34, and so may every wheel beside it.
+# QNN needs glibc 2.34, so the wheels may need it too.
 PLATFORMS = (*(f"manylinux_2_{n}_x86_64" for n in range(34, 16, -1)), "manylinux2014_x86_64")
-# torch comes from the index of CPU builds, a mirror or the default index: its bytes differ by that.
+# torch comes from the index of CPU builds, a mirror or the default index, with different bytes.
 UNHASHED = "torch"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# A package that has no wheel (antlr4-python3-runtime) is built in the image, by these.
+# Build a package that has no wheel (antlr4-python3-runtime) in the image, with these.
 SOURCE_BUILDERS = ("setuptools", "wheel")
-# What only a CUDA build of torch asks for.
+# Packages that only a CUDA build of torch requires.
 CUDA = re.compile(r"(nvidia|cuda|triton)(-|$)")
 
 
 def resolve_lock(plan: ImagePlan, progress: Progress) -> str:
-    """Requirements with hashes for the base's Python, torch without one.
+    """Return requirements with hashes for the base's Python; torch has no hash.
 
-    pip judges markers by the Python that runs it, so that one of the base's version is needed.
+    pip evaluates markers for the Python that runs it, so it needs a Python of the base's version.
     Raises DownloadError, UnfitError.
     """
     python = shutil.which(f"python{plan.base.python}")
     if python is None:
         raise UnfitError(
             f"no python{plan.base.python} on PATH",
-            why="pip resolves for the Python that it runs in",
-            fix=f"install it, or run this in a container of {plan.base.image}",
+            why="pip resolves packages for the Python that runs it",
+            fix=f"install it, or run this command in a container of {plan.base.image}",
         )
     progress.step(f"resolving the packages of Python {plan.base.python}")
     answer = _run_pip(
@@ -54,7 +54,7 @@ def resolve_lock(plan: ImagePlan, progress: Progress) -> str:
 
 
 def pin_lines(rows: Sequence[dict[str, dict[str, object]]]) -> Iterator[str]:
-    """Lines of a lock from the rows of pip's report, without what only a CUDA build needs."""
+    """Yield the lines of a lock from the rows of pip's report, without packages for CUDA builds."""
     for row in rows:
         name = str(row["metadata"]["name"]).lower().replace("_", "-")
         if CUDA.match(name):
@@ -65,11 +65,11 @@ def pin_lines(rows: Sequence[dict[str, dict[str, object]]]) -> Iterator[str]:
 
 
 def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
-    """The wheels of the lock, in the store's downloads. Raises DownloadError, UnfitError."""
+    """Fetch the wheels of the lock into the store's downloads. Raises DownloadError, UnfitError."""
     if not plan.python_lock.is_file():
         raise UnfitError(
             f"no lock of packages for Python {plan.base.python}",
-            why=f"{plan.python_lock} is not there",
+            why=f"{plan.python_lock} is missing",
             fix=f"run `python -m ci image lock {plan.name}` with the same --base",
         )
     lines = plan.python_lock.read_text("utf-8").splitlines()
@@ -88,7 +88,7 @@ def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
 
 
 def _fetch_torch(words: Sequence[str | Path]) -> None:
-    """As ./nox does: QNN_CI_TORCH_INDEX, else PyTorch's CPU builds, else what pip is set up for."""
+    """Fetch torch as ./nox does: QNN_CI_TORCH_INDEX, else PyTorch's CPU index, else pip's index."""
     named = os.environ.get("QNN_CI_TORCH_INDEX")
     if named is None:
         try:
@@ -100,13 +100,13 @@ def _fetch_torch(words: Sequence[str | Path]) -> None:
 
 
 def wheel_name(pin: str) -> str:
-    """``NAME-VERSION`` as it begins the file of ``name==version``."""
+    """Return ``NAME-VERSION``, the start of the file name for ``name==version``."""
     name, version = pin.split("==")
     return f"{re.sub(r'[-_.]+', '_', name)}-{version}"
 
 
 def is_wanted(path: Path, names: set[str]) -> bool:
-    """Whether a wheel or a source archive is of one of ``names``."""
+    """Return whether a wheel or a source archive belongs to one of ``names``."""
     if path.suffix == ".whl":
         name, version = path.name.split("-")[:2]
     elif not path.name.endswith(".tar.gz"):

@@ -151,9 +151,9 @@ def test_a_comparison_is_told_with_ids_and_the_first_paths() -> None:
         "tiny: two clean builds are NOT equal, 3 layers",
         "  id a",
         "  id b",
-        "  layer 1: 1 path with differences",
+        "  layer 1: differences in 1 path",
         "    one",
-        "  layer 2: 25 paths with differences",
+        "  layer 2: differences in 25 paths",
         *(f"    {path}" for path in paths[:20]),
     ]
     assert not unequal.equal
@@ -365,8 +365,8 @@ def test_the_python_of_a_base_is_its_distributions(
         with pytest.raises(UsageError) as caught:
             plan_image(engine, "aot", OWN)
         name = "fedora-44" if b"fedora" in release else "None-None"
-        assert caught.value.what == f"{OWN} is {name}, whose Python is not known here"
-        assert caught.value.fix == "use a base of " + ", ".join(definition.PYTHONS)
+        assert caught.value.what == f"{OWN} is {name}, and the version of its Python is unknown"
+        assert caught.value.fix == "use a base with " + ", ".join(definition.PYTHONS)
     assert asked == [("probe", "/usr/lib/os-release")]
     assert engine.calls[-1] == ("probe removed", {})
 
@@ -465,7 +465,7 @@ def test_a_saved_image_whose_member_is_no_file_is_an_error_of_the_engine(
         normalize_image(
             tmp_path / "saved.tar", tmp_path / "t.tar", keep_layers=0, time_s=0, labels={}
         )
-    assert caught.value.what == "the engine saved an image that cannot be read"
+    assert caught.value.what == "the engine saved an unreadable image"
     assert caught.value.why == "manifest.json is not a file"
     image = engine.add(FakeImage([LOW, pack({"a": b"", "b": b""})]))
     with open_layers(engine, image.id) as layers:
@@ -555,7 +555,7 @@ def test_what_is_not_pushed_says_why_and_what_to_do() -> None:
     with pytest.raises(UsageError) as caught:
         Registry(LOW, **{TOOLCHAINS_LABEL: "ndk-1"}).publish("host/tiny")
     assert caught.value.what == f"{TINY.reference} is not pushed"
-    assert caught.value.why == "it holds ndk-1, whose licence forbids it"
+    assert caught.value.why == "it contains ndk-1; the licence forbids publishing that"
     assert "--with-toolchains" in caught.value.fix
     for reference in ("-x", "X/y", "a", "a-", "host/tiny:2 "):
         with pytest.raises(UsageError) as wrong:
