@@ -1,1 +1,1 @@
-"""CMake builds: targets as data (manifests/targets.toml), and one builder that runs them."""
+"""CMake builds: targets as data (manifests/targets.toml), and one builder for all of them."""

@@ -1,4 +1,4 @@
-"""What a build leaves: found, judged, and published in one step or not at all."""
+"""The files that a build leaves: collect, judge, and publish all of them or none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNEXPECTED_NEED, OVER_BUDGET, OTHER_PYTHON = "BUILD101", "BUILD102", "BUILD103"
 class Judged:
     """A file that a build left: its row in the target, its facts and its faults.
 
-    ``findings`` are those that the row does not accept; ``facts`` None when it cannot be read.
+    ``findings`` exclude those that the row accepts; ``facts`` is None if the file cannot be read.
     """
 
     row: Artifact
@@ -42,18 +42,18 @@ class Judged:
 
     @property
     def symbols(self) -> Path | None:
-        """The file next to it that has its symbols, if it was stripped."""
+        """The file with its symbols, next to it, if it was stripped."""
         path = self.path.with_name(self.path.name + SYMBOLS)
         return path if self.row.split_symbols and path.is_file() else None
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that keep it from being published."""
+        """The findings that prevent its publication."""
         return tuple(one for one in self.findings if one.severity is Severity.ERROR)
 
 
 def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, ...]:
-    """Every file that the target promises, judged. Raises FailedError for one that is missing."""
+    """Return all files of the target, judged. Raises FailedError if a required one is missing."""
     judged: list[Judged] = []
     pages = request.defines.get(PAGE_BYTES, plan.values.get("page_bytes", ""))
     for row in plan.target.artifacts:
@@ -65,7 +65,7 @@ def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, .
         if not paths and not row.optional:
             raise FailedError(
                 f"{plan.target.name}: the build succeeded but left no {row.path}",
-                fix=f"look at {plan.place.log}, or correct the target in manifests/targets.toml",
+                fix=f"read {plan.place.log}, or correct the target in manifests/targets.toml",
             )
         kind = fill_placeholders(row.policy, plan.values)
         judged += [
@@ -79,10 +79,10 @@ def _find_built(plan: BuildPlan, row: Artifact) -> list[Path]:
 
 
 def split_symbols(plan: BuildPlan) -> None:
-    """Strip the files whose rows ask for it, with the toolchain's objcopy if it has one; gdb, lldb
-    and ndk-stack find the symbols by the link and the build id. Raises ToolError.
+    """Strip the files whose rows ask for it, if the toolchain has an objcopy. Raises ToolError.
 
-    Skels are never stripped: a strip of Hexagon's signed or hashed files damages them.
+    gdb, lldb and ndk-stack find the symbols through the debug link and the build id. Skels are
+    never stripped, because that damages Hexagon's signed or hashed files.
     """
     shutil.rmtree(plan.place.stripped, ignore_errors=True)
     objcopy = plan.values.get("objcopy")
@@ -97,16 +97,16 @@ def split_symbols(plan: BuildPlan) -> None:
 
 
 def python_tag(plan: BuildPlan) -> str:
-    """``cpython-312`` where a target is built for one Python; else empty."""
+    """Return ``cpython-312`` for a target that is built per Python version, else ""."""
     return plan.values["python_version"].split()[0] if plan.target.per_python else ""
 
 
 def judge_artifact(
     row: Artifact, path: Path, policy: ElfPolicy, tag: str = "", pages: str = ""
 ) -> Judged:
-    """One file against its policy, its needed libraries, its size budget and its Python's tag.
+    """Judge a file by its policy, its needed libraries, its size budget and its Python tag.
 
-    ``pages`` is the max-page-size that its build linked with, empty for the linker's own.
+    ``pages`` is the max-page-size that its build linked with, "" for the linker's default.
     """
     from provisioning.elf.reader import read_elf
 
@@ -123,16 +123,16 @@ def judge_artifact(
 
 
 def _tell_pages(finding: Finding, pages: str, policy: ElfPolicy) -> Finding:
-    """What this build did about pages: the doctor's words are for files that others linked."""
+    """Return the finding with a cause and fix that name options of this build."""
     if pages == str(policy.load_align):
-        why = f"this build linked with max-page-size={pages}, and another link option undid it"
+        why = f"this build linked with max-page-size={pages}, but another link option overrode it"
         return replace(finding, why=why, fix="look for max-page-size in -D and in the build's log")
-    fix = f"build without it: {policy.load_align} is the default"
-    return replace(finding, why=f"the build was given -D {PAGE_BYTES}={pages}", fix=fix)
+    fix = f"build without that option: {policy.load_align} is the default"
+    return replace(finding, why=f"the build used -D {PAGE_BYTES}={pages}", fix=fix)
 
 
 def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) -> Iterator[Finding]:
-    """What only this build can know: what it may need, its size budget and its Python's tag."""
+    """Yield findings that only this build can make: unexpected libraries, size, Python tag."""
     name, where = facts.path.name, str(facts.path)
     for library in facts.needed:
         if library not in (*policy.system, *row.needed):
@@ -141,16 +141,16 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
                 name,
                 f"{name} needs {library}",
                 where,
-                "neither the target's system nor this build brings it",
+                "neither the target's system nor this build provides it",
                 "link it statically, or name it in the artifact's row of manifests/targets.toml",
             )
     if row.size_budget and facts.size_bytes > row.size_budget:
         yield Finding(
             OVER_BUDGET,
             name,
-            f"{name} has {facts.size_bytes} bytes, its budget is {row.size_budget}",
+            f"{name} has {facts.size_bytes} bytes, but its budget is {row.size_budget}",
             where,
-            "the memory of the DSP is small; upstream keeps the same budget",
+            "the DSP has little memory; upstream has the same budget",
             "build with --release, or find what was linked in with `nm --size-sort`",
         )
     if tag and name.startswith("Py") and f".{tag}-" not in name:
@@ -159,13 +159,13 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
             name,
             f"{name} is not for {tag}",
             where,
-            "CMake found a Python other than the one that you asked for",
-            "take Python's options out of -D, and build with --clean",
+            "CMake found a Python other than the requested one",
+            "remove -D options about Python, and build with --clean",
         )
 
 
 def publish_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> None:
-    """Replace the earlier files by copies of these, at once. Raises StoreError."""
+    """Replace the published files by these, in one step. Raises StoreError."""
     where = plan.place.artifacts
     with explain_errors(where), staged_directory(where) as fresh:
         for one in judged:

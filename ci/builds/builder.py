@@ -1,6 +1,6 @@
-"""The one builder: a job becomes artifacts, or is found to be up to date.
+"""The builder: turn a job into artifacts, or find that they are up to date.
 
-How often a compiler cache had an object is read from ccache's log, or sccache's statistics.
+The hits of a compiler cache come from ccache's log, or from sccache's statistics.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from provisioning.files import hash_file, write_whole
 from provisioning.store.store import explain_errors
 
 SOURCE = "source"
-SHOWN = 5  # paths of a list in one line
+SHOWN = 5  # paths listed in one line
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished build and what was done for it; times in seconds.
+    """A finished build; times in seconds.
 
-    ``published`` is false when an artifact broke its policy: then the earlier files stay.
-    ``undone`` are the paths of the copy that differed from the checkout, and no longer do.
+    ``published`` is false if an artifact broke its policy: then the earlier files stay. ``undone``
+    are the paths of the copy that differed from the checkout and were restored.
     """
 
     plan: BuildPlan
@@ -72,9 +72,9 @@ class Result:
 
 
 def run_build(job: BuildJob, progress: Progress) -> Result:
-    """Build what the job says unless nothing has changed since it was last built.
+    """Build the job unless nothing has changed since its last build.
 
-    What was published before stays as it was when it raises UnfitError, StoreError, ToolError or
+    The published files stay as they were if it raises UnfitError, StoreError, ToolError or
     FailedError.
     """
     started = time.monotonic()
@@ -104,8 +104,8 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
     plan, place = job.plan, job.plan.place
     if undone := copy.edited:
         more = f" and {len(undone) - SHOWN} more" if len(undone) > SHOWN else ""
-        progress.step(f"undoing changes in {plan.overlay}: {', '.join(undone[:SHOWN])}{more}")
-        progress.step(f"  it is a copy; edit {plan.source}")
+        progress.step(f"restoring files in {plan.overlay}: {', '.join(undone[:SHOWN])}{more}")
+        progress.step(f"  that is a copy; edit {plan.source} instead")
     if before.settings != now.settings or not copy.sure:
         for directory in (place.tree, place.stages, place.prefix, place.stripped):
             shutil.rmtree(directory, ignore_errors=True)
@@ -123,7 +123,7 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
     try:
         times = run_stages(plan, progress)
     finally:
-        with suppress(OSError):  # without a record, the next build is one from nothing
+        with suppress(OSError):  # without a record, the next build starts from nothing
             record_copy(plan.overlay, sources, copy, place.tree_record)
     split_symbols(plan)
     judged = collect_artifacts(plan, job.request)
@@ -139,7 +139,7 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
 
 
 def _count_changes(before: Snapshot | None, now: Snapshot) -> int:
-    """Files that came, went or have other bytes; none where there is nothing to compare with."""
+    """Return the number of files added, removed or changed; 0 without an earlier snapshot."""
     known = now if before is None else before
     return sum(
         known.get(path, NO_FILE).sha256 != now.get(path, NO_FILE).sha256
@@ -153,7 +153,7 @@ MISS = "cache_miss"
 
 @dataclass(frozen=True)
 class CacheCounts:
-    """Compilations that the cache answered, and those that it did not."""
+    """The number of compilations that were in the cache, and of those that were not."""
 
     name: str
     version: str
@@ -161,13 +161,13 @@ class CacheCounts:
     misses: int
 
     def since(self, before: CacheCounts) -> CacheCounts:
-        """What was counted after ``before``; sccache counts for its server's whole life."""
+        """Return the counts since ``before``; sccache counts over the life of its server."""
         hits, misses = self.hits - before.hits, self.misses - before.misses
         return replace(self, hits=max(hits, 0), misses=max(misses, 0))
 
 
 def read_counts(plan: BuildPlan) -> CacheCounts | None:
-    """What the plan's cache has counted up to now, None without a cache."""
+    """Return the counts of the plan's cache so far, None without a cache."""
     program = plan.tools.cache
     if program is None:
         return None
@@ -180,7 +180,7 @@ def read_counts(plan: BuildPlan) -> CacheCounts | None:
 
 
 def _read_ccache_log(log: Path) -> tuple[int, int]:
-    """Hits and misses in CCACHE_STATSLOG: a counter a line."""
+    """Return hits and misses from CCACHE_STATSLOG, which has one counter per line."""
     try:
         lines = log.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -189,7 +189,7 @@ def _read_ccache_log(log: Path) -> tuple[int, int]:
 
 
 def _ask_sccache(program: Path, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Hits and misses of sccache's server, over all languages; (0, 0) when it does not say."""
+    """Return hits and misses of sccache's server, over all languages; (0, 0) if unavailable."""
     words = [str(program), "--show-stats", "--stats-format", "json"]
     ended = run_process(words, env=environment, timeout_s=PROBE_S, check=False)
     try:

@@ -1,4 +1,4 @@
-"""A build from an ExecuTorch checkout: what it needs is in place, or the error gives the reason."""
+"""Prepare a build from an ExecuTorch checkout; an error explains what is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from provisioning.manifest.targets import find_soc
 from provisioning.versions import is_older
 
 SOURCE, QNN_SDK = "executorch", "qnn-sdk"
-LPAI, HTP = 0, 3  # DSP types, as the Hexagon SDK counts them
+LPAI, HTP = 0, 3  # DSP types, as numbered by the Hexagon SDK
 PACKAGES = {"yaml": "pyyaml", "torchgen": "torch"}
 QNN_SOURCES = "backends/qualcomm"
 QNN_NAME = re.compile(
@@ -40,7 +40,7 @@ EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "H
 def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
     """Check everything that ``target`` needs, then plan it.
 
-    Raises UnfitError, naming what is missing and what to do, before any compiler starts.
+    Raises UnfitError, which says what is missing and what to do, before any compiler starts.
     """
     soc = describe_soc(request) if target.per_soc else {}
     if request.source:
@@ -79,7 +79,7 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
 
 
 def check_fitness(environment: Environment, request: BuildRequest, progress: Progress) -> None:
-    """Ask the doctor, unless the caller forbids it. Raises UnfitError with its first error."""
+    """Run the doctor, unless the caller disabled it. Raises UnfitError with its first error."""
     if request.doctor:
         from provisioning.doctor.examine import examine
 
@@ -93,9 +93,9 @@ def check_fitness(environment: Environment, request: BuildRequest, progress: Pro
 
 
 def describe_soc(request: BuildRequest) -> dict[str, str]:
-    """Placeholders for a DSP build. Raises UsageError without a known SoC or DSP."""
+    """Return the placeholders of a DSP build. Raises UsageError without a known SoC or DSP."""
     if not request.soc:
-        raise UsageError("a direct mode build is for one SoC", fix="add --soc, such as SM8750")
+        raise UsageError("a direct mode build needs a SoC", fix="add --soc, such as SM8750")
     if request.dsp_type not in {LPAI, HTP}:
         raise UsageError(f"no DSP type {request.dsp_type}", fix="0 is LPAI (aDSP), 3 HTP (cDSP)")
     soc = find_soc(request.soc)
@@ -110,21 +110,23 @@ def describe_soc(request: BuildRequest) -> dict[str, str]:
 
 
 def check_lpai(environment: Environment) -> None:
-    """Raises UnfitError when the QNN SDK is older than ExecuTorch's lowering for LPAI asks for."""
+    """Raise UnfitError if the QNN SDK is older than ExecuTorch's lowering for LPAI requires."""
     versions = {item.name: item.version for item in environment.artifacts}
     sdk, executorch = versions[QNN_SDK], versions[SOURCE]
     row = read_pairs().find(executorch)
     if row and row.lpai and is_older(sdk, row.lpai):
         raise UnfitError(
-            f"QNN SDK {sdk} with ExecuTorch {executorch}: {row.lpai} is the first for LPAI",
-            why="its Python lowers with that version or later, and a runtime must not be older",
-            fix=f"name an SDK {row.lpai} or later with --sdk; profile direct-lpai provisions one",
+            f"for LPAI, ExecuTorch {executorch} needs QNN SDK {row.lpai} or later, not {sdk}",
+            why="it lowers with that version or later, and the runtime must not be older",
+            fix="name such an SDK with --sdk, or provision the profile direct-lpai",
         )
 
 
 def wanted_submodules(source: Path, components: tuple[str, ...]) -> tuple[str, ...]:
-    """The paths of every submodule of ``components``, from executorch.toml; of one that ends in
-    ``/**`` those that its own .gitmodules names, too."""
+    """Return the paths of the submodules of ``components``, from executorch.toml.
+
+    A path that ends in ``/**`` includes the submodules in its .gitmodules.
+    """
     known = read_toolchain(SOURCE).components
     found: list[str] = []
     for row in dict.fromkeys(row for name in components for row in known[name]):
@@ -136,44 +138,46 @@ def wanted_submodules(source: Path, components: tuple[str, ...]) -> tuple[str, .
 
 
 def check_submodules(source: Path, components: tuple[str, ...]) -> None:
-    """Raises UnfitError that names every submodule that is missing, not the first only."""
+    """Raise UnfitError with all missing submodules, not only the first."""
     wanted = wanted_submodules(source, components)
     missing = [path for path in wanted if not has_files(source / path)]
     if missing:
         raise UnfitError(
             f"{source} lacks {len(missing)} of {len(wanted)} submodules: {', '.join(missing)}",
-            why="their directories are empty; CMake would report them late, and one at a time",
+            why="their directories are empty; CMake would report them late and one by one",
             fix=f"git -C {source} submodule update --init --recursive {' '.join(missing)}",
         )
 
 
 def unneeded_submodules(source: Path, components: tuple[str, ...]) -> frozenset[str]:
-    """Submodules of the checkout that no component names: they are neither read nor copied."""
+    """Return the submodules that no component names: they are neither read nor copied."""
     return frozenset(list_submodules(source)) - set(wanted_submodules(source, components))
 
 
 def find_installed(source: Path) -> frozenset[str]:
-    """What ``--install checkout`` put into a checkout: results of a build, not its sources."""
+    """Return the files that ``--install checkout`` put into a checkout: results, not sources."""
     rows = {row for target in read_targets().values() for row in target.installs}
     found = (path for row in rows for path in (source / row.to).glob(Path(row.path).name))
     return frozenset(path.relative_to(source).as_posix() for path in found)
 
 
 def check_headers(sdk: Path) -> None:
-    """Raises UnfitError when the QNN SDK lacks a header; CMake would configure without it."""
+    """Raise UnfitError if the QNN SDK lacks a header that CMake does not check for."""
     headers = [f"include/QNN/{name}" for name in read_doctor_policy().headers]
     missing = [header for header in headers if not (sdk / header).is_file()]
     if missing:
         raise UnfitError(
             f"the QNN SDK in {sdk} lacks {', '.join(missing)}",
-            why="without them, CMake configures and the compiler fails later",
-            fix="provision qnn-sdk with its headers, or set QNN_SDK_ROOT to a whole SDK",
+            why="CMake configures without them, but the compiler then fails",
+            fix="provision qnn-sdk with its headers, or set QNN_SDK_ROOT to a complete SDK",
         )
 
 
 def check_names(source: Path, sdk: Path) -> None:
-    """Raises UnfitError if the checkout's sources use a name of QNN that the SDK's headers do not
-    declare: an older SDK has the header without it."""
+    """Raise UnfitError if the sources use a QNN name that the SDK's headers do not declare.
+
+    An older SDK can have the header without the name.
+    """
     texts = {
         path.relative_to(source): path.read_text(encoding="utf-8", errors="replace")
         for path in sorted((source / QNN_SOURCES).rglob("*"))
@@ -189,17 +193,19 @@ def check_names(source: Path, sdk: Path) -> None:
         names = ", ".join(f"{name} ({path})" for name, path in sorted(wanted.items()))
         raise UnfitError(
             f"the headers of the QNN SDK in {sdk} lack {names}",
-            why="the checkout's sources use what only another version of the SDK declares",
-            fix="name a newer SDK with --sdk, or build the ExecuTorch that belongs to this one "
+            why="the checkout's sources use names that only another version of the SDK declares",
+            fix="name a newer SDK with --sdk, or build an ExecuTorch that works with this one "
             "(docs/reference/pairs.md)",
         )
 
 
 def list_names(text: str) -> frozenset[str]:
-    """The names of QNN's API that C++ source uses, outside of what the preprocessor may leave
-    out. What is only left out for Hexagon is compiled for each host and device."""
+    """Return the QNN API names that C++ source uses outside of code that may be left out.
+
+    Code that the preprocessor leaves out only for Hexagon counts: hosts and devices compile it.
+    """
     lines: list[str] = []
-    unsure: list[bool] = []  # per conditional around a line
+    unsure: list[bool] = []  # one per conditional around a line
     for line in NO_CODE.sub(" ", text).splitlines():
         directive = DIRECTIVE.match(line)
         word = directive[1] if directive else ""
@@ -215,7 +221,7 @@ def list_names(text: str) -> frozenset[str]:
 
 
 def check_programs(programs: tuple[str, ...]) -> None:
-    """Raises UnfitError when a program of the host build is not on PATH."""
+    """Raise UnfitError if a program of the host build is not on PATH."""
     missing = [name for name in programs if not shutil.which(name)]
     if missing:
         raise UnfitError(
@@ -226,9 +232,9 @@ def check_programs(programs: tuple[str, ...]) -> None:
 
 
 def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
-    """The tag (``cpython-311``) and version of the Python that the build runs.
+    """Return the tag (``cpython-311``) and version of the Python that the build runs.
 
-    Raises UnfitError when it does not run or lacks a module that the build imports.
+    Raises UnfitError if it does not run or lacks a module that the build imports.
     """
     optional = {
         option: names
@@ -250,9 +256,9 @@ def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
 
 
 def find_python(word: str) -> Path:
-    """The interpreter that ``--python`` names: a path, a command, or a version such as 3.12.
+    """Return the interpreter for ``--python``: a path, a command, or a version such as 3.12.
 
-    Raises UnfitError when there is none.
+    Raises UnfitError if there is none.
     """
     if not word:
         return Path(sys.executable)

@@ -1,8 +1,8 @@
-"""Install a published adaptor and prove in place that it works: it is imported, and it lowers one
-model, each in a separate process.
+"""Install a published adaptor and prove in place that it works.
 
-Lowering is the proof: the adaptor must come from the overlay and the program must hold a QNN
-delegate. An import needs neither torch nor QNN and so says less.
+The adaptor is the Python extension with which ExecuTorch lowers for QNN. One process imports it,
+another lowers a model: the adaptor must come from the overlay, and the program must contain a QNN
+delegate. The import alone needs neither torch nor QNN, so it proves less.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ OVERLAY, CHECKOUT, _ = PLACES = ("overlay", "checkout", "none")
 def deliver(
     job: BuildJob, result: Result, where: str, progress: Progress, *, with_proof: bool
 ) -> dict[str, Any]:
-    """Install what has a place in ExecuTorch's Python: in the checkout, or in an overlay of the
-    installed wheel, where one model is lowered with it unless that was done before.
+    """Install the adaptor in the checkout, or in an overlay of the installed wheel.
 
-    It is imported in any case, as far as this Python has what that needs. Returns what
-    artifacts.json says of it. Raises UnfitError, FailedError.
+    The adaptor is imported, unless this Python lacks a module for that. With the overlay a model is
+    lowered, unless this was done before with the same inputs. Returns the entries for
+    artifacts.json. Raises UnfitError, FailedError.
     """
     target, place = job.plan.target, result.place
     if not target.installs:
@@ -83,19 +83,22 @@ def _deliver_overlay(
 
 
 def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
-    """Raises UnfitError, before anything is built, if the files cannot be laid over a wheel: it is
-    missing, of another version than the checkout, or has no torch to lower a model with."""
+    """Raise UnfitError before the build if the files cannot be put over a wheel.
+
+    The wheel is missing or of another version than the checkout, or there is no torch to lower a
+    model with.
+    """
     if job.plan.target.installs and where == OVERLAY:
         _find_wheel(job)
         installed = ask_python(job.request.python).distributions["executorch"]
         checkout = job.plan.values["executorch_version"]
         if installed and not is_same(installed, checkout):
             raise UnfitError(
-                f"the checkout is ExecuTorch {checkout}, executorch {installed} is installed",
+                f"the checkout is ExecuTorch {checkout}, but executorch {installed} is installed",
                 why="an overlay is the installed wheel with the checkout's adaptor: they must "
                 f"match ({job.request.python})",
-                fix=f"`./nox -s build_aot -- --executorch {checkout}` makes an environment with it "
-                f"if it is supported; or install executorch=={checkout} for {job.request.python}, "
+                fix=f"`./nox -s build_aot -- --executorch {checkout}` makes an environment for it, "
+                f"if supported; or install executorch=={checkout} for {job.request.python}, "
                 f"build ExecuTorch {installed} (--source), or add --install none",
             )
         if with_proof:
@@ -107,7 +110,7 @@ def _find_wheel(job: BuildJob) -> Path:
 
 
 def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[str]:
-    """Everything that a proof depends on: its code, the files, the wheel, the QNN libraries."""
+    """Yield what a proof depends on: its code, the files, the wheel, the QNN libraries."""
     yield digest_sources(Path(__file__), PROGRAM)
     yield from (one.sha256 for one in result.artifacts)
     yield f"{package} {package.stat().st_mtime_ns}"
@@ -115,9 +118,9 @@ def _list_ingredients(job: BuildJob, result: Result, package: Path) -> Iterator[
 
 
 def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
-    """Copy the target's files below ``root``, the directory of an ExecuTorch; each by one rename.
+    """Copy the target's files into ``root``, an ExecuTorch directory, each with one rename.
 
-    Returns what was written. Raises StoreError when ``root`` cannot be written.
+    Returns the written paths. Raises StoreError if ``root`` cannot be written.
     """
     written: list[Path] = []
     for row in target.installs:
@@ -133,10 +136,10 @@ def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
 
 
 def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> None:
-    """A directory for PYTHONPATH in which executorch is ``package`` with the target's files.
+    """Make a directory for PYTHONPATH with ``package`` as executorch and the target's files in it.
 
-    Everything but the directories that receive files is a link into ``package``, so the
-    installed wheel stays as it is. Raises UnfitError.
+    Everything except the directories that receive files is a link into ``package``, so the
+    installed wheel stays unchanged. Raises UnfitError.
     """
     with explain_writes(parent), staged_directory(parent) as fresh:
         opened = {Path(row.to) for row in target.installs}
@@ -149,7 +152,7 @@ def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> N
 
 
 def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> None:
-    """Link the entries of ``package``/``below``, but make real the ways to what is opened."""
+    """Link the entries of ``package``/``below``, except real directories for ``opened``."""
     (target / below).mkdir(parents=True, exist_ok=True)
     here = package / below
     for entry in sorted(here.iterdir()) if here.is_dir() else []:
@@ -163,8 +166,11 @@ def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> N
 
 
 def find_package(python: Path, *built: Path) -> Path:
-    """The executorch that is installed for ``python``, not one that PYTHONPATH finds below
-    ``built``: the checkout, or an overlay made before. Raises UnfitError when there is none."""
+    """Return the executorch that is installed for ``python``, not one below ``built``.
+
+    PYTHONPATH may find the checkout or an earlier overlay there. Raises UnfitError if there is
+    none.
+    """
     entries = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     kept = [entry for entry in entries if not _is_below(Path(entry, "executorch"), built)]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(kept)}
@@ -172,8 +178,8 @@ def find_package(python: Path, *built: Path) -> Path:
         return Path(found)
     raise UnfitError(
         f"executorch is not installed in {python}",
-        why="an overlay is the installed wheel with another adaptor, and a model is lowered in it",
-        fix="pip install the executorch of the checkout's version, or add --install none",
+        why="an overlay is the installed wheel with another adaptor, and lowers a model",
+        fix="pip install executorch in the checkout's version, or add --install none",
     )
 
 
@@ -198,13 +204,13 @@ except Exception as error:
     sys.exit(1)
 """
 LACKS = 3
-MISSING = "install what is missing into this Python, or add --no-proof"
+MISSING = "install the missing modules into this Python, or add --no-proof"
 OTHER_VERSION = "the executorch of this Python must have the checkout's version"
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The result of the lowering: the program's size in bytes and the seconds that it took."""
+    """The result of the lowering: the program's size in bytes and the time in seconds."""
 
     adaptor: str
     program_bytes: int
@@ -212,14 +218,14 @@ class Proof:
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A proof that was made, and the digest of everything that it was made with."""
+    """A proof and the digest of its inputs."""
 
     key: str = ""
     proof: Proof | None = None
 
 
 def recall_proof(record: Path, key: str) -> Proof | None:
-    """The proof in ``record`` when it was made with the same things."""
+    """Return the proof in ``record`` if its inputs were the same."""
     found = read_record(record, Record)
     return found.proof if found.key == key else None
 
@@ -229,20 +235,20 @@ def remember_proof(record: Path, key: str, proof: Proof) -> None:
 
 
 def check_provable(python: Path) -> None:
-    """Raises UnfitError when ``python`` has no torch to lower a model with."""
+    """Raise UnfitError if ``python`` has no torch to lower a model with."""
     if not ask_python(python, ["torch"]).modules["torch"]:
         raise UnfitError(
             f"torch is not installed in {python}",
             why="the adaptor is proven by lowering a model with it",
-            fix="install it there, or add --no-proof: then the adaptor is only imported",
+            fix="install it there, or add --no-proof to only import the adaptor",
         )
 
 
 def run_import(adaptor: Path, python: Path, variables: Mapping[str, str]) -> str:
-    """Load ``adaptor`` into ``python``: empty, or the module of Python that it lacks for that.
+    """Import ``adaptor`` in ``python``; return "", or the Python module that the import lacked.
 
-    The adaptor needs neither torch nor QNN to be imported, but numpy: this tells that it is for
-    this Python and that nothing it links is missing, and no more. Raises FailedError.
+    The adaptor needs neither torch nor QNN for this, only numpy. An import proves only that the
+    adaptor is for this Python and that all libraries it links exist. Raises FailedError.
     """
     env = {**os.environ, **variables}
     program = IMPORT.replace("LACKS", str(LACKS))

@@ -1,7 +1,8 @@
-"""What a build reads and remembers: every file of its inputs, with a digest over all of them.
+"""The inputs that a build reads, each with a digest, and its record of them.
 
-A file whose size, time and inode are as before keeps its hash, so that a second look at
-twelve thousand files takes a fraction of a second and a touched but equal file is no change."""
+A file with the same size, time and inode keeps its hash. So a second look at twelve thousand files
+takes a fraction of a second, and a touched but equal file is no change.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ PRUNED_SUFFIXES = (".pyc",)
 
 
 class InputEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One file: its state on disk and the SHA-256 of its bytes (of its target, for a link)."""
+    """A file: its state on disk and the SHA-256 of its content (of its target, for a link)."""
 
     size: int
     mtime_ns: int
@@ -46,11 +47,11 @@ def take_snapshot(
     skip: frozenset[str] = frozenset(),
     marks: tuple[str, ...] = GENERATED_MARKS,
 ) -> Snapshot:
-    """Every file below ``root`` by its relative path, sorted.
+    """Return all files below ``root`` by relative path, sorted.
 
-    Version control, caches, and directories below ``root`` that hold one of ``marks`` (a CMake
-    build, an environment) are left out, and so are the relative paths in ``skip``. Raises
-    UnfitError when ``root`` is unreadable.
+    Version control, caches, the relative paths in ``skip``, and directories below ``root`` with one
+    of ``marks`` (a CMake build, an environment) are left out. Raises UnfitError if ``root`` is
+    unreadable.
     """
     known = previous or {}
     try:
@@ -64,7 +65,7 @@ def take_snapshot(
 
 
 def digest_snapshot(snapshot: Mapping[str, InputEntry]) -> str:
-    """SHA-256 over paths, executable bits and contents; times do not count."""
+    """Return a SHA-256 over paths, executable bits and contents, but not times."""
     digest = hashlib.sha256()
     for path, entry in snapshot.items():
         digest.update(f"{path}\0{entry.mode & 0o111:o}\0{entry.sha256}\n".encode())
@@ -102,14 +103,14 @@ def _read_entry(entry: os.DirEntry[str], known: InputEntry | None) -> InputEntry
 
 
 class Built(msgspec.Struct, frozen=True):
-    """One artifact as it was published."""
+    """A published artifact."""
 
     path: str
     sha256: str
 
 
 class State(msgspec.Struct, frozen=True):
-    """The inputs and results of the last good build; ``inputs``: a snapshot a directory."""
+    """The inputs and results of the last good build; ``inputs`` is a snapshot per directory."""
 
     settings: str = ""
     inputs: dict[str, Snapshot] = msgspec.field(default_factory=dict)
@@ -118,7 +119,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 def read_record(path: Path, kind: type[T]) -> T:
-    """The state of a build, or a snapshot; empty when there is none or it cannot be read."""
+    """Return the state of a build, or a snapshot; empty if it is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError):
@@ -130,7 +131,7 @@ def write_state(path: Path, state: State) -> None:
 
 
 def has_artifacts(directory: Path, state: State) -> bool:
-    """Whether every published artifact is still there with the same bytes."""
+    """Return whether all published artifacts still exist with the same content."""
     return bool(state.artifacts) and all(
         (directory / row.path).is_file() and hash_file(directory / row.path) == row.sha256
         for row in state.artifacts
@@ -138,7 +139,7 @@ def has_artifacts(directory: Path, state: State) -> bool:
 
 
 class CopyRecord(msgspec.Struct, frozen=True):
-    """The copy of the sources as a build left it: every file, and which the build had written."""
+    """The copy of the sources as a build left it: all files, and those that the build wrote."""
 
     files: Snapshot = msgspec.field(default_factory=dict)
     generated: frozenset[str] = frozenset()
@@ -146,9 +147,12 @@ class CopyRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Copy:
-    """The copy as it is now. ``edited`` are paths that differ from the sources of the last build,
-    or that neither these nor that build put there; ``sure`` is false if what the build had written
-    is unknown or has changed, so that only a build from nothing is a function of the sources."""
+    """The present state of the copy of the sources.
+
+    ``edited`` are paths that differ from the sources of the last build, or that neither these
+    sources nor that build created. ``sure`` is false if the files that the build wrote are unknown
+    or have changed; only a build from nothing then depends on nothing but the sources.
+    """
 
     files: Snapshot
     generated: frozenset[str]
@@ -159,7 +163,7 @@ class Copy:
 def inspect_copy(overlay: Path, sources: Snapshot, record: Path) -> Copy:
     """Compare ``overlay`` with the ``sources`` and the record of the last build, by content.
 
-    Raises UnfitError when it cannot be read.
+    Raises UnfitError if it cannot be read.
     """
     known = read_record(record, CopyRecord)
     if not sources or not known.files or not overlay.is_dir():
@@ -178,10 +182,10 @@ def _differs(files: Snapshot, wanted: Snapshot, path: str) -> bool:
 
 
 def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, copy: Copy) -> None:
-    """Make ``overlay``, now as ``copy`` says, hold the files of ``wanted`` as ``source`` has them.
+    """Update ``overlay``, whose present state is ``copy``, to the files ``wanted`` from ``source``.
 
-    A file with the right bytes keeps its time, so that ninja rebuilds only what changed. Files
-    that a build wrote are left, others removed. Raises StoreError when the disk is full.
+    A file with the right content keeps its time, so that ninja rebuilds only what changed. Files
+    that a build wrote stay, others are removed. Raises StoreError if the disk is full.
     """
     with explain_errors(overlay):
         overlay.mkdir(parents=True, exist_ok=True)
@@ -193,7 +197,7 @@ def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, copy: Copy) -> N
 
 
 def record_copy(overlay: Path, wanted: Snapshot, copy: Copy, record: Path) -> None:
-    """Write down what a build left in ``overlay``, whether it ended well or not."""
+    """Record the files that a build left in ``overlay``, whether it succeeded or not."""
     files = take_snapshot(overlay, copy.files, marks=())
     written = CopyRecord(files, frozenset(files.keys() - wanted.keys()))
     write_whole(record, msgspec.json.encode(written))
@@ -203,4 +207,4 @@ def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_symlink() or target.exists():
         target.unlink()
-    shutil.copy(source, target, follow_symlinks=False)  # its time is now: newer than old objects
+    shutil.copy(source, target, follow_symlinks=False)  # with the current time, after old objects'

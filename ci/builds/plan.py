@@ -1,5 +1,6 @@
-"""From a target to commands: placeholders filled, flags chosen; nothing runs here. A build lives in
-one directory for a target, source and Python, below QNN_CI_HOME/builds.
+"""Turn a target into commands: fill placeholders, choose flags; nothing runs here.
+
+A build has one directory per target, source and Python, below QNN_CI_HOME/builds.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from provisioning.store.store import store_home
 
 
 class Place:
-    """The directories and files of one build; ``tree`` is the parent of the overlay, so that the
-    overlay can have the name that it needs. ``origin`` names the sources, for `gc`."""
+    """The directories and files of one build.
+
+    ``tree`` is the parent of the overlay, so that the overlay can have the name that it needs.
+    ``origin`` names the sources, for `gc`.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -38,14 +42,14 @@ class Place:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold this build alone. Raises UnfitError when another process holds it."""
+        """Lock this build. Raises UnfitError if another process has locked it."""
         self.root.mkdir(parents=True, exist_ok=True)
         lock = HeldLock(self.root / "lock")
         if not lock.take():
             raise UnfitError(
                 f"another build is running in {self.root}",
                 why=f"process {lock.read_holder()} holds {lock.path}",
-                fix="wait for it to end, or set QNN_CI_HOME to build beside it",
+                fix="wait for it to end, or set another QNN_CI_HOME",
             )
         try:
             yield
@@ -54,12 +58,12 @@ class Place:
 
 
 def find_place(target: str, source: Path, variant: str) -> Place:
-    """The place of ``target`` built from ``source``; ``variant`` tells apart what may coexist."""
+    """Return the place of ``target`` from ``source``; builds with other ``variant`` coexist."""
     key = hashlib.sha256(f"{source.resolve()}\0{variant}".encode()).hexdigest()[:10]
     return Place(store_home() / "builds" / f"{target}-{key}")
 
 
-EPOCH = "315532800"  # 1980-01-01, the earliest that zip archives can hold too
+EPOCH = "315532800"  # 1980-01-01, the earliest time in zip archives
 STAND_INS = Path(__file__).resolve().with_name("cmake")
 DIGESTED_VARIABLES = ("CFLAGS", "CXXFLAGS", "SOURCE_DATE_EPOCH")
 KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "TERM", "USER")
@@ -70,9 +74,9 @@ CMAKE_FALSE = frozenset({"", "0", "OFF", "NO", "N", "FALSE", "IGNORE", "NOTFOUND
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What the caller asked for besides the target.
+    """The caller's choices besides the target.
 
-    ``python`` is what the build runs; without ``packages`` it is not asked for those it needs.
+    The build runs ``python``. If ``packages`` is false, its packages are not checked.
     """
 
     source: Path | None = None
@@ -89,17 +93,17 @@ class BuildRequest:
 
     @property
     def named(self) -> dict[str, str]:
-        """The caller's -D without their types."""
+        """The caller's -D options without their types."""
         return {name.partition(":")[0]: value for name, value in self.defines.items()}
 
     def turns_off(self, option: str) -> bool:
-        """Whether the caller's -D switches a CMake option off, as CMake reads its value."""
+        """Return whether the caller's -D switches a CMake option off, by CMake's rules."""
         return self.named.get(option, "ON").upper() in CMAKE_FALSE
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One CMake project: where it is, where it is built, with which options and targets."""
+    """One CMake project: its sources, build directory, options and targets."""
 
     name: str
     source: str
@@ -112,8 +116,10 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """A build that could start: its stages, environment and everything that identifies it;
-    ``named`` are the CMake options that the caller gave."""
+    """A build that could start: its stages, its environment and everything that identifies it.
+
+    ``named`` are the CMake options from the caller.
+    """
 
     target: Target
     place: Place
@@ -128,18 +134,18 @@ class BuildPlan:
     named: frozenset[str] = frozenset()
 
     def configure_command(self, stage: StagePlan) -> tuple[str, ...]:
-        """cmake's first run. It names the options that it does not use if the caller gave some."""
+        """Return cmake's configure command. If the caller gave options, it reports unused ones."""
         places = ("-S", stage.source, "-B", str(stage.build), "-G", "Ninja")
         quiet = () if self.named else ("--no-warn-unused-cli",)
         return (str(self.tools.cmake.path), *places, *quiet, *stage.defines)
 
     def compile_command(self, stage: StagePlan, more: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """cmake's second run: the targets of the stage, and ``more``."""
+        """Return cmake's build command for the targets of the stage and ``more``."""
         words = ("--build", str(stage.build), "-j", str(self.jobs))
         return (str(self.tools.cmake.path), *words, "--target", *stage.targets, *more)
 
     def install_command(self, stage: StagePlan) -> tuple[str, ...]:
-        """cmake's third run, where the stage is installed."""
+        """Return cmake's install command."""
         return (str(self.tools.cmake.path), "--install", str(stage.build))
 
     def list_commands(self) -> list[tuple[str, ...]]:
@@ -152,12 +158,12 @@ class BuildPlan:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """The directories by the names that objects have for them."""
+        """The real directories by the names that objects contain for them."""
         return {alias: path for path, alias in name_directories(self.place, self.values).items()}
 
     @property
     def settings_digest(self) -> str:
-        """SHA-256 over all but the sources: a change means a build from nothing."""
+        """SHA-256 of everything except the sources; if it changes, all is built again."""
         rows = [
             [
                 [stage.name, stage.source, *stage.defines, *stage.targets, *stage.if_present]
@@ -172,11 +178,11 @@ class BuildPlan:
 
 @dataclass(frozen=True)
 class Kit:
-    """What this machine builds with: programs, compilers by toolchain, values for placeholders.
+    """The tools of this machine: programs, compilers by toolchain, values for placeholders.
 
-    A value whose name ends in _version or _arch is part of the build's identity; one whose name
-    ends in _root is a directory that the objects must not name. ``exported`` are variables that
-    a project's CMake files read, such as HEXAGON_SDK_ROOT.
+    A value with a name that ends in _version or _arch is part of the build's identity; a name that
+    ends in _root is a directory that objects must not name. ``exported`` are variables that a
+    project's CMake files read, such as HEXAGON_SDK_ROOT.
     """
 
     tools: Tools
@@ -188,7 +194,7 @@ class Kit:
 def make_plan(
     target: Target, request: BuildRequest, source: Path, place: Place, kit: Kit
 ) -> BuildPlan:
-    """The commands of ``target``. Raises ManifestError for a placeholder without a value."""
+    """Return the plan of ``target``. Raises ManifestError for a placeholder without a value."""
     known = fill_values(target, place, kit)
     jobs = request.jobs or os.cpu_count() or 1
     base = _base_options(target, request, place, kit.tools)
@@ -258,7 +264,7 @@ def _base_options(
 
 
 def name_directories(place: Place, known: Mapping[str, str]) -> dict[str, str]:
-    """What objects call each of this machine's directories that a build reads."""
+    """Map the directories that a build reads to the names that objects contain for them."""
     rows = {str(place.root): "/build"}
     rows.update({known[name]: f"/{name}" for name in sorted(known) if name.endswith("_root")})
     return rows
@@ -290,13 +296,13 @@ def _plan_stage(
 
 
 def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[str, str]:
-    """What the tools see: none of the caller's CFLAGS or LD_LIBRARY_PATH.
+    """Return the environment of the tools, without the caller's CFLAGS or LD_LIBRARY_PATH.
 
-    The flags come this way since CMAKE_CXX_FLAGS would take the place of a toolchain file's own
-    (every_project.cmake adds them where such a file drops them); flags and launcher so reach the
-    projects too that a project builds for this machine.
+    Flags are passed as variables because CMAKE_CXX_FLAGS would replace those of a toolchain file
+    (every_project.cmake adds them if such a file drops them). This way flags and launcher also
+    reach projects that a project builds for this machine.
     """
-    rows = name_directories(place, known).items()  # kept out of the objects
+    rows = name_directories(place, known).items()  # paths to keep out of the objects
     flags = shlex.join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows)
     tools = kit.tools
     kept = {
@@ -304,7 +310,7 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
         for name, value in os.environ.items()
         if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES)
     }
-    launcher = {"CCACHE_DISABLE": "1"}  # ExecuTorch's CMake finds ccache by itself
+    launcher = {"CCACHE_DISABLE": "1"}  # ExecuTorch's CMake would find ccache by itself
     if tools.cache:
         launcher = dict.fromkeys(LAUNCHERS, str(tools.cache.path))
     parents = dict.fromkeys((str(tools.cmake.path.parent), str(tools.ninja.path.parent)))
@@ -318,16 +324,19 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
         "CXXFLAGS": flags,
         "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", EPOCH),
         "NINJA_STATUS": "[%f/%t] ",
-        "CCACHE_BASEDIR": "",  # it would write relative paths into objects that have none without
+        "CCACHE_BASEDIR": "",  # otherwise ccache writes relative paths into objects
         "CCACHE_STATSLOG": str(place.cache_log),
     }
 
 
 @dataclass(frozen=True)
 class BuildJob:
-    """``inputs`` are directories besides the plan's source; ``skip`` the parts of the source
-    that do not count; ``variables`` what a program needs that uses the artifacts; ``check``
-    raises UnfitError when the environment is not fit, and is called before anything is built."""
+    """A planned build and its context.
+
+    ``inputs`` are directories besides the plan's source; ``skip`` the parts of the source that do
+    not count; ``variables`` what a program needs that uses the artifacts. ``check`` is called
+    before the build and raises UnfitError if the environment is unfit.
+    """
 
     plan: BuildPlan
     request: BuildRequest

@@ -1,8 +1,8 @@
 """Lower one model with the adaptor below a directory: ``python proof_program.py DIRECTORY``.
 
-It runs in whatever Python the adaptor is for, and so imports nothing of this project. The last
-line is ``proved BYTES ADAPTOR``, or what lowering raised. The library of quantized operators that
-was built with the adaptor is loaded, too.
+It runs in the Python that the adaptor is for, so it imports nothing of this project. The last line
+is ``proved BYTES ADAPTOR``, or the error of the lowering. It also loads the library of quantized
+operators that was built with the adaptor.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ SOC = "SM8650"
 
 
 def prove(overlay: Path) -> str:
-    """The last line of a good proof. Raises ValueError when it proves nothing."""
+    """Return the last line of a good proof. Raises ValueError if it proves nothing."""
     adaptor = Path(str(importlib.import_module(ADAPTOR).__file__)).resolve()
     if overlay.resolve() not in adaptor.parents:
         raise ValueError(f"the adaptor is {adaptor}, which is not below {overlay}")
     program = lower_model()
     if DELEGATE not in program:
-        raise ValueError("the lowered program holds no QNN delegate")
+        raise ValueError("the lowered program contains no QNN delegate")
     load_quantized(overlay)
     return f"proved {len(program)} {adaptor}"
 
 
 def load_quantized(overlay: Path) -> None:
-    """Load the out variants of quantized operators, where the overlay has its own library.
+    """Load the out variants of quantized operators, if the overlay has a library of them.
 
-    Raises ValueError when importing executorch.kernels.quantized, which hides errors, does not.
+    Raises ValueError if importing executorch.kernels.quantized, which hides errors, does not load
+    it.
     """
     library = overlay / "executorch/kernels/quantized/libquantized_ops_aot_lib.so"
     if library.is_symlink() or not library.is_file():
@@ -42,13 +43,13 @@ def load_quantized(overlay: Path) -> None:
     importlib.import_module("executorch.kernels.quantized")
     if str(library.resolve()) not in torch.ops.loaded_libraries:
         raise ValueError(f"executorch.kernels.quantized does not load {library}")
-    schemas = torch._C._jit_get_schemas_for_operator(OPERATOR)  # torch.ops remembers old overloads
+    schemas = torch._C._jit_get_schemas_for_operator(OPERATOR)  # torch.ops caches overloads
     if "out" not in [schema.overload_name for schema in schemas]:
         raise ValueError(f"{library} registers no out variant of {OPERATOR}")
 
 
 def lower_model() -> bytes:
-    """A convolution with a linear layer, in float16 for the HTP: the program's bytes."""
+    """Return the program of a convolution and a linear layer, in float16 for the HTP."""
     import torch
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.utils import utils
@@ -68,10 +69,10 @@ def lower_model() -> bytes:
 
 
 def main() -> int:
-    """Print the proof, or in one line what lowering raised."""
+    """Print the proof, or the error of the lowering on one line."""
     try:
         text, code = prove(Path(sys.argv[1])), 0
-    except Exception as error:  # noqa: BLE001 - torch and ExecuTorch raise what they like
+    except Exception as error:  # noqa: BLE001 - torch and ExecuTorch raise many kinds
         text, code = f"{type(error).__name__}: {error}", 1
     sys.stdout.write(text + "\n")
     return code

@@ -1,4 +1,4 @@
-"""A finished build as data, for artifacts.json, and as text for a person."""
+"""A finished build as data for artifacts.json, and as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOST_LIBRARY = "lib/x86_64-linux-clang/libQnnHtp.so"
 
 
 def describe_result(result: Result) -> dict[str, Any]:
-    """One build as data: sizes in bytes, times in seconds, paths absolute."""
+    """Return a build as data: sizes in bytes, times in seconds, absolute paths."""
     plan = result.plan
     target = plan.target
     return {
@@ -47,8 +47,10 @@ def describe_result(result: Result) -> dict[str, Any]:
 
 
 def find_lowering_sdk(values: Mapping[str, str]) -> str:
-    """The SDK of a build, if this machine can lower for its runtime with it: it has the libraries
-    for hosts, and the build's ExecuTorch is supported; else empty."""
+    """Return the SDK of a build if this machine can lower for its runtime with it, else "".
+
+    The SDK must have libraries for hosts, and the build's ExecuTorch must be supported.
+    """
     sdk, executorch = values.get("qnn_sdk_root", ""), values.get("executorch_version", "")
     rows = (row.executorch for row in read_pairs().supported)
     fit = bool(sdk and executorch) and any(is_same(one, executorch) for one in rows)
@@ -80,7 +82,7 @@ def _describe_finding(finding: Finding) -> dict[str, str]:
 
 
 def describe_elf(facts: ElfFacts) -> dict[str, Any]:
-    """The facts of an ELF file that say where it can run."""
+    """Return the facts of an ELF file that say where it can run."""
     floors = {name.lower(): facts.highest_need(name) for name in ("GLIBC", "GLIBCXX", "CXXABI")}
     return {
         "machine": facts.machine_name,
@@ -98,17 +100,17 @@ def describe_elf(facts: ElfFacts) -> dict[str, Any]:
 
 
 def render_result(result: Result, row: Mapping[str, Any]) -> str:
-    """The artifacts with their sizes and faults, then one line of what was done."""
+    """Return the artifacts with sizes and faults, then a summary of the build."""
     lines = [line for one in result.artifacts for line in _render_artifact(one)]
     if python := row.get("python"):
         lacks = ", ".join(row["import_lacks"])
-        lines.append(f"  imported  {f'not: no {lacks} in' if lacks else 'by'} {python}")
+        lines.append(f"  imported  {f'no: {lacks} is missing in' if lacks else 'by'} {python}")
     lines += [f"  installed {path}" for path in row.get("installed", ())]
     if overlay := row.get("overlay"):
         lines.append(f"  overlay   {overlay} (for PYTHONPATH)")
     if proof := row.get("proof"):
         when = ", earlier" if proof["cached"] else ""
-        lines.append(f"  proof     a model lowered with it in {proof['wall_s']:.1f} s{when}")
+        lines.append(f"  proof     lowered a model with it in {proof['wall_s']:.1f} s{when}")
     where = result.place.artifacts if result.published else "not published"
     return "\n".join([_render_head(result), *lines, f"  in        {where}"]) + "\n"
 

@@ -1,4 +1,4 @@
-"""Run the commands of a plan: the output followed, the first error told, nothing left running."""
+"""Run the commands of a plan, follow their output and report the first error."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from provisioning.console.process import run_process
 from provisioning.console.progress import Bar, Progress
 from provisioning.errors import StoreError, ToolError, UsageError
 
-CONFIGURED = "configured"  # left by a configuration that succeeded
+CONFIGURED = "configured"  # a file that marks a successful configuration
 
 
 def run_stages(plan: BuildPlan, progress: Progress) -> dict[str, float]:
-    """Configure, build and install every stage; returns the seconds of each.
+    """Configure, build and install all stages; return the seconds of each.
 
-    Raises UsageError for a -D of the caller that no stage uses, ToolError with the first error,
-    StoreError when the disk is full.
+    Raises UsageError for a -D option that no stage uses, ToolError with the first error, StoreError
+    if the disk is full.
     """
     times: dict[str, float] = {}
     unused = plan.named
@@ -42,9 +42,10 @@ def run_stages(plan: BuildPlan, progress: Progress) -> dict[str, float]:
 
 
 def _configure(plan: BuildPlan, stage: StagePlan, progress: Progress) -> frozenset[str]:
-    """Run CMake; returns the caller's options that it did not use, if it asked all its questions.
+    """Run CMake; in a fresh directory, return the caller's options that it did not use.
 
-    One that was configured before has used what it uses, and need not ask for it again.
+    If the stage was configured before, its cache contains the used options, so there is nothing to
+    return.
     """
     name = plan.target.name
     configured = stage.build / CONFIGURED
@@ -70,18 +71,18 @@ def _build(plan: BuildPlan, stage: StagePlan, progress: Progress) -> None:
 
 
 def refuse_options(plan: BuildPlan, unused: frozenset[str]) -> UsageError:
-    """The error for options that CMake did not use, with the nearest names that it knows."""
+    """Return the error for options that CMake did not use, with the nearest known names."""
     known = sorted(_read_words(plan) - unused)
     near = [name for one in sorted(unused) for name in get_close_matches(one, known, 1, 0.8)]
     return UsageError(
-        f"-D {', '.join(sorted(unused))}: CMake knows no such option",
-        why=f"nothing in {plan.source} reads it, so it would change nothing",
-        fix=f"did you mean {', '.join(near)}?" if near else "take it out, or correct its name",
+        f"-D {', '.join(sorted(unused))}: CMake has no such option",
+        why=f"nothing in {plan.source} reads it, so it has no effect",
+        fix=f"did you mean {', '.join(near)}?" if near else "remove it, or correct its name",
     )
 
 
 def _read_words(plan: BuildPlan) -> frozenset[str]:
-    """What may be names of options in the CMake files of the sources, and CMake's own."""
+    """Return words in the sources' CMake files that may name options, and CMake's options."""
     paths = (*plan.overlay.rglob("CMakeLists.txt"), *plan.overlay.rglob("*.cmake"))
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in paths]
     command = [str(plan.tools.cmake.path), "--help-variable-list"]
@@ -90,7 +91,7 @@ def _read_words(plan: BuildPlan) -> frozenset[str]:
 
 
 def forget_configuration(build: Path) -> None:
-    """Remove what CMake found out, as ``cmake --fresh`` does, but leave the objects."""
+    """Remove CMake's cached configuration, as ``cmake --fresh`` does, but keep the objects."""
     (build / "CMakeCache.txt").unlink(missing_ok=True)
     for found in build.glob("CMakeFiles/[0-9]*"):
         shutil.rmtree(found)
@@ -123,8 +124,10 @@ def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Pro
 
 
 class PathMap:
-    """Names the checkout's files where a tool names those of the copy that it compiled, or the
-    names that ``-ffile-prefix-map`` gave them: a message leads to the file to edit."""
+    """Replaces paths of the copy, and names from ``-ffile-prefix-map``, by paths of the checkout.
+
+    A message then names the file to edit.
+    """
 
     def __init__(self, plan: BuildPlan) -> None:
         self.plan = plan
@@ -146,8 +149,10 @@ class PathMap:
 def explain_failure(
     label: str, output: Output, how: str, tail: str, log: Path, *, advice: str = ""
 ) -> ToolError | StoreError:
-    """The error for a step that failed: the disk, or the first error that the tools printed;
-    ``advice`` is what to do about it, if that is known."""
+    """Return the error for a failed step: a full disk, or the first error that the tools printed.
+
+    ``advice`` is what to do about it, if known.
+    """
     if output.disk_is_full:
         return StoreError(
             f"{label}: the disk is full",
@@ -158,7 +163,7 @@ def explain_failure(
     return ToolError(
         f"{label} failed: {what}",
         why=output.excerpt or tail or "it printed nothing",
-        fix="; ".join(filter(None, [advice, f"the whole output is in {log}"])),
+        fix="; ".join(filter(None, [advice, f"the complete output is in {log}"])),
     )
 
 
@@ -167,7 +172,7 @@ CODE_MODEL = "codemodel-v2"
 
 
 def read_cmake_targets(build: Path) -> frozenset[str]:
-    """The names of a configured project's targets. Raises ToolError without a reply."""
+    """Return the names of a configured project's targets. Raises ToolError without a reply."""
     reply = build / API / "reply"
     try:
         index = json.loads(max(reply.glob("index-*.json")).read_text(encoding="utf-8"))
@@ -191,7 +196,7 @@ EXCERPT_LINES, LATER_ERRORS = 8, 4
 
 @dataclass
 class Output:
-    """Reads lines as they come: advances ``bar``, keeps what explains a failure."""
+    """Reads lines as they arrive: advances ``bar`` and keeps lines that explain a failure."""
 
     bar: Bar
     progress: Progress
@@ -217,7 +222,7 @@ class Output:
             self._keep(line)
 
     def _keep(self, line: str) -> None:
-        """The lines after the first error, then only more errors: CMake puts a cause far below."""
+        """Keep the lines after the first error, then only errors: a cause can be far below."""
         room = EXCERPT_LINES + (LATER_ERRORS if ERROR.search(line) else 0)
         if line.strip() and len(self._excerpt) < room:
             self._excerpt.append(line)
@@ -229,8 +234,10 @@ class Output:
 
     @property
     def first_error(self) -> str:
-        """The first line that is an error, or nothing; of CMake's errors the text, or the error of
-        the tool that it quotes."""
+        """The first error line, or "".
+
+        For a CMake error this is its text, or the error of the tool that it quotes.
+        """
         lines = [line.strip() for line in self._excerpt]
         if not lines or not lines[0].startswith(CMAKE_ERROR):
             return lines[0] if lines else ""

@@ -1,4 +1,4 @@
-"""What can be built: the rows of manifests/targets.toml, decoded and looked up."""
+"""The build targets: decode the rows of manifests/targets.toml, and look them up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
 class CompilerChoice(str, Enum):
-    """Whose compiler builds a target; ci.builds.toolchains resolves each."""
+    """The compiler of a target; ci.builds.toolchains resolves each."""
 
     HOST = "host"
     NDK = "ndk"
@@ -26,7 +26,7 @@ class CompilerChoice(str, Enum):
 
 
 class Origin(str, Enum):
-    """Where a target's sources come from."""
+    """The origin of a target's sources."""
 
     CHECKOUT = "checkout"
     RUNNER = "runner"
@@ -35,10 +35,10 @@ class Origin(str, Enum):
 class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One CMake project: configured, built and, with ``install``, installed into {prefix}.
 
-    ``source`` is relative to the tree. Values of ``options`` may hold {placeholders}; those of
-    ``extra_options`` come on top, and ``extra_targets`` beside ``targets``, when ``--with`` names
-    their key. ``if_present`` are CMake targets that older or newer trees lack. ``toolchain`` is
-    for one that another compiler builds than the target's.
+    ``source`` is relative to the tree. Values of ``options`` may contain {placeholders}. If
+    ``--with`` names a key of ``extra_options`` or ``extra_targets``, its values are added.
+    ``if_present`` are CMake targets that some versions of the tree lack. ``toolchain`` is set if
+    the compiler differs from the target's.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file that a build must leave: a pattern below the build's directory, and what it must be.
+    """A file that a build must leave: a pattern below the build's directory, and its requirements.
 
     ``policy`` is a kind of manifests/policies/elf.toml, or a placeholder for one. ``needed`` are
     the libraries that it may need besides those of the policy's system. ``size_budget`` is in
-    bytes, 0 for none. ``accept`` maps ids of findings to the reason why they are right here. One
-    that is ``optional`` some versions of the sources do not have; ``option`` is a CMake option
-    that the caller may turn off with -D, and that the file comes with. With ``split_symbols`` it
-    is stripped where the toolchain has an objcopy, and its symbols are in a file next to it.
+    bytes, 0 for none. ``accept`` maps ids of findings to the reason why they are accepted here. If
+    ``optional``, some versions of the sources do not build it. ``option`` is the CMake option that
+    builds it, which the caller may turn off with -D. With ``split_symbols`` it is stripped if the
+    toolchain has an objcopy, and its symbols are in a file next to it.
     """
 
     path: str
@@ -75,8 +75,10 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Install(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Files to put into a checkout or an overlay: a pattern below the build's directory, and
-    the directory below ExecuTorch's root that wants them."""
+    """Files to install into a checkout or an overlay.
+
+    ``path`` is a pattern below the build's directory, ``to`` a directory below ExecuTorch's root.
+    """
 
     path: str
     to: str
@@ -85,10 +87,9 @@ class Install(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is checked before a compiler starts.
 
-    ``components`` are sets of submodules of manifests/toolchains/executorch.toml, those of
-    ``extras`` are wanted by ``--with``; ``modules`` are imported by the Python that the build
-    runs, those of ``option_modules`` unless -D turns their CMake option off; ``programs`` are on
-    PATH.
+    ``components`` are sets of submodules of manifests/toolchains/executorch.toml; ``--with`` adds
+    those of ``extras``. ``modules`` are imported by the Python that the build runs, and
+    ``option_modules`` too, unless -D turns their CMake option off. ``programs`` must be on PATH.
     """
 
     components: tuple[str, ...] = ()
@@ -99,14 +100,14 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row with its recipe: a name, a toolchain, sources, stages and artifacts.
+    """A build target: a row of the file on top of its recipe.
 
-    ``policy`` is what {policy} of an artifact stands for, and may be a placeholder itself.
-    ``profile`` is the set of artifacts that must be in place, ``lpai_profile`` that for DSP type 0;
-    ``tree_name`` the name that the
-    sources' directory must have; ``with_source`` the target that stands in when a checkout is
-    given; ``per_python`` says that each Python has its own build; ``soc`` that a SoC has.
-    ``parity`` are folders whose Buck files have to say what CMake builds.
+    ``policy`` is the value of {policy} in artifacts, and may itself be a placeholder. ``profile``
+    is the set of artifacts that must be provisioned, ``lpai_profile`` that for DSP type 0.
+    ``tree_name`` is the required name of the sources' directory; ``with_source`` the target that
+    replaces this one if the user names a checkout; ``per_python`` says that each Python has a
+    separate build; ``soc`` that each SoC has. ``parity`` are folders with Buck files that must
+    agree with what CMake builds.
     """
 
     name: str
@@ -131,13 +132,13 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def toolchains(self) -> tuple[CompilerChoice, ...]:
-        """The target's own first, then those of stages."""
+        """The target's toolchain, then those of its stages."""
         others = [stage.toolchain for stage in self.stages if stage.toolchain]
         return tuple(dict.fromkeys([self.toolchain, *others]))
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """What ``--with`` may name."""
+        """The names that ``--with`` accepts."""
         rows = [row.extra for row in self.artifacts if row.extra]
         tables = [{**stage.extra_options, **stage.extra_targets} for stage in self.stages]
         return tuple(sorted({*rows, *(name for table in tables for name in table)}))
@@ -146,7 +147,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TargetsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """manifests/targets.toml: a target is a row on top of the recipe that it names.
 
-    A table of the row, such as needs, goes on top of the recipe's table of that name.
+    A table of the row, such as needs, is merged into the recipe's table of that name.
     """
 
     recipe: dict[str, dict[str, Any]]
@@ -154,7 +155,7 @@ class TargetsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_targets() -> dict[str, Target]:
-    """Every target by its name. Raises ManifestError."""
+    """Return all targets by name. Raises ManifestError."""
     found = read_toml(FILE, TargetsFile)
     targets = [_merge(dict(row), found.recipe) for row in found.target]
     return {target.name: target for target in targets}
@@ -170,7 +171,7 @@ def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target
         return msgspec.convert(whole, Target, strict=True)
     except KeyError as error:
         raise ManifestError(
-            f"{FILE}: no recipe {recipe!r}", fix="name one that is there"
+            f"{FILE}: no recipe {recipe!r}", fix="name a recipe of that file"
         ) from error
     except msgspec.ValidationError as error:
         name = row.get("name", "a target without a name")
@@ -178,7 +179,7 @@ def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target
 
 
 def find_target(name: str) -> Target:
-    """The target called ``name``. Raises UsageError that names the others."""
+    """Return the target called ``name``. Raises UsageError, which lists the others."""
     targets = read_targets()
     if name not in targets:
         raise UsageError(f"no build target {name!r}", fix="one of: " + ", ".join(targets))
@@ -186,12 +187,12 @@ def find_target(name: str) -> Target:
 
 
 def fill_placeholders(text: str, values: Mapping[str, str]) -> str:
-    """``text`` with each {name} replaced. Raises ManifestError for a name without a value."""
+    """Return ``text`` with each {name} replaced. Raises ManifestError if one has no value."""
 
     def replace(match: re.Match[str]) -> str:
         if match[1] not in values:
             raise ManifestError(
-                f"there is no value for {{{match[1]}}} in {text!r}",
+                f"no value for {{{match[1]}}} in {text!r}",
                 why="known here: " + ", ".join(sorted(values)),
             )
         return values[match[1]]

@@ -1,7 +1,8 @@
-"""What builds: cmake, ninja, a compiler cache, the compilers of the host, an NDK, Hexagon...
+"""The tools of a build: cmake, ninja, a compiler cache, host compilers, an NDK, Hexagon...
 
-Each resolver returns CMake options and an identity; a toolchain that is missing or of another
-version is an UnfitError before any compiler starts."""
+Each resolver returns CMake options and an identity. A toolchain that is missing or has the wrong
+version is an UnfitError before any compiler starts.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +40,9 @@ VENDOR_PREFIX = "usr/bin/aarch64-oe-linux/aarch64-oe-linux-"
 
 @dataclass(frozen=True)
 class Compilers:
-    """CMake options that choose compilers, and what makes these compilers these: the identity.
+    """CMake options that choose compilers, and the identity of these compilers.
 
-    ``values`` are placeholders that the target may use.
+    ``values`` are placeholders for the target.
     """
 
     options: Mapping[str, str]
@@ -52,17 +53,17 @@ class Compilers:
 def resolve_compilers(
     kind: CompilerChoice, roots: Roots = NONE, variables: Variables = NONE
 ) -> Compilers:
-    """The compilers of ``kind``, of the profile's artifacts and variables. Raises UnfitError."""
+    """Return the compilers of ``kind``, by the profile. Raises UnfitError."""
     return RESOLVERS[kind](roots, variables)
 
 
 def identify_compiler(path: Path) -> str:
-    """The first line of ``--version``, with the size and time of the program itself.
+    """Return the first line of ``--version``, with the size and time of the program.
 
-    Raises UnfitError when it does not run.
+    Raises UnfitError if it does not run.
     """
     if not path.is_file():
-        raise UnfitError(f"there is no compiler {path}", fix="provision the toolchain again")
+        raise UnfitError(f"the compiler {path} is missing", fix="provision the toolchain again")
     ended = run_process([path, "--version"], timeout_s=PROBE_S, check=False)
     if ended.returncode != 0:
         raise UnfitError(f"the compiler {path} {ended.describe()}", why=ended.tail)
@@ -72,7 +73,7 @@ def identify_compiler(path: Path) -> str:
 
 
 def find_compiler(variable: str, names: tuple[str, ...], fix: str) -> Path:
-    """The program that ``variable`` of the environment names, else the first of ``names``.
+    """Return the program in the environment's ``variable``, else the first of ``names`` on PATH.
 
     Raises UnfitError.
     """
@@ -86,7 +87,7 @@ def find_compiler(variable: str, names: tuple[str, ...], fix: str) -> Path:
 
 
 def resolve_host(_roots: Roots, _variables: Variables) -> Compilers:
-    """CC and CXX, else the C and C++ compilers of the distribution."""
+    """Return CC and CXX, else the C and C++ compilers of the distribution."""
     fix = "install one (Debian, Ubuntu: apt-get install g++) or set CC and CXX"
     c = find_compiler("CC", ("cc", "gcc", "clang"), fix)
     cxx = find_compiler("CXX", ("c++", "g++", "clang++"), fix)
@@ -94,8 +95,10 @@ def resolve_host(_roots: Roots, _variables: Variables) -> Compilers:
 
 
 def resolve_linux_cross(_roots: Roots, _variables: Variables) -> Compilers:
-    """A vendor's sysroots where TOOLCHAIN_ROOT_HOST and _TARGET name them, else the
-    distribution's aarch64 cross compiler."""
+    """Return a vendor's cross compiler, else the distribution's for aarch64.
+
+    TOOLCHAIN_ROOT_HOST and TOOLCHAIN_ROOT_TARGET name the vendor's sysroots.
+    """
     host, target = (os.environ.get(f"TOOLCHAIN_ROOT_{side}") for side in ("HOST", "TARGET"))
     options = {
         "CMAKE_SYSTEM_NAME": "Linux",
@@ -109,7 +112,8 @@ def resolve_linux_cross(_roots: Roots, _variables: Variables) -> Compilers:
         return _describe_pair(c, cxx, options, {"linux_policy": "aarch64-linux"})
     if not host or not target or not Path(target).is_dir():
         raise UnfitError(
-            f"TOOLCHAIN_ROOT_HOST={host or ''} and TOOLCHAIN_ROOT_TARGET={target or ''} do not fit",
+            f"TOOLCHAIN_ROOT_HOST={host or ''} and TOOLCHAIN_ROOT_TARGET={target or ''}: "
+            "unusable together",
             why="both must be set, to the two sysroots of one vendor SDK",
             fix="set both, or neither for the distribution's cross compiler",
         )
@@ -119,7 +123,7 @@ def resolve_linux_cross(_roots: Roots, _variables: Variables) -> Compilers:
 
 
 def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
-    """The NDK of the profile; the doctor judges its version."""
+    """Return the compilers of the profile's NDK; the doctor judges its version."""
     root = roots[NDK]
     toolchain = read_toolchain(NDK)
     found = read_version(root, toolchain.adoption) if toolchain.adoption else toolchain.default
@@ -139,7 +143,7 @@ def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
 
 
 def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
-    """The Hexagon tools that HEXAGON_TOOLS_ROOT names, by default the SDK's own."""
+    """Return the Hexagon tools in HEXAGON_TOOLS_ROOT, by default those of the SDK."""
     sdk = roots[HEXAGON_SDK]
     tools = Path(variables.get("HEXAGON_TOOLS_ROOT", ""))
     toolchain = sdk / "build/cmake/hexagon_toolchain.cmake"
@@ -150,9 +154,9 @@ def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
         found = sorted(sdk.glob(f"{HEXAGON_TOOLS}/*/Tools/bin/{compiler.name}"))
         others = " or ".join(str(path.parents[2]) for path in found)
         raise UnfitError(
-            f"there is no compiler {compiler}",
-            why="HEXAGON_TOOLS_ROOT names tools without one, or the SDK has other tools",
-            fix=f"set HEXAGON_TOOLS_ROOT to {others or 'the directory that holds Tools/bin'}",
+            f"the compiler {compiler} is missing",
+            why="the tools in HEXAGON_TOOLS_ROOT have none, or the SDK has other tools",
+            fix=f"set HEXAGON_TOOLS_ROOT to {others or 'the directory that contains Tools/bin'}",
         )
     identity = {"cxx": identify_compiler(compiler)}
     values = {"hexagon_tools_root": str(tools)}
@@ -174,7 +178,7 @@ RESOLVERS: dict[CompilerChoice, Callable[[Roots, Variables], Compilers]] = {
 }
 
 
-CMAKE_FLOOR = Version("3.28")  # below, the wheel's config offers no imported targets
+CMAKE_FLOOR = Version("3.28")  # older ones get no imported targets from the wheel's config
 NINJA_FLOOR = Version("1.10")
 PROBE_S = 20.0
 CACHES = ("ccache", "sccache")
@@ -182,7 +186,7 @@ CACHES = ("ccache", "sccache")
 
 @dataclass(frozen=True)
 class Program:
-    """A program that ran and said its version."""
+    """A program that ran and printed its version."""
 
     path: Path
     version: Version
@@ -190,7 +194,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a build runs besides its compiler; ``cache`` is ccache, sccache or None."""
+    """The programs of a build besides its compiler; ``cache`` is ccache, sccache or None."""
 
     cmake: Program
     ninja: Program
@@ -198,7 +202,7 @@ class Tools:
 
 
 def probe_program(path: Path) -> Program | None:
-    """Run ``path --version``; None when it fails or names no version."""
+    """Run ``path --version``; return None if it fails or prints no version."""
     version = ask_version(path.name, path).version
     return Program(path, parse_version(version)) if version else None
 
@@ -206,7 +210,7 @@ def probe_program(path: Path) -> Program | None:
 def ask_python(
     python: Path, modules: Sequence[str] = (), variables: Mapping[str, str] | None = None
 ) -> PythonFacts:
-    """What an interpreter is and which of ``modules`` it has. Raises UnfitError."""
+    """Return facts about an interpreter, and which of ``modules`` it has. Raises UnfitError."""
     facts = survey_python(python, ("executorch",), modules, variables or os.environ)
     if facts.error:
         raise UnfitError(f"{python} cannot be used", why=facts.error, fix="correct --python")
@@ -214,9 +218,9 @@ def ask_python(
 
 
 def choose_program(name: str, floor: Version) -> Program:
-    """A program of at least ``floor``: next to this Python, which pins it, else on PATH.
+    """Return a program of at least version ``floor``: next to this Python, else on PATH.
 
-    Raises UnfitError that names those that were found.
+    Raises UnfitError, which lists the programs found.
     """
     seen: list[str] = []
     for place in (Path(sys.executable).parent / name, name):
@@ -224,7 +228,7 @@ def choose_program(name: str, floor: Version) -> Program:
             program = probe_program(Path(path))
             if program and program.version >= floor:
                 return program
-            seen.append(f"{path} is {program.version if program else 'not working'}")
+            seen.append(f"{path} {f'is {program.version}' if program else 'does not work'}")
     raise UnfitError(
         f"no {name} of version {floor} or newer",
         why="; ".join(seen) or f"{name} is neither next to this Python nor on PATH",
@@ -233,15 +237,15 @@ def choose_program(name: str, floor: Version) -> Program:
 
 
 def find_cache() -> Program | None:
-    """The compiler cache that QNN_CI_CACHE names, else ccache or sccache, whichever works first.
+    """Return the compiler cache in QNN_CI_CACHE, else ccache or sccache, whichever works first.
 
-    ``none`` is not a cache. Raises UsageError for another name, UnfitError when a named one is not
-    there.
+    ``none`` is no cache. Raises UsageError for another name, UnfitError if a named cache is
+    missing.
     """
     wanted = os.environ.get("QNN_CI_CACHE", "")
     if wanted not in {"", "none", *CACHES}:
         raise UsageError(
-            f"QNN_CI_CACHE={wanted} is not a compiler cache", fix="ccache, sccache or none"
+            f"QNN_CI_CACHE={wanted} is not a compiler cache", fix="use ccache, sccache or none"
         )
     for name in CACHES if not wanted else [name for name in CACHES if name == wanted]:
         found = shutil.which(name)
@@ -254,7 +258,7 @@ def find_cache() -> Program | None:
 
 
 def find_tools() -> Tools:
-    """Every tool of a build. Raises UnfitError."""
+    """Return all tools of a build. Raises UnfitError."""
     return Tools(
         choose_program("cmake", CMAKE_FLOOR), choose_program("ninja", NINJA_FLOOR), find_cache()
     )

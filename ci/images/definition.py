@@ -143,7 +143,7 @@ def _expand(groups: dict[str, list[object]], name: str) -> Iterator[str]:
 
 
 def describe_environments(checkout: Path) -> str:
-    """Return a digest of what is installed and how; other changes to the noxfile change no image."""
+    """Return a digest of what is installed and how, from the requirements and the noxfile."""
     text = (checkout / "noxfile.py").read_text("utf-8")
     functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
     how = [ast.unparse(node) for node in functions if node.name in INSTALLING]

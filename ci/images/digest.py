@@ -43,7 +43,7 @@ class Comparison:
 
 
 def describe_digest(client: DockerClient, built: Built) -> dict[str, Any]:
-    """Return the reference, the id (a digest of the configuration) and the digests of the layers."""
+    """Return the reference, the id (a digest of the configuration) and the layers' digests."""
     diff_ids = _digests(client, built.image_id)
     return {"reference": built.reference, "id": built.image_id, "diff_ids": diff_ids}
 

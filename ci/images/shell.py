@@ -96,7 +96,7 @@ def _caller_pipe() -> Iterator[Path]:
 
 
 class _Waiter:
-    """Waits for the exit code of a container that is removed on exit; create it before the start."""
+    """Waits for a container's exit code; create it before the container starts."""
 
     def __init__(self, client: DockerClient, container_id: str) -> None:
         self.code = 1
@@ -200,7 +200,7 @@ def _outer_git(checkout: Path) -> list[Path]:
 
 
 def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
-    """Return named volumes and their mount points: a home with pip's and ccache's caches, and .nox."""
+    """Return volumes and their mount points: a home with caches of pip and ccache, and .nox."""
     checkout = request.plan.checkout
     place = hashlib.sha256(str(checkout).encode()).hexdigest()[:8]
     volumes = {

@@ -1,4 +1,4 @@
-"""The C++ runner against the SDK inside the executorch wheel: sources here, built on demand."""
+"""The C++ runner for the SDK inside the executorch wheel: sources here, built on demand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_SOURCES = frozenset({"__init__.py"})
 
 
 def find_wheel_sdk() -> Path:
-    """The root of the installed executorch package with its C++ SDK. Raises UnfitError."""
+    """Return the root of the installed executorch package with its C++ SDK. Raises UnfitError."""
     fix = 'pip install "executorch-qnn-ci[lowering]", or executorch 1.5.1 alone'
     spec = importlib.util.find_spec("executorch")
     for root in map(Path, spec.submodule_search_locations or ()) if spec else ():
@@ -29,13 +29,13 @@ def find_wheel_sdk() -> Path:
             return root
     if spec is None:
         raise UnfitError("executorch is not installed in this Python", fix=fix)
-    raise UnfitError("the installed executorch has no C++ SDK", why="no include/ in it", fix=fix)
+    raise UnfitError("the installed executorch has no C++ SDK", why="it has no include/", fix=fix)
 
 
 def prepare_runner(target: Target, request: BuildRequest, _: Progress) -> BuildJob:
-    """The build of the runner against the installed wheel.
+    """Return the build of the runner against the installed wheel.
 
-    Raises UnfitError when the wheel, cmake, ninja or a compiler is missing.
+    Raises UnfitError if the wheel, cmake, ninja or a compiler is missing.
     """
     sdk = find_wheel_sdk()
     place = find_place(target.name, SOURCES, str(sdk))
@@ -48,10 +48,10 @@ def prepare_runner(target: Target, request: BuildRequest, _: Progress) -> BuildJ
 
 
 def ensure_wheel_runner(progress: Progress) -> Path:
-    """The runner's path, built when its sources, the wheel or the compiler have changed.
+    """Return the path of the runner; build it if sources, wheel or compiler have changed.
 
-    Run it as ``RUNNER --model_path M.pte --input_list_path L.txt --output_folder_path DIR``;
-    it leaves DIR/output_EXECUTION_INDEX.raw. Raises UnfitError, ToolError or FailedError.
+    Run it as ``RUNNER --model_path M.pte --input_list_path L.txt --output_folder_path DIR``; it
+    writes DIR/output_EXECUTION_INDEX.raw. Raises UnfitError, ToolError or FailedError.
     """
     result = run_build(prepare_runner(find_target(TARGET), BuildRequest(), progress), progress)
     if not result.published:

@@ -245,7 +245,7 @@ def test_aarch64_linux_is_built_by_the_distribution_and_runs_under_qemu(world: B
 @needs_cross
 def test_a_vendor_sysroot_is_taken_whole_or_not_at_all(world: BuildWorld) -> None:
     world.variables["TOOLCHAIN_ROOT_HOST"] = str(world.folder)
-    world.refuse(3, "do not fit", "linux")
+    world.refuse(3, "TOOLCHAIN_ROOT_TARGET=", "linux")
     compilers = world.folder / "host/usr/bin/aarch64-oe-linux"
     compilers.mkdir(parents=True)
     for name in ("gcc", "g++"):
@@ -301,7 +301,7 @@ def test_a_build_for_small_pages_says_what_made_it_one(world: BuildWorld) -> Non
     define = "CMAKE_CXX_STANDARD_LIBRARIES=-Wl,-z,max-page-size=4096"
     (finding,) = by_name(world.build("android", "-D", define))[BACKEND]["findings"]
     assert (finding["id"], finding["severity"]) == ("QNN225", "warning")
-    assert "linked with max-page-size=16384, and another link option undid it" in finding["why"]
+    assert "linked with max-page-size=16384, but another link option overrode it" in finding["why"]
 
 
 @needs_clang
@@ -347,7 +347,7 @@ def test_the_caller_s_hexagon_tools_are_taken_and_checked(world: BuildWorld) -> 
     world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
     world.variables["HEXAGON_SDK_ROOT"] = str(sdk)
     words = ("direct", "--soc", "SM8750", "--dry-run")
-    world.refuse(3, "^there is no compiler ", *words)
+    world.refuse(3, "^the compiler .* is missing", *words)
     world.variables["HEXAGON_TOOLS_ROOT"] = "own/8.8.06"
     code, data, text = world.call(*words)
     assert (code, f"-DHEXAGON_TOOLS_ROOT={own}" in data["commands"][0]) == (0, True), text
@@ -360,7 +360,7 @@ def test_the_caller_s_hexagon_tools_are_taken_and_checked(world: BuildWorld) -> 
 def test_direct_mode_needs_a_soc_that_has_what_is_asked_for(world: BuildWorld) -> None:
     world.variables["ANDROID_NDK_ROOT"] = str(world.folder)
     for words, message in (
-        ((), "a direct mode build is for one SoC"),
+        ((), "a direct mode build needs a SoC"),
         (("--soc", "SM9999"), "no SoC"),
         (("--soc", "SM8750", "--dsp-type", "0"), "has no LPAI block"),
         (("--soc", "SM8750", "--dsp-type", "2"), "no DSP type"),

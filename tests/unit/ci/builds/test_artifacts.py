@@ -88,7 +88,7 @@ def test_an_adaptor_is_for_the_python_that_was_asked_for(
     [
         ("4096", "-D QNN_CI_PAGE_BYTES=4096", "16384 is the default"),
         ("", "-D QNN_CI_PAGE_BYTES=", "16384 is the default"),
-        ("16384", "another link option undid it", "max-page-size"),
+        ("16384", "another link option overrode it", "max-page-size"),
     ],
 )
 def test_small_pages_are_a_warning_that_names_what_made_them(

@@ -191,7 +191,7 @@ def test_wrong_names_are_told() -> None:
     with pytest.raises(UsageError, match="no build target 'x'") as caught:
         find_target("x")
     assert "runner, runner_checkout, aot" in caught.value.fix
-    with pytest.raises(ManifestError, match=r"there is no value for \{root\}"):
+    with pytest.raises(ManifestError, match=r"no value for \{root\}"):
         fill_placeholders("{root}/a", {"tree": "/t"})
 
 
@@ -484,7 +484,7 @@ def test_a_build_for_lpai_needs_an_sdk_that_lowers_for_it(version: str, is_fit: 
         Provisioned("qnn-sdk", version, Path()),
         Provisioned("executorch", "1.5.1", Path()),
     )
-    with nullcontext() if is_fit else pytest.raises(UnfitError, match=r"2\.39 is the first"):
+    with nullcontext() if is_fit else pytest.raises(UnfitError, match=r"QNN SDK 2\.39 or later"):
         check_lpai(Environment("direct-lpai", artifacts, {}))
 
 

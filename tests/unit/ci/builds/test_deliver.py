@@ -112,5 +112,5 @@ def test_an_overlay_is_of_the_version_of_the_checkout(
     if is_fit:
         check_delivery(job, where, with_proof=True)
         return
-    with pytest.raises(UnfitError, match=r"1\.5\.1, executorch 1\.4\.1"):
+    with pytest.raises(UnfitError, match=r"1\.5\.1, but executorch 1\.4\.1"):
         check_delivery(job, where, with_proof=True)

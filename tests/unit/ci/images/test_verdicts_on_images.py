@@ -561,7 +561,7 @@ def test_what_is_not_pushed_says_why_and_what_to_do() -> None:
         with pytest.raises(UsageError) as wrong:
             Registry(LOW).publish(reference)
         assert wrong.value.what == f"{reference!r} is not an image reference"
-        assert wrong.value.fix == "REGISTRY/NAME:TAG"
+        assert wrong.value.fix == "give REGISTRY/NAME:TAG"
     files = {f"lib/libQnn{number:02}.so": b"" for number in range(12)}
     registry = Registry(LOW, pack(files))
     with pytest.raises(UsageError) as held:
@@ -570,7 +570,7 @@ def test_what_is_not_pushed_says_why_and_what_to_do() -> None:
     assert find_forbidden(registry, TINY.image_id) == rows  # type: ignore[arg-type]
     assert held.value.what == f"{TINY.reference} is not pushed"
     assert held.value.why == "\n".join(rows[:10])
-    assert re.search("its base holds them", held.value.fix)
+    assert re.search("they are in its base", held.value.fix)
     assert not registry.calls
 
 
