@@ -1,4 +1,4 @@
-"""Buck and CMake describe the same build: read both sides of a source tree and report drift.
+"""Check that Buck and CMake describe the same build: read both from a source tree, report drift.
 
 Data flows one way: trees -> readers (buck, cmake) -> facts -> compare -> allow-list -> render.
 """

@@ -1,7 +1,7 @@
-"""What both build descriptions say about a tree, as frozen values without any I/O.
+"""The facts about a tree from both build descriptions, as frozen values without any I/O.
 
 Paths are relative to the root of the tree, with forward slashes. The readers write facts, the
-comparison reads them; they cross a process border as JSON.
+comparison reads them; they pass between processes as JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HEADER_SUFFIXES = frozenset({".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl"})
 
 
 class Configuration(str, Enum):
-    """What a build is made for. ANY takes every branch whose condition is a platform."""
+    """A platform to build for. ANY takes every branch with a condition on the platform."""
 
     HOST = "host"
     ANDROID = "android"
@@ -25,7 +25,7 @@ class Configuration(str, Enum):
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
-    """A line of a build file; line 0 when only the file is known."""
+    """A line of a build file; line 0 if only the file is known."""
 
     path: str
     line: int = 0
@@ -35,10 +35,10 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
 
 class ListEntry(msgspec.Struct, frozen=True):
-    """One file that a target lists: its path, where, and under which select() key.
+    """A file that a target lists: its path, where it is listed, and under which select() key.
 
-    ``made_as`` is the path under which others include it, where ``path`` is the label of a rule
-    that makes it.
+    If ``path`` is the label of a rule that makes the file, ``made_as`` is the path under which
+    others include it.
     """
 
     path: str
@@ -48,9 +48,9 @@ class ListEntry(msgspec.Struct, frozen=True):
 
 
 class Word(msgspec.Struct, frozen=True):
-    """One dependency or define that a target names, where, and under which condition.
+    """A dependency or define that a target names, where, and under which condition.
 
-    What is ``exported`` is also for the targets that depend on this one.
+    If ``exported``, the targets that depend on this one get it too.
     """
 
     text: str
@@ -60,7 +60,7 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What targets of both sides have; ``defines`` without -D."""
+    """The common part of targets of both sides; ``defines`` have no -D."""
 
     name: str
     kind: str
@@ -71,7 +71,7 @@ class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The name of the target in messages."""
         return self.name
 
     @property
@@ -86,10 +86,10 @@ class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BuckTarget(BuildTarget, frozen=True, kw_only=True):
-    """One Buck rule as its author wrote it, before any macro of Meta's is applied.
+    """A Buck rule as its author wrote it, before Meta's macros are applied.
 
-    ``include_names`` are what its header maps and a namespace of its own call its headers,
-    ``include_directories`` the folders of the tree that it lets a compiler search.
+    ``include_names`` are the names of its headers by header maps and its namespace;
+    ``include_directories`` the folders of the tree that it adds to the include path.
     """
 
     package: str
@@ -111,7 +111,7 @@ class BuckTarget(BuildTarget, frozen=True, kw_only=True):
 
 
 class Glob(msgspec.Struct, frozen=True):
-    """One glob() call of a package: its patterns, and those that match no file."""
+    """A glob() call of a package: its patterns, and those that match no file."""
 
     package: str
     patterns: tuple[str, ...]
@@ -121,11 +121,11 @@ class Glob(msgspec.Struct, frozen=True):
 
 
 class NotEvaluated(msgspec.Struct, frozen=True):
-    """Something that a reader met and could not evaluate, named instead of guessed.
+    """Something that a reader could not evaluate, reported instead of guessed.
 
-    ``folder`` is the package or directory of which nothing is known for that reason; None when
-    only a word is unknown. ``is_broken`` says that no build could read it either, ``is_known``
-    that what it says was evaluated all the same.
+    ``folder`` is the package or directory that is unknown as a result; None if only a word is
+    unknown. ``is_broken`` says that no build could read it either, ``is_known`` that its content
+    was evaluated in spite of this.
     """
 
     side: str
@@ -154,8 +154,10 @@ class BuckFacts(msgspec.Struct, frozen=True):
 
     @property
     def outside_headers(self) -> dict[str, str]:
-        """The header after which a library of another project is called, ``a/b.h`` of ``//a:b``,
-        and its label, of each that a target depends on."""
+        """The labels of outside libraries that targets depend on, by the header named like them.
+
+        The header of ``//a:b`` is ``a/b.h``.
+        """
         words = (w.text for t in self.targets for w in (*t.deps, *t.exported_deps))
         own = {target.label for target in self.targets}
         labels = (text for text in words if text.startswith("//") and text not in own)
@@ -163,10 +165,10 @@ class BuckFacts(msgspec.Struct, frozen=True):
 
 
 class CMakeTarget(BuildTarget, frozen=True, kw_only=True):
-    """One library or executable of a configuration, its sources merged from all commands.
+    """A library or executable of a configuration, with its sources merged from all commands.
 
-    ``directory_defines`` are those of add_definitions() and its like; only the static reading
-    tells them from the target's own.
+    ``directory_defines`` come from add_definitions() and similar; only this static reading
+    distinguishes them from the target's own.
     """
 
     directory: str
@@ -176,8 +178,10 @@ class CMakeTarget(BuildTarget, frozen=True, kw_only=True):
 
 
 class CMakeFacts(msgspec.Struct, frozen=True):
-    """The CMake side of a tree in one configuration; ``roots`` are the list files that no other
-    one adds."""
+    """The CMake side of a tree in one configuration.
+
+    ``roots`` are the list files that no other list file adds.
+    """
 
     configuration: Configuration
     targets: tuple[CMakeTarget, ...] = ()
@@ -191,7 +195,7 @@ class CMakeFacts(msgspec.Struct, frozen=True):
 
 
 class Include(msgspec.Struct, frozen=True):
-    """An #include in a file; ``directory`` is the one of CMake's that it needs, or None."""
+    """An #include in a file; ``directory`` is the CMake include directory it needs, or None."""
 
     text: str
     place: Place
@@ -202,10 +206,9 @@ class ParityFacts(msgspec.Struct, frozen=True):
     """Everything the comparison needs: both sides, the files that exist, and what they use.
 
     ``macros``: macro -> files that mention it; ``headers``: file -> headers that it includes;
-    ``needed``: file -> those of them that it includes whatever is defined, by their whole path;
-    ``guarded``: file -> macro -> those that it includes if only that is defined;
-    ``header_names``: the last component of everything that is included; ``imports``: Python file
-    -> files that it imports.
+    ``needed``: file -> headers that it includes by full path whatever is defined; ``guarded``: file
+    -> macro -> headers that it includes only if that is defined; ``header_names``: the last
+    component of all included names; ``imports``: Python file -> files that it imports.
     """
 
     buck: BuckFacts
@@ -222,41 +225,41 @@ class ParityFacts(msgspec.Struct, frozen=True):
 
     @property
     def not_evaluated(self) -> tuple[NotEvaluated, ...]:
-        """What no side could evaluate, each thing once."""
+        """The parts that a side could not evaluate, each once."""
         rows = set(self.buck.not_evaluated).union(*(side.not_evaluated for side in self.cmake))
         return tuple(sorted(rows, key=lambda row: (row.side, row.place, row.reason)))
 
 
 @lru_cache(maxsize=65536)
 def suffix_of(path: str) -> str:
-    """``.cpp`` of ``a/b.cpp``; empty without a dot in the last component."""
+    """Return the extension: ``.cpp`` for ``a/b.cpp``; "" if the last component has no dot."""
     name = path.rsplit("/", 1)[-1]
     return "." + name.rsplit(".", 1)[1] if "." in name else ""
 
 
 @lru_cache(maxsize=65536)
 def directory_of(path: str) -> str:
-    """The folder of a path; empty at the root."""
+    """Return the folder of a path; "" at the root."""
     return path.rsplit("/", 1)[0] if "/" in path else ""
 
 
 def is_inside(path: str, folders: Iterable[str]) -> bool:
-    """Whether a path is one of some folders or in one; the empty folder is the whole tree."""
+    """Return whether a path is in, or is, one of ``folders``; "" is the whole tree."""
     return any(not f or path == f or path.startswith(f"{f}/") for f in folders)
 
 
 def is_source(path: str) -> bool:
-    """Whether a compiler would be given this file."""
+    """Return whether a compiler would be given this file."""
     return suffix_of(path) in SOURCE_SUFFIXES
 
 
 def is_header(path: str) -> bool:
-    """Whether other files would include this one."""
+    """Return whether other files would include this one."""
     return suffix_of(path) in HEADER_SUFFIXES
 
 
 def closure(start: Iterable[str], edges: Callable[[str], Iterable[str]]) -> set[str]:
-    """Everything that can be reached along some edges, the start included."""
+    """Return everything that is reachable along the edges, the start included."""
     seen = set(start)
     pending = list(seen)
     while pending:

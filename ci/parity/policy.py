@@ -1,4 +1,4 @@
-"""The policy of a comparison, as manifests/policies/parity.toml states it."""
+"""The policy of a comparison, from manifests/policies/parity.toml."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from ci.parity.buck.globs import compile_pattern
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a project is called and where it stands among Meta's repositories.
+    """The names of a project and its place in Meta's repositories.
 
-    ``project``: what its files are included and imported as; ``cells``: Buck cells that hold it;
-    ``roots``: its folder in each of them; ``stand_ins``: folders of files that stand for those of
-    other projects; ``stubbed``: modules that are recorded instead of run; ``internal``: names of
-    folders that the open tree does not have; ``root_variable``: CMake's variable of the tree's
-    root. ``generated`` and ``queries``, of trees before ExecuTorch 1.0, have no effect any more.
+    ``project``: the name by which its files are included and imported; ``cells``: Buck cells that
+    contain it; ``roots``: its folder in each of them; ``stand_ins``: folders with replacements for
+    files of other projects; ``stubbed``: modules that are recorded instead of run; ``internal``:
+    names of folders that the open source tree does not have; ``root_variable``: CMake's variable
+    for the root of the tree. ``generated`` and ``queries``, for trees before ExecuTorch 1.0, have
+    no effect any more.
     """
 
     project: str = ""
@@ -32,7 +33,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queries: tuple[str, ...] = ()
 
     def strip_root(self, folder: str) -> str | None:
-        """``xplat/executorch/build`` as ``build``; None when it is not the project's."""
+        """Return ``build`` for ``xplat/executorch/build``; None for a folder of another project."""
         for root in self.roots:
             if folder == root:
                 return ""
@@ -49,7 +50,7 @@ class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One library outside of the tree under the names that the two sides use."""
+    """A library outside the tree, by the names that the two sides use."""
 
     name: str
     buck: tuple[str, ...] = ()
@@ -57,11 +58,11 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A difference that is right, for as long as its condition holds.
+    """A difference that is right, as long as its condition holds.
 
-    ``files`` are the owners: patterns of paths that the finding may be about. ``until`` is the
-    first day on which the entry counts no more; ``exists`` and ``absent`` are paths that must, or
-    must not, be in the tree. One of the three is required.
+    ``files`` are patterns of the paths that the finding may be about. ``until`` is the first day on
+    which the entry no longer counts; ``exists`` and ``absent`` are paths that must, or must not, be
+    in the tree. One of the three is required.
     """
 
     kinds: tuple[str, ...]
@@ -76,14 +77,14 @@ class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.reason.strip():
             raise ValueError("an allowance needs a reason")
         if self.until is None and not self.exists and not self.absent:
-            raise ValueError("an allowance needs one of until, exists, absent")
+            raise ValueError("an allowance needs one of until, exists and absent")
 
 
 class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """How the two sides are compared.
+    """The rules by which the two sides are compared.
 
-    A tree whose version is below ``oldest`` is refused; of one below ``written_for``, the entries
-    of the allow-list are not judged.
+    A tree with a version below ``oldest`` is refused. For one below ``written_for``, entries of the
+    allow-list without effect are not reported.
     """
 
     layout: Layout = Layout()
@@ -108,14 +109,14 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
         return tuple(pattern for entry in self.exclude for pattern in entry.files)
 
     def refuses(self, version: str) -> bool:
-        """Whether a tree of that version is too old to be read; "" is a tree without one."""
+        """Return whether a tree of this version is too old; "" is unknown."""
         try:
             return bool(self.oldest) and Version(version).release < Version(self.oldest).release
         except InvalidVersion:
             return False
 
     def is_for(self, version: str) -> bool:
-        """Whether a tree of that version is as new as the policy; "" is a tree without one."""
+        """Return whether a tree of this version is as new as the policy; "" is unknown."""
         try:
             return not self.written_for or Version(version) >= Version(self.written_for)
         except InvalidVersion:
@@ -125,11 +126,11 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
         return matches(path, self._excluded)
 
     def is_twin(self, target: str) -> bool:
-        """Whether a Buck target repeats another one for a build that CMake does not have."""
+        """Return whether a Buck target repeats another one for a build that CMake does not have."""
         return matches(target, self.twins)
 
     def is_test(self, path: str) -> bool:
-        """Whether a file belongs to a test: findings about it are notes."""
+        """Return whether a file belongs to a test: findings about it are notes."""
         return matches(path, self.tests)
 
 

@@ -1,7 +1,7 @@
-"""Both sides of a tree as facts: read side by side by two workers, and kept by content.
+"""Read both sides of a tree as facts, with two parallel workers and a cache by content.
 
-A worker is a process with limits of time and memory, because a build file is a program that
-somebody else wrote. What it found is kept under a digest of everything that it read.
+A worker is a process with limits of time and memory, because a build file is a program written by
+somebody else. Its answer is cached under a digest of everything that it read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SIDES: dict[str, Any] = {"buck": BuckFacts, "cmake": tuple[CMakeFacts, ...]}
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What a worker is asked to read: a directory, or a commit of a git directory."""
+    """The tree that a worker reads: a directory, or a commit of a git directory."""
 
     side: str
     source: bytes
@@ -53,7 +53,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 def read_tree_here(tree: SourceTree) -> ParityFacts:
-    """Read both sides in this process, without limits of memory and without the cache."""
+    """Read both sides in this process, without a memory limit and without the cache."""
     return join_sides(tree, read_buck(tree), read_cmake_side(tree))
 
 
@@ -81,16 +81,16 @@ def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...])
 
 
 def read_tree(tree: SourceTree, cache: Path | None = None) -> ParityFacts:
-    """Read both sides with two workers, or from ``cache`` what has not changed."""
+    """Read both sides with two workers; a side that has not changed comes from ``cache``."""
     if not isinstance(tree, (RevisionTree, DirectoryTree)):
-        return read_tree_here(tree)  # it exists only in this process
+        return read_tree_here(tree)  # this tree exists only in this process
     tasks = [partial(read_side, tree, side, cache) for side in SIDES]
     buck, listed = run_tasks(tasks, len(SIDES))
     return join_sides(tree, buck, listed)
 
 
 def read_side(tree: RevisionTree | DirectoryTree, side: str, cache: Path | None) -> Any:
-    """The facts of one side: from the cache, or by a worker."""
+    """Return the facts of one side, from the cache or from a worker."""
     kept = cache / f"{side}-{digest_side(tree, side)}.json" if cache else None
     if kept and (known := load(kept, SIDES[side])) is not None:
         return known
@@ -108,7 +108,7 @@ def read_side(tree: RevisionTree | DirectoryTree, side: str, cache: Path | None)
 
 
 def run_worker(order: Order) -> bytes | str:
-    """The worker's answer as JSON, or the reason why it has none."""
+    """Return the worker's answer as JSON, or the reason why there is none."""
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         request, answer = Path(folder) / "order.json", Path(folder) / "facts.json"
         request.write_bytes(msgspec.json.encode(order))
@@ -123,7 +123,7 @@ def run_worker(order: Order) -> bytes | str:
 
 
 def main(argv: list[str]) -> int:
-    """Be a worker: carry out the order in a file, and write the facts into another."""
+    """Run as a worker: read the order from a file, and write the facts to another."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
@@ -138,8 +138,8 @@ def main(argv: list[str]) -> int:
 
 
 def is_read(path: str, side: str) -> bool:
-    """Whether a side is read from the text of a file; both and the comparison from most files."""
-    # CMake takes file lists out of .bzl files, too.
+    """Return whether ``side``, or else the whole comparison, depends on the text of a file."""
+    # CMake reads file lists from .bzl files too.
     is_list = is_list_file(path) or path.endswith(".bzl")
     if side in SIDES:
         return is_list if side == "cmake" else is_build_file(path)
@@ -148,7 +148,7 @@ def is_read(path: str, side: str) -> bool:
 
 
 def digest_side(tree: SourceTree, side: str) -> str:
-    """A digest of all that a side is read from: file names, the text of some, and this reader."""
+    """Return a digest of everything a side depends on: file names, file texts, and this reader."""
     hasher = hashlib.sha256(digest_sources(Path(__file__).parent).encode())
     hasher.update(msgspec.json.encode(tree.layout))
     for part in tree.submodules:
@@ -160,7 +160,7 @@ def digest_side(tree: SourceTree, side: str) -> str:
 
 
 def load(path: Path, kind: type[Kept]) -> Kept | None:
-    """What a file of the cache has; None if there is none, or none that can be read."""
+    """Return the content of a cache file; None if it is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
@@ -171,10 +171,10 @@ def load(path: Path, kind: type[Kept]) -> Kept | None:
 
 
 def keep(path: Path, answer: bytes) -> None:
-    """Write an answer whole or not at all, where it can be written; remove the oldest."""
+    """Write an answer to the cache, if it is writable; remove the oldest ones."""
     try:
         write_whole(path, answer)
-    except OSError:  # a cache that cannot be written costs time, not the answer
+    except OSError:  # without a cache it is only slower
         return
     aged = sorted((old.stat().st_mtime, old) for old in path.parent.glob("*.json") if old.exists())
     for _, old in aged[:-KEPT_FILES]:

@@ -1,4 +1,4 @@
-"""A report as a table, as JSON, as SARIF and as annotations of a pull request."""
+"""Render a report as a table, as JSON, as SARIF and as annotations of a pull request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN_NOT_EVALUATED = 20
 
 
 def render_table(report: ParityReport, *, notes: bool = False) -> str:
-    """Findings by kind, each with both places and what to do; then what was not evaluated."""
+    """Return the findings by kind, each with both places and a fix; then what was not evaluated."""
     shown = report.findings if notes else report.failing
     lines: list[str] = []
     for kind, group in groupby(shown, key=lambda finding: finding.kind):
@@ -101,7 +101,7 @@ def render_document(report: ParityReport) -> dict[str, Any]:
 
 
 def render_finding(finding: Finding) -> dict[str, Any]:
-    """One finding as JSON values; what does not apply is null."""
+    """Return a finding as JSON values; null for fields that do not apply."""
     values = {name: value or None for name, value in msgspec.to_builtins(finding).items()}
     del values["when_new"]
     return {**values, "path": finding.path}
@@ -114,12 +114,12 @@ RULES: dict[Kind, str] = {
     Kind.MISSING: "A listed file that is not in the tree.",
     Kind.EMPTY_GLOB: "A glob pattern that matches nothing.",
     Kind.DUPLICATE_SOURCE: "A source that one target lists twice.",
-    Kind.DUPLICATE_TARGET: "Two targets of one name.",
+    Kind.DUPLICATE_TARGET: "Two targets with the same name.",
     Kind.DEPENDENCY: "A dependency that only one side has.",
     Kind.DEFINE: "A define that only one side sets.",
     Kind.VARIANT: "A variant for one platform that uses the other platform's file.",
     Kind.HEADER: "A public header that no Buck target exports.",
-    Kind.INCLUDE: "An include that only a directory of CMake's resolves.",
+    Kind.INCLUDE: "An include that only one of CMake's include directories resolves.",
     Kind.UNLISTED: "A source that neither side lists, next to sources that are listed.",
     Kind.UNREAD: "A build file that could not be read.",
     Kind.STALE: "An entry of the allow-list that has no effect.",
@@ -127,7 +127,7 @@ RULES: dict[Kind, str] = {
 
 
 def render_sarif(report: ParityReport, version: str) -> dict[str, Any]:
-    """The report as one SARIF run; ``version`` is this tool's."""
+    """Return the report as a SARIF run; ``version`` is that of this tool."""
     kinds = list(RULES)
     results = [render_result(finding, kinds.index(finding.kind)) for finding in report.findings]
     rules = {kind.value: RULES[kind] for kind in kinds}
@@ -135,7 +135,7 @@ def render_sarif(report: ParityReport, version: str) -> dict[str, Any]:
 
 
 def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
-    """One finding; its fingerprint does not depend on line numbers."""
+    """Return one finding; its fingerprint does not depend on line numbers."""
     places = [p for p in (finding.buck_place, finding.cmake_place) if p] or [finding.place]
     text = f"{finding.path}: {finding.message}"
     if finding.fix:
@@ -155,7 +155,7 @@ def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
 
 
 def make_annotations(report: ParityReport) -> list[Annotation]:
-    """One per finding that counts, on a line that the change touched where there is one."""
+    """Return an annotation per finding that counts, if possible on a line that was changed."""
     unread = [
         Annotation(Level.ERROR, f"the {row.side} side was not read: {row.reason}", "parity")
         for row in report.unread
@@ -164,7 +164,7 @@ def make_annotations(report: ParityReport) -> list[Annotation]:
 
 
 def annotate(finding: Finding, changed: Changes) -> Annotation:
-    """The annotation of one finding."""
+    """Return the annotation of one finding."""
     place = choose_place(finding, changed)
     message = f"{finding.path}: {finding.message}. {finding.fix}".rstrip(". ")
     title = f"parity: {finding.kind.value}"
@@ -172,8 +172,10 @@ def annotate(finding: Finding, changed: Changes) -> Annotation:
 
 
 def choose_place(finding: Finding, changed: Changes) -> Place:
-    """The changed line that is nearest to a place of the finding, which a reviewer sees in the
-    change; else the place to look at first."""
+    """Return the changed line nearest to a place of the finding, which a reviewer sees.
+
+    If there is none, return the place to look first.
+    """
     places = [place for place in (finding.buck_place, finding.cmake_place) if place]
     lines = (
         (abs(number - place.line), Place(place.path, number))

@@ -1,5 +1,6 @@
-"""One comparison from its source to its report; with a base, what a change moves or renames: an old
-finding under a new name is still an old one.
+"""Run a comparison from its source to its report.
+
+With a base, findings on targets and files that a change moved or renamed count as old.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ BUCK = ("BUCK", "TARGETS", "targets.bzl")
 
 @dataclass(frozen=True)
 class ParityRequest:
-    """What to compare: a source, a revision of it, folders of it, and a base revision."""
+    """What to compare: a source, a revision of it, folders in it, and a base revision."""
 
     source: Path
     revision: str | None = None
@@ -54,7 +55,7 @@ def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport
     if request.base is not None:
         git_dir = find_git_dir(request.source)
         if git_dir is None:
-            raise UsageError(f"{request.source} has no revisions", fix="leave --base out")
+            raise UsageError(f"{request.source} has no revisions", fix="omit --base")
         base = open_tree(git_dir, request.base, policy.layout)
     return compare_trees(tree, base, request, policy)
 
@@ -62,8 +63,10 @@ def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport
 def compare_folders(
     source: Path, folders: Iterable[str], policy: ParityPolicy, cache: Path | None
 ) -> ParityReport | None:
-    """Compare those of the ``folders`` that Buck describes; None if there is none of them. Entries
-    of the policy that another version needs are no findings. Raises as ``compare_source`` does."""
+    """Compare those of the ``folders`` that have a Buck file; return None if none has one.
+
+    Allow-list entries without effect are not reported. Raises as ``compare_source`` does.
+    """
     scope = tuple(
         folder for folder in folders if any((source / folder / name).is_file() for name in BUCK)
     )
@@ -78,7 +81,7 @@ def compare_folders(
 def compare_trees(
     tree: SourceTree, base: SourceTree | None, request: ParityRequest, policy: ParityPolicy
 ) -> ParityReport:
-    """Compare two trees that are open already, as ``compare_source`` does."""
+    """Compare two open trees as ``compare_source`` does."""
     check_tree(tree, request.scope)
     compared, every, allowed = compare_one(tree, request, policy)
     found, changed, old_findings = every, None, 0
@@ -86,7 +89,7 @@ def compare_trees(
         old, before, _ = compare_one(base, request, policy)
         renames = find_renames(base, tree, old, compared)
         known = {key for f in before for key in (f.key, renames.translate(f))}
-        # At the level that each has when a change introduces it.
+        # Use the level that applies if a change introduces the finding.
         found = [
             msgspec.structs.replace(f, level=f.when_new or f.level)
             for f in every
@@ -115,7 +118,7 @@ def compare_trees(
 
 
 def orphan(path: str) -> Finding:
-    """A list file that a change leaves without one that adds it, unless it moved."""
+    """Return the finding for a list file that no other one adds after a change."""
     return Finding(
         kind=Kind.UNREAD,
         path=path,
@@ -128,7 +131,7 @@ def orphan(path: str) -> Finding:
 def find_changes(
     findings: Sequence[Finding], tree: SourceTree, base: SourceTree
 ) -> dict[str, frozenset[int]]:
-    """Changed lines of the files that findings point to and that are not the same in the base."""
+    """Return the changed lines of the files that findings point to."""
     places = (place for f in findings for place in (f.buck_place, f.cmake_place) if place)
     paths = {place.path for place in places}
     lines = {path: changed_lines(base.read(path) or "", tree.read(path) or "") for path in paths}
@@ -136,7 +139,7 @@ def find_changes(
 
 
 def changed_lines(before: str, after: str) -> frozenset[int]:
-    """Numbers of the lines of ``after``, from 1, that are new or stand where some went away."""
+    """Return the numbers, from 1, of lines of ``after`` that are new or follow removed lines."""
     if before == after:
         return frozenset()
     old, new = before.splitlines(), after.splitlines()
@@ -148,8 +151,10 @@ def changed_lines(before: str, after: str) -> frozenset[int]:
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """What the comparison of a whole tree is kept as, before the allow-list and the scope; with
-    the sources of each side's targets."""
+    """The comparison of a whole tree as cached: before the allow-list and the scope.
+
+    ``buck`` and ``cmake`` are the sources of each side's targets.
+    """
 
     findings: tuple[Finding, ...]
     not_evaluated: tuple[NotEvaluated, ...]
@@ -160,7 +165,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) -> Compared:
-    """Compare a tree, or take from ``cache`` what was found in the same one."""
+    """Compare a tree, or return the comparison of the same tree from ``cache``."""
     kept = None
     if cache is not None:
         rules = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()[:16]
@@ -189,7 +194,7 @@ def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) ->
 def compare_one(
     tree: SourceTree, request: ParityRequest, policy: ParityPolicy
 ) -> tuple[Compared, list[Finding], int]:
-    """What was found in one tree, the findings of the scope that count, and how many are allowed.
+    """Return a tree's comparison, its findings that count in the scope, and how many are allowed.
 
     Raises UsageError for a tree that is too old.
     """
@@ -230,20 +235,20 @@ PARTS = re.compile(r"( -> |: )")
 
 @dataclass(frozen=True)
 class Renames:
-    """Old name to new name: of files, of folders, and of the targets of both sides."""
+    """Maps old names to new ones: of files, folders, and the targets of both sides."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
     targets: Mapping[str, str] = field(default_factory=dict)
 
     def translate(self, finding: Finding) -> tuple[str, str, str, str]:
-        """The key that a finding of the base would have after the change."""
+        """Return the key that a finding of the base would have after the change."""
         kind, path, detail, where = finding.key
         parts = (self.targets.get(part, part) for part in PARTS.split(detail))
         return kind, self.translate_path(path), "".join(parts), where
 
     def translate_path(self, path: str) -> str:
-        """A path after the change; a file that is in neither tree moves with its folder."""
+        """Return a path after the change; a file that is in neither tree moves with its folder."""
         if path in self.files:
             return self.files[path]
         folder = directory_of(path)
@@ -265,8 +270,7 @@ def find_renames(base: SourceTree, tree: SourceTree, before: Compared, after: Co
 
 
 def find_moves(base: SourceTree, tree: SourceTree) -> dict[str, str]:
-    """Files that are gone and stand, with the same content or the only one of their name,
-    elsewhere."""
+    """Map files that are gone to new ones with the same content, else with a unique same name."""
     gone, fresh = sorted(base.files - tree.files), sorted(tree.files - base.files)
     if not gone or not fresh:
         return {}
@@ -296,7 +300,7 @@ def group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 def match_sources(
     before: Mapping[str, set[str]], after: Mapping[str, set[str]], files: Mapping[str, str]
 ) -> dict[str, str]:
-    """Targets that are gone, each with the new one that has most of its sources."""
+    """Map targets that are gone to the new ones that have most of their sources."""
     fresh = {name: sources for name, sources in after.items() if name not in before}
     found = {}
     for name in before.keys() - after.keys():

@@ -1,4 +1,4 @@
-"""Where the files of a tree come from: a directory, or a revision of a git directory.
+"""The files of a tree: from a directory, or from a revision of a git directory.
 
 A revision is read with ``ls-tree`` and ``cat-file --batch``: no work tree, no checkout.
 """
@@ -19,13 +19,13 @@ from provisioning.errors import MissingToolError, ToolError, UsageError
 
 NO_LAYOUT = Layout()
 LEFT_OUT = frozenset({".git", "buck-out", "cmake-out", "node_modules", "__pycache__", ".venv"})
-MARKS = frozenset({"CMakeCache.txt", "pyvenv.cfg"})  # of a build tree, of an environment
+MARKS = frozenset({"CMakeCache.txt", "pyvenv.cfg"})  # in a build tree, in a Python environment
 SUBMODULE_MODE = "160000"
 LINK_MODE = "120000"
 
 
 class SourceTree(Protocol):
-    """The files of one state of a source tree, and how its project names things."""
+    """The files of one state of a source tree, and the names of its project."""
 
     @property
     def layout(self) -> Layout: ...
@@ -50,25 +50,25 @@ class SourceTree(Protocol):
 
 
 class DirectoryTree:
-    """A checkout, or any directory: what is on disk now, untracked files included."""
+    """A checkout or any directory: its current content, untracked files included."""
 
     def __init__(self, root: Path, layout: Layout = NO_LAYOUT) -> None:
         if not root.is_dir():
-            raise UsageError(f"{root} is not a directory", fix="give --source a checkout")
+            raise UsageError(f"{root} is not a directory", fix="name a checkout with --source")
         self.root = root
-        self.source = (root, "")  # where a worker finds it again: a folder, and a commit of it
+        self.source = (root, "")  # a directory and a commit, for a worker
         self.layout = layout
         self._texts: dict[str, str | None] = {}
         self._real: dict[str, str] = {}
 
     @property
     def name(self) -> str:
-        """How a report calls this tree."""
+        """The name of the tree in reports."""
         return show_path(str(self.root))
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """Every file, except version control, build output, environments of Python and caches."""
+        """All files except version control, build output, Python environments and caches."""
         found: list[str] = []
         for folder, names, files in os.walk(self.root):
             relative = os.path.relpath(folder, self.root).replace(os.sep, "/")
@@ -88,20 +88,20 @@ class DirectoryTree:
 
     @cached_property
     def submodules(self) -> tuple[str, ...]:
-        """Paths of .gitmodules, whether they are checked out or not."""
+        """The paths in .gitmodules, whether they are checked out or not."""
         return parse_submodules(self.read(".gitmodules") or "")
 
     @cached_property
     def links(self) -> Mapping[str, str]:
-        """Symbolic links are followed by the file system itself."""
+        """Empty: the file system itself follows symbolic links."""
         return {}
 
     def read(self, path: str) -> str | None:
-        """The text of a file, or None when there is none."""
+        """Return the text of a file, None if there is none."""
         if path not in self._texts:
             try:
                 file = self.root / self._real.get(path, path)
-                # A pipe or a device of that name would be read forever.
+                # Reading a pipe or a device of this name would never end.
                 text = file.read_bytes().decode("utf-8", "replace") if file.is_file() else None
                 self._texts[path] = text
             except OSError:
@@ -109,10 +109,10 @@ class DirectoryTree:
         return self._texts[path]
 
     def read_all(self, paths: Iterable[str]) -> None:
-        """Files on disk need no batch."""
+        """Do nothing: files on disk need no batch."""
 
     def digest(self, path: str) -> str:
-        """A hash of the content; empty when there is no such file."""
+        """Return a hash of the content; "" if there is no such file."""
         text = self.read(path)
         return "" if text is None else hashlib.sha256(text.encode()).hexdigest()[:20]
 
@@ -130,7 +130,7 @@ class RevisionTree:
 
     @property
     def name(self) -> str:
-        """How a report calls this tree."""
+        """The name of the tree in reports."""
         return self.commit
 
     @cached_property
@@ -146,24 +146,24 @@ class RevisionTree:
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """Every blob of the revision."""
+        """All blobs of the revision."""
         return frozenset(p for p, (mode, _) in self._listing.items() if mode != SUBMODULE_MODE)
 
     @cached_property
     def submodules(self) -> tuple[str, ...]:
-        """Gitlinks, and what .gitmodules says."""
+        """Gitlinks, and the paths in .gitmodules."""
         links = {p for p, (mode, _) in self._listing.items() if mode == SUBMODULE_MODE}
         return tuple(sorted(links | set(parse_submodules(self.read(".gitmodules") or ""))))
 
     @cached_property
     def links(self) -> Mapping[str, str]:
-        """Symbolic links: path to what the link says."""
+        """Symbolic links: path to link target."""
         rows = [path for path, (mode, _) in self._listing.items() if mode == LINK_MODE]
         self.read_all(rows)
         return {path: self._texts.get(path) or "" for path in rows}
 
     def read(self, path: str) -> str | None:
-        """The text of a file, or None when there is none."""
+        """Return the text of a file, None if there is none."""
         if path not in self._texts:
             self.read_all([path])
         return self._texts.get(path)
@@ -181,7 +181,7 @@ class RevisionTree:
             self._texts[path] = None if content is None else content.decode("utf-8", "replace")
 
     def digest(self, path: str) -> str:
-        """The object name of the content; empty when there is no such file."""
+        """Return the object name of the content; "" if there is no such file."""
         return self._listing.get(path, ("", ""))[1]
 
 
@@ -191,7 +191,7 @@ def show_path(path: str) -> str:
 
 
 def open_tree(source: Path, revision: str | None, layout: Layout = NO_LAYOUT) -> SourceTree:
-    """A checkout without ``revision``; with it, or for a bare git directory, a revision.
+    """Open a checkout; with ``revision``, or for a bare git directory, open a revision.
 
     Raises UsageError for a source that is neither.
     """
@@ -199,19 +199,19 @@ def open_tree(source: Path, revision: str | None, layout: Layout = NO_LAYOUT) ->
     if revision is None and git_dir != source:
         return DirectoryTree(source, layout)
     if git_dir is None:
-        raise UsageError(f"{source} is not a git directory", fix="leave --rev out")
+        raise UsageError(f"{source} is not a git directory", fix="omit --rev")
     return RevisionTree(git_dir, revision or "HEAD", layout)
 
 
 def find_git_dir(source: Path) -> Path | None:
-    """The git directory of a checkout, ``source`` itself when it is bare, or None."""
+    """Return the git directory of a checkout, ``source`` itself if it is bare, or None."""
     if is_git_directory(source):
         return source
     return source / ".git" if (source / ".git").exists() else None
 
 
 def resolve_revision(git_dir: Path, revision: str) -> str:
-    """The commit that a revision names. Raises UsageError."""
+    """Return the commit that a revision names. Raises UsageError."""
     if not revision or revision.startswith("-") or "\0" in revision:
         raise UsageError(
             f"{revision!r} is not a revision", fix="check that the variables in it are set"
@@ -221,7 +221,7 @@ def resolve_revision(git_dir: Path, revision: str) -> str:
     except MissingToolError:
         raise
     except ToolError as error:
-        if error.why.startswith("fatal:"):  # an unknown revision says nothing
+        if error.why.startswith("fatal:"):  # git prints nothing for an unknown revision
             raise UsageError(f"git cannot read {git_dir}", why=error.why) from error
         raise UsageError(
             f"no revision {revision!r} in {git_dir}", fix="fetch it, or correct it"
@@ -229,7 +229,7 @@ def resolve_revision(git_dir: Path, revision: str) -> str:
 
 
 def split_batch(raw: bytes) -> list[bytes | None]:
-    """The contents in the answer of ``cat-file --batch``; None where an object is missing."""
+    """Return the contents in the output of ``cat-file --batch``; None for a missing object."""
     contents: list[bytes | None] = []
     stream = io.BytesIO(raw)
     while words := stream.readline().split():

@@ -1,4 +1,4 @@
-"""What the files of the tree use of each other: headers, Python modules, macros of build files."""
+"""Find what the files of the tree use: headers, Python modules, macros of build files."""
 
 from __future__ import annotations
 
@@ -34,10 +34,13 @@ UNKNOWN = "?"
 
 @dataclass
 class Includes:
-    """What was found: includes that need a directory of CMake's, in files that Buck lists; the
-    headers that each file includes; those that a file which Buck lists includes by their whole
-    path whatever is defined, and those that it includes if one macro is, by the macro; the last
-    components of all that any file includes."""
+    """The includes of a tree.
+
+    ``by_directory`` are includes in files that Buck lists which need one of CMake's include
+    directories; ``headers`` those of each file; ``needed`` and ``guarded`` those that a file listed
+    by Buck includes by full path, always or only if one macro is defined; ``names`` the last
+    components of all included names.
+    """
 
     by_directory: list[Include] = field(default_factory=list)
     headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -78,10 +81,13 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
 
 
 def group_includes(text: str) -> dict[str, set[str]]:
-    """The names that a text includes: outside of every #if, except for an include guard, under
-    "", and inside a single one that asks for one macro, under the macro."""
+    """Return the names that a text includes, by the macro that guards them.
+
+    Names outside of any #if, except an include guard, are under ""; those inside a single #if on
+    one macro are under that macro. Others are left out.
+    """
     found: dict[str, set[str]] = defaultdict(set)
-    inside: list[str] = []  # the macro of each #if; "!" before that of a possible guard
+    inside: list[str] = []  # the macro of each #if; "!" marks a possible include guard
     for match in DIRECTIVE.finditer(text):
         word, rest = match[1], match[2]
         if word.startswith("if"):
@@ -99,7 +105,7 @@ def group_includes(text: str) -> dict[str, set[str]]:
 
 
 def macro_of(word: str, rest: str) -> str:
-    """The macro whose definition alone decides an #if."""
+    """Return the macro that alone decides an #if, UNKNOWN if there is none."""
     match = DEFINED.fullmatch(f"{word} {rest}".strip())
     return (match[1] or match[2]) if match else UNKNOWN
 
@@ -107,12 +113,10 @@ def macro_of(word: str, rest: str) -> str:
 def read_includes(
     tree: SourceTree, path: str, places: Places, listed: set[str]
 ) -> Iterator[tuple[str, int, str | None, str]]:
-    """The includes of one file: name, offset, the directory that it needs, and the header of the
-    tree that it means, or "".
+    """Yield the includes of one file: name, offset, needed directory, and header in the tree or "".
 
-    A header that a rule makes has the path under which it is listed.
-
-    Those that begin with the project's name, or stand beside the header, need no directory.
+    A header made by a rule has the path under which it is listed. Names that start with the
+    project's name, or headers next to the file, need no directory.
     """
     whole = f"{tree.layout.project}/"
     for match in INCLUDE.finditer(tree.read(path) or ""):
@@ -128,7 +132,7 @@ def read_includes(
 
 
 class Places:
-    """Where the compiler looks for a header by its name; each name is looked up once."""
+    """The places where the compiler looks for a header; each name is looked up only once."""
 
     def __init__(self, files: Container[str], folders: Iterable[str]) -> None:
         self.files = files
@@ -136,14 +140,14 @@ class Places:
         self._found: dict[str, tuple[str | None, str]] = {}
 
     def find(self, name: str) -> tuple[str | None, str]:
-        """The first folder that has a header of a name, and that; None and "" if none has."""
+        """Return the first folder with a header of this name, and the header; else None and ""."""
         if name not in self._found:
             headers = ((folder, self.join(folder, name)) for folder in self.folders)
             self._found[name] = next((pair for pair in headers if pair[1]), (None, ""))
         return self._found[name]
 
     def join(self, folder: str, name: str) -> str:
-        """The file of a name in a folder, "" if there is none."""
+        """Return the file of this name in a folder, "" if there is none."""
         path = posixpath.join(folder, name)
         if "./" in path or "//" in path:
             path = posixpath.normpath(path)
@@ -158,12 +162,12 @@ IMPORT = re.compile(
 NAME = re.compile(r"(?:^|,)\s*([\w.]+)")
 COMMENT = re.compile(r"#[^\n]*")
 TYPING = re.compile(r"^if (?:typing\.)?TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|[ \t]*\n)+", re.MULTILINE)
-# What may be missing is no dependency.
+# An import that may fail is no dependency.
 TRIED = re.compile(r"^([ \t]*)try:[^\n]*\n(?:\1[ \t]+[^\n]*\n|[ \t]*\n)+", re.MULTILINE)
 
 
 def find_imports(tree: SourceTree) -> Mapping[str, tuple[str, ...]]:
-    """Each Python file of the tree with the files of the tree that it imports."""
+    """Map each Python file of the tree to the files of the tree that it imports."""
     paths = sorted(path for path in tree.files if path.endswith(".py"))
     tree.read_all(paths)
     found = {path: sorted(set(read_imports(tree, path))) for path in paths}
@@ -171,7 +175,7 @@ def find_imports(tree: SourceTree) -> Mapping[str, tuple[str, ...]]:
 
 
 def read_imports(tree: SourceTree, path: str) -> Iterator[str]:
-    """The files that one file imports, where names of modules lead to one."""
+    """Yield the files that a file imports, if the module names lead to files of the tree."""
     text = tree.read(path) or ""
     text = TYPING.sub("", text) if "TYPE_CHECKING" in text else text
     text = TRIED.sub("", text) if "try:" in text else text
@@ -194,7 +198,7 @@ def is_module(tree: SourceTree, folder: str) -> bool:
 
 
 def has_code(tree: SourceTree, path: str) -> bool:
-    """Whether a Python file is there. An empty __init__.py is not missed: Buck makes one."""
+    """Return whether a Python file exists and has code; Buck makes an empty __init__.py itself."""
     is_there = path in tree.files
     return is_there and not (
         path.endswith("/__init__.py") and not COMMENT.sub("", tree.read(path) or "").strip()
@@ -202,7 +206,7 @@ def has_code(tree: SourceTree, path: str) -> bool:
 
 
 def absolute(module: str, path: str, project: str) -> str:
-    """A module's path without its suffix, from the root of the tree."""
+    """Return a module's path without its extension, from the root of the tree."""
     name = module.lstrip(".")
     dots = len(module) - len(name)
     inner = name.removeprefix(f"{project}.").replace(".", "/")
@@ -223,10 +227,10 @@ def find_macros(
     cmake: Iterable[CMakeFacts],
     headers: Mapping[str, tuple[str, ...]],
 ) -> dict[str, tuple[str, ...]]:
-    """Macro to the files that mention it, among those of targets that define it and what these
-    include.
+    """Map each macro to files that mention it.
 
-    An exported macro is looked for in every file.
+    For a macro that is not exported these are files of targets that define it, and what they
+    include; an exported macro is searched for in all files.
     """
     wanted: dict[str, set[str]] = defaultdict(set)
     exported: set[str] = set()
@@ -248,7 +252,7 @@ def find_macros(
 def note_defines(
     wanted: dict[str, set[str]], target: BuildTarget, headers: Mapping[str, tuple[str, ...]]
 ) -> set[str]:
-    """Remember which files may read a target's macros; return those that others get too."""
+    """Record which files may read a target's macros; return the exported macros."""
     names = {word.text.partition("=")[0] for word in target.defines}
     paths = [entry.path for entry in target.entries] if names else []
     for path in closure(paths, lambda each: headers.get(each, ())):

@@ -1,9 +1,9 @@
-# For a toolchain file that presets CMAKE_C_FLAGS, as the NDK's does: CMake then leaves out CFLAGS.
+# CMake ignores CFLAGS if a toolchain file presets CMAKE_C_FLAGS, as the NDK's does.
 if(NOT CMAKE_C_FLAGS MATCHES "-ffile-prefix-map=")
   separate_arguments(flags_of_build UNIX_COMMAND "$ENV{CFLAGS}")
   add_compile_options(${flags_of_build})
 endif()
-# Not in CMAKE_SHARED_LINKER_FLAGS: the toolchain file's and a caller's own stay.
+# Not in CMAKE_SHARED_LINKER_FLAGS, to keep the flags of the toolchain file and the caller.
 if(QNN_CI_PAGE_BYTES)
   add_link_options("LINKER:-z,max-page-size=${QNN_CI_PAGE_BYTES}")
 endif()

@@ -1,4 +1,4 @@
-// The one kind of error of the runner, with its exit code.
+// The runner's error type, with its exit code.
 #pragma once
 
 #include <stdexcept>
@@ -6,7 +6,7 @@
 
 namespace qnn_ci {
 
-// The same codes as every command of executorch-qnn-ci. A crash keeps its signal.
+// The exit codes of all executorch-qnn-ci commands. A crash ends with its signal.
 enum class ExitCode : int {
   kFine = 0,
   kFailed = 1,       // the model did not load, did not execute, or gave no output

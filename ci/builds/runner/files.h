@@ -22,7 +22,7 @@ using Shapes = std::vector<std::vector<int32_t>>;
 
 inline std::string reason() { return std::string(": ") + std::strerror(errno); }
 
-// The lines that hold more than blanks. Throws Failure(kUsage) for a file that cannot be read.
+// Returns the lines that are not blank. Throws Failure(kUsage) for a file that cannot be read.
 inline std::vector<std::string> read_lines(const std::string& path) {
   errno = 0;
   std::ifstream stream(path);
@@ -38,7 +38,7 @@ inline std::vector<std::string> read_lines(const std::string& path) {
   return lines;
 }
 
-// One execution a line: the paths of its raw input files. Throws Failure(kUsage).
+// Returns the paths of the raw input files of each run, one line per run. Throws Failure(kUsage).
 inline std::vector<std::vector<std::string>> read_input_list(const std::string& path) {
   std::vector<std::vector<std::string>> executions;
   for (const std::string& line : read_lines(path)) {
@@ -52,7 +52,8 @@ inline std::vector<std::vector<std::string>> read_input_list(const std::string& 
   return executions;
 }
 
-// One tensor a line: its dimensions, separated by commas. An empty path gives no shapes.
+// Returns the dimensions of each tensor, one line per tensor, separated by commas. An empty path
+// gives no shapes.
 inline Shapes read_shapes(const std::string& path) {
   Shapes shapes;
   for (std::string line : path.empty() ? std::vector<std::string>() : read_lines(path)) {
@@ -64,14 +65,14 @@ inline Shapes read_shapes(const std::string& path) {
     }
     const bool negative = std::any_of(shape.begin(), shape.end(), [](int32_t s) { return s < 0; });
     if (!words.eof() || negative) {
-      throw Failure(ExitCode::kUsage, "shape '" + line + "' in " + path + " is no list of sizes");
+      throw Failure(ExitCode::kUsage, "not a list of sizes in " + path + ": '" + line + "'");
     }
     shapes.push_back(std::move(shape));
   }
   return shapes;
 }
 
-// Fills exactly `size` bytes at `target` from a file of exactly that size.
+// Reads a file of exactly `size` bytes into `target`.
 inline void read_exactly(const std::string& path, void* target, size_t size) {
   errno = 0;
   std::error_code error;
@@ -81,7 +82,7 @@ inline void read_exactly(const std::string& path, void* target, size_t size) {
   }
   if (found != size) {
     throw Failure(ExitCode::kUsage, "input " + path + " has " + std::to_string(found) +
-                                        " bytes, the tensor " + std::to_string(size));
+                                        " bytes, but the tensor " + std::to_string(size));
   }
   std::ifstream stream(path, std::ios::binary);
   stream.read(static_cast<char*>(target), static_cast<std::streamsize>(size));
@@ -100,7 +101,7 @@ inline void require_directory(const std::string& path) {
   }
 }
 
-// Writes a file and checks that every byte has reached it.
+// Writes a file and checks that all bytes were written.
 inline void write_file(const std::string& path, const void* data, size_t size) {
   errno = 0;
   std::ofstream stream(path, std::ios::binary | std::ios::trunc);

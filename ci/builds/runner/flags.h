@@ -19,7 +19,7 @@ namespace qnn_ci {
 
 constexpr int kMany = std::numeric_limits<int>::max();
 
-// A number of the QNN backend overrides what the .pte was lowered with.
+// A number for the QNN backend overrides the option in the .pte.
 enum class Kind { kText, kNumber, kSwitch, kBackendNumber };
 
 struct Row {
@@ -34,15 +34,15 @@ struct Row {
 constexpr Row kRows[] = {
     {"model_path", Kind::kText, "", "the .pte to run"},
     {"input_list_path", Kind::kText, "",
-     "text file, a line an execution: raw input files in the method's order, separated by spaces"},
+     "text file, one line per run: raw input files in the method's order, separated by spaces"},
     {"output_folder_path", Kind::kText, "outputs",
      "existing directory for output_EXECUTION_INDEX.raw (default: outputs)"},
-    {"iteration", Kind::kNumber, "1", "timed runs an execution (default: 1)", 1},
+    {"iteration", Kind::kNumber, "1", "timed runs per line (default: 1)", 1},
     {"warm_up", Kind::kNumber, "0", "runs before the timed ones (default: 0)"},
-    {"method_index", Kind::kNumber, "0", "which method of the program (default: 0)"},
+    {"method_index", Kind::kNumber, "0", "index of the method in the program (default: 0)"},
     {"shared_buffer", Kind::kSwitch, "", "inputs and outputs in the backend's shared memory"},
     {"input_shape_path", Kind::kText, "",
-     "for dynamic shapes: a line an input, dimensions separated by commas"},
+     "for dynamic shapes: one line per input, dimensions separated by commas"},
     {"output_shape_path", Kind::kText, "", "the same for outputs"},
     {"etdump_path", Kind::kText, "", "write an ETDump here (default: none)"},
     {"dump_intermediate_outputs", Kind::kSwitch, "", "log every delegate's intermediate outputs"},
@@ -53,11 +53,11 @@ constexpr Row kRows[] = {
     {"log_level", Kind::kBackendNumber, "", "QNN log level, 0 to 5", 0, 5},
     {"htp_performance_mode", Kind::kBackendNumber, "", "HTP performance mode, 0 to 8", 0, 8},
     {"profile_level", Kind::kBackendNumber, "", "profile level, 0 to 2", 0, 2},
-    {"lpai_fps", Kind::kBackendNumber, "", "LPAI frames a second"},
+    {"lpai_fps", Kind::kBackendNumber, "", "LPAI frames per second"},
     {"lpai_ftrt_ratio", Kind::kBackendNumber, "", "LPAI ratio, faster than real time"},
-    {"lpai_client_perf_type", Kind::kBackendNumber, "", "1 real time, 2 not", 1, 2},
+    {"lpai_client_perf_type", Kind::kBackendNumber, "", "1 real time, 2 not real time", 1, 2},
     {"lpai_affinity", Kind::kBackendNumber, "", "1 soft, 2 hard", 1, 2},
-    {"lpai_core_selection", Kind::kBackendNumber, "", "LPAI cores, a bit each"},
+    {"lpai_core_selection", Kind::kBackendNumber, "", "LPAI cores, one bit per core"},
     {"heap_profiling_path", Kind::kText, "", "write QNN's heap profile here"},
     {"help", Kind::kSwitch, "", "print this"},
 };
@@ -71,7 +71,7 @@ inline const Row* find_row(std::string_view name) {
   return nullptr;
 }
 
-// How many letters have to be put in, taken out or replaced to make one word of another.
+// The edit distance of two words: letters to insert, delete or replace.
 inline size_t distance(std::string_view one, std::string_view other) {
   std::vector<size_t> row(other.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -104,7 +104,7 @@ class Flags {
     for (int index = 1; index < argc; ++index) {
       std::string word = argv[index];
       if (word.size() < 2 || word[0] != '-') {
-        reject("'" + word + "' is no flag");
+        reject("'" + word + "' is not a flag");
       }
       word.erase(0, word[1] == '-' ? 2 : 1);
       const size_t equals = word.find('=');
@@ -114,7 +114,7 @@ class Flags {
       if (row == nullptr && negated != nullptr && negated->kind == Kind::kSwitch) {
         assign(*negated, "false");
       } else if (row == nullptr) {
-        reject("no flag --" + name + "; the nearest is --" + std::string(nearest(name)));
+        reject("no flag --" + name + "; did you mean --" + std::string(nearest(name)) + "?");
       } else if (equals != std::string::npos) {
         assign(*row, word.substr(equals + 1));
       } else if (row->kind == Kind::kSwitch) {
@@ -169,8 +169,8 @@ inline std::string describe_flags() {
   for (const Row& row : kRows) {
     text << "  --" << row.name << "\n      " << row.help << "\n";
   }
-  text << "\nExit codes: 0 fine, 1 the model failed, 2 a flag or a file given is wrong,\n"
-          "3 the environment is not fit, 4 a file cannot be written. Options of the QNN backend\n"
+  text << "\nExit codes: 0 success, 1 the model failed, 2 a flag or an input file is wrong,\n"
+          "3 the environment is unfit, 4 a file cannot be written. Options of the QNN backend\n"
           "override those of the .pte.\n";
   return text.str();
 }

@@ -38,7 +38,7 @@ using executorch::extension::Module;
 
 constexpr char kBackend[] = "QnnBackend";
 constexpr size_t kAlignment = 64;  // bytes, a cache line and more than any kernel asks for
-constexpr int kUnwritten = 0xff;   // a float of such bytes is NaN: no comparison passes on it
+constexpr int kUnwritten = 0xff;   // a float of such bytes is NaN, which fails every comparison
 
 inline void require_ok(Error error, const std::string& what) {
   if (error != Error::Ok) {
@@ -65,7 +65,7 @@ inline void set_backend_options(const Flags& flags) {
   if (const std::string& path = flags.text("heap_profiling_path"); !path.empty()) {
     std::array<char, et::kMaxOptionValueLength> text{};
     if (path.size() >= text.size()) {
-      throw Failure(ExitCode::kUsage, "--heap_profiling_path is longer than the backend takes");
+      throw Failure(ExitCode::kUsage, "--heap_profiling_path is longer than the backend allows");
     }
     path.copy(text.data(), text.size() - 1);
     options.push_back(make_option("heap_profiling_path", text));
@@ -100,7 +100,7 @@ struct Buffer {
 };
 
 inline Buffer allocate(size_t size, bool shared) {
-  // The backend's allocator crashes where the library behind it is not there, as on a host.
+  // The backend's allocator crashes if its library is missing, as on a host.
   if (shared && dlopen("libcdsprpc.so", RTLD_LAZY) == nullptr) {
     throw Failure(ExitCode::kEnvironment,
                   std::string("--shared_buffer needs a device: ") + dlerror());
@@ -118,18 +118,18 @@ inline Buffer allocate(size_t size, bool shared) {
   return {{data, shared ? QnnExecuTorchFreeCustomMem : std::free}, size};
 }
 
-// The bytes of a tensor of that shape. Throws Failure(kUsage) for one that `info` has no room for.
+// Returns the bytes of a tensor of that shape. Throws Failure(kUsage) if `info` has fewer.
 inline size_t fit_bytes(const std::vector<int32_t>& shape, const TensorInfo& info,
                         const char* kind) {
   size_t bytes = et::elementSize(info.scalar_type());
   for (const int32_t size : shape) {
     if (__builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes)) {
-      throw Failure(ExitCode::kUsage, "a shape has more elements than memory has addresses");
+      throw Failure(ExitCode::kUsage, "a shape has too many elements for the address space");
     }
   }
   if (shape.size() != info.sizes().size() || bytes > info.nbytes()) {
     throw Failure(ExitCode::kUsage, std::string("an ") + kind +
-                                        " shape has another rank than the tensor, or exceeds " +
+                                        " shape differs in rank from the tensor, or exceeds " +
                                         std::to_string(info.nbytes()) + " bytes");
   }
   return bytes;
@@ -162,11 +162,11 @@ class Model {
     }
   }
 
-  // Reads one raw file an input.
+  // Reads one raw file per input.
   void set_inputs(const std::vector<std::string>& files) {
     if (files.size() != inputs_.size()) {
       throw Failure(ExitCode::kUsage, "a line of the input list has " +
-                                          std::to_string(files.size()) + " files, the method " +
+                                          std::to_string(files.size()) + " files, but the method " +
                                           std::to_string(inputs_.size()) + " inputs");
     }
     for (size_t index = 0; index < inputs_.size(); ++index) {
@@ -299,7 +299,7 @@ class Model {
   Shapes output_shapes_;
   std::vector<uint8_t> debug_buffer_;
   std::vector<Buffer> inputs_;
-  std::vector<Buffer> outputs_;  // of those that the program has not planned the memory of
+  std::vector<Buffer> outputs_;  // of outputs without planned memory in the program
   std::string name_;
   ETDumpGen* tracer_ = nullptr;
   std::unique_ptr<Module> module_;

@@ -1,1 +1,1 @@
-"""The Buck reader: BUCK, TARGETS and .bzl files evaluated with a real Starlark."""
+"""The Buck reader: evaluates BUCK, TARGETS and .bzl files with a real Starlark interpreter."""

@@ -1,8 +1,8 @@
-"""One world of a tree evaluated with Starlark: build files in, recorded rules out.
+"""Evaluate a tree with Starlark in one world: build files in, recorded rules out.
 
 A world is one of the builds that a file serves: Meta's ``fbcode``, Meta's ``xplat``, ``oss``, or
-``switched``, the open source build in which every read_config() switch is the other way.
-Time, depth and, in the worker process, memory are limited: a file that loops is not evaluated.
+``switched``, the open source build with every read_config() switch inverted. Time, depth and, in
+the worker process, memory are limited: a file that loops is not evaluated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ci.parity.facts import is_inside
 from ci.parity.policy import Layout
 from ci.parity.trees import SourceTree
 
-# Each with the names by which a build file can tell it from the first one.
+# The worlds, each with the names by which a build file can distinguish it from the first.
 FIRST = "fbcode"
 WORLDS = {
     FIRST: (),
@@ -55,7 +55,7 @@ LIBRARIES = (
 
 
 class NotEvaluatedError(Exception):
-    """A build file or a module that Starlark could not evaluate, with the reason and its line."""
+    """A build file or a module that Starlark could not evaluate, with the reason and the line."""
 
     def __init__(self, path: str, reason: str, line: int = 0) -> None:
         super().__init__(reason)
@@ -66,7 +66,7 @@ class NotEvaluatedError(Exception):
 
 @dataclass
 class Recorded:
-    """One rule call: the arguments are JSON values, select() items are marked strings."""
+    """A rule call: the arguments as JSON values, select() items as marked strings."""
 
     kind: str
     arguments: dict[str, Any]
@@ -74,7 +74,7 @@ class Recorded:
 
 @dataclass
 class Package:
-    """The result of one build file of one world, and the files that were read for it."""
+    """The result of one build file in one world, and the files that were read for it."""
 
     path: str
     package: str
@@ -83,12 +83,12 @@ class Package:
     files: list[str] = field(default_factory=list)
 
 
-# A file ready to run: what it loads, and its syntax tree with the stubs that it needs.
+# A file ready to run: its loads, and its syntax tree with the stubs that it needs.
 Parsed: TypeAlias = "tuple[tuple[sl.AstLoad, ...], sl.AstModule]"
 
 
 class Evaluator:
-    """Evaluates build files of one world; .bzl modules are evaluated once and kept."""
+    """Evaluates build files in one world, and each .bzl module only once."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Evaluator:
         self.prelude = self._load_prelude(rules)
 
     def evaluate(self, build_file: str, text: str | None = None) -> Package:
-        """Evaluate one build file: its own text, or ``text`` instead.
+        """Evaluate one build file, with ``text`` instead of its content if given.
 
         Raises NotEvaluatedError.
         """
@@ -166,7 +166,7 @@ class Evaluator:
         text: str | None = None,
         unknown: frozenset[str] = frozenset(),
     ) -> tuple[sl.Module, tuple[str, ...]]:
-        """Evaluate a file, adding a stub for each free name that nothing defines."""
+        """Evaluate a file, with a stub for each name that nothing defines."""
         text = self.tree.read(path) if text is None else text
         if text is None:
             raise NotEvaluatedError(path, "cannot be read")
@@ -216,7 +216,7 @@ class Evaluator:
         return sl.parse(path, text, self.dialect)
 
     def _header(self, text: str, taken: set[str], unknown: frozenset[str]) -> str:
-        """One line that loads the stubs which this file needs and does not define itself."""
+        """Return a line that loads the stubs that this file needs and does not define itself."""
         defined = {function or name for function, name in DEFINED.findall(text)}
         words = set(re.findall(r"[A-Za-z_]\w*", text))
         names = sorted((self.prelude_names & words) - taken - defined)
@@ -228,7 +228,7 @@ class Evaluator:
         self, load: sl.AstLoad, path: str, folder: str, text: str
     ) -> tuple[sl.FrozenModule, tuple[str, ...]]:
         found = resolve_load(load.module_id, folder, self.tree, self.owned.folders)
-        # A link in the tree (shim/) may stand for a file that is not a Starlark module.
+        # A link in the tree (shim/) may point to a file that is not a Starlark module.
         stubbed = self.tree.layout.stubbed
         if found.path is None or found.path.rpartition("/")[2] in stubbed:
             return self._stub(found, set(load.symbols.values()), text, path), ()
@@ -258,7 +258,7 @@ class Evaluator:
     def _stub_module(
         self, symbols: AbstractSet[str], text: str, constant: str = "'{}'"
     ) -> sl.FrozenModule:
-        """A module whose symbols record, or are what the prelude knows under that name."""
+        """Return a module with stubs that record their calls, or with the prelude's definitions."""
         module = sl.Module()
         wanted = sorted((symbols & self.prelude_names) | {"rule", "namespace"})
         lines = ["load('@prelude', " + ", ".join(f"_{n} = '{n}'" for n in wanted) + ")"]
@@ -279,17 +279,17 @@ class Evaluator:
 
 @lru_cache(maxsize=4096)
 def find_members(symbol: str, text: str) -> list[str]:
-    """What a text takes out of a name: ``b`` of ``a.b``."""
+    """Return the members of a name that a text uses: ``b`` for ``a.b``."""
     return sorted(set(re.findall(rf"\b{symbol}\.(?!bzl\b)(\w+)", text)))
 
 
 def quoted(names: list[str]) -> str:
-    """Names as Starlark string literals."""
+    """Return names as Starlark string literals."""
     return ", ".join(f'"{name}"' for name in names)
 
 
 def explain(error: Exception, path: str) -> tuple[str, int]:
-    """The reason inside a Starlark error, and the line of ``path`` that it names last."""
+    """Return the reason in a Starlark error, and the last line of ``path`` that it names."""
     text = str(error)
     lines = [int(n) for n in re.findall(rf"{re.escape(path)}:(\d+)", text)]
     for row in text.splitlines():
@@ -301,12 +301,12 @@ def explain(error: Exception, path: str) -> tuple[str, int]:
     return reason, max(lines[-1] - 1, 0) if lines else 0
 
 
-# Which file of the tree a load() statement names
+# Resolve load() statements to files of the tree
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A load: ``path`` in the tree when it was found; ``own`` when it should have been there.
+    """The result of a load() lookup: ``path`` in the tree if found; ``own`` if it should be there.
 
     ``vendored`` is a file of a submodule, which may not be checked out.
     """
@@ -318,9 +318,9 @@ class Loaded:
 
 
 def resolve_load(module: str, package: str, tree: SourceTree, folders: Container[str]) -> Loaded:
-    """Find the file that ``module``, as written in a file of ``package``, stands for.
+    """Find the file of ``module``, as a file of ``package`` spells it.
 
-    ``//p:f.bzl`` of a folder that the tree does not have is one of Meta's.
+    ``//p:f.bzl`` in a folder that the tree does not have is a file of Meta's.
     """
     cell, slashes, rest = module.partition("//")
     if not slashes:
@@ -342,7 +342,7 @@ def resolve_load(module: str, package: str, tree: SourceTree, folders: Container
 
 
 def candidates(cell: str, folder: str, layout: Layout) -> list[str]:
-    """The folders where a module of this tree may be, best first."""
+    """Return the folders of the tree where a module may be, best first."""
     if cell not in layout.cells:
         return []
     inner = layout.strip_root(folder)
@@ -352,7 +352,7 @@ def candidates(cell: str, folder: str, layout: Layout) -> list[str]:
     return [path.strip("/") for path in found]
 
 
-# How deeply a file nests: the parser recurses, and its stack ends the whole reader
+# Nesting depth: the parser recurses, and a stack overflow would end the whole reader
 
 DEEPEST = 200
 LONGEST_CHAIN = 1000
@@ -372,7 +372,7 @@ NESTING = re.compile(
 
 
 def is_too_deep(text: str) -> bool:
-    """Whether brackets, indented blocks or chains of operators go deeper than any author's."""
+    """Return whether brackets, blocks or operator chains are nested deeper than people write."""
     chains = [0]
     indents, branches = [0], 0
     for match in NESTING.finditer(text):

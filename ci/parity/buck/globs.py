@@ -1,4 +1,4 @@
-"""glob() of Buck: ``*`` stays in a folder, ``**`` does not, and no sub-package is entered."""
+"""Buck's glob(): ``*`` stays in a folder, ``**`` crosses folders, sub-packages are excluded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BUILD_NAMES = ("BUCK", "TARGETS", "BUCK.v2", "TARGETS.v2")
 
 @dataclass(frozen=True)
 class Matched:
-    """A glob() call: its patterns, files relative to the package, patterns without a file."""
+    """A glob() call: patterns, files relative to the package, and patterns with no match."""
 
     patterns: tuple[str, ...]
     files: tuple[str, ...]
@@ -20,12 +20,12 @@ class Matched:
 
     @cached_property
     def found(self) -> frozenset[str]:
-        """The files, for looking up."""
+        """The files as a set."""
         return frozenset(self.files)
 
 
 class PackageFiles:
-    """Which files belong to which package: the nearest folder above with a build file."""
+    """The files of each package: a file belongs to the nearest folder above with a build file."""
 
     def __init__(self, files: Iterable[str]) -> None:
         ordered = sorted(files)
@@ -42,7 +42,7 @@ class PackageFiles:
                 self._files.setdefault(owner, []).append(path[start:])
 
     def owner_of(self, folder: str) -> str | None:
-        """The package that a folder belongs to, or None outside of every package."""
+        """Return the package that a folder belongs to, None outside all packages."""
         if folder not in self._owner:
             if folder in self.packages:
                 self._owner[folder] = folder
@@ -52,7 +52,7 @@ class PackageFiles:
         return self._owner[folder]
 
     def files_of(self, package: str) -> Sequence[str]:
-        """The files of a package, relative to it, without those of its sub-packages."""
+        """Return the files of a package, relative to it, without those of its sub-packages."""
         return self._files.get(package, [])
 
     def match(self, package: str, include: Sequence[str], exclude: Sequence[str]) -> Matched:
@@ -79,10 +79,10 @@ ANY = {"folders": "(?:[^/]+/)*", "all": ".*"}
 
 @lru_cache(maxsize=4096)
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A glob pattern as a regular expression over a path relative to the package.
+    """Return a glob pattern as a regular expression over paths relative to the package.
 
-    A run of text between two wildcards fits where it fits first, and is not tried again: else
-    some patterns would never end. (fnmatch translates likewise.)
+    The text between two wildcards matches at its first occurrence, and no other one is tried:
+    otherwise some patterns would never finish. (fnmatch translates likewise.)
     """
     runs: list[tuple[str, list[str]]] = [("", [""])]
     for piece in PIECE.finditer(pattern):
@@ -102,7 +102,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _translate_run(parts: list[str], name: str) -> str:
-    """Text with stars between its parts; a part that ends a folder decides where a star ends."""
+    """Return the text with stars between its parts; the last part of a folder limits a star."""
     out = _translate_text(parts[0])
     for index, part in enumerate(parts[1:], 1):
         head, slash, tail = part.partition("/")

@@ -1,7 +1,7 @@
-"""Where in the build files a recorded name was written.
+"""Find where the build files mention a recorded name.
 
-Starlark hands values to a rule without their positions, so a name is looked up as a string
-literal: first below the line of its target, then in the package, then in what it loads.
+Starlark passes values to a rule without their positions, so a name is looked up as a string
+literal: first below the line of its target, then in the package, then in the files it loads.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ BLOCK = re.compile(r'"""(?:[^"\\]|\\.|"(?!""))*"""', re.DOTALL)
 
 
 class Literals:
-    """The string literals of build files, each with its lines; a file is scanned once."""
+    """The string literals of build files with their lines; a file is scanned only once."""
 
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
         self._lines: dict[str, dict[str, list[int]]] = {}
 
     def find(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place:
-        """The first of ``words`` that is written somewhere, nearest below ``near``."""
+        """Return the place of the first of ``words`` found, next below ``near``; else ``near``."""
         return self.look_up(words, files, near) or near
 
     def look_up(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place | None:
-        """The same; None when none of them is."""
+        """Return the place of the first of ``words`` found, next below ``near``; else None."""
         ordered = sorted(files, key=lambda path: path != near.path)
         for word in words:
             for path in ordered:
@@ -42,7 +42,7 @@ class Literals:
         return None
 
     def scan(self, path: str) -> dict[str, list[int]]:
-        """The string literals of a Starlark file, each with its lines; docstrings are left out."""
+        """Return the string literals of a Starlark file with their lines, without docstrings."""
         found: dict[str, list[int]] = {}
         text = BLOCK.sub(lambda block: "\n" * block.group().count("\n"), self.tree.read(path) or "")
         for number, line in enumerate(text.splitlines(), 1):

@@ -1,6 +1,6 @@
-# What a build file of ExecuTorch may use without it being in the tree: rules that record what
-# they are given, select() that keeps its alternatives, and Meta's helpers as far as they matter.
-# The names that start with host_ are functions of the evaluator, in Python.
+# Names that ExecuTorch's build files use and its tree does not define: rules, which record their
+# arguments; select(), which keeps its alternatives; and Meta's helpers, as far as they matter.
+# Names that start with host_ are Python functions of the evaluator.
 
 _KEPT = [
     "name",
@@ -62,7 +62,7 @@ def rule(kind):
     return record
 
 def select(alternatives):
-    """A list or dict with one marked item, so that + with a list or dict still works."""
+    """Return a list or dict with one marked item, so that + with a list or dict works."""
     text = _MARK + json.encode(_plain(alternatives))
     for value in alternatives.values():
         if type(value) == "dict":
@@ -75,7 +75,7 @@ def _is_mark(item):
     return type(item) == "string" and item.startswith(_MARK)
 
 def select_map(obj, function):
-    """Give each alternative, and what is outside of every select(), to ``function``."""
+    """Call ``function`` on each alternative, and on the items outside of any select()."""
     if type(obj) != "list":
         return function(obj)
     result = []
@@ -110,7 +110,7 @@ def is_xplat():
 def is_arvr_mode():
     return False
 
-# What a switch is when somebody sets it.
+# The other value of a switch.
 _SWITCHED = {"0": "1", "1": "0", "false": "true", "true": "false"}
 
 def read_config(section, key, default = None):

@@ -1,4 +1,4 @@
-"""A tree's build files as facts: every world evaluated, merged, and given their places."""
+"""Read a tree's build files as facts: evaluate them in every world, merge, add places."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def is_build_file(path: str) -> bool:
 
 
 def read_buck(tree: SourceTree) -> BuckFacts:
-    """Evaluate every build file of ``tree``, in every world."""
+    """Evaluate all build files of ``tree`` in every world."""
     paths = sorted(path for path in tree.files if is_build_file(path))
     tree.read_all(paths)
     owned = PackageFiles(tree.files)
@@ -85,9 +85,9 @@ def read_buck(tree: SourceTree) -> BuckFacts:
 
 @dataclass
 class BuckWord:
-    """One string of an attribute, with the select() key that it stands under.
+    """A string of an attribute, with the select() key that it belongs to.
 
-    In a map ``key`` is the other half: header maps name the file second, resources first.
+    In a map ``key`` is the other half: header maps have the file second, resources first.
     """
 
     text: str
@@ -96,9 +96,9 @@ class BuckWord:
 
 
 class Merger:
-    """Collects packages of every world; a target of several is one fact.
+    """Collects the packages of all worlds; a target in several worlds becomes one fact.
 
-    A Python rule and a native one of the same name, in two worlds, are two.
+    A Python rule and a native rule with the same name, in two worlds, stay separate.
     """
 
     def __init__(self, literals: Literals, owned: PackageFiles) -> None:
@@ -114,7 +114,7 @@ class Merger:
         self.open_words: dict[Key, set[str]] = {}
 
     def evaluate(self, evaluator: Evaluator, path: str) -> None:
-        """Evaluate one build file and take what it says, or the reason why it says nothing."""
+        """Evaluate one build file and add its content, or the reason why that failed."""
         try:
             package = self.first.get(path)
             if package is None or self.tells(package, WORLDS[evaluator.world]):
@@ -128,12 +128,12 @@ class Merger:
             self.unread[path] = NotEvaluated("buck", place, reason, folder, is_broken=True)
 
     def tells(self, package: Package, names: Iterable[str]) -> bool:
-        """Whether a file that was read for a package has one of some names."""
+        """Return whether a file that was read for a package contains one of ``names``."""
         texts = [self.literals.tree.read(file) or "" for file in package.files]
         return any(name in text for name in names for text in texts)
 
     def add(self, package: Package, world: str) -> None:
-        """Take the rules and globs of one build file in one world."""
+        """Add the rules and globs of one build file in one world."""
         seen: set[str] = set()
         self.read.update(package.files)
         for rule in package.rules:
@@ -157,7 +157,7 @@ class Merger:
                 self.globs[glob] = Glob(*glob, call.empty, place, len(call.files))
 
     def find_unloaded(self, paths: Iterable[str]) -> list[str]:
-        """Each targets.bzl that no build file loads and whose targets are nowhere else."""
+        """Return each targets.bzl that no build file loads, if its targets are only there."""
         unread = {path.rpartition("/")[0] for path in self.unread}
         found = []
         for path in paths:
@@ -171,7 +171,7 @@ class Merger:
         return found
 
     def evaluate_unloaded(self, evaluator: Evaluator, path: str) -> None:
-        """Take what a targets.bzl says that no build file loads, as if one did as others do."""
+        """Add the content of a targets.bzl that no build file loads, as if one loaded it."""
         folder = path.rpartition("/")[0]
         row = NotEvaluated("buck", Place(path), "no build file loads it", folder, is_broken=True)
         try:
@@ -210,9 +210,10 @@ class Merger:
         )
 
     def marked(self, key: Key) -> BuckTarget:
-        """A target whose words that only Meta's builds have stand under that condition.
+        """Return a target with a condition on the words that only Meta's builds have.
 
-        CMake is the open source build, so dependencies and defines are compared with that one.
+        CMake describes the open source build, so only that build's dependencies and defines are
+        compared.
         """
         known = self.open_words.get(key, set())
         target = self.targets[key]
@@ -237,7 +238,7 @@ class Merger:
 
 @dataclass
 class Context:
-    """Turns attribute values of one target into facts with places."""
+    """Turns the attribute values of one target into facts with places."""
 
     literals: Literals
     owned: PackageFiles
@@ -248,18 +249,18 @@ class Context:
         return absolute(label, self.package.package, self.literals.tree.layout)
 
     def entries(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[ListEntry, ...]:
-        """The files and labels of some attributes; a label stays a label."""
+        """Return the files and labels in some attributes; a label is not resolved."""
         items = [item for key in keys for item in walk(given.get(key))]
         folder = self.header_folder(given)
         return tuple(self.entry(item, folder) for item in items if item.text)
 
     def header_folder(self, given: dict[str, Any]) -> str:
-        """The folder below which others include the headers of a rule."""
+        """Return the folder relative to which other files include the headers of a rule."""
         inner = self.literals.tree.layout.strip_root(str(given.get("header_namespace", "")))
         return self.package.package if inner is None else inner
 
     def located(self, given: dict[str, Any]) -> Iterator[ListEntry]:
-        """What the command of a rule reads: it may copy files of it."""
+        """Yield the files that the command of a rule reads: it may copy some of them."""
         for item in walk(given.get("cmd")):
             for label in LOCATION.findall(item.text):
                 yield self.entry(BuckWord(label, item.condition), "")
@@ -267,7 +268,7 @@ class Context:
     def found(
         self, given: dict[str, Any], is_wanted: Callable[[str], bool]
     ) -> tuple[ListEntry, ...]:
-        """The files that a rule with ``autoglob_mode`` finds by itself: all of its package."""
+        """Return the wanted files that a rule with ``autoglob_mode`` finds: all of its package."""
         if "autoglob_mode" not in given:
             return ()
         names = self.owned.files_of(self.package.package)
@@ -275,7 +276,7 @@ class Context:
         return tuple(ListEntry(path, self.place) for path in paths if is_wanted(path))
 
     def entry(self, item: BuckWord, folder: str) -> ListEntry:
-        """One file: its path from the root of the tree, and where it was written."""
+        """Return one file with its path from the root of the tree, and where it is mentioned."""
         if item.key and not self.is_there(item.text) and self.is_there(item.key):
             item = BuckWord(item.key, item.condition)
         base = item.text.rpartition("/")[2]
@@ -292,13 +293,13 @@ class Context:
         return is_label(text) or path in self.literals.tree.files
 
     def patterns(self, text: str) -> list[str]:
-        """The glob patterns of the package that gave ``text``."""
+        """Return the glob patterns of the package that matched ``text``."""
         calls = [call for call in self.package.globs if text in call.found]
         tests = [(p, compile_pattern(p)) for call in calls for p in call.patterns]
         return [pattern for pattern, test in tests if test.fullmatch(text)]
 
     def words(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[Word, ...]:
-        """Labels or names of some attributes."""
+        """Return the labels or names in some attributes."""
         found = []
         for item in (item for key in keys for item in walk(given.get(key))):
             place = self.literals.find([item.text], self.package.files, self.place)
@@ -307,9 +308,9 @@ class Context:
         return tuple(found)
 
     def include_names(self, given: dict[str, Any]) -> Iterator[str]:
-        """What other files include headers as, where that is not their path in the tree.
+        """Yield the names under which other files include headers, if not their path in the tree.
 
-        A rule that finds its files by itself is one of Apple's, which go by the file's name.
+        A rule that finds its files itself is one for Apple platforms, which use the bare file name.
         """
         yield from (e.path.rpartition("/")[2] for e in self.found(given, is_header))
         namespace = given.get("header_namespace")
@@ -320,9 +321,9 @@ class Context:
                 yield posixpath.normpath(posixpath.join(namespace, item.key or item.text))
 
     def include_directories(self, given: dict[str, Any]) -> Iterator[str]:
-        """Folders of the tree: those of a package, and flags from one of Meta's roots.
+        """Yield folders of the tree: those of a package, and flags below one of Meta's roots.
 
-        A flag from the tree's own root holds in no build of Meta's.
+        A flag below the tree's own root works in no build of Meta's.
         """
         for item in (item for key in DIRECTORY_KEYS for item in walk(given.get(key))):
             yield posixpath.normpath(posixpath.join(self.package.package, item.text.lstrip("/")))
@@ -332,7 +333,7 @@ class Context:
                 yield posixpath.normpath(inner)
 
     def defines(self, given: dict[str, Any]) -> Iterator[Word]:
-        """What -D flags and ``defines`` define, without the -D."""
+        """Yield what -D flags and ``defines`` define, without the -D."""
         for key in FLAG_KEYS:
             for item in walk(given.get(key)):
                 text = item.text.removeprefix("-D")
@@ -343,7 +344,7 @@ class Context:
 
 
 def walk(value: Any, condition: str = "") -> Iterator[BuckWord]:
-    """Every string of an attribute's value: lists, header maps, select() alternatives."""
+    """Yield all strings of an attribute's value: lists, header maps, select() alternatives."""
     if isinstance(value, str):
         if value.startswith(MARK):
             for key, inner in msgspec.json.decode(value[len(MARK) :]).items():
@@ -379,13 +380,13 @@ def absolute(label: str, package: str, layout: Layout) -> str:
 
 
 def stems(name: str) -> list[str]:
-    """Shorter names under which a macro may have been given ``name``."""
+    """Return shorter names that a macro may have expanded to ``name``."""
     parts = name.split("_")
     return ["_".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
 
 
 def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:
-    """One target of two worlds: the union of what both say."""
+    """Merge a target of two worlds: the union of both."""
 
     def union(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
         known = {getattr(item, "path", None) or getattr(item, "text", item) for item in first}

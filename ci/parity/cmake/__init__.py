@@ -1,1 +1,1 @@
-"""The CMake reader: list files run statically, with every branch that could be taken."""
+"""The CMake reader: runs list files statically, with every branch that could be taken."""

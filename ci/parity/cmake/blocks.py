@@ -1,4 +1,4 @@
-"""CMake's grammar: text in, commands with arguments and lines out, nested into blocks.
+"""CMake's grammar: text in; commands with arguments and lines out, nested into blocks.
 
 Source: the cmake-language(7) manual, sections on syntax and arguments.
 """
@@ -35,18 +35,18 @@ Node: TypeAlias = "Command | Block"
 
 
 def nest_commands(commands: list[Command]) -> list[Node]:
-    """Nest a file's commands. Raises CMakeSyntaxError when a block is not closed."""
+    """Nest a file's commands. Raises CMakeSyntaxError if a block is not closed."""
     stream = iter(commands)
     nodes, end = _read_until(stream, None)
     if end is not None:
-        raise CMakeSyntaxError(f"{end.name}() without its beginning", end.line)
+        raise CMakeSyntaxError(f"{end.name}() without a matching start", end.line)
     return nodes
 
 
 def _read_until(
     stream: Iterator[Command], head: Command | None
 ) -> tuple[list[Node], Command | None]:
-    """Nodes up to the command that ends or continues ``head``, and that command."""
+    """Return the nodes up to the command that ends or continues ``head``, and that command."""
     nodes: list[Node] = []
     for command in stream:
         if command.name in ENDS:
@@ -93,7 +93,7 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class CMakeSyntaxError(Exception):
-    """A CMake file that does not scan or nest; ``line`` is where it was noticed."""
+    """A CMake file that cannot be scanned or nested; ``line`` is where this was noticed."""
 
     def __init__(self, reason: str, line: int) -> None:
         super().__init__(reason)
@@ -103,7 +103,7 @@ class CMakeSyntaxError(Exception):
 
 @dataclass(frozen=True)
 class Item:
-    """One expanded word of a call, and the line of the argument it came from."""
+    """An expanded word of a call, and the line of the argument it came from."""
 
     text: str
     line: int
@@ -111,14 +111,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Argument(Item):
-    """One argument as written. A bracket argument is literal: nothing in it is expanded."""
+    """An argument as written. A bracket argument is literal: nothing in it is expanded."""
 
     quoted: bool = False
     literal: bool = False
 
     @cached_property
     def is_word(self) -> bool:
-        """Whether it always stands for itself."""
+        """Whether it has no references to expand."""
         is_split = not self.quoted and (";" in self.text or not self.text)
         is_expanded = "$" in self.text or "\\" in self.text
         return not is_split and (self.literal or not is_expanded)
@@ -126,7 +126,7 @@ class Argument(Item):
 
 @dataclass(frozen=True)
 class Command:
-    """One invocation; the name is in lower case. Inner parentheses are separate arguments."""
+    """A command invocation; the name is in lower case. Inner parentheses are separate arguments."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -143,7 +143,7 @@ class Token:
 
 
 def scan_tokens(text: str) -> list[Token]:
-    """Split a file. Raises CMakeSyntaxError at an unterminated string or bracket."""
+    """Split a file into tokens. Raises CMakeSyntaxError for an unterminated string or bracket."""
     tokens = []
     line = 1
     at = 0
@@ -163,7 +163,7 @@ def scan_tokens(text: str) -> list[Token]:
 
 
 def parse_commands(text: str) -> list[Command]:
-    """The commands of a file. Raises CMakeSyntaxError."""
+    """Return the commands of a file. Raises CMakeSyntaxError."""
     tokens = scan_tokens(text.removeprefix("\ufeff"))
     commands = []
     at = 0

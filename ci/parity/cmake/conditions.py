@@ -1,4 +1,4 @@
-"""if() with three answers: yes, no, and both when only a configuration could tell."""
+"""Evaluate if() with three answers: yes, no, or both if only a configuration could tell."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Answer(Enum):
 
 @dataclass(frozen=True)
 class Operand:
-    """One expanded argument of if(): its alternatives, and whether it was quoted."""
+    """An expanded argument of if(): its alternatives, and whether it was quoted."""
 
     values: Value
     quoted: bool
 
     @property
     def word(self) -> str:
-        """The keyword that this may be; empty when quoted."""
+        """The keyword that this may be; "" if it is quoted."""
         return "" if self.quoted or len(self.values) != 1 else self.values[0]
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What a condition may ask about."""
+    """The facts that a condition may ask about."""
 
     variable: Callable[[str], Value | None]
     is_open: Callable[[str], bool]
@@ -58,7 +58,7 @@ class Scope:
 
 
 def decide(operands: Sequence[Operand], scope: Scope) -> Answer:
-    """Evaluate a condition; what does not parse is BOTH."""
+    """Evaluate a condition; one that does not parse is BOTH."""
     try:
         answer, rest = _or(list(operands), scope)
     except IndexError:
@@ -118,7 +118,7 @@ def negate(answer: Answer) -> Answer:
 
 
 def truth(token: Operand, scope: Scope) -> Answer:
-    """Whether a word is true: a constant, or the value of the variable of that name."""
+    """Return the truth of a word: a constant, or the value of the variable of that name."""
     answers = {_truth_of(value, token.quoted, scope) for value in token.values}
     return answers.pop() if len(answers) == 1 else Answer.BOTH
 
@@ -138,7 +138,7 @@ def _truth_of(text: str, quoted: bool, scope: Scope) -> Answer:
 
 
 def variable_truth(values: Value) -> Answer:
-    """Whether a variable's value is true: everything that is not a false constant."""
+    """Return the truth of a variable's value: true unless it is one of CMake's false constants."""
     answers = set()
     for value in values:
         false = value.upper() in FALSE or value.upper().endswith("-NOTFOUND")
@@ -147,7 +147,7 @@ def variable_truth(values: Value) -> Answer:
 
 
 def constant_truth(text: str) -> Answer | None:
-    """YES or NO for one of CMake's constants or a number, else None."""
+    """Return YES or NO for one of CMake's constants or a number, else None."""
     upper = text.upper()
     if upper in FALSE or upper.endswith("-NOTFOUND"):
         return Answer.NO
@@ -157,7 +157,10 @@ def constant_truth(text: str) -> Answer | None:
 
 
 def _unary(word: str, token: Operand, scope: Scope) -> Answer:
-    """YES or BOTH: a target that this reader has not seen may come from a package."""
+    """Evaluate TARGET, COMMAND, DEFINED or EXISTS: YES or BOTH.
+
+    Nothing is NO: for example, a target that this reader has not seen may come from a package.
+    """
     tests = {
         "TARGET": scope.has_target,
         "COMMAND": scope.has_command,
@@ -189,7 +192,7 @@ def _is_open(token: Operand, scope: Scope) -> bool:
 
 
 def _values(token: Operand, scope: Scope) -> Value:
-    """A variable's value when the word names one, else the word."""
+    """Return a variable's value if the word names one, else the word."""
     if token.quoted or len(token.values) != 1:
         return token.values
     return scope.variable(token.values[0]) or token.values

@@ -1,7 +1,7 @@
-"""A static run of one CMakeLists.txt and all that it adds and includes.
+"""Run one CMakeLists.txt statically, with everything that it adds and includes.
 
-If a condition is not known, every branch is taken and what they set is merged. Steps,
-depth and loops are limited; what was not evaluated is named in ``State.not_evaluated``.
+If a condition is unknown, all branches are taken and the variables they set are merged. Steps,
+depth and loops are limited; ``State.not_evaluated`` lists what was not evaluated.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ Branch: TypeAlias = "tuple[frozenset[str], list[Node]]"
 LIST_FILE = "CMakeLists.txt"
 NO_VALUES = (None, ("",))
 TOO_DEEP = "blocks are nested too deeply"
-# Any other command does nothing without an argument.
+# Other commands do nothing without an argument.
 WITHOUT_WORDS = {"return", "break", "continue", "include_guard"}
 
 
 class Interpreter:
-    """Runs list files; commands come from the tables that it is given."""
+    """Runs list files, with the commands from the given tables."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Interpreter:
         self.directory = ""
         self.stack: list[str] = []
         self.branch: tuple[int, ...] = ()
-        self.entered: tuple[int, ...] = ()  # the branch that the directory is in
+        self.entered: tuple[int, ...] = ()  # the branch of the add_subdirectory() call
         self.conditions: frozenset[str] = frozenset()
         self.hidden: dict[str, Value | None] = {}
         self._branches = 0
@@ -74,7 +74,7 @@ class Interpreter:
     # Variables
 
     def lookup(self, kind: str, name: str) -> Value:
-        """A variable for expansion: empty when it is not set, unknown when it is the machine's."""
+        """Return a variable for expansion: empty if unset, unknown if it depends on the machine."""
         if kind == "ENV":
             return unknown(f"ENV{{{name}}}")
         if name == "CMAKE_CURRENT_LIST_DIR":
@@ -85,7 +85,7 @@ class Interpreter:
         return ("",) if value is None else value
 
     def get(self, name: str) -> str:
-        """A variable's first alternative; empty when it is not set."""
+        """Return a variable's first alternative; "" if unset."""
         return self.lookup("", name)[0]
 
     def set(self, name: str, value: Value | None, *, parent: bool = False) -> None:
@@ -107,13 +107,13 @@ class Interpreter:
             self.set(f"CMAKE_MATCH_{number}", unknown(f"CMAKE_MATCH_{number}"))
 
     def expand(self, argument: Argument) -> Value:
-        """Every alternative of one argument, not yet split."""
+        """Return all alternatives of an argument, not yet split."""
         if argument.literal:
             return (argument.text,)
         return expand(argument.text, self.lookup)
 
     def items(self, arguments: Sequence[Argument]) -> tuple[Item, ...]:
-        """The words of some arguments; alternatives become separate words."""
+        """Return the words of some arguments; alternatives become separate words."""
         found: list[Item] = []
         for argument in arguments:
             if argument.is_word:
@@ -132,12 +132,12 @@ class Interpreter:
     def note_unread(
         self, line: int, reason: str, folder: str | None = None, *, is_broken: bool = False
     ) -> None:
-        """Name something that could not be evaluated; the same thing counts once."""
+        """Report something that could not be evaluated; repetitions count once."""
         row = NotEvaluated("cmake", self.place(line), reason, folder, is_broken)
         self.state.not_evaluated.setdefault((self.path, reason), row)
 
     def note_broken(self, line: int, reason: str) -> None:
-        """Name a list file that cannot be run: nothing of the present directory is certain."""
+        """Report a list file that cannot be run, so the current directory is uncertain."""
         self.note_unread(line, reason, self.directory, is_broken=True)
 
     # Files
@@ -149,13 +149,13 @@ class Interpreter:
         self.run_file(posixpath.join(directory, LIST_FILE), 0)
 
     def run_file(self, path: str, line: int) -> None:
-        """Run a list file in the present scope; syntax errors and cycles are named."""
+        """Run a list file in the current scope; report syntax errors and cycles."""
         if path in self.stack:
             chain = " -> ".join([*self.stack[self.stack.index(path) :], path])
             self.note_broken(line, f"list files include each other: {chain}")
             return
         if len(self.stack) > MOST_DEPTH:
-            raise LimitError(f"more than {MOST_DEPTH} list files inside each other")
+            raise LimitError(f"more than {MOST_DEPTH} nested list files")
         nodes = self.state.sources.nodes(path)
         self.state.read.add(path)
         before = self.path
@@ -171,7 +171,7 @@ class Interpreter:
             self.path = before
 
     def add_directory(self, directory: str, line: int) -> None:
-        """Run the CMakeLists.txt of a sub-directory in its own scope."""
+        """Run the CMakeLists.txt of a sub-directory in a new scope."""
         outer = (self.scope, self.directory, self.entered)
         self.scope = self.scope.new_child()
         self.directory, self.entered = directory, self.branch
@@ -219,8 +219,8 @@ class Interpreter:
         return Flow.NORMAL
 
     def _run_scope(self, block: Block) -> Flow:
-        """block(): CMake has it since 3.25, and no list of ExecuTorch uses it."""
-        self.note_unread(block.head.line, "block() is run in the scope around it")
+        """block(), which exists since CMake 3.25; no list file of ExecuTorch uses it."""
+        self.note_unread(block.head.line, "block() was run in the enclosing scope")
         return self.run(block.body)
 
     def _run_command(self, command: Command) -> Flow:
@@ -234,7 +234,7 @@ class Interpreter:
 
     def _run_routine(self, routine: Routine, call: Call) -> Flow:
         if len(self.stack) > MOST_DEPTH:
-            raise LimitError(f"{call.command.name}() calls itself without end")
+            raise LimitError(f"{call.command.name}() recurses endlessly")
         bound = bind_parameters(routine, call.words)
         outer, path = self.scope, self.path
         saved: dict[str, Value | None] = {}
@@ -276,7 +276,10 @@ class Interpreter:
         return self._run_branches([*taken, (failed, [])]) if taken else Flow.NORMAL
 
     def _run_certain(self, head: Command, body: list[Node]) -> Flow:
-        """Run a branch that is taken; a target that it asks for may still be an option's."""
+        """Run a branch that is certainly taken.
+
+        Its TARGET terms remain conditions, since an option may create the target.
+        """
         around = self.conditions
         self.conditions |= {term for term in conditions_of(head) if term.startswith("TARGET ")}
         try:
@@ -285,7 +288,7 @@ class Interpreter:
             self.conditions = around
 
     def _run_branches(self, branches: list[Branch]) -> Flow:
-        """Run every branch from the same beginning, and merge the variables they leave."""
+        """Run all branches from the same state, and merge the variables that they leave."""
         before = dict(self.scope.maps[0])
         outer, around = self.branch, self.conditions
         merged: Table | None = None
@@ -313,7 +316,7 @@ class Interpreter:
         after: Table,
         conditions: frozenset[str],
     ) -> None:
-        """Remember under which conditions a branch gives words to variables."""
+        """Remember the conditions under which a branch gave words to variables."""
         look_up = self._inherited(before)
         for name, value in after.items():
             if value and value is not before.get(name) and value != look_up(name):
@@ -323,7 +326,7 @@ class Interpreter:
                     self.state.optional.setdefault(word, set()).add(conditions)
 
     def _inherited(self, table: Table) -> Callable[[str], Value | None]:
-        """What a variable is before any branch sets it: in this scope, or in those around it."""
+        """Return a lookup of variables before any branch, in this or an outer scope."""
         return Variables(table, *self.scope.maps[1:]).get
 
     def _decide(self, head: Command) -> Answer:
@@ -336,7 +339,7 @@ class Interpreter:
             else:
                 operands.append(Operand(parts or ("",), argument.quoted))
         scope = Scope(
-            # A macro's parameters are text, and no variables.
+            # A macro's parameters are text, not variables.
             variable=Variables(self.hidden, *self.scope.maps).get,
             is_open=lambda name: name in self.state.open_names and self._is_open(name),
             has_target=self.has_target,
@@ -348,7 +351,11 @@ class Interpreter:
         return decide(operands, scope)
 
     def _is_open(self, name: str) -> bool:
-        """An option may be either; a platform's variable only in the configuration of all."""
+        """Return whether both values of a name are possible.
+
+        This holds for options, and for platform variables only in the configuration of all
+        platforms.
+        """
         if name in PLATFORM_NAMES:
             return any(is_unknown(value) for value in self.scope.get(name) or ())
         return True
@@ -410,7 +417,7 @@ class Interpreter:
             flow = self.run(block.body)
             if flow in {Flow.RETURN, Flow.BREAK}:
                 return flow if flow is Flow.RETURN else Flow.NORMAL
-        self.note_unread(block.head.line, f"while() with more than {MOST_TURNS} turns")
+        self.note_unread(block.head.line, f"while() with more than {MOST_TURNS} iterations")
         return Flow.NORMAL
 
     # Paths
@@ -427,7 +434,7 @@ class Interpreter:
 
 
 def conditions_of(head: Command) -> frozenset[str]:
-    """What holds in a branch, term by term; an OR or a parenthesis is one term."""
+    """Return what holds in a branch, term by term; an OR or a parenthesis is one term."""
     words = [argument.text for argument in head.arguments]
     if {"OR", "(", ")"} & set(words):
         return frozenset({" ".join(words)})
@@ -436,7 +443,7 @@ def conditions_of(head: Command) -> frozenset[str]:
 
 
 def refusals_of(head: Command) -> frozenset[str]:
-    """What holds in the branches after one that was not taken."""
+    """Return what holds in the branches after one that was not taken."""
     terms = conditions_of(head)
     text = " AND ".join(sorted(terms))
     single = len(terms) == 1 and not {"OR", "(", ")"} & set(text.split())
@@ -446,7 +453,7 @@ def refusals_of(head: Command) -> frozenset[str]:
 
 
 def bind_parameters(routine: Routine, words: list[str]) -> dict[str, Value | None]:
-    """The variables that a call sets for a routine: its parameters and ARGV, ARGN, ARGC."""
+    """Return the variables that a call sets for a routine: parameters, ARGV, ARGN and ARGC."""
     bound: dict[str, Value | None] = {
         name: (word,) for name, word in zip(routine.parameters, words, strict=False)
     }
@@ -458,7 +465,7 @@ def bind_parameters(routine: Routine, words: list[str]) -> dict[str, Value | Non
 
 
 def foreach_range(words: list[str]) -> range:
-    """The numbers of foreach(x RANGE ...); empty for what is not a number."""
+    """Return the numbers of foreach(x RANGE ...); empty if one is not a number."""
     try:
         numbers = [int(word) for word in words]
     except ValueError:
@@ -471,10 +478,11 @@ def foreach_range(words: list[str]) -> range:
 def merge_tables(
     before: Callable[[str], Value | None], left: Table, right: Table
 ) -> tuple[Table, set[str]]:
-    """The variables of two branches that could both be taken, as one table; and those that have a
-    value after one of them only: an if() can go either way.
+    """Merge the variables of two branches that could both be taken.
 
-    What only one branch sets keeps, in the other, the value from before.
+    Returns the merged table, and the names that only one of the branches set to a value: an if() on
+    such a name can go either way. In the other branch, the variable keeps the value from
+    ``before``.
     """
     merged, half_set = dict(left), set()
     for name in left.keys() | right.keys():

@@ -1,4 +1,4 @@
-"""A tree's list files as facts: every top-level CMakeLists.txt run in a configuration."""
+"""Read a tree's list files as facts: run every top-level CMakeLists.txt in a configuration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_list_file(path: str) -> bool:
 
 
 class StaticReader:
-    """Reads configurations of one tree; files are parsed once for all of them."""
+    """Reads the configurations of one tree; each file is parsed only once."""
 
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
@@ -44,7 +44,7 @@ class StaticReader:
         self.globbed: dict[str, Place] = {}
 
     def read(self, configuration: Configuration) -> CMakeFacts:
-        """All targets of one configuration."""
+        """Return all targets of one configuration."""
         if configuration is Configuration.ANY:
             return self._facts(configuration, self._everything)
         return self._facts(
@@ -54,7 +54,7 @@ class StaticReader:
 
     @cached_property
     def _everything(self) -> list[Run]:
-        """Every branch of every platform. What no other list file adds is a top level."""
+        """Run all branches of all platforms. A list file that no other one adds is a top level."""
         runs = []
         seen: set[str] = set()
         roots = [p for p in self.paths if posixpath.basename(p) == LIST_FILE]
@@ -85,7 +85,7 @@ class StaticReader:
         )
 
     def _locate(self, entry: ListEntry, target: Place) -> ListEntry:
-        """The entry with the line of its name, or of the file(GLOB) that found it."""
+        """Return the entry with the line of its name, or of the file(GLOB) that found it."""
         near = self.words.locate(entry, [entry.place.path, target.path])
         if near is not None:
             return near
@@ -94,7 +94,7 @@ class StaticReader:
         return self.words.locate(entry, self.lists) or entry
 
     def _target(self, builder: Builder) -> CMakeTarget:
-        """A target whose files carry the lines where their names are written."""
+        """Return a target with the lines where its files are named."""
         builder.files = [
             replace(listed, entry=self._locate(listed.entry, builder.place))
             for listed in certain_duplicates_last(builder.files)
@@ -105,7 +105,7 @@ class StaticReader:
 class Run:
     """One top-level list file, run in one configuration.
 
-    Exceeding a limit is named like everything else that was not evaluated.
+    Exceeding a limit is reported like everything else that was not evaluated.
     """
 
     def __init__(self, sources: Sources, configuration: Configuration, root: str) -> None:
@@ -124,7 +124,7 @@ class Run:
 
 
 def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
-    """One entry a file, and a second one only when both are surely listed together."""
+    """Keep one entry per file, and a second one only if both are certainly listed together."""
     kept: list[Listed] = []
     by_path: dict[str, list[Listed]] = {}
     for listed in files:
@@ -137,14 +137,14 @@ def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
 
 
 class ListWords(Literals):
-    """Where a file's name is written in the list files, comments left out."""
+    """Finds where the list files name a file, outside comments."""
 
     def __init__(self, sources: Sources) -> None:
         super().__init__(sources.tree)
         self.sources = sources
 
     def locate(self, entry: ListEntry, paths: Sequence[str]) -> ListEntry | None:
-        """The entry with the line of its name, when one of some files has the name."""
+        """Return the entry with the line of its name if one of ``paths`` contains it, else None."""
         names = [posixpath.basename(entry.path)]
         place = self.look_up(names, list(dict.fromkeys(paths)), entry.place)
         return ListEntry(entry.path, place, entry.condition) if place else None

@@ -1,4 +1,4 @@
-"""CMake's regular expressions in Python's, with a limit of time: an author's can be endless.
+"""CMake's regular expressions in Python, with a time limit: a match can take forever.
 
 Source: cmake's string(REGEX) manual: no classes by letter, no counts, no escapes in brackets.
 """
@@ -24,17 +24,17 @@ _slow: set[str] = set()
 
 
 class UnknownMatchError(Exception):
-    """It is not known what an expression matches: it is not valid, too slow, or of unknown text."""
+    """The match of an expression is unknown: it is invalid, too slow, or on unknown text."""
 
 
 def forget_slow() -> None:
-    """Another tree begins."""
+    """Forget which expressions were slow, before another tree is read."""
     _slow.clear()
 
 
 @lru_cache(maxsize=1024)
 def compile_regex(text: str) -> re.Pattern[str] | None:
-    """A CMake regular expression, or None for one that CMake refuses too."""
+    """Return a compiled CMake regular expression, or None for one that CMake refuses too."""
     out: list[str] = []
     repeated = False
     for escaped, bracket, brace, extension, other in PART.findall(text):
@@ -55,7 +55,7 @@ def compile_regex(text: str) -> re.Pattern[str] | None:
 
 
 def search(pattern: str, text: str) -> re.Match[str] | None:
-    """The first match of a pattern in a text. Raises UnknownMatchError."""
+    """Return the first match of a pattern in a text. Raises UnknownMatchError."""
     compiled = compile_regex(pattern)
     if compiled is None or is_unknown(text) or is_unknown(pattern) or pattern in _slow:
         raise UnknownMatchError
@@ -70,9 +70,9 @@ def search(pattern: str, text: str) -> re.Match[str] | None:
 
 
 def find_all(pattern: str, text: str) -> Iterator[re.Match[str]]:
-    """Every match as CMake finds it: each search begins a new text, so ``^`` fits again.
+    """Yield all matches as CMake finds them: ``^`` matches again after each of them.
 
-    Raises UnknownMatchError, also for a match of nothing, which CMake refuses.
+    Raises UnknownMatchError, also for an empty match, which CMake refuses.
     """
     while text:
         match = search(pattern, text)
@@ -108,8 +108,7 @@ def fill(replacement: str, match: re.Match[str]) -> str:
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Raise UnknownMatchError if a match takes too much of the processor's time; in the main thread
-    only."""
+    """Raise UnknownMatchError if a match takes too much CPU time. Works only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -122,5 +121,5 @@ def limited() -> Iterator[None]:
 
 
 def stop_match(_number: int, _frame: FrameType | None) -> None:
-    """What the timer does. Raises UnknownMatchError."""
+    """Handle the timer's signal. Raises UnknownMatchError."""
     raise UnknownMatchError

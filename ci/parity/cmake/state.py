@@ -1,6 +1,4 @@
-"""What a static run of list files works with: what CMake says about a platform before a project
-sets anything, scopes, calls, routines, and what it has found.
-"""
+"""The state of a static run: variables of the platform, scopes, calls, routines and results."""
 
 from __future__ import annotations
 
@@ -57,10 +55,10 @@ ANDROID = {
 def root_variables(
     configuration: Configuration, directory: str, root_variable: str
 ) -> dict[str, Value]:
-    """What a top-level CMakeLists.txt in ``directory`` (from the tree's root) begins with.
+    """Return the variables at the start of a top-level CMakeLists.txt in ``directory``.
 
-    ``root_variable`` is the one that the project calls the tree's root. In ANY no variable of the
-    platform is known, so that both branches count.
+    ``directory`` is relative to the tree's root, and ``root_variable`` is the project's name for
+    that root. In ANY no variable of the platform is known, so that both branches count.
     """
     source = f"{ROOT}/{directory}".rstrip("/")
     build = f"{BUILD}/{directory}".rstrip("/")
@@ -96,14 +94,14 @@ class Flow(Enum):
 
 
 class LimitError(Exception):
-    """A run exceeded its steps or its depth."""
+    """A run exceeded its limit of steps or depth."""
 
 
 class Variables(ChainMap[str, "Value | None"]):
-    """The scopes of variables, the present one first; None is a variable that is unset."""
+    """The scopes of variables, the current one first; None is a variable that is unset."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """What ChainMap.get() gives, at a third of its cost: nothing is called as often."""
+        """Do the same as ChainMap.get() in a third of the time; this is the hottest call."""
         for table in self.maps:
             if key in table:
                 return table[key]
@@ -112,14 +110,14 @@ class Variables(ChainMap[str, "Value | None"]):
 
 @dataclass(frozen=True)
 class Call:
-    """A command about to run: as written, and its words expanded and split."""
+    """A command about to run: as written, and with its words expanded and split."""
 
     command: Command
     items: tuple[Item, ...]
 
     @property
     def words(self) -> list[str]:
-        """The words alone."""
+        """The words without their lines."""
         return [item.text for item in self.items]
 
 
@@ -138,7 +136,7 @@ class Routine:
 
 
 class Sources:
-    """The tree as list files see it; parsed files and file lists are kept for every run."""
+    """The tree as list files see it; all runs share the parsed files and file lists."""
 
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
@@ -157,7 +155,7 @@ class Sources:
         return found
 
     def nodes(self, path: str) -> list[Node] | CMakeSyntaxError:
-        """A list file's commands, or the reason why it has none."""
+        """Return a list file's commands, or the reason why it has none."""
         if path not in self.parsed:
             try:
                 self.commands[path] = parse_commands(self.tree.read(path) or "")
@@ -171,10 +169,10 @@ class Sources:
 
 @dataclass
 class State:
-    """What a run has read and found, apart from variables.
+    """The files that a run has read and its results, apart from variables.
 
-    ``optional`` has the words that variables got in branches, with the conditions of those;
-    ``libraries`` the names that find_library() looked for, by the unknown value that it gave.
+    ``optional`` has the words that variables received in branches, with the conditions of these;
+    ``libraries`` the names that find_library() looked for, by the unknown value that it returned.
     """
 
     sources: Sources

@@ -1,7 +1,7 @@
-"""Variables: strings, lists in strings, alternatives of branches, and what is not known.
+"""Values of variables: strings, lists in strings, alternatives of branches, and unknown text.
 
 A value is a tuple of alternatives, nearly always of one. UNKNOWN marks text that only a real
-configuration could tell; whatever contains it is not evaluated instead of guessed.
+configuration could tell; text that contains it is not evaluated rather than guessed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ ESCAPED = {"n": "\n", "t": "\t", "r": "\r", ";": "\\;", "\n": ""}
 
 
 def unknown(name: str) -> Value:
-    """A value that cannot be known, named after where it came from."""
+    """Return an unknown value, named after its origin."""
     return (f"{UNKNOWN}{name}{UNKNOWN}",)
 
 
 def is_unknown(text: str) -> bool:
-    """Whether a string contains something that could not be known."""
+    """Return whether a string contains unknown text."""
     return UNKNOWN in text
 
 
 def split_list(text: str) -> list[str]:
-    """The elements of a CMake list; an escaped semicolon does not separate."""
+    """Return the elements of a CMake list; an escaped semicolon does not separate."""
     if not text:
         return []
     if "\\;" not in text:
@@ -42,7 +42,7 @@ def split_list(text: str) -> list[str]:
 
 
 def split_values(values: Value) -> list[str]:
-    """The elements of every alternative that are not empty, without those of earlier ones."""
+    """Return the non-empty elements of all alternatives, without those of earlier alternatives."""
     found: list[str] = []
     for value in values:
         seen = set(found)
@@ -51,9 +51,9 @@ def split_values(values: Value) -> list[str]:
 
 
 def expand(text: str, lookup: Callable[[str, str], Value]) -> Value:
-    """Every alternative of ``text`` with its references replaced, innermost first.
+    """Return all alternatives of ``text`` with references replaced, innermost first.
 
-    ``lookup(kind, name)`` gives a variable; kind is empty, ENV or CACHE.
+    ``lookup(kind, name)`` returns a variable; kind is empty, ENV or CACHE.
     """
     if "$" not in text:
         return (unescape(text),)
@@ -68,24 +68,24 @@ def expand(text: str, lookup: Callable[[str, str], Value]) -> Value:
         values = lookup(match.group(1) or "", match.group(2))
         room = MOST_ALTERNATIVES - len(done) - len(pending)
         for value in values[: max(room, 1)]:
-            # A value's own dollar signs and backslashes are text, not references.
+            # Dollar signs and backslashes in a value are text, not references.
             shielded = value.replace("\\", "\\\\").replace("$", "\x02")
             pending.append(current[: match.start()] + shielded + current[match.end() :])
     return tuple(dict.fromkeys(done))
 
 
 def unescape(text: str) -> str:
-    """Resolve backslash escapes, and give back the dollar signs of values."""
+    """Resolve backslash escapes, and restore the dollar signs of values."""
     if "\\" in text:
         text = ESCAPE.sub(lambda match: ESCAPED.get(match.group(1), match.group(1)), text)
     return text.replace("\x02", "$")
 
 
 def merge_value(before: Value | None, left: Value | None, right: Value | None) -> Value | None:
-    """One value of two branches that could both be taken.
+    """Merge the values of two branches that could both be taken.
 
-    Lists that grow from the same beginning keep both growths; a single word becomes an
-    alternative; what only one branch sets is set.
+    Lists that grow from the same start keep both additions; a single word becomes an alternative; a
+    value that only one branch sets counts as set.
     """
     if left == right or not right or right == ("",):
         return left
@@ -107,7 +107,7 @@ SYSTEMS = {Configuration.HOST: "Linux", Configuration.ANDROID: "Android"}
 
 
 def resolve_genex(text: str, configuration: Configuration) -> Iterator[str]:
-    """The words that ``text`` may result in; a condition that cannot be known counts as true."""
+    """Yield the words that ``text`` may result in; an unknown condition counts as true."""
     start = text.find("$<")
     if start < 0:
         if text:
@@ -123,7 +123,7 @@ def resolve_genex(text: str, configuration: Configuration) -> Iterator[str]:
 
 
 def matching_end(text: str, start: int) -> int:
-    """Where the expression that begins at ``start`` ends; -1 when it does not."""
+    """Return where the expression that starts at ``start`` ends; -1 if it does not."""
     depth = 0
     for match in BORDER.finditer(text, start):
         depth += 1 if match.group() == "$<" else -1

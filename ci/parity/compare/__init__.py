@@ -1,1 +1,1 @@
-"""Facts and a policy in, findings out; nothing here reads or writes anything."""
+"""Compare: facts and a policy in, findings out; this package reads and writes no files."""

@@ -1,6 +1,6 @@
-"""The whole comparison of a tree; what could not be read makes findings, and others impossible.
+"""Compare a whole tree, without findings that depend on unread files, and apply the allow-list.
 
-Then the allow-list: findings that are right for now, and entries that are right no more.
+An allow-list entry with no effect is itself a finding.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from ci.parity.policy import Allowance, ParityPolicy, matches
 
 BUCK_LACKS = {Kind.CMAKE_ONLY, Kind.HEADER, Kind.INCLUDE, Kind.UNLISTED, Kind.VARIANT}
 CMAKE_LACKS = {Kind.BUCK_ONLY, Kind.UNLISTED}
-BROKEN = "fix it: until then, nothing that depends on it is checked"
+BROKEN = "fix it; until then, nothing that depends on it is checked"
 RELATIONS = {Kind.DEPENDENCY, Kind.DEFINE}
 POLICY_SOURCE = "manifests/policies/parity.toml"
 
 
 def find_unread(index: Index) -> Iterator[Finding]:
-    """Files that were not read: broken ones, and, as notes, directories that are missing."""
+    """Yield the files that were not read: broken files, and missing directories as notes."""
     for row in index.not_evaluated:
         if row.folder is None or row.is_whole or index.policy.is_excluded(row.place.path):
             continue
@@ -64,7 +64,7 @@ def find_unread(index: Index) -> Iterator[Finding]:
 
 
 class Doubt:
-    """What is not known of either side, because a file of it could not be read."""
+    """The unknown part of each side, because files of it could not be read."""
 
     def __init__(self, index: Index, groups: Groups) -> None:
         self.index = index
@@ -74,7 +74,7 @@ class Doubt:
         self.is_cmake_broken = any(r.side == "cmake" and r.is_broken for r in index.not_evaluated)
 
     def covers(self, finding: Finding) -> bool:
-        """Whether a finding rests on something that was not read."""
+        """Return whether a finding depends on something that was not read."""
         kind = finding.kind
         path = f"{finding.path}/" if finding.detail == WHOLE_FOLDER else finding.path
         if kind in BUCK_LACKS and self._is_unread_package(path):
@@ -109,7 +109,7 @@ class Doubt:
 
 
 def folders_of(rows: Iterable[NotEvaluated], side: str) -> set[str]:
-    """The packages or directories of one side that were not read."""
+    """Return the packages or directories of one side that were not read."""
     own = (row for row in rows if row.side == side and not row.is_known)
     return {row.folder for row in own if row.folder is not None}
 
@@ -117,7 +117,7 @@ def folders_of(rows: Iterable[NotEvaluated], side: str) -> set[str]:
 def compare_tree(
     facts: ParityFacts, policy: ParityPolicy, scope: Sequence[str] = ()
 ) -> list[Finding]:
-    """Every finding about ``facts`` below ``scope``; an empty scope is the whole tree."""
+    """Return all findings about ``facts`` below ``scope``; an empty scope is the whole tree."""
     index = Index(facts, policy)
     groups = Groups(index)
     undeclared = list(find_undeclared_headers(index, groups))
@@ -165,12 +165,12 @@ def apply_allowances(
     whole: bool,
     is_current: bool,
 ) -> tuple[list[Finding], int]:
-    """The findings that count, and how many others the allow-list allows; ``whole`` says that the
-    whole tree was read and compared.
+    """Return the findings that count, and the number that the allow-list allows.
 
-    An entry that is expired, whose condition does not hold, or that allows nothing in a whole
-    comparison, is a finding about the policy; not so for a tree that is not ``is_current``, older
-    than the list or another project's.
+    ``whole`` says that the whole tree was read and compared. An expired entry, one with a condition
+    that does not hold, or one that allows nothing in a whole comparison, is a finding about the
+    policy. This does not apply unless the tree ``is_current``: it may be older than the list, or
+    another project's.
     """
     effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
     live = [entry for entry in policy.allow if not effect[id(entry)]]
@@ -186,15 +186,15 @@ def apply_allowances(
     if is_current:
         unused = [entry for entry in live if id(entry) not in used] if whole else []
         stale = [(entry, why) for entry in policy.allow if (why := effect[id(entry)])]
-        stale += [(entry, "it no longer allows anything") for entry in unused]
+        stale += [(entry, "no finding matches it any more") for entry in unused]
         kept += [_stale(entry, why) for entry, why in stale]
     return kept, allowed
 
 
 def why_without_effect(entry: Allowance, files: Container[str], today: date) -> str:
-    """Why an entry does not count; empty when it does."""
+    """Return why an entry has no effect; "" if it has one."""
     if entry.until is not None and today >= entry.until:
-        return f"it ended on {entry.until.isoformat()}"
+        return f"it expired on {entry.until.isoformat()}"
     if entry.exists and entry.exists not in files:
         return f"its condition no longer holds: {entry.exists} is not in the tree"
     if entry.absent and entry.absent in files:

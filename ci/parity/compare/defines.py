@@ -1,4 +1,4 @@
-"""Defines that only one side sets for files that read them and that both sides compile."""
+"""Find defines that only one side sets, for files that read them and that both sides compile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ci.parity.policy import matches
 
 
 def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Defines by name: the two sides give values in too many ways to compare them.
+    """Yield defines that only one side sets, by name, since the two sides write values differently.
 
     An exported define is judged where it is read: in any target that it reaches.
     """
@@ -26,12 +26,12 @@ def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def is_ignored(index: Index, word: Word) -> bool:
-    """Whether a define is not compared: under a condition, or named by the policy."""
+    """Return whether a define is not compared: it has a condition, or the policy ignores it."""
     return bool(word.condition) or matches(name_of(word), index.policy.ignored_defines)
 
 
 def buck_names(index: Index, groups: Groups, labels: Iterable[str]) -> set[str]:
-    """The macros that some Buck targets get: their own, and those that they are passed on."""
+    """Return the macros that Buck targets get: their own, and those that dependencies pass on."""
     found: set[str] = set()
     for label in labels:
         target = index.by_label[label]
@@ -42,7 +42,7 @@ def buck_names(index: Index, groups: Groups, labels: Iterable[str]) -> set[str]:
 
 
 def cmake_names(groups: Groups, names: Iterable[str]) -> set[str]:
-    """The macros that some CMake targets get: their own, and those that others export."""
+    """Return the macros that CMake targets get: their own, and those that others export to them."""
     found: set[str] = set()
     for name in names:
         for linked in groups.cmake_reach(name):
@@ -56,7 +56,7 @@ def cmake_names(groups: Groups, names: Iterable[str]) -> set[str]:
 
 
 def exported(target: BuildTarget) -> Iterator[Word]:
-    """The defines of a target that those which depend on it get."""
+    """Yield the defines of a target that its users get too."""
     return (word for word in target.defines if word.exported)
 
 
@@ -74,7 +74,8 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
                 kind=Kind.DEFINE,
                 path=word.place.path,
                 level=Level.WARNING,
-                message=f"CMake defines {word.text} for {reader.name}, Buck does not for {label}",
+                message=f"CMake defines {word.text} for {reader.name}, but Buck does not for "
+                f"{label}",
                 detail=f"{target.name}: {name}",
                 fix=f'add "-D{word.text}" to the preprocessor_flags of {label}',
                 **at(index.by_label[label]),
@@ -86,7 +87,7 @@ def _cmake_only(index: Index, groups: Groups, target: CMakeTarget) -> Iterator[F
 def cmake_readers(
     index: Index, groups: Groups, target: CMakeTarget, word: Word
 ) -> Iterator[CMakeTarget]:
-    """The mapped CMake targets with a file that reads a define of ``target``."""
+    """Yield the mapped CMake targets with a file that reads a define of ``target``."""
     files = index.files_that_read(name_of(word))
     if target.name in groups.buck_of and not files.isdisjoint(groups.files_of(target)):
         yield target
@@ -115,7 +116,7 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
                 kind=Kind.DEFINE,
                 path=word.place.path,
                 level=Level.WARNING,
-                message=f"Buck defines {word.text} for {reader.label}, CMake does not for "
+                message=f"Buck defines {word.text} for {reader.label}, but CMake does not for "
                 f"{first.name}",
                 detail=f"{target.label}: {name}",
                 fix=fix,
@@ -128,9 +129,10 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
 def find_lacking(
     index: Index, groups: Groups, reader: BuckTarget, macro: str, *, is_own: bool
 ) -> set[str]:
-    """The CMake targets of a Buck target without a macro: all, or of some those that read it.
+    """Return the CMake targets of a Buck target that lack a macro.
 
-    Of a macro that another target exports, one that reads it must have it.
+    With ``is_own``, if only some lack it, those that read it. Otherwise another target exports the
+    macro, and those that read it are returned if all of them lack it.
     """
     names = groups.cmake_of[reader.label]
     lacking = {name for name in names if macro not in cmake_names(groups, [name])}
@@ -141,7 +143,7 @@ def find_lacking(
 
 
 def names_that_read(index: Index, groups: Groups, target: BuckTarget, macro: str) -> set[str]:
-    """The CMake targets that compile those files of a Buck target which read a macro."""
+    """Return the CMake targets that compile files of a Buck target which read a macro."""
     files = index.files_that_read(macro) & index.files_of(target)
     names = groups.cmake_of[target.label]
     return {name for name in names if not files.isdisjoint(groups.sources_of(name))}
@@ -150,10 +152,10 @@ def names_that_read(index: Index, groups: Groups, target: BuckTarget, macro: str
 def buck_readers(
     index: Index, groups: Groups, target: BuckTarget, word: Word
 ) -> Iterator[BuckTarget]:
-    """The mapped Buck targets with a file that reads a define of ``target``.
+    """Yield the mapped Buck targets with a file that reads a define of ``target``.
 
-    Where CMake's counterpart of the target exports the define too, another that does not get it
-    lacks the dependency.
+    If CMake's counterpart of ``target`` exports the define too, a target that does not get it lacks
+    the dependency instead.
     """
     files = index.files_that_read(name_of(word))
     names = groups.cmake_of.get(target.label, set())

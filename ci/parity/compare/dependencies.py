@@ -1,4 +1,4 @@
-"""Dependencies that only one side has: between mapped targets, and on outside libraries."""
+"""Find dependencies that only one side has: between mapped targets, and on outside libraries."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from ci.parity.policy import Library, matches
 
 
 def find_dependency_drift(index: Index, groups: Groups, told: set[str]) -> Iterator[Finding]:
-    """Dependencies of targets whose sources both sides compile; tests are left out.
+    """Yield dependencies of targets with sources that both sides compile; tests are left out.
 
-    ``told``: the pairs of Buck labels that another finding has, as details.
+    ``told`` are the details of other findings: pairs of Buck labels that need not be reported
+    again.
     """
     lacking: dict[str, set[str]] = defaultdict(set)
     for detail in told:
@@ -52,7 +53,7 @@ def _cmake_only(
             other = groups.main_label(used or wanted, groups.cmake[name][0])
             found = _missing_in_buck(target, word, label, other)
             if not used:
-                # If a target in between lacks a dependency, that is the finding.
+                # If a target in between lacks a dependency, that is reported instead.
                 mended = closure(
                     labels, lambda each: {*groups.buck_edges(each), *lacking.get(each, ())}
                 )
@@ -87,9 +88,10 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
 
 
 def is_used(index: Index, groups: Groups, name: str, target: BuckTarget, word: Word) -> bool:
-    """Whether what a CMake target compiles of a Buck target includes a header of a dependency.
+    """Return whether the part of a Buck target that a CMake target compiles needs a dependency.
 
-    Of several CMake targets that compile parts of it, only these need what the part uses.
+    It does if the part includes a header of it. If several CMake targets compile parts of a Buck
+    target, each needs only what its part uses.
     """
     needed, listed = index.facts.needed, index.files_of(target)
     own = closure(
@@ -101,9 +103,9 @@ def is_used(index: Index, groups: Groups, name: str, target: BuckTarget, word: W
 
 
 def uses(index: Index, target: CMakeTarget, label: str) -> bool:
-    """Whether a file of a CMake target includes a header of a Buck target.
+    """Return whether a file of a CMake target includes a header of a Buck target.
 
-    CMake lists often link more than they use, which breaks no build of Buck's.
+    CMake targets often link more than they use, which breaks no Buck build.
     """
     buck = index.by_label[label]
     offered = {e.path for e in index.resolved((*buck.headers, *buck.exported_headers))}
@@ -112,7 +114,7 @@ def uses(index: Index, target: CMakeTarget, label: str) -> bool:
 
 
 def library_of(index: Index, text: str, side: str) -> Library | None:
-    """The outside library that a name of one side stands for."""
+    """Return the outside library that a name of one side means, None if there is none."""
     for library in index.policy.library:
         if matches(text, library.buck if side == "buck" else library.cmake):
             return library
@@ -120,13 +122,13 @@ def library_of(index: Index, text: str, side: str) -> Library | None:
 
 
 def is_compared(index: Index, groups: Groups, name: str) -> bool:
-    """Whether a link to a CMake target counts: not to the core, nor to an extension module."""
+    """Return whether a link to a CMake target counts: not to the core or an extension module."""
     is_module = any(groups.is_python(linked) for linked in groups.cmake.get(name, ()))
     return not is_module and not is_implied(index, name)
 
 
 def is_implied(index: Index, name: str) -> bool:
-    """Whether everything depends on a CMake target without saying so."""
+    """Return whether everything depends on a CMake target implicitly."""
     return matches(name, index.policy.implied)
 
 
@@ -135,7 +137,7 @@ def _missing_in_buck(target: CMakeTarget, word: Word, label: str, wanted: str) -
         kind=Kind.DEPENDENCY,
         path=word.place.path,
         level=Level.WARNING,
-        message=f"{target.name} links {word.text}; {label} does not depend on {wanted}",
+        message=f"{target.name} links {word.text}, but {label} does not depend on {wanted}",
         detail=f"{target.name} -> {word.text}",
         buck_target=label,
         **at(target, word.place),
@@ -150,7 +152,7 @@ def _missing_in_cmake(
         kind=Kind.DEPENDENCY,
         path=word.place.path,
         level=Level.WARNING,
-        message=f"{target.label} depends on {word.text}; {name} does not link {wanted}",
+        message=f"{target.label} depends on {word.text}, but {name} does not link {wanted}",
         detail=f"{target.label} -> {word.text}",
         **at(target, word.place),
         **at(groups.cmake[name][0]),

@@ -1,5 +1,4 @@
-"""What the comparison finds, and the result of one run: the value that every rendering starts
-from."""
+"""The findings of a comparison, and the result of a run, from which every rendering is made."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from ci.parity.facts import BuckTarget, BuildTarget, Configuration, NotEvaluated
 
 
 class Kind(str, Enum):
-    """The kinds of drift, as docs/guides/parity.md describes them."""
+    """The kinds of drift, described in docs/guides/parity.md."""
 
     CMAKE_ONLY = "cmake-only-source"
     BUCK_ONLY = "buck-only-source"
@@ -34,7 +33,7 @@ class Kind(str, Enum):
 
 
 class Level(str, Enum):
-    """How much a finding matters: a gate fails on errors and warnings, not on notes."""
+    """The weight of a finding: errors and warnings fail a gate, notes do not."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -42,9 +41,9 @@ class Level(str, Enum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One drift: the file it is about, the target of each side, and where to look.
+    """One difference: its file, the target on each side, and where to look.
 
-    ``when_new`` is its level when a change introduces it, where that differs.
+    ``when_new`` is its level if a change introduces it, None for the same level.
     """
 
     kind: Kind
@@ -62,7 +61,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What stays the same when lines move: tells old findings from new ones."""
+        """The fields that identify a finding even if lines move."""
         where = self.configuration.value if self.configuration else ""
         return (self.kind.value, self.path, self.detail, where)
 
@@ -73,12 +72,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def noted(when_new: Level) -> dict[str, Any]:
-    """The levels of a finding that a tree may live with, and that a change must not introduce."""
+    """Return the levels of a finding that a tree may have, but a change must not introduce."""
     return {"level": Level.NOTE, "when_new": when_new}
 
 
 def at(target: BuildTarget | None, place: Place | None = None) -> dict[str, Any]:
-    """The fields of a finding that name a target of either side: at ``place``, else its own."""
+    """Return the fields of a finding for a target of either side, at ``place`` or its own."""
     if target is None:
         return {}
     where = place or target.place
@@ -88,7 +87,7 @@ def at(target: BuildTarget | None, place: Place | None = None) -> dict[str, Any]
 
 
 def order_findings(findings: list[Finding]) -> list[Finding]:
-    """A stable order, one finding a key."""
+    """Return the findings in a stable order, one per key."""
     unique = {finding.key: finding for finding in reversed(findings)}
     return sorted(unique.values(), key=lambda f: (list(Kind).index(f.kind), f.path, f.detail))
 
@@ -98,10 +97,9 @@ SCHEMA = 3
 
 @dataclass(frozen=True)
 class ParityReport:
-    """Findings of a tree, in order; with a base only the new ones, and how many are old.
+    """The findings of a tree, in order; with a base only the new ones, and the number of old ones.
 
-    ``changed`` has the changed lines of the files that findings point to and that differ from
-    the base.
+    ``changed`` has the changed lines of files that findings point to and that differ from the base.
     """
 
     tree: str
@@ -116,17 +114,17 @@ class ParityReport:
 
     @property
     def failing(self) -> tuple[Finding, ...]:
-        """The findings that fail a gate: everything but notes."""
+        """The findings that fail a gate: all except notes."""
         return tuple(finding for finding in self.findings if finding.level is not Level.NOTE)
 
     @property
     def unread(self) -> tuple[NotEvaluated, ...]:
-        """Sides that could not be read at all: then nothing was compared, and a gate fails."""
+        """The sides that could not be read at all: then nothing was compared, and a gate fails."""
         return tuple(row for row in self.not_evaluated if row.is_whole)
 
     @property
     def notes(self) -> tuple[Finding, ...]:
-        """The findings that do not."""
+        """The findings that do not fail a gate."""
         return tuple(finding for finding in self.findings if finding.level is Level.NOTE)
 
     def by_kind(self) -> dict[str, int]:

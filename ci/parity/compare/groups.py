@@ -1,4 +1,4 @@
-"""Targets of the two sides that stand for each other, because they own the same files."""
+"""Map targets of the two sides to each other if they own the same files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FINAL_KINDS = {"shared", "module", "add_executable", "pybind11_add_module"}
 class Groups:
     """The mapping between targets, and what each side reaches through its dependencies.
 
-    The configuration of every branch is used, so that a library of one platform is known.
+    It uses the configuration with every branch, so that libraries of one platform are known.
     """
 
     def __init__(self, index: Index) -> None:
@@ -40,9 +40,9 @@ class Groups:
         self._passed_on: dict[tuple[str, tuple[Word, ...]], set[str]] = {}
 
     def is_mapped(self, target: CMakeTarget) -> bool:
-        """Whether Buck owns most of a CMake target's sources, and some of its folder.
+        """Return whether Buck owns most of a CMake target's sources, and some in its folder.
 
-        An example's main that takes in a file of a library does not stand for that library.
+        An example's main with one file of a library is not mapped to that library.
         """
         paths = set(filter(is_source, target.sources))
         shared = paths & self.index.shared_files
@@ -79,24 +79,26 @@ class Groups:
         return found
 
     def linked_for(self, label: str) -> set[str]:
-        """Names of the CMake targets that a dependency on a Buck target may stand for."""
+        """Return the CMake targets that correspond to a dependency on a Buck target, by name."""
         return {name for each in self.standing_for(label) for name in self.cmake_of.get(each, ())}
 
     def standing_for(self, label: str) -> set[str]:
-        """A Buck target, and what it depends on if it has no files itself."""
+        """Return a Buck target, with its dependencies if it has no files itself."""
         return closure([label], lambda each: () if self.has_files(each) else self.buck_edges(each))
 
     def has_files(self, label: str) -> bool:
         return any(target.entries for target in self.index.labelled.get(label, ()))
 
     def labels_of(self, target: CMakeTarget) -> set[str]:
-        """Labels of the Buck targets that own the files of one of several targets of a name."""
+        """Return the Buck labels that own the files of ``target``; others may share its name."""
         uses = (u for path in target.sources for u in self.index.buck_uses.get(path, ()))
         return self.buck_of.get(target.name, set()) & {use.target.label for use in uses}
 
     def linked_labels(self, target: CMakeTarget, name: str) -> set[str]:
-        """Labels of the Buck targets that a CMake target's link stands for: of several targets of
-        a name, in directories that exclude each other, that of the nearest one counts."""
+        """Return the Buck labels that correspond to a CMake target's link to ``name``.
+
+        Of several targets of this name, in mutually exclusive directories, the nearest one counts.
+        """
         rows = self.cmake.get(name, ())
 
         def rank(row: CMakeTarget) -> int:
@@ -107,8 +109,10 @@ class Groups:
         return {label for row in rows if rank(row) == near for label in self.labels_of(row)}
 
     def main_label(self, labels: Iterable[str], target: CMakeTarget) -> str:
-        """The one of some Buck targets that a CMake target stands for most: of the same folder, and
-        with most of its sources."""
+        """Return the best Buck counterpart of a CMake target among ``labels``.
+
+        It is in the same folder, and has the most of the target's sources.
+        """
         own = target.sources
 
         def rank(label: str) -> tuple[bool, int, int, str]:
@@ -119,7 +123,7 @@ class Groups:
         return min(labels, key=rank)
 
     def main_name(self, names: Iterable[str], label: str) -> str:
-        """The one of some CMake targets whose sources are most of all those of a dependency."""
+        """Return the CMake target with the largest share of its sources in a Buck dependency."""
         wanted = {path for each in self.standing_for(label) for path in self._sources(each)}
 
         def rank(name: str) -> tuple[float, str]:
@@ -133,7 +137,7 @@ class Groups:
         return {entry.path for entry in self.index.resolved(buck.srcs)} if buck else set()
 
     def cmake_name(self, text: str) -> str:
-        """A linked name as the target that it stands for."""
+        """Return the target that a linked name means."""
         name = self.aliases.get(text, text)
         return name if name in self.cmake else name.rpartition("::")[2]
 
@@ -143,7 +147,7 @@ class Groups:
                 yield self.cmake_name(word.text)
 
     def buck_edges(self, label: str) -> Iterable[str]:
-        """What a Buck target depends on, outside names included."""
+        """Return the direct dependencies of a Buck target, outside names included."""
         return self._buck_edges.get(self.plain(label), ())
 
     @cached_property
@@ -156,9 +160,9 @@ class Groups:
         return found
 
     def exported_edges(self, label: str) -> Iterable[str]:
-        """The dependencies whose headers a Buck target passes on.
+        """Return the dependencies with headers that a Buck target passes on.
 
-        A rule of another kind, or one without any file, stands for all of its dependencies.
+        A rule of another kind, or one without any file, passes on all of its dependencies.
         """
         return self._exported_edges.get(self.plain(label), ())
 
@@ -174,9 +178,9 @@ class Groups:
         return found
 
     def passed_on(self, target: BuckTarget, *, exported: bool = False) -> set[str]:
-        """The labels whose exported headers and macros a Buck target gets, its own included.
+        """Return the labels from which a Buck target gets headers and macros, including its own.
 
-        ``exported``: what its users get through it.
+        ``exported``: those from which its users get them through it.
         """
         words = target.exported_deps
         if not exported:
@@ -188,7 +192,7 @@ class Groups:
         return self._passed_on[key]
 
     def plain(self, label: str) -> str:
-        """The label that is written for one that Meta's macros make for a platform."""
+        """Return the label in a build file from which Meta's macros derive ``label``."""
         known = self.index.labelled
         if label in known or not label.endswith(self.index.policy.suffixes):
             return label
@@ -196,7 +200,7 @@ class Groups:
         return next((cut for cut in cuts if cut in known), label)
 
     def buck_reach(self, labels: Iterable[str]) -> set[str]:
-        """Everything that some Buck targets depend on, themselves included."""
+        """Return the Buck targets and everything that they depend on."""
         key = frozenset(labels)
         if key not in self._buck_reach:
             self._buck_reach[key] = closure(key, self.buck_edges)
@@ -207,17 +211,17 @@ class Groups:
         return {name: closure([name], self.cmake_edges) for name in self.cmake}
 
     def cmake_reach(self, name: str) -> set[str]:
-        """Everything that a CMake target links, itself included."""
+        """Return a CMake target and everything that it links."""
         return self._cmake_reach.get(name, {name})
 
     @cached_property
     def linked(self) -> set[str]:
-        """Every name that some CMake target links."""
+        """All names that some CMake target links."""
         return set[str]().union(*self._cmake_reach.values())
 
     @cached_property
     def consumers(self) -> dict[str, set[str]]:
-        """The executables and shared libraries that link a CMake target in the end."""
+        """The executables and shared libraries that link a CMake target, directly or not."""
         found: dict[str, set[str]] = defaultdict(set)
         for name, targets in self.cmake.items():
             if any(target.kind in FINAL_KINDS for target in targets):
@@ -226,22 +230,22 @@ class Groups:
         return found
 
     def links(self, name: str, wanted: set[str]) -> bool:
-        """Whether a CMake target links one of ``wanted``, itself or through others."""
+        """Return whether a CMake target links one of ``wanted``, itself or through others."""
         return bool(self.cmake_reach(name) & wanted)
 
     def is_completed(self, name: str, wanted: set[str]) -> bool:
-        """Whether all that is built of a CMake target also links one of ``wanted``.
+        """Return whether everything built from a CMake target also links one of ``wanted``.
 
-        A static library need not name what it uses as long as every executable or shared
-        library that links it does.
+        A static library need not name its dependencies if all executables and shared libraries that
+        link it do.
         """
         finals = self.consumers.get(name, set()) - {name}
         return bool(finals) and all(self.links(final, wanted) for final in finals)
 
     def certain(self, target: CMakeTarget, attribute: str) -> list[Word]:
-        """The links or defines that a CMake target surely has where it stands at all.
+        """Return the links or defines that a CMake target always has where it exists.
 
-        What a platform decides is certain in that platform's configuration.
+        Those of one platform are certain in that platform's configuration.
         """
         rows = [target, *self._built.get((target.directory, target.name), ())]
         words = (word for row in rows for word in getattr(row, attribute) if not word.condition)
@@ -257,14 +261,14 @@ class Groups:
         return found
 
     def sources_of(self, name: str) -> set[str]:
-        """What the CMake targets of a name compile, except those that are not compared."""
+        """Return the sources of the CMake targets of a name, except those not compared."""
         targets = (target for target in self.cmake[name] if not self.is_left_out(target))
         return {path for target in targets for path in target.sources}
 
     def files_of(self, target: CMakeTarget) -> set[str]:
-        """The sources and headers of a CMake target, and the headers of Buck's that stand for it.
+        """Return the files of a CMake target, and the headers of its Buck counterparts.
 
-        CMake lists hardly name headers.
+        CMake lists rarely name headers.
         """
         found = {entry.path for entry in target.entries}
         for label in self.buck_of.get(target.name, ()):
@@ -274,7 +278,7 @@ class Groups:
 
     @staticmethod
     def is_python(target: BuildTarget) -> bool:
-        """Whether a target is a Python extension module: what these link differs by design."""
+        """Return whether a target is a Python extension module: its links differ by design."""
         return "python" in target.kind or target.kind in {"module", "pybind11_add_module"}
 
     def is_left_out(self, target: BuildTarget) -> bool:
@@ -285,7 +289,7 @@ class Groups:
         )
 
     def is_program(self, name: str) -> bool:
-        """Whether nothing can link the CMake targets of a name."""
+        """Return whether the CMake targets of a name are executables, which nothing can link."""
         targets = self.cmake.get(name, ())
         return bool(targets) and all(target.kind == "add_executable" for target in targets)
 

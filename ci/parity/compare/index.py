@@ -1,4 +1,4 @@
-"""Facts arranged for questions: who lists a file, on which side and in which configuration."""
+"""Index the facts: which target lists a file, on which side and in which configuration."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ ANDROID_KEYS = ("android",)
 
 @dataclass(frozen=True)
 class Use(Generic[Target]):
-    """A file in a target of one side, and of one configuration on CMake's."""
+    """A file in a target of one side, and of one configuration on CMake's side."""
 
     target: Target
     entry: ListEntry
 
 
 def is_compiling(target: BuckTarget) -> bool:
-    """Whether a rule gives its sources to a compiler."""
+    """Return whether a rule passes its sources to a compiler."""
     return not target.kind.startswith(NOT_COMPILING)
 
 
@@ -57,17 +57,17 @@ def is_native(target: BuckTarget) -> bool:
 
 
 def name_of(word: Word) -> str:
-    """The macro that a define defines."""
+    """Return the name of the macro of a define."""
     return word.text.partition("=")[0]
 
 
 def area_of(path: str) -> str:
-    """The first two folders of a path: ``backends/qualcomm``."""
+    """Return the first two folders of a path: ``backends/qualcomm``."""
     return "/".join(path.split("/")[:2])
 
 
 def forwarded(target: BuckTarget) -> tuple[ListEntry, ...]:
-    """The files that a rule passes on; export_file() without a source is named after it."""
+    """Return the files that a rule passes on; export_file() without a source has its name."""
     if target.srcs or not target.kind.startswith("export_file"):
         return target.srcs
     path = f"{target.package}/{target.name}".lstrip("/")
@@ -75,13 +75,13 @@ def forwarded(target: BuckTarget) -> tuple[ListEntry, ...]:
 
 
 def folders_above(path: str) -> list[str]:
-    """The folders that a path lies in, the outermost first."""
+    """Return the folders above a path, the outermost first."""
     parts = path.split("/")[:-1]
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def topmost_of(path: str, others: Container[str]) -> str:
-    """The outermost folder above a file that is none of some others."""
+    """Return the outermost folder above a file that is not one of ``others``."""
     return next((f for f in folders_above(path) if f not in others), directory_of(path))
 
 
@@ -95,7 +95,7 @@ class Index:
         self.labelled: dict[str, list[BuckTarget]] = defaultdict(list)
         for target in facts.buck.targets:
             self.labelled[target.label].append(target)
-        # Of a Python and a native target of one name, the native one has CMake's side.
+        # Of a Python and a native target with the same name, the native one is in CMake too.
         self.by_label = {label: rows[0] for label, rows in self.labelled.items()}
         self.packages = frozenset(facts.buck.packages)
         self.by_package: dict[str, list[BuckTarget]] = defaultdict(list)
@@ -110,22 +110,22 @@ class Index:
 
     @cached_property
     def built(self) -> tuple[CMakeTarget, ...]:
-        """The CMake targets of the platforms that are compared; one of both is there twice."""
+        """The CMake targets of the compared platforms; a target of both platforms occurs twice."""
         return tuple(t for c in BUILT if c in self.cmake for t in self.cmake[c].targets)
 
     @cached_property
     def everywhere(self) -> set[str]:
-        """The files that CMake compiles in some configuration."""
+        """The files that CMake compiles in any configuration."""
         return {path for uses in self.cmake_uses.values() for path in uses}
 
     @cached_property
     def imported(self) -> set[str]:
-        """The Python files that any other file imports."""
+        """The Python files that another file imports."""
         return {path for files in self.facts.imports.values() for path in files}
 
     @cached_property
     def includers(self) -> dict[str, list[str]]:
-        """The files that include a header."""
+        """The files that include each header."""
         found: dict[str, list[str]] = defaultdict(list)
         for path, headers in self.facts.headers.items():
             for header in headers:
@@ -134,7 +134,7 @@ class Index:
 
     @cached_property
     def exporting(self) -> dict[str, set[str]]:
-        """The macros that Buck targets export, by the labels of those that export any."""
+        """The macros that Buck targets export, by label."""
         words = ((t.label, word) for t in self.by_label.values() for word in t.defines)
         found: dict[str, set[str]] = defaultdict(set)
         for label, word in words:
@@ -143,7 +143,7 @@ class Index:
         return found
 
     def files_that_read(self, macro: str) -> set[str]:
-        """The files that mention a macro, and those that include them."""
+        """Return the files that mention a macro, and those that include such files."""
         if macro not in self._reading:
             mentioning = self.facts.macros.get(macro, ())
             found = closure(mentioning, lambda path: self.includers.get(path, ()))
@@ -152,7 +152,7 @@ class Index:
 
     @cached_property
     def buck_uses(self) -> dict[str, list[Use[BuckTarget]]]:
-        """Who compiles a file on the Buck side."""
+        """The uses of each file that Buck compiles."""
         uses: dict[str, list[Use[BuckTarget]]] = defaultdict(list)
         for target in self.facts.buck.targets:
             if is_compiling(target):
@@ -162,13 +162,13 @@ class Index:
 
     @cached_property
     def buck_mentions(self) -> set[str]:
-        """Every file that some Buck target lists, compiled or not."""
+        """All files that some Buck target lists, compiled or not."""
         entries = (entry for t in self.facts.buck.targets for entry in self.resolved(t.entries))
         return {*self.buck_uses, *(entry.path for entry in entries)}
 
     @cached_property
     def cmake_uses(self) -> dict[Configuration, dict[str, list[Use[CMakeTarget]]]]:
-        """Who compiles a file on the CMake side, by configuration."""
+        """The uses of each file that CMake compiles, by configuration."""
         found = {}
         for configuration, facts in self.cmake.items():
             uses: dict[str, list[Use[CMakeTarget]]] = defaultdict(list)
@@ -180,7 +180,7 @@ class Index:
 
     @cached_property
     def cmake_mentions(self) -> set[str]:
-        """Every file that CMake names in some configuration, compiled or not."""
+        """All files that CMake names in some configuration, compiled or not."""
         found = set(self.everywhere)
         for facts in self.facts.cmake:
             found.update(facts.mentioned)
@@ -189,7 +189,7 @@ class Index:
 
     @cached_property
     def only_in_tests(self) -> set[str]:
-        """Files of the product that CMake compiles into test programs and into nothing else."""
+        """Product files that CMake compiles only into test programs."""
         found: set[str] = set()
         product: set[str] = set()
         for facts in self.facts.cmake:
@@ -199,18 +199,18 @@ class Index:
         return found - product
 
     def is_test_program(self, target: CMakeTarget) -> bool:
-        """Whether a CMake target is a test, though it may compile files of the product too."""
+        """Return whether a CMake target is a test, even if it compiles product files too."""
         return "test" in target.name.lower() and any(map(self.policy.is_test, target.sources))
 
     @cached_property
     def tested_areas(self) -> set[str]:
-        """The first two folders of every place where CMake builds tests at all."""
+        """The first two folders of every directory in which CMake builds tests."""
         targets = (target for facts in self.facts.cmake for target in facts.targets)
         places = [f"{t.directory}/x" for t in targets if "test" in t.name.lower()]
         return {area_of(path) for path in (*places, *self.everywhere) if self.policy.is_test(path)}
 
     def resolved(self, entries: Iterable[ListEntry], depth: int = 3) -> Iterator[ListEntry]:
-        """Entries with the files of filegroups and exported files instead of their labels."""
+        """Yield entries, with labels of filegroups and exported files replaced by their files."""
         for entry in entries:
             if not entry.path.startswith("//"):
                 yield entry
@@ -221,7 +221,7 @@ class Index:
                     yield ListEntry(inner.path, entry.place, entry.condition)
 
     def copied(self, target: BuckTarget) -> Iterator[str]:
-        """The files of the tree that rules copy to make sources of a target: //p:rule[a.cpp]."""
+        """Yield the files that rules copy to make sources of a target: //p:rule[a.cpp]."""
         read: dict[str, list[str]] = {}
         for entry in target.srcs:
             label, _, name = entry.path.removesuffix("]").partition("[")
@@ -234,7 +234,7 @@ class Index:
     # Configurations of the Buck side
 
     def configurations(self, use: Use[BuckTarget]) -> tuple[Configuration, ...]:
-        """What a use is built for: its select() key, its target's name, its platforms."""
+        """Return the configurations of a use, by select() key, target name and platforms."""
         condition = use.entry.condition.lower()
         if any(key in condition for key in ANDROID_KEYS):
             return (Configuration.ANDROID,)
@@ -243,7 +243,7 @@ class Index:
         return self.target_configurations(use.target)
 
     def target_configurations(self, target: BuckTarget) -> tuple[Configuration, ...]:
-        """HOST or ANDROID for one of two variants, both for every other target."""
+        """Return HOST or ANDROID for one of two variants, both for any other target."""
         if matches(target.name, self.policy.android_only):
             return (Configuration.ANDROID,)
         if self.android_twin(target.label) or matches(target.name, self.policy.host_only):
@@ -251,7 +251,7 @@ class Index:
         return BUILT
 
     def android_twin(self, label: str) -> str:
-        """The label of a target's variant for Android; empty when it has none."""
+        """Return the label of a target's variant for Android; "" if there is none."""
         package, _, name = label.partition(":")
         names = (p.replace("*", name) for p in self.policy.android_only if p[:1] == "*")
         return next((found for n in names if (found := f"{package}:{n}") in self.by_label), "")
@@ -268,19 +268,19 @@ class Index:
 
     @cached_property
     def folders_with_buck(self) -> set[str]:
-        """Folders below which some Buck target compiles C++."""
+        """The folders at or below which a Buck target compiles C++."""
         return {each for package in self.native_packages for each in folders_above(f"{package}/")}
 
     @cached_property
     def folders_with_package(self) -> set[str]:
-        """Folders below which there is a BUCK file."""
+        """The folders at or below which there is a BUCK file."""
         return {each for package in self.packages for each in folders_above(f"{package}/")}
 
     def files_of(self, target: BuckTarget) -> set[str]:
         return {entry.path for entry in self.resolved(target.entries)}
 
     def is_vendored(self, path: str) -> bool:
-        """Whether a file is in a submodule."""
+        """Return whether a file is in a submodule."""
         return is_inside(path, self.facts.submodules)
 
     def exists(self, path: str) -> bool:
@@ -293,5 +293,5 @@ class Index:
 
     @cached_property
     def incomplete_folders(self) -> set[str]:
-        """Folders of CMake targets whose sources could not all be evaluated."""
+        """The folders of CMake targets with sources that could not all be evaluated."""
         return {t.directory for facts in self.facts.cmake for t in facts.targets if not t.complete}

@@ -1,5 +1,8 @@
-"""Mistakes of one side: what is listed twice or not in the tree, a target's name given twice, a
-pattern that matches nothing, a dependency on a target that does not exist."""
+"""Find mistakes of one side.
+
+These are files listed twice or missing from the tree, repeated target names, patterns with no
+match, and dependencies on targets that do not exist.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ def find_repeated(index: Index) -> Iterator[Finding]:
 
 
 def find_empty_globs(index: Index) -> Iterator[Finding]:
-    """glob() patterns that match no file: errors if the whole call matches nothing.
+    """Yield glob() patterns that match no file: errors if the whole call matches nothing.
 
-    A pattern beside others that do match is a note: some are kept for files to come.
+    If other patterns of the call match, it is a note: some patterns are for future files.
     """
     for call in index.facts.buck.globs:
         for pattern in call.empty:
@@ -47,12 +50,12 @@ def find_empty_globs(index: Index) -> Iterator[Finding]:
                 message=f"glob() of //{call.package}: no file matches {pattern!r}",
                 detail=pattern,
                 buck_place=call.place,
-                fix="take the pattern out, or correct it",
+                fix="remove the pattern, or correct it",
             )
 
 
 def find_missing(index: Index) -> Iterator[Finding]:
-    """Listed files that are not in the tree, one for each line that lists them."""
+    """Yield listed files that are not in the tree, one per line that lists them."""
     targets = (t for facts in index.facts.cmake for t in facts.targets)
     told: dict[str, set[Place]] = defaultdict(set)
     for target in (*index.facts.buck.targets, *targets):
@@ -65,9 +68,9 @@ def find_missing(index: Index) -> Iterator[Finding]:
                 yield Finding(
                     kind=Kind.MISSING,
                     path=entry.path,
-                    message=f"{target.label} lists it, and it is not in the tree",
+                    message=f"{target.label} lists it, but it is not in the tree",
                     detail=side + again,
-                    fix="take it out, or correct its name",
+                    fix="remove it, or correct its name",
                     **at(target, entry.place),
                 )
 
@@ -78,12 +81,12 @@ def _is_missing(index: Index, entry: ListEntry) -> bool:
         return False
     if not suffix_of(path) or index.exists(path) or index.is_vendored(path):
         return False
-    # A folder, or a file that an excluded or generated tree provides.
+    # A folder, or a file from an excluded or generated tree.
     return not index.policy.is_excluded(path)
 
 
 def find_unknown_labels(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Dependencies on a target that its package does not have: Buck loads nothing of either."""
+    """Yield dependencies on a target that its package does not have, which Buck fails to load."""
     for target in index.facts.buck.targets:
         for word in (*target.deps, *target.exported_deps):
             label = groups.plain(word.text)
@@ -94,7 +97,7 @@ def find_unknown_labels(index: Index, groups: Groups) -> Iterator[Finding]:
             yield Finding(
                 kind=Kind.DEPENDENCY,
                 path=word.place.path,
-                message=f"{target.label} depends on {label}; that package has no such target",
+                message=f"{target.label} depends on {label}, but that package has no such target",
                 detail=f"{target.label} -> {label}",
                 fix=f"name //{package}:{near[0]}" if near else f"define it in {package}/BUCK",
                 **at(target, word.place),
@@ -102,7 +105,7 @@ def find_unknown_labels(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def find_duplicates(index: Index) -> Iterator[Finding]:
-    """A source that one target lists twice."""
+    """Yield sources that one target lists twice."""
     compiling = (target for target in index.facts.buck.targets if is_compiling(target))
     for target in (*compiling, *index.built):
         last = {entry.path: entry for entry in target.srcs}

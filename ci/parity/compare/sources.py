@@ -1,4 +1,4 @@
-"""Sources on one side only, or on no side."""
+"""Find sources that only one side lists, or neither."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ WHOLE_FOLDER = "folder"
 
 
 def level_of(index: Index, path: str) -> Level:
-    """Tests are notes: CMake builds a choice of them by design."""
+    """Return the level of a difference: a note for tests, since CMake builds only some."""
     return Level.NOTE if index.policy.is_test(path) else Level.ERROR
 
 
 def levels_of(index: Index, path: str, level: Level = Level.WARNING) -> dict[str, Any]:
-    """The levels of what breaks a build of Buck's: in an old test a note."""
+    """Return the levels of what breaks a Buck build; in a test, only a new finding counts."""
     return noted(level) if index.policy.is_test(path) else {"level": level}
 
 
 def is_compared(index: Index, path: str) -> bool:
-    """Whether a source is compared: in the tree itself, and not excluded by the policy."""
+    """Return whether a source is compared: in the tree itself, and not excluded by the policy."""
     return is_source(path) and not index.is_vendored(path) and not index.policy.is_excluded(path)
 
 
 def find_cmake_only(index: Index) -> Iterator[Finding]:
-    """Sources that CMake compiles and Buck does not, where Buck has C++ at all."""
+    """Yield sources that CMake compiles and Buck does not, in packages where Buck has C++."""
     for configuration in BUILT:
         uses = index.cmake_uses.get(configuration, {})
         for path in sorted(uses):
@@ -75,7 +75,7 @@ def _cmake_only(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
         kind=Kind.CMAKE_ONLY,
         path=path,
         level=level_of(index, path),
-        message=f"CMake compiles it in {use.target.name}; no Buck target lists it",
+        message=f"CMake compiles it in {use.target.name}, but no Buck target lists it",
         fix=fix_in_buck(index, path, target),
         **at(target),
         **at(use.target, use.entry.place),
@@ -89,7 +89,7 @@ def _without_buck(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
         path=folder,
         level=Level.NOTE,
         when_new=Level.WARNING,
-        message=f"CMake compiles its sources in {use.target.name}; it has no Buck target",
+        message=f"CMake compiles its sources in {use.target.name}, but it has no Buck target",
         detail=WHOLE_FOLDER,
         fix=f"describe the libraries of {folder} in a BUCK file",
         **at(use.target, use.entry.place),
@@ -97,7 +97,7 @@ def _without_buck(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
 
 
 def find_buck_only(index: Index) -> Iterator[Finding]:
-    """Sources that Buck compiles and CMake does not in any configuration."""
+    """Yield sources that Buck compiles and CMake does not in any configuration."""
     everywhere = index.cmake_mentions - index.only_in_tests
     untested: dict[str, list[Use[BuckTarget]]] = defaultdict(list)
     for path in sorted(index.buck_uses):
@@ -119,7 +119,7 @@ def _without_tests(area: str, uses: list[Use[BuckTarget]]) -> Finding:
         kind=Kind.BUCK_ONLY,
         path=area,
         level=Level.NOTE,
-        message=f"Buck compiles tests of it, {uses[0].entry.path} first; CMake compiles none",
+        message=f"Buck compiles its tests, such as {uses[0].entry.path}; CMake compiles none",
         detail=WHOLE_FOLDER,
         fix=f"add them to a CMakeLists.txt of {area}",
         **at(uses[0].target, uses[0].entry.place),
@@ -135,7 +135,7 @@ def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
         kind=Kind.BUCK_ONLY,
         path=path,
         level=level_of(index, path),
-        message=f"Buck compiles it in {use.target.label}; no CMake target does",
+        message=f"Buck compiles it in {use.target.label}, but no CMake target does",
         fix=f"add {path}{where}",
         **at(use.target, use.entry.place),
         **at(target, entry.place if entry else None),
@@ -143,7 +143,7 @@ def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
 
 
 def find_unlisted(index: Index) -> Iterator[Finding]:
-    """Sources on no side, in a folder whose other sources are listed."""
+    """Yield sources that neither side lists, in a folder with other sources that are listed."""
     listed = index.buck_mentions | index.cmake_mentions
     folders = {directory_of(path) for path in listed if is_source(path)}
     python = python_folders(index)
@@ -161,11 +161,11 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
         elif path.endswith("/__init__.py"):
             continue
         elif path.endswith(".py") and directory_of(path) in python:
-            yield _unlisted(index, path, "no Buck target lists it, though it lists its neighbours")
+            yield _unlisted(index, path, "no Buck target lists it, though Buck lists others there")
 
 
 def find_needed(index: Index, listed: set[str]) -> set[str]:
-    """The Python files that listed ones import, directly or through others that are not listed."""
+    """Return the Python files that listed ones import, directly or through unlisted files."""
     imports = index.facts.imports
     first = {file for path in listed for file in imports.get(path, ())}
     return closure(first, lambda path: () if path in listed else imports.get(path, ()))
@@ -189,35 +189,38 @@ def _without_package(index: Index, path: str) -> Finding:
         kind=Kind.UNLISTED,
         path=folder,
         **noted(Level.WARNING),
-        message=f"listed files import {path} of it; no BUCK file describes it",
+        message=f"listed files import {path} from it, but no BUCK file describes it",
         detail=WHOLE_FOLDER,
         fix=f"describe the Python libraries of {folder} in a BUCK file",
     )
 
 
 def is_idle(index: Index, path: str) -> bool:
-    """Whether nothing of the product can miss a file: a test, or a module that nothing imports."""
+    """Return whether the product cannot miss a file: a test, or a module that nothing imports."""
     imported = path in index.imported or not path.endswith(".py")
     return index.policy.is_test(path) or not imported
 
 
 def python_folders(index: Index) -> set[str]:
-    """Folders of which Buck lists most Python files by name."""
+    """Return the folders in which Buck lists most Python files by name."""
     listed = Counter(directory_of(p) for p in index.buck_mentions if p.endswith(".py"))
     named = (p for p in index.facts.files if p.endswith(".py") and not p.endswith("__init__.py"))
     there = Counter(directory_of(path) for path in named)
     return {folder for folder, count in listed.items() if count * 2 > there[folder]}
 
 
-# Sources of a library that a CMake target compiles piece by piece, and forgets: one that lists
-# another library's sources by hand drifts even when some other target still compiles the file
+# Sources of a library that a CMake target lists one by one and forgets some: a target that lists
+# another library's sources by hand drifts even if some other target still compiles the file
 
 FEWEST_TAKEN = 5
 
 
 def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Sources that are the only ones of a Buck library which a CMake target does not compile, and
-    those of another folder's library whose header it includes."""
+    """Yield sources of a Buck library that a CMake target forgets while it compiles others of it.
+
+    Such a source is the only one that it lacks, or it belongs to another folder's library and the
+    target includes its header.
+    """
     libraries = {
         target.label: {
             entry.path
@@ -251,7 +254,7 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def is_foreign(index: Index, targets: list[CMakeTarget], sources: set[str]) -> bool:
-    """Whether some CMake targets are no tests, and no source of a library lies below theirs."""
+    """Return whether no target is a test, and no source of a library is below their folders."""
     folders = [target.directory for target in targets]
     own = (path for target in targets for path in target.sources)
     is_apart = not any(is_inside(path, folders) for path in sources)
@@ -259,7 +262,7 @@ def is_foreign(index: Index, targets: list[CMakeTarget], sources: set[str]) -> b
 
 
 def find_halves(index: Index, sources: set[str]) -> set[str]:
-    """The sources that are the other halves of what some sources include: a.cpp of a.h."""
+    """Return the counterparts of the headers that ``sources`` include: a.cpp for a.h."""
     included = closure(sources, lambda path: index.facts.headers.get(path, ()))
     stems = {path.removesuffix(suffix_of(path)) for path in included if is_header(path)}
     return {path for path in index.shared_files if path.removesuffix(suffix_of(path)) in stems}
@@ -280,7 +283,7 @@ def _partial(index: Index, target: CMakeTarget, label: str, path: str, taken: se
     )
 
 
-# Which target a missing name belongs to
+# Choose the target that a missing file belongs to
 
 
 def nearest_buck_target(
@@ -289,10 +292,11 @@ def nearest_buck_target(
     cmake: CMakeTarget | None,
     configuration: Configuration | None = None,
 ) -> BuckTarget | None:
-    """The Buck target that most likely should list ``path``.
+    """Return the Buck target that most likely should list ``path``.
 
-    No twin if there is another; best the one that lists its other half, a.h of a.cpp, or one with
-    files of the same folder; among these the one that shares most sources with ``cmake``.
+    Twins of other targets come last. Preferred is the target that lists its counterpart (a.h for
+    a.cpp), then one with files in the same folder, then the one that shares most sources with
+    ``cmake``.
     """
     votes: Counter[str] = Counter()
     homes: set[str] = set()
@@ -325,7 +329,7 @@ def nearest_buck_target(
 
 
 def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = "") -> str:
-    """Where to add a file: to the nearest target, or, if most have one source, to another."""
+    """Return where to add a file: to ``target``, or to a new one if targets have one source."""
     line = f'"{posixpath.relpath(path, index.package_of(path) or ".")}",'
     if target is None:
         return f"list {line} in its own target"
@@ -339,7 +343,7 @@ def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = 
 
 
 def is_alone(index: Index, path: str, target: BuckTarget) -> bool:
-    """Whether, of several targets next to a file, most or the nearest have one source."""
+    """Return whether most targets next to a file, or the nearest one, have a single source."""
     folder = directory_of(path)
     rows = [row for row in index.by_package[target.package] if suffix_fits(row, path)]
     near = [row for row in rows if any(directory_of(e.path) == folder for e in row.srcs)]
@@ -356,7 +360,7 @@ def suffix_fits(target: BuckTarget, path: str) -> bool:
 def nearest_cmake_target(
     index: Index, path: str, buck: BuckTarget
 ) -> tuple[CMakeTarget | None, ListEntry | None]:
-    """The CMake target that most likely should compile ``path``, and the entry to put it by."""
+    """Return the CMake target that most likely should compile ``path``, and an entry next to it."""
     votes: Counter[str] = Counter()
     found: dict[str, tuple[CMakeTarget, ListEntry]] = {}
     siblings = {entry.path for entry in buck.srcs}

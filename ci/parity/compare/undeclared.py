@@ -1,7 +1,8 @@
-"""Headers that no Buck target exports, includes that none resolves, and Buck libraries whose files
-include headers, or import Python files, that their deps do not reach.
+"""Find headers and imports that Buck targets use without declaring them.
 
-CMake finds every header through a few include directories; Buck only those of dependencies.
+These are headers that no Buck target exports, includes that no Buck target resolves, and Buck
+libraries with files that include headers, or import Python files, not reached by their deps. CMake
+finds all headers through a few include directories; Buck finds only those of dependencies.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from ci.parity.policy import matches
 
 
 def find_header_drift(index: Index) -> Iterator[Finding]:
-    """Headers that no Buck target lists, in a folder of headers or sources that Buck does list,
-    or that CMake gives to a target."""
+    """Yield headers that no Buck target lists but that it should.
+
+    They are in a folder with headers or sources that Buck lists, or belong to a CMake target.
+    """
     listed = index.buck_mentions
     folders = {directory_of(path) for path in index.buck_uses if is_source(path)}
     folders |= {directory_of(path) for path in listed if is_header(path)}
@@ -52,9 +55,9 @@ def _unexported(index: Index, path: str) -> Finding:
 
 
 def find_include_drift(index: Index) -> Iterator[Finding]:
-    """Includes that no header map, namespace or include directory of any Buck target resolves.
+    """Yield includes that no Buck target's header map, namespace or include directory resolves.
 
-    Any target's will do: which of them a target reaches depends on Meta's own macros too.
+    One match in any target is enough: which targets are reached depends on Meta's macros too.
     """
     targets = index.facts.buck.targets
     names = {name for target in targets for name in target.include_names}
@@ -84,17 +87,17 @@ def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> F
         path=row.place.path,
         **levels_of(index, row.place.path),
         message=f"it includes {row.text}, which CMake finds in {row.directory or 'the root'}; no "
-        "Buck target offers a header of that name",
+        "Buck target exports a header by that name",
         detail=row.text,
         cmake_place=row.place,
-        fix=f'a library of //{package} with exported_headers = {{"{row.text}": "{inside}"}} '
-        'and header_namespace = "", or include it by its whole path',
+        fix=f'in //{package}, add a library with exported_headers = {{"{row.text}": "{inside}"}} '
+        'and header_namespace = "", or include it by its full path',
         **at(owner),
     )
 
 
 def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Headers that a compiled source needs, directly or through other headers."""
+    """Yield headers that a compiled source needs, directly or through others, and cannot reach."""
     owners = find_owners(index)
     for label in sorted(index.by_label):
         target = index.by_label[label]
@@ -103,9 +106,10 @@ def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Headers that those of a library need, which each of its users gets from elsewhere so far.
+    """Yield headers that a library's exported headers need but that the library does not export.
 
-    What a library without sources does not export is of no use.
+    So far its users get them from elsewhere. A library without sources can only offer what it
+    exports.
     """
     owners = find_owners(index)
     compiled = closure(index.buck_uses, lambda path: index.facts.needed.get(path, ()))
@@ -123,13 +127,13 @@ def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
                     yield replace(
                         found,
                         **noted(found.when_new or found.level),
-                        message=f"{path} includes {header}; {label} does not export "
-                        f"{best(wanted)}, so that each of its users has to depend on it",
+                        message=f"{path} includes {header}, but {label} does not export "
+                        f"{best(wanted)}, so each of its users has to depend on it",
                     )
 
 
 def find_owners(index: Index) -> dict[str, set[str]]:
-    """The labels of the Buck targets that list a header."""
+    """Map each header to the labels of the Buck targets that list it."""
     owners: dict[str, set[str]] = defaultdict(set)
     for target in index.facts.buck.targets:
         made = (entry.made_as for entry in target.entries)
@@ -167,9 +171,9 @@ def _missing(
 
 
 def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
-    """The dependency of a target that collects those of copied sources, or the target itself.
+    """Return the target's dependency that collects those of copied sources, else its own label.
 
-    Copies are made by a macro, which does not know what the originals include.
+    A macro makes the copies, and does not know what the originals include.
     """
     known = groups.index.by_label
     labels = {groups.plain(word.text) for word in (*target.deps, *target.exported_deps)}
@@ -182,8 +186,10 @@ def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
 
 
 def find_needs(index: Index, groups: Groups, target: BuckTarget) -> Callable[[str], Iterable[str]]:
-    """What a file includes where a target compiles it: also if only a macro is defined that the
-    target gets in some build."""
+    """Return a function from a file to the headers that it includes when ``target`` compiles it.
+
+    This counts includes under a macro that the target gets in any build.
+    """
     macros = buck_names(index, groups, [target.label])
     needed, guarded = index.facts.needed, index.facts.guarded
 
@@ -197,13 +203,13 @@ def find_needs(index: Index, groups: Groups, target: BuckTarget) -> Callable[[st
 
 
 def find_visible(groups: Groups, target: BuckTarget, *, exported: bool = False) -> set[str]:
-    """The labels whose headers a target may include: its dependencies, and what these export."""
+    """Return the labels whose headers a target may include: dependencies and their exports."""
     given = closure(groups.index.policy.given, groups.exported_edges)
     return groups.passed_on(target, exported=exported) | given
 
 
 def best(labels: set[str]) -> str:
-    """The plainest of several labels: the others are variants of it."""
+    """Return the shortest of several labels: the others are variants of it."""
     return min(labels, key=lambda label: (len(label), label))
 
 
@@ -216,7 +222,7 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
         kind=Kind.DEPENDENCY,
         path=target.place.path,
         **levels_of(groups.index, path),
-        message=f"{path} includes {header}; {target.label} does not depend on {wanted}",
+        message=f"{path} includes {header}, but {target.label} does not depend on {wanted}",
         detail=f"{target.label} -> {wanted}",
         fix=fix,
         **at(target),
@@ -224,11 +230,11 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
 
 
 def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Imports of files of other targets, in the folders that the policy names.
+    """Yield imports of files of other targets, in the folders that the policy names.
 
-    A library need not name what all tops above it depend on, those that no other Python target
-    depends on. A file of several
-    targets is reached by any of them; one of no target is an unlisted file.
+    A top is a Python target that no other one depends on. A library need not declare a dependency
+    that all tops above it have. A file of several targets may be reached through any of them; a
+    file of no target is an unlisted file.
     """
     targets = [target for target in index.facts.buck.targets if "python" in target.kind]
     owners: dict[str, set[str]] = defaultdict(set)
@@ -263,8 +269,8 @@ def _unreached(
                 kind=Kind.DEPENDENCY,
                 path=entry.path,
                 **levels_of(index, entry.path),
-                message=f"it imports {imported}; {target.label} does not depend on {label}, nor "
-                "does everything built from it",
+                message=f"it imports {imported}, but neither {target.label} nor everything built "
+                f"from it depends on {label}",
                 detail=f"{target.label} -> {label}",
                 fix=f'add "{label}" to the deps of {target.label} ({target.place})',
                 **at(target),

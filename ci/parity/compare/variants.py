@@ -1,4 +1,4 @@
-"""Variants for one platform: a file or a library of the other platform in one of them."""
+"""Find variants for one platform that use a file or a library of the other platform."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word
 
 
 def find_variant_files(index: Index) -> Iterator[Finding]:
-    """Files that a variant of Buck uses for the other platform than CMake, or leaves out."""
+    """Yield files that a Buck variant uses for a platform where CMake does not, or leaves out."""
     uses = {configuration: index.cmake_uses.get(configuration, {}) for configuration in BUILT}
     for path in sorted(index.buck_uses):
         if not is_compared(index, path) or not index.exists(path):
@@ -34,7 +34,7 @@ def find_variant_files(index: Index) -> Iterator[Finding]:
 
 
 def find_variant_dependencies(index: Index) -> Iterator[Finding]:
-    """Variants for Android that depend on the variant for the host of something else."""
+    """Yield variants for Android that depend on another target's variant for the host."""
     for target in index.facts.buck.targets:
         if index.target_configurations(target) != (Configuration.ANDROID,):
             continue
@@ -55,7 +55,7 @@ def _left_out(
     return Finding(
         kind=Kind.CMAKE_ONLY,
         path=path,
-        message=f"CMake compiles it for {configuration.value}; Buck has it only in "
+        message=f"CMake compiles it for {configuration.value}, but Buck has it only in "
         f"{buck.target.label}, which is for the other platform",
         configuration=configuration,
         **at(target),
@@ -70,8 +70,8 @@ def _wrong_variant(
     return Finding(
         kind=Kind.VARIANT,
         path=path,
-        message=f"{buck.target.label} is for {configuration.value}, CMake compiles this file "
-        f"for the other platform only",
+        message=f"{buck.target.label} is for {configuration.value}, but CMake compiles this file "
+        f"only for the other platform",
         configuration=configuration,
         **at(buck.target, buck.entry.place),
         **at(cmake.target, cmake.entry.place),
@@ -90,8 +90,8 @@ def _everywhere(
         kind=Kind.VARIANT,
         path=path,
         level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
-        message=f"{buck.target.label} compiles it for every platform, {cmake.target.name} does not "
-        f"for {configuration.value}",
+        message=f"{buck.target.label} compiles it for every platform, but {cmake.target.name} does "
+        f"not for {configuration.value}",
         configuration=configuration,
         **at(buck.target, buck.entry.place),
         **at(cmake.target, cmake.entry.place),

@@ -165,8 +165,8 @@ def test_dynamic_shapes_bound_what_is_read_and_written(case: Case, programs: Pat
     ("words", "message"),
     [
         (["--no_such_flag"], "no flag --no_such_flag"),
-        (["--lapi_fps=30"], "no flag --lapi_fps; the nearest is --lpai_fps"),
-        (["stray"], "'stray' is no flag"),
+        (["--lapi_fps=30"], "no flag --lapi_fps; did you mean --lpai_fps?"),
+        (["stray"], "'stray' is not a flag"),
         (["--iteration=0"], "--iteration takes a whole number from 1"),
         (["--log_level=9"], "from 0 to 5"),
         (["--log_level=2x"], "from 0 to 5"),
@@ -192,10 +192,10 @@ def test_a_wrong_call_ends_with_2_and_says_why(case: Case, words: list[str], mes
     ("line", "message"),
     [
         ("", "names no input"),
-        ("{x}", "has 1 files, the method 2 inputs"),
+        ("{x}", "has 1 files, but the method 2 inputs"),
         ("{x} {none}", "cannot read input"),
-        ("{x} {short}", "has 20 bytes, the tensor 24"),
-        ("{x} {long}", "has 28 bytes, the tensor 24"),
+        ("{x} {short}", "has 20 bytes, but the tensor 24"),
+        ("{x} {long}", "has 28 bytes, but the tensor 24"),
     ],
 )
 def test_a_wrong_input_list_ends_with_2(case: Case, line: str, message: str) -> None:

@@ -1,5 +1,5 @@
-# Stands in for Abseil and the tokenizers where only qnn_executor_runner is built: ExecuTorch's
-# examples/qualcomm asks for them on behalf of its other runners. Linking one of those fails.
+# Replaces Abseil and the tokenizers if only qnn_executor_runner is built: ExecuTorch's
+# examples/qualcomm requires them for its other runners. Linking one of those fails.
 set(absl_FOUND TRUE)
 foreach(name tokenizers::tokenizers re2::re2)
   if(NOT TARGET ${name})

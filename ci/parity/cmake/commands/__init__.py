@@ -1,1 +1,1 @@
-"""CMake's commands, each run as far as a static reading can go."""
+"""CMake's commands, each evaluated as far as a static reading can."""

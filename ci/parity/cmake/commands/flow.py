@@ -1,4 +1,4 @@
-"""Commands that lead elsewhere: include, add_subdirectory, return, and file lists of Buck."""
+"""Commands that lead to other files: include, add_subdirectory, return, and Buck's file lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE_LIST = re.compile(r"open\('([^']+\.bzl)'\).*join\((\w+)\)", re.DOTALL)
 
 
 def include_file(run: Interpreter, call: Call) -> None:
-    """include(): a file of the tree; CMake's own modules and submodules' are passed over."""
+    """include(): run a file of the tree; skip CMake's own modules and those of submodules."""
     words = call.words
     if is_unknown(words[0]):
         return
@@ -39,11 +39,11 @@ def include_file(run: Interpreter, call: Call) -> None:
 
 
 def add_subdirectory(run: Interpreter, call: Call) -> None:
-    """add_subdirectory(): one of the tree; submodules are passed over."""
+    """add_subdirectory(): run a directory of the tree; skip submodules."""
     if is_unknown(call.words[0]):
         return
     directory = run.relative(call.words[0])
-    # An example that adds the whole project: its targets are read once, from its own root.
+    # An example adds the whole project: its targets are read only once, from the project's root.
     if directory is None or directory == "":
         return
     if is_inside(directory, run.state.sources.submodules):
@@ -55,7 +55,7 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
 
 
 def guard_include(run: Interpreter, _call: Call) -> Flow | None:
-    """include_guard(): a second reading returns at once."""
+    """include_guard(): return at once on a second run."""
     if run.path in run.state.guarded:
         return Flow.RETURN
     run.state.guarded.add(run.path)
@@ -80,7 +80,7 @@ def run_program(run: Interpreter, call: Call) -> None:
 
 
 def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
-    """A list of a .bzl file that is both Starlark and Python. None if it is not known."""
+    """Return a list of a .bzl file that is both Starlark and Python, None if unknown."""
     known = run.state.sources.file_lists
     if path not in known:
         known[path] = read_file_lists(run.state.sources.tree.read(path), path)
@@ -96,7 +96,7 @@ def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
 
 
 def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | str:
-    """The top-level lists of a .bzl file, or the reason why it cannot be evaluated."""
+    """Return the top-level lists of a .bzl file, or the reason why it cannot be evaluated."""
     if text is None:
         return "it is not in the tree"
     module = starlark.Module()
@@ -113,7 +113,7 @@ def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | st
 
 
 def use_language(run: Interpreter, call: Call) -> None:
-    """cmake_language(): no list of ExecuTorch uses it."""
+    """cmake_language(): not evaluated, since no list file of ExecuTorch uses it."""
     run.note_unread(call.command.line, f"cmake_language({call.words[0]}) is not evaluated")
 
 

@@ -1,4 +1,4 @@
-"""Commands that make targets and give them sources, libraries and defines."""
+"""Commands that create targets and give them sources, libraries and defines."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SEARCH_WORDS = KEYWORDS | {"SYSTEM"}
 OPTION = "option"
 PYTHON_MAKERS = {"pybind11_add_module", "python_add_library"}
 LINK_TYPES = {"debug", "optimized", "general"}
-# CMP0115: a name without its extension is completed in this order.
+# CMP0115: CMake tries these extensions in this order for a name without one.
 EXTENSIONS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
 
 
 @dataclass
 class Listed:
-    """One file given to a target, and the branch of unknown conditions it was given in."""
+    """A file given to a target, and the branch of unknown conditions that it was given in."""
 
     entry: ListEntry
     branch: tuple[int, ...]
@@ -69,7 +69,7 @@ class Builder:
 
 
 class Targets:
-    """Every target of one run; hands out the commands that fill it.
+    """The targets of one run; provides the commands that fill them.
 
     Directories that exclude each other may each have a target of the same name.
     """
@@ -86,14 +86,14 @@ class Targets:
         return name in self.table or name in self.aliases
 
     def find(self, name: str, directory: str) -> Builder | None:
-        """A target by its name or an alias: that of ``directory``, else the last one made."""
+        """Return a target by name or alias: that of ``directory``, else the last one created."""
         known = self.table.get(self.aliases.get(name, name), [])
         own = [target for target in known if target.directory == directory]
         fitting = own or known
         return fitting[-1] if fitting else None
 
     def finished(self) -> Iterator[Builder]:
-        """Every target, with the defines of its directory and of those around it."""
+        """Yield all targets, with the defines of their directory and its parents."""
         for target in (target for known in self.table.values() for target in known):
             words = (w for d, w in self.directory_defines if is_inside(target.directory, [d]))
             target.directory_defines = tuple(dict.fromkeys(words))
@@ -123,7 +123,7 @@ class Targets:
         }
 
     def add_library(self, run: Interpreter, call: Call) -> None:
-        """add_library(), add_executable() and the helpers that stand for them."""
+        """add_library(), add_executable() and the project's wrappers of them."""
         words = call.words
         if is_unknown(words[0]):
             return
@@ -148,12 +148,12 @@ class Targets:
         self._list(run, target, [item for item in call.items[1:] if item.text not in LIBRARY_WORDS])
 
     def add_sources(self, run: Interpreter, call: Call) -> None:
-        """target_sources(), file sets included."""
+        """target_sources(), including file sets."""
         if target := self.find_known(run, call):
             self._list(run, target, file_set_items(call.items[1:]))
 
     def _list(self, run: Interpreter, target: Builder, items: list[Item]) -> None:
-        # A quoted list is one word of a call and several sources of a target.
+        # A quoted list is one word of the call, but several sources of the target.
         for item in items:
             for part in split_list(item.text):
                 for text in resolve_genex(part, run.state.configuration):
@@ -178,7 +178,7 @@ class Targets:
             target.links.extend(words_for(run, call, target, KEYWORDS | LINK_TYPES))
 
     def add_defines(self, run: Interpreter, call: Call) -> None:
-        """target_compile_definitions(), and what begins with -D in target_compile_options()."""
+        """target_compile_definitions(), and -D arguments of target_compile_options()."""
         target = self.find(call.words[0], run.directory)
         is_flag = call.command.name == "target_compile_options"
         if target is not None:
@@ -187,7 +187,7 @@ class Targets:
             target.defines.extend(replace(w, text=w.text.removeprefix("-D")) for w in kept)
 
     def define_in_directory(self, run: Interpreter, call: Call) -> None:
-        """add_definitions() and its like: for every target of the directory and of those below."""
+        """add_definitions() and similar: for all targets of the directory and those below."""
         flagged = call.command.name != "add_compile_definitions"
         for item in call.items:
             if not is_unknown(item.text) and (item.text.startswith("-D") or not flagged):
@@ -196,7 +196,7 @@ class Targets:
                 self.directory_defines.append((run.directory, word))
 
     def search(self, run: Interpreter, call: Call) -> None:
-        """include_directories() and its like: folders of the tree, whosever they are."""
+        """include_directories() and similar: record folders of the tree for any target."""
         for item in call.items[1 if call.command.name.startswith("target") else 0 :]:
             for text in resolve_genex(item.text, run.state.configuration):
                 path = None if is_unknown(text) or text in SEARCH_WORDS else run.relative(text)
@@ -204,14 +204,14 @@ class Targets:
                     self.include_directories.add(path)
 
     def mention(self, run: Interpreter, call: Call) -> None:
-        """Files that a command names without compiling them are not unlisted."""
+        """Record files that a command names without compiling them: these are not unlisted."""
         for word in call.words:
             path = run.relative(word) if suffix_of(word) and not is_unknown(word) else None
             if path:
                 self.mentioned.add(path)
 
     def find_known(self, run: Interpreter, call: Call) -> Builder | None:
-        """The target that a call is for; one that is surely not there is named."""
+        """Return the target that a call is about; report one that certainly does not exist."""
         target = self.find(call.words[0], run.directory)
         if target is None and not is_unknown(call.words[0]) and not run.branch:
             what = f"{call.command.name}({call.words[0]}) names an unknown target"
@@ -222,9 +222,9 @@ class Targets:
 def words_for(
     run: Interpreter, call: Call, target: Builder, keywords: Container[str]
 ) -> Iterator[Word]:
-    """The words that a command gives to a target, each with the condition that it stands under.
+    """Yield the words that a command gives to a target, each with its condition.
 
-    A condition of the target itself is none for them.
+    Conditions of the target itself are left out.
     """
     written = {argument.text for argument in call.command.arguments}
     exported = False
@@ -245,13 +245,13 @@ def words_for(
 
 
 def is_certain(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
-    """Whether two branches are surely both taken: one encloses the other."""
+    """Return whether two branches are certainly both taken, because one encloses the other."""
     size = min(len(first), len(second))
     return first[:size] == second[:size]
 
 
 def file_set_items(items: tuple[Item, ...]) -> list[Item]:
-    """The files of target_sources(), without FILE_SET, TYPE and BASE_DIRS and their words."""
+    """Return the files of target_sources(), without FILE_SET, TYPE, BASE_DIRS and their values."""
     kept = []
     skip = False
     mode = ""
@@ -270,10 +270,10 @@ def file_set_items(items: tuple[Item, ...]) -> list[Item]:
 
 
 def source_path(run: Interpreter, text: str) -> str | None:
-    """The path of a source in the tree; None for generated files and those elsewhere."""
+    """Return the path of a source in the tree; None for generated files and those elsewhere."""
     path = run.absolute(text)
     while path.startswith(ROOT + ROOT + "/"):
-        # Two branches that exclude each other both put the root before a list.
+        # Two mutually exclusive branches both put the root before a list.
         path = path[len(ROOT) :]
     if path.startswith(BUILD + "/") or not path.startswith(ROOT + "/"):
         return None

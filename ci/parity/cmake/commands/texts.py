@@ -1,5 +1,6 @@
-"""list(), on each alternative of a list, and string(): what ExecuTorch's lists use is computed, the
-rest leaves an unknown value.
+"""list(), on each alternative of a list, and string().
+
+Sub-commands that ExecuTorch's list files use are computed; the others result in an unknown value.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ NUMBER = re.compile(r"-?\d+")
 
 
 def edit_list(run: Interpreter, call: Call) -> None:
-    """list(); a sub-command that is not known leaves an unknown value."""
+    """list(); an unsupported sub-command results in an unknown value."""
     words = call.words
     if len(words) < 2:
         return
@@ -73,7 +74,7 @@ def _fits(pattern: str, item: str, otherwise: bool) -> bool:
     try:
         return search(pattern, item) is not None
     except UnknownMatchError:
-        return otherwise  # what may stay does
+        return otherwise  # an unknown match is kept
 
 
 def _insert(items: list[str], rest: list[str]) -> list[str]:
@@ -99,7 +100,7 @@ LIST_EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
 
 
 def _transform(run: Interpreter, name: str, rest: list[str]) -> None:
-    """list(TRANSFORM) with PREPEND or APPEND; a selector, such as AT, is more words."""
+    """list(TRANSFORM) with PREPEND or APPEND; a selector such as AT has more words."""
     target = name
     if len(rest) > 2 and rest[-2] == "OUTPUT_VARIABLE":
         target, rest = rest[-1], rest[:-2]
@@ -118,7 +119,7 @@ STRING_EDITS: dict[str, Callable[[str], str]] = {
     "STRIP": str.strip,
     "LENGTH": lambda text: str(len(text.encode())),
 }
-# Where the output variable stands when a sub-command is not computed; the last word else.
+# The position of the output variable of a sub-command that is not computed; by default the last.
 OUTPUTS = {"JSON": 1, "CONFIGURE": 2, "TIMESTAMP": 1, "UUID": 1, "RANDOM": -1, "FIND": 3}
 HASHES = ("MD5", "SHA")
 
@@ -147,7 +148,7 @@ def edit_string(run: Interpreter, call: Call) -> None:
 
 
 def compute(action: str, rest: list[str]) -> tuple[str, str] | None:
-    """The variable and the value of a sub-command of known text, or None."""
+    """Return the output variable and the value of a sub-command on known text, else None."""
     known = not any(map(is_unknown, rest))
     if action in STRING_EDITS and len(rest) == 2 and known:
         return rest[1], STRING_EDITS[action](rest[0])
@@ -158,7 +159,7 @@ def compute(action: str, rest: list[str]) -> tuple[str, str] | None:
 
 
 def use_regex(run: Interpreter, action: str, rest: list[str]) -> None:
-    """string(REGEX MATCH, MATCHALL, REPLACE): also sets CMAKE_MATCH_n."""
+    """string(REGEX MATCH, MATCHALL, REPLACE), which also sets CMAKE_MATCH_n."""
     target = rest[2] if action == "REPLACE" and len(rest) > 2 else rest[1]
     text = "".join(rest[3 if action == "REPLACE" else 2 :])
     try:

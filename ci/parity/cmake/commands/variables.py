@@ -1,4 +1,4 @@
-"""Commands that work on variables: set, file, paths, options, arguments."""
+"""Commands on variables: set, file, paths, options, arguments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def set_variable(run: Interpreter, call: Call) -> None:
     if not arguments:
         run.set(name, None if not parent and len(words) == 1 else ("",), parent=parent)
         return
-    if len(arguments) == 1:  # it keeps its alternatives
+    if len(arguments) == 1:  # keep its alternatives
         run.set(name, run.expand(arguments[0]), parent=parent)
     else:
         run.set(name, (";".join(item.text for item in run.items(arguments)),), parent=parent)
@@ -44,20 +44,20 @@ def unset_variable(run: Interpreter, call: Call) -> None:
 
 
 def declare_option(run: Interpreter, call: Call) -> None:
-    """option(): either value is possible, so both branches of its if() count."""
+    """option(): either value is possible, so both branches of an if() on it count."""
     words = call.words
     declare(run, words[0], words[2] if len(words) > 2 else "OFF")
 
 
 def declare(run: Interpreter, name: str, default: str) -> None:
-    """Make an option, with its default where nothing has set it before."""
+    """Create an option with its default, unless it was set before."""
     run.state.open_names.add(name)
     if run.scope.get(name) is None:
         run.set(name, (default,))
 
 
 def use_file(run: Interpreter, call: Call) -> None:
-    """file(): GLOB and GLOB_RECURSE over the tree, paths; reading gives an unknown value."""
+    """file(): GLOB and GLOB_RECURSE over the tree, and paths; reading gives an unknown value."""
     words = call.words
     if len(words) < 2:
         return
@@ -76,7 +76,7 @@ def use_file(run: Interpreter, call: Call) -> None:
 
 
 def glob_files(run: Interpreter, words: list[str], *, recursive: bool) -> list[str]:
-    """The files of file(GLOB): absolute, or relative to the folder after RELATIVE."""
+    """Return the files of file(GLOB): absolute, or relative to the folder after RELATIVE."""
     base = None
     if words[:1] == ["RELATIVE"] and len(words) > 1:
         base, words = run.absolute(words[1]), words[2:]
@@ -132,7 +132,7 @@ def component(run: Interpreter, path: str, mode: str) -> str:
 
 def parse_arguments(run: Interpreter, call: Call) -> None:
     """cmake_parse_arguments(prefix options one-value multi-value words...)."""
-    # The three keyword lists may be empty strings, which splitting would lose.
+    # The three keyword lists may be empty strings, which splitting would drop.
     values = [run.expand(argument)[0] for argument in call.command.arguments]
     start = 0
     if values[:1] == ["PARSE_ARGV"]:
@@ -158,7 +158,7 @@ def parse_arguments(run: Interpreter, call: Call) -> None:
 def group_arguments(
     words: list[str], options: set[str], ones: set[str], multis: set[str]
 ) -> dict[str, list[str]]:
-    """Words by the keyword before them; those before any keyword under the empty name."""
+    """Group words by the keyword before them; those before any keyword get the empty name."""
     table: dict[str, list[str]] = {}
     current = ""
     for word in words:
@@ -175,7 +175,7 @@ def group_arguments(
 
 
 def find_something(run: Interpreter, call: Call) -> None:
-    """find_library(), get_property() and their like: only a configuration could tell."""
+    """find_library(), get_property() and similar: the result depends on a configuration."""
     words = call.words
     run.state.open_names.add(words[0])
     run.set(words[0], unknown(words[0]))
@@ -185,7 +185,7 @@ def find_something(run: Interpreter, call: Call) -> None:
 
 
 def find_package(run: Interpreter, call: Call) -> None:
-    """find_package(): whether it was found is not known."""
+    """find_package(): whether it finds the package is unknown."""
     name = call.words[0]
     run.state.open_names.update({f"{name}_FOUND", f"{name.upper()}_FOUND"})
 
@@ -195,7 +195,7 @@ def separate(run: Interpreter, call: Call) -> None:
 
 
 def edit_path(run: Interpreter, call: Call) -> None:
-    """cmake_path() and math(): what they change or fill is unknown."""
+    """cmake_path() and math(): the variables that they set become unknown."""
     words = call.words
     if len(words) < 2:
         return

@@ -37,12 +37,12 @@ CMAKE = {
     "bracket is not opened": ("add_library(other p/a.cpp))\n", "expected a command"),
     "string is not closed": ('set(x "abc)\n', "unexpected"),
     "if is not closed": ("if(X)\nset(y 1)\n", "is not closed"),
-    "endif without if": ("endif()\n", "without its beginning"),
+    "endif without if": ("endif()\n", "endif() without"),
     "crossed blocks": ("if(X)\nforeach(a b)\nendif()\nendforeach()\n", "ends with"),
     "includes in a circle": ("include(a.cmake)\n", "include each other"),
     "adds itself": ("add_subdirectory(q)\n", "include each other"),
-    "calls itself": ("function(f)\n  f()\nendfunction()\nf()\n", "without end"),
-    "turns without end": ("while(TRUE)\n  set(x 1)\nendwhile()\n", "turns"),
+    "calls itself": ("function(f)\n  f()\nendfunction()\nf()\n", "f() recurses"),
+    "turns without end": ("while(TRUE)\n  set(x 1)\nendwhile()\n", "more than 2000"),
     "misses an include": ("include(gone.cmake)\n", "not in the tree"),
 }
 ROUND = {
