@@ -123,7 +123,7 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
     try:
         times = run_stages(plan, progress)
     finally:
-        with suppress(OSError):  # without a record, the next build starts from nothing
+        with suppress(OSError):  # without a record, the next build starts from scratch
             record_copy(plan.overlay, sources, copy, place.tree_record)
     split_symbols(plan)
     judged = collect_artifacts(plan, job.request)

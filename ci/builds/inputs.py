@@ -151,7 +151,7 @@ class Copy:
 
     ``edited`` are paths that differ from the sources of the last build, or that neither these
     sources nor that build created. ``sure`` is false if the files that the build wrote are unknown
-    or have changed; only a build from nothing then depends on nothing but the sources.
+    or have changed; then only a build from scratch is determined by the sources alone.
     """
 
     files: Snapshot

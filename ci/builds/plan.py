@@ -134,7 +134,7 @@ class BuildPlan:
     named: frozenset[str] = frozenset()
 
     def configure_command(self, stage: StagePlan) -> tuple[str, ...]:
-        """Return cmake's configure command. If the caller gave options, it reports unused ones."""
+        """Return cmake's configure command, which reports unused options of the caller."""
         places = ("-S", stage.source, "-B", str(stage.build), "-G", "Ninja")
         quiet = () if self.named else ("--no-warn-unused-cli",)
         return (str(self.tools.cmake.path), *places, *quiet, *stage.defines)
@@ -163,7 +163,7 @@ class BuildPlan:
 
     @property
     def settings_digest(self) -> str:
-        """SHA-256 of everything except the sources; if it changes, all is built again."""
+        """SHA-256 of everything except the sources; if it changes, everything is rebuilt."""
         rows = [
             [
                 [stage.name, stage.source, *stage.defines, *stage.targets, *stage.if_present]

@@ -31,7 +31,7 @@ def list_images(client: DockerClient) -> dict[str, Image]:
 
 
 def find_bases(client: DockerClient) -> set[str]:
-    """Return the bases that our images name."""
+    """Return the base images that our images were built on."""
     named = (one.labels.get(f"{LABEL}.base", "") for one in list_images(client).values())
     return set(filter(None, named))
 

@@ -60,7 +60,7 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The common part of targets of both sides; ``defines`` have no -D."""
+    """The fields that Buck and CMake targets share; ``defines`` have no -D."""
 
     name: str
     kind: str

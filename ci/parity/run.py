@@ -45,7 +45,7 @@ class ParityRequest:
 
 
 def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport:
-    """Read, compare and sort.
+    """Compare the two sides of a source tree, and with a base keep only new findings.
 
     Raises UsageError for a source, revision or scope that does not exist, or a tree that is too
     old.
@@ -270,7 +270,7 @@ def find_renames(base: SourceTree, tree: SourceTree, before: Compared, after: Co
 
 
 def find_moves(base: SourceTree, tree: SourceTree) -> dict[str, str]:
-    """Map files that are gone to new ones with the same content, else with a unique same name."""
+    """Map removed files to new ones with the same content, else with the same unique name."""
     gone, fresh = sorted(base.files - tree.files), sorted(tree.files - base.files)
     if not gone or not fresh:
         return {}
@@ -300,7 +300,7 @@ def group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 def match_sources(
     before: Mapping[str, set[str]], after: Mapping[str, set[str]], files: Mapping[str, str]
 ) -> dict[str, str]:
-    """Map targets that are gone to the new ones that have most of their sources."""
+    """Map removed targets to new ones that have most of their sources."""
     fresh = {name: sources for name, sources in after.items() if name not in before}
     found = {}
     for name in before.keys() - after.keys():

@@ -142,8 +142,8 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
     """Return the errors in the links of ``chain`` from its leaf to its last authority.
 
     The leaf comes first, then each authority after the certificate that it signed. The root may be
-    missing if it would be the next certificate. Several roots may end the chain; the device chooses
-    one by its fuses.
+    missing if no other certificates follow. Several roots may end the chain; the device chooses one
+    by its fuses.
     """
     path = find_path(chain)
     if len(path) == 1:

@@ -38,7 +38,7 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class SignedLibrary(msgspec.Struct, frozen=True):
-    """A signed library. ``source`` is its origin without paths of this machine."""
+    """A signed library. ``source`` is the input's path with a placeholder for its root."""
 
     name: str
     source: str

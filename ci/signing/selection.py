@@ -67,7 +67,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A library to sign. ``label`` is its path without paths of this machine."""
+    """A library to sign. ``label`` is its path with a placeholder for its root directory."""
 
     path: Path
     label: str

@@ -42,10 +42,10 @@ class Failure(str, Enum):
 
     EXITED = "the signer failed"
     HUNG = "the signer did not finish"
-    PROMPT = "the signer asks for something that it was not given"
+    PROMPT = "the signer asks for unexpected input"
     WRONG_PYTHON = "the signer needs a Python below 3.12"
     NO_OUTPUT = "the signer wrote nothing"
-    ELSEWHERE = "the signer wrote to another place"
+    ELSEWHERE = "the signer wrote to the wrong place"
     TRUNCATED = "the signer's output is truncated"
     UNCHANGED = "the signer's output is not signed"
     EXPIRED = "the signer's certificate is not valid today"

@@ -102,7 +102,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _translate_run(parts: list[str], name: str) -> str:
-    """Return the text with stars between its parts; the last part of a folder limits a star."""
+    """Return an expression for ``parts`` with a ``*`` between each of them."""
     out = _translate_text(parts[0])
     for index, part in enumerate(parts[1:], 1):
         head, slash, tail = part.partition("/")

@@ -87,7 +87,8 @@ def read_buck(tree: SourceTree) -> BuckFacts:
 class BuckWord:
     """A string of an attribute, with the select() key that it belongs to.
 
-    In a map ``key`` is the other half: header maps have the file second, resources first.
+    In a map, ``text`` is the value and ``key`` its key: the file is the value in header maps, and
+    the key in resources.
     """
 
     text: str
@@ -249,7 +250,7 @@ class Context:
         return absolute(label, self.package.package, self.literals.tree.layout)
 
     def entries(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[ListEntry, ...]:
-        """Return the files and labels in some attributes; a label is not resolved."""
+        """Return the files and labels in the attributes ``keys``; labels are not resolved."""
         items = [item for key in keys for item in walk(given.get(key))]
         folder = self.header_folder(given)
         return tuple(self.entry(item, folder) for item in items if item.text)
@@ -299,7 +300,7 @@ class Context:
         return [pattern for pattern, test in tests if test.fullmatch(text)]
 
     def words(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[Word, ...]:
-        """Return the labels or names in some attributes."""
+        """Return the labels or names in the attributes ``keys``."""
         found = []
         for item in (item for key in keys for item in walk(given.get(key))):
             place = self.literals.find([item.text], self.package.files, self.place)
@@ -321,9 +322,9 @@ class Context:
                 yield posixpath.normpath(posixpath.join(namespace, item.key or item.text))
 
     def include_directories(self, given: dict[str, Any]) -> Iterator[str]:
-        """Yield folders of the tree: those of a package, and flags below one of Meta's roots.
+        """Yield include directories: those of a package, and -I flags below one of Meta's roots.
 
-        A flag below the tree's own root works in no build of Meta's.
+        -I flags below the root of the tree are left out: they work in none of Meta's builds.
         """
         for item in (item for key in DIRECTORY_KEYS for item in walk(given.get(key))):
             yield posixpath.normpath(posixpath.join(self.package.package, item.text.lstrip("/")))

@@ -219,7 +219,7 @@ class Interpreter:
         return Flow.NORMAL
 
     def _run_scope(self, block: Block) -> Flow:
-        """block(), which exists since CMake 3.25; no list file of ExecuTorch uses it."""
+        """Run block() in the enclosing scope: no list file of ExecuTorch uses it."""
         self.note_unread(block.head.line, "block() was run in the enclosing scope")
         return self.run(block.body)
 

@@ -64,7 +64,7 @@ def find_unread(index: Index) -> Iterator[Finding]:
 
 
 class Doubt:
-    """The unknown part of each side, because files of it could not be read."""
+    """The parts of both sides that are unknown because their files could not be read."""
 
     def __init__(self, index: Index, groups: Groups) -> None:
         self.index = index
@@ -192,7 +192,7 @@ def apply_allowances(
 
 
 def why_without_effect(entry: Allowance, files: Container[str], today: date) -> str:
-    """Return why an entry has no effect; "" if it has one."""
+    """Return why an allow-list entry has no effect; "" if it has an effect."""
     if entry.until is not None and today >= entry.until:
         return f"it expired on {entry.until.isoformat()}"
     if entry.exists and entry.exists not in files:

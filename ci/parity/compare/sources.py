@@ -216,10 +216,10 @@ FEWEST_TAKEN = 5
 
 
 def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield sources of a Buck library that a CMake target forgets while it compiles others of it.
+    """Yield sources of a Buck library that a CMake target with sources of this library lacks.
 
-    Such a source is the only one that it lacks, or it belongs to another folder's library and the
-    target includes its header.
+    Either the source is the only one that the target lacks, or the library is in another folder and
+    the target includes the header of the source.
     """
     libraries = {
         target.label: {

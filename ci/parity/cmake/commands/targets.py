@@ -196,7 +196,7 @@ class Targets:
                 self.directory_defines.append((run.directory, word))
 
     def search(self, run: Interpreter, call: Call) -> None:
-        """include_directories() and similar: record folders of the tree for any target."""
+        """include_directories() and similar: record folders of the tree, whatever the target."""
         for item in call.items[1 if call.command.name.startswith("target") else 0 :]:
             for text in resolve_genex(item.text, run.state.configuration):
                 path = None if is_unknown(text) or text in SEARCH_WORDS else run.relative(text)
@@ -204,7 +204,7 @@ class Targets:
                     self.include_directories.add(path)
 
     def mention(self, run: Interpreter, call: Call) -> None:
-        """Record files that a command names without compiling them: these are not unlisted."""
+        """Record files that a command names without compiling them, so they count as listed."""
         for word in call.words:
             path = run.relative(word) if suffix_of(word) and not is_unknown(word) else None
             if path:

@@ -148,7 +148,7 @@ def edit_string(run: Interpreter, call: Call) -> None:
 
 
 def compute(action: str, rest: list[str]) -> tuple[str, str] | None:
-    """Return the output variable and the value of a sub-command on known text, else None."""
+    """Return the output variable and the value of a string() sub-command, None if unsupported."""
     known = not any(map(is_unknown, rest))
     if action in STRING_EDITS and len(rest) == 2 and known:
         return rest[1], STRING_EDITS[action](rest[0])
