@@ -54,7 +54,7 @@ class StaticReader:
 
     @cached_property
     def _everything(self) -> list[Run]:
-        """Run every top-level list file, which no other one adds, in the configuration ANY."""
+        """Run each list file that no other one adds, in the configuration ANY."""
         runs = []
         seen: set[str] = set()
         roots = [p for p in self.paths if posixpath.basename(p) == LIST_FILE]
