@@ -52,7 +52,7 @@ class Failure(str, Enum):
     WRONG_HASH = "the signer's output has hashes that do not match"
     ALTERED = "the signer changed what will be loaded"
     INVALID = "the signer's output is not consistent"
-    UNRECOGNISED = "the signature verifies by no published scheme"
+    UNRECOGNISED = "no published scheme verifies the signature"
 
 
 class SignerError(ToolError):
