@@ -4,7 +4,7 @@ artifact.json and the engine's program
 inputs/<set>_<index>.raw           row-major, in the dtype that artifact.json names
 float/<set>_<index>.raw            outputs of the float32 model
 quantized/<set>_<index>.raw        outputs of the quantized model, if there is one
-<set>_<index>.low.raw, .high.raw   next to integer outputs: bounds of what rounding noise decides
+<set>_<index>.low.raw, .high.raw   next to integer outputs: bounds for ties within rounding noise
 """
 
 from __future__ import annotations

@@ -24,10 +24,7 @@ INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
 NOISE = "noise/{}.npy"  # by output
 MIN_RUNS = 2  # of a prediction
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
-SAVER, SAVER_CALLS = (
-    "saver_output",
-    "saver_output.c",
-)  # what QNN's Saver writes, with --saver
+SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # written by QNN's Saver, with --saver
 
 Sets = Sequence[Sequence[Array]]  # a list of arrays per input set
 

@@ -63,7 +63,7 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
 
 def still_tqdm() -> None:
     """Keep tqdm from starting a thread, which a fork would lose with a warning, and from making a
-    system semaphore, which a killed worker would leave behind. To call before tqdm is first used.
+    system semaphore, which a killed worker would leave behind. Call it before tqdm is first used.
     """
     with suppress(ImportError):
         tqdm = importlib.import_module("tqdm").tqdm

@@ -208,7 +208,9 @@ def check_tensor(info: TensorInfo) -> None:
         and min(info.joined) > 0
     )
     if not (good and joins and math.prod(info.shape) < LIMIT_BYTES):
-        raise ValueError(f"{RECORD} has a tensor {info.dtype[:20]} {list(info.shape[:8])}")
+        raise ValueError(
+            f"{RECORD} has an impossible tensor {info.dtype[:20]} {list(info.shape[:8])}"
+        )
 
 
 def find_contradictions(case: Case, judged: Case) -> Iterator[str]:

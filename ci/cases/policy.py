@@ -148,7 +148,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(rule, budget=budget)
 
     def describe_limits(self, specs: Iterable[CaseSpec]) -> tuple[Threshold, ...]:
-        """Return the limits of cases, each once."""
+        """Return the different limits of cases."""
         limits = [self.limits_of(spec.model, spec.scheme) for spec in specs]
         return tuple({(one.scheme, one.model): one for one in limits}.values())
 

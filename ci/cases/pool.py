@@ -1,4 +1,4 @@
-"""Processes that already hold torch and the engine's packages, for jobs with a time limit.
+"""Processes that have already imported torch and the engine's packages, for jobs with a time limit.
 
 A fork server imports torch once, so that a worker starts in milliseconds. A worker does one kind of
 job, one at a time; if it crashes, hangs or grows, it is replaced. Compilations fork once more for
@@ -353,8 +353,8 @@ def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
 
 @contextmanager
 def sockets_below(directory: Path) -> Iterator[None]:
-    """Let multiprocessing make its sockets in ``directory``, with which they are removed even if
-    the process is killed; not if its path is too long for a socket."""
+    """Let multiprocessing make its sockets in ``directory``, so that they are removed together with
+    it even after a kill. Without effect if its path is too long for a socket."""
     config: dict[str, str | None] = current_process()._config  # type: ignore[attr-defined]
     before = config.get("tempdir")
     if len(str(directory / SOCKET)) < MAX_SOCKET_PATH:

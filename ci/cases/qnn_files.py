@@ -1,4 +1,4 @@
-"""What QNN writes about a graph: Saver's calls as C source, and the profile of a run as CSV."""
+"""Reads QNN's files about a graph: Saver's calls as C source, and the profile of a run as CSV."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
     types = {name: kind for name, kind in TYPE.findall(calls) if name not in asked}
     if not added or types.keys() != {*added}:
         raise FailedError(
-            f"{SAVER_CALLS} adds {len(added)} nodes and describes {len(types)}",
+            f"{SAVER_CALLS} adds {len(added)} nodes, but describes {len(types)}",
             fix="run without --saver: this QNN writes another format, or was interrupted",
         )
     counts = sorted(

@@ -177,7 +177,7 @@ def choose_lane(
         if known and not any(fnmatchcase(scheme.value, word.lower()) for scheme in schemes):
             raise UsageError(
                 f"--scheme {word} with --backend {backend.value}",
-                why=f"for it the policy has limits in {', '.join(schemes)} only",
+                why=f"the policy has limits for that backend in {', '.join(schemes)} only",
                 fix=f"take one of these, or add [backends.{backend.value}.{word}] to the policy",
             )
     return Lane(schemes, schemes)

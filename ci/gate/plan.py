@@ -27,7 +27,7 @@ def make_plan(
     event: str = "",
     everything: str = "",
 ) -> Plan:
-    """Return the plan for a difference; ``everything`` is a reason of the caller to run all.
+    """Return the plan for a difference; ``everything`` is the caller's reason to run all.
 
     More changes never lead to a smaller plan.
     """

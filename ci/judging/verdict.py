@@ -129,7 +129,7 @@ def feed_controls(
 ) -> Iterator[ControlResult]:
     """Yield the result for each kind of wrong outputs, made from the reference.
 
-    The gate has to reject each output on its own; if a kind has several degrees, at one of them.
+    For each output, the gate has to reject at least one of the degrees of the kind.
     """
     for kind in MAKERS:
         results = [
@@ -248,7 +248,7 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
         own = "" if quantized is None else f"the quantized model {quantized:.4g}, "
         text = (
             f"{metric.name} {value:.4g}, {own}the float32 model"
-            f" {float32:.4g}: at most {metric.max_drop:g} less is allowed"
+            f" {float32:.4g}: a drop of at most {metric.max_drop:g} is allowed"
         )
         yield Reason(Question.TASK, text)
     if metric.min is not None and not value >= metric.min:

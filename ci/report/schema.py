@@ -206,7 +206,7 @@ class Threshold(Record, frozen=True, kw_only=True):
     max_nearer_db: Decibels | None = None
 
     def of_output(self, index: int) -> Threshold:
-        """Return the limits of an output, where its own override those of all outputs."""
+        """Return the limits of one output: its own limits override those for all outputs."""
         for one in self.outputs:
             if one.output == index:
                 own = {name: getattr(one, name) for name in one.__struct_fields__[1:]}
@@ -279,7 +279,7 @@ class Place(Record, frozen=True, kw_only=True):
 
 
 class ChannelFigures(Record, frozen=True, kw_only=True):
-    """The SQNR of a channel: index ``index`` along ``axis`` of an output."""
+    """The SQNR of channel ``index`` along ``axis`` of an output."""
 
     axis: Count
     index: Count

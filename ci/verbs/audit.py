@@ -1,4 +1,4 @@
-"""``audit``: list which operators of a model QNN takes and which stay on the CPU, lowering none."""
+"""``audit``: list which operators of a model QNN takes, without lowering it."""
 
 from __future__ import annotations
 

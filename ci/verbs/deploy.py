@@ -130,8 +130,8 @@ def find_device(
 def list_candidates(
     args: argparse.Namespace, bundle: Bundle, progress: Progress
 ) -> list[tuple[Device, DeviceFacts]]:
-    """Return the reachable devices with the wanted SoC; for a bundle of the emulator every host has
-    it. Raises UsageError, UnfitError."""
+    """Return the reachable devices with the wanted SoC; any host is suitable for a bundle that runs
+    on the emulator. Raises UsageError, UnfitError."""
     key, _, soc = args.any.partition("=")
     soc = soc.upper()
     if key != "soc" or soc not in read_socs():

@@ -109,7 +109,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Run the requested cases. Raises UsageError, and what running them raises."""
+    """Run the requested cases. Raises UsageError, and the errors of a run."""
     check_arguments(args, SESSION)
     if args.plan and (args.model or args.scheme or args.soc):
         raise UsageError("--plan names the cases", fix="leave out --model, --scheme and --soc")
@@ -213,7 +213,7 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
 def run(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> Report:
-    """Run the cases. Raises UnfitError if torch or executorch is missing, else what runs raise."""
+    """Run the cases. Raises UnfitError if torch or executorch is missing, or a run's errors."""
     require_packages(("torch", "executorch"), "lowering")
     from ci.verbs.lanes import executorch  # slow to import, and --list does not need it
 

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repository",
         default="",
         metavar="OWNER/NAME",
-        help="the repository whose workflow must have signed",
+        help="the repository whose workflow must have signed the evidence",
     )
 
 
@@ -73,7 +73,10 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
         faults += find_signature_faults(bundle, data, args.repository)
     told = " ".join(str(case.get(name, "?")) for name in ("model", "scheme", "soc"))
     signer = f"signed by {args.repository}" if args.bundle else "not signed: anyone can write this"
-    lines = [f"{args.program.name}: {'does not fit' if faults else f'{told} passed ({signer})'}"]
+    lines = [
+        f"{args.program.name}: "
+        + ("does not match its evidence" if faults else f"{told} passed ({signer})")
+    ]
     lines += [f"  {one}" for one in faults]
     lines += [f"  warning: {one}" for one in case.get("warnings", ()) if not faults]
     return Outcome(

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Exit code 1 if a cause was found, 0 if not, 2 for a file that cannot be read."""
+    """Explain logs; the exit code is 1 if a cause was found, 0 if not. Raises UsageError."""
     rules = (*read_team_rules(args.policy), *read_rules())
     explanations = []
     for name in list_logs(args.files or [STDIN]):

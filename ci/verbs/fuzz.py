@@ -36,9 +36,7 @@ SEEDS = tuple(range(10))
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--minutes", type=float, default=MINUTES, metavar="N", help="how long to search; default 10"
-    )
+    add("--minutes", type=float, default=MINUTES, metavar="N", help="minutes to search; default 10")
     add("--graphs", type=int, default=0, metavar="N", help="stop after N graphs per scheme")
     add("--scheme", action="append", default=[], help="a quantization scheme; repeatable")
     add("--seed", type=int, default=0, metavar="S", help="seed of the generator; default 0")

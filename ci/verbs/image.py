@@ -192,7 +192,7 @@ TOOLCHAINS = _switch(
 
 @dataclass(frozen=True)
 class Action:
-    """What ``image NAME`` does, and the arguments that it takes."""
+    """An action of ``image``: its help text, its function and its arguments."""
 
     help: str
     run: Callable[[DockerClient, argparse.Namespace, Progress], Outcome]

@@ -121,7 +121,7 @@ def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tu
     except UsageError:
         if args.event != "push":
             raise
-        why = f"the commit before the push, {args.base[:12]}, cannot be compared with"
+        why = f"the branch's previous commit {args.base[:12]} cannot be compared"
         return repository.resolve(head or "HEAD"), why
     due = describe_due(repository, base, head) if args.event == "push" else ""
     return base, due

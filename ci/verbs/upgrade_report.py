@@ -130,7 +130,9 @@ def check_word(word: str) -> None:
         if name == "executorch":
             check_executorch(version)
     if len({PACKAGES[name] for name, _ in pins}) > 1:
-        raise UsageError(f"{word!r} names packages of two sessions", fix="name them one by one")
+        raise UsageError(
+            f"{word!r} names packages of two sessions", fix="name packages of one session only"
+        )
     if not pins and not is_version(word) and not user_path(word).exists():
         raise UsageError(f"{word!r} is not a file, a directory or a version", fix=FORMS)
 

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", type=int, default=48, help="how many tokens to generate at most; default 48")
     add("--context", type=int, default=64, help="context length in tokens; default 64")
     add("--prefill", type=int, default=8, help="tokens per prefill call; default 8")
-    add("--text", type=user_path, help="a text whose perplexity is measured")
+    add("--text", type=user_path, help="measure the perplexity of this text")
     add("--max-perplexity", type=float, metavar="X", help="highest perplexity of --text allowed")
     add(
         "--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, references and logs"
@@ -229,7 +229,7 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
     if args.prefill < 2 or args.context < 2 * args.prefill or args.context % args.prefill:
         raise UsageError(
             f"--prefill {args.prefill} does not work with --context {args.context}",
-            why="prefill takes at least 2 tokens, and --context must be a larger multiple of it",
+            why="--prefill must be at least 2, and --context a larger multiple of it",
         )
     require_context(args.context, config.most_context)
     room = args.context - max(map(len, prompts)) - args.prefill

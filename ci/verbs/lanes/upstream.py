@@ -187,7 +187,7 @@ def make_report(
     args: argparse.Namespace,
     phases: Phases,
 ) -> Report:
-    """Judge what a run kept, and report it."""
+    """Judge the outputs that a run kept, and return the report."""
     qnn = next((one.version for one in header.tools if one.name == LIBRARY), "")
     expectations = Expectations(policy, header.suite, header.soc, qnn)
     with phases.measure("judge"):
