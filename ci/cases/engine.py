@@ -136,7 +136,7 @@ def require_references(directory: Path, compiled: Compiled, policy: ReferencePol
 
 
 def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy | None) -> None:
-    """Raise FailedError for outputs of a float32 model by which no program can be judged."""
+    """Raise FailedError for outputs of a float32 model that are useless for judging a program."""
     if policy and (fault := find_degenerate(reference, policy)):
         raise FailedError(f"the reference proves nothing: {fault}")
 

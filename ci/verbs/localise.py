@@ -1,5 +1,5 @@
-"""``localise``: find the operator at which a program departs from its model, and quantization from
-float32, by lowering parts of the model."""
+"""``localise``: find the operator at which a program departs from its model, or the quantized model
+from the float32 one, by lowering parts of the model."""
 
 from __future__ import annotations
 

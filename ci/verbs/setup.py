@@ -117,12 +117,10 @@ def describe_repairs(
     for one in artifacts:
         if one.repaired:
             damaged = name_some(one.repaired, SHOWN)
-            text = (
-                f"{one.name} {one.version}, kept by a cache, was damaged and is repaired: {damaged}"
-            )
+            text = f"{one.name} {one.version} from a cache was damaged and is repaired: {damaged}"
             yield Annotation(Level.WARNING, text, TITLE)
     for path in replaced:
-        text = f"{path.name}, kept by a cache, was damaged and is fetched again"
+        text = f"{path.name} from a cache was damaged and is fetched again"
         yield Annotation(Level.WARNING, text, TITLE)
 
 
