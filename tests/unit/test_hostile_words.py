@@ -152,7 +152,7 @@ def check(line: str, word: str, flag: str, capsys: pytest.CaptureFixture[str]) -
     code, text = run_command(program, VERBS[program], [*argv[:1], *flags, *argv[1:]])
     said = capsys.readouterr().err
     assert code in set(ExitCode), argv
-    assert "this is a defect" not in said
+    assert "this is a bug" not in said
     assert "\x1b" not in text + said
     assert not re.search(r"(?m)^\s*::", text + said)
     assert code == ExitCode.OK or said or text

@@ -127,7 +127,7 @@ def test_an_overlay_for_a_newer_sdk_is_refused_with_the_command_that_builds_one(
 ) -> None:
     said = refuse(capfd, "--adaptor", str(make_overlay(set_headers(51), sdk="2.51.0")))
     assert "QNN902" in said["what"]
-    assert "headers of QNN 2.51, libQnnHtp.so is of 2.49.40" in said["what"]
+    assert "headers of QNN 2.51, libQnnHtp.so is from 2.49.40" in said["what"]
     assert "ci build aot --sdk " in said["fix"]
 
 

@@ -39,7 +39,7 @@ BOTH = ["--weights", WEIGHTS, "--tokenizer", TOKENIZER]
         (["--program", TOKENIZER, "--tokenizer", TOKENIZER, "--text", "a"], "with --text"),
         (["--program", "gone.pte", "--tokenizer", TOKENIZER], "no program"),
         (["--program", TOKENIZER], "without --tokenizer"),
-        (["--program", TOKENIZER, "--tokenizer", TOKENIZER], "neither a program of ExecuTorch"),
+        (["--program", TOKENIZER, "--tokenizer", TOKENIZER], "neither an ExecuTorch program"),
         (["--program", "cut.pte", "--tokenizer", TOKENIZER], "cut.pte"),
         (["--program", TOKENIZER, "--tokenizer", TOKENIZER, "--scheme", "fp16"], "already"),
     ],

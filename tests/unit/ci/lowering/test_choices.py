@@ -115,7 +115,7 @@ def test_a_wrong_key_or_value_names_its_place(tmp_path: Path, lowering: str, wor
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        ("lapi_fps = 30", "models.net.run.lapi_fps: there is no such key; did you mean lpai_fps?"),
+        ("lapi_fps = 30", "models.net.run.lapi_fps: unknown key; did you mean lpai_fps?"),
         ("lpai_clent_perf_type = 1", "did you mean lpai_client_perf_type?"),
         ("lpai_client_perf_type = 3", "lpai_client_perf_type"),
         ("iteration = 0", "iteration"),
