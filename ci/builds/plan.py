@@ -58,7 +58,7 @@ class Place:
 
 
 def find_place(target: str, source: Path, variant: str) -> Place:
-    """Return the place of ``target`` from ``source``; builds with other ``variant`` coexist."""
+    """Return the place of ``target`` built from ``source``, one per ``variant``."""
     key = hashlib.sha256(f"{source.resolve()}\0{variant}".encode()).hexdigest()[:10]
     return Place(store_home() / "builds" / f"{target}-{key}")
 

@@ -35,7 +35,7 @@ _QUOTED = re.compile(
 class Finding(Struct, frozen=True):
     """A rule that matches lines of a log. ``line`` is the first such line, ``count`` their number.
 
-    ``consequence_of`` is the rule whose cause led to this one, empty if there is none.
+    ``consequence_of`` is the rule with the cause of this one, empty if there is none.
     """
 
     rule: str

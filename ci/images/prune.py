@@ -37,9 +37,10 @@ def find_bases(client: DockerClient) -> set[str]:
 
 
 def find_stale(client: DockerClient, current: set[str]) -> list[Stale]:
-    """Return our images without a reference in ``current``, shells never started, unused volumes.
+    """Return our outdated images, containers of shells that never started, and unused volumes.
 
-    An image with toolchains is current if the image it extends is.
+    An image is outdated if it has no reference in ``current``; one with toolchains, if the image
+    that it extends is.
     """
     stale = []
     for image_id, image in list_images(client).items():

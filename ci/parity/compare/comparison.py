@@ -169,8 +169,8 @@ def apply_allowances(
 
     ``whole`` says that the whole tree was read and compared. An expired entry, one with a condition
     that does not hold, or one that allows nothing in a whole comparison, is a finding about the
-    policy. This does not apply unless the tree ``is_current``: it may be older than the list, or
-    another project's.
+    policy. Such findings are left out unless the tree ``is_current``: an older tree, or one of
+    another project, may need other entries.
     """
     effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
     live = [entry for entry in policy.allow if not effect[id(entry)]]

@@ -53,7 +53,7 @@ def _cmake_only(
             other = groups.main_label(used or wanted, groups.cmake[name][0])
             found = _missing_in_buck(target, word, label, other)
             if not used:
-                # If a target in between lacks a dependency, that is reported instead.
+                # If a target in between lacks a dependency, that finding is enough.
                 mended = closure(
                     labels, lambda each: {*groups.buck_edges(each), *lacking.get(each, ())}
                 )

@@ -90,7 +90,7 @@ class Groups:
         return any(target.entries for target in self.index.labelled.get(label, ()))
 
     def labels_of(self, target: CMakeTarget) -> set[str]:
-        """Return the Buck labels that own the files of ``target``; others may share its name."""
+        """Return the Buck labels that own the files of ``target`` itself, not of its namesakes."""
         uses = (u for path in target.sources for u in self.index.buck_uses.get(path, ()))
         return self.buck_of.get(target.name, set()) & {use.target.label for use in uses}
 
