@@ -238,7 +238,7 @@ def test_a_hostile_archive_is_refused_and_writes_nothing(
         for name, data in members:
             archive.writestr(name, data)
     code, answer = check(path)
-    assert (code, answer["what"]) == (ExitCode.DOWNLOAD, "app.apk is refused")
+    assert (code, "app.apk" in answer["what"]) == (ExitCode.DOWNLOAD, True)
     assert not list(tmp_path.rglob("evil*"))
 
 
