@@ -81,7 +81,7 @@ def has_files(directory: Path) -> bool:
 
 
 def hash_file(path: Path) -> str:
-    """The SHA-256 of a regular file, in hexadecimal. Raises OSError."""
+    """Return the SHA-256 of a regular file, in hexadecimal. Raises OSError."""
     with path.open("rb", buffering=0) as file:
         return hash_stream(file, hashlib.sha256())
 

@@ -149,7 +149,7 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
     for parent in census.directories:
         if (kind := seen.get(parent.rstrip("/"), "dir")) != "dir":
             held = next(path for path in seen if path.startswith(parent))
-            raise unsafe(archive, f"{parent.rstrip('/')!r} is a {kind} and holds {held!r}")
+            raise unsafe(archive, f"{parent.rstrip('/')!r} is a {kind} but contains {held!r}")
     links = {item.name: item.link for item in members if item.kind == "symlink" and item.link}
     files = {member.name for member in members if member.kind == "file"}
     for member in members:

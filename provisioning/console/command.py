@@ -126,8 +126,8 @@ def run_program(
 ) -> int:
     """Run ``program VERB ...``, write its output to stdout, and return the exit code.
 
-    ``advise`` gives a fix, or nothing, for the text of an error that has none, such as the output
-    of a tool that failed.
+    ``advise`` returns a fix, or '', for the text of an error without one, such as the output of a
+    failed tool.
     """
     open_missing_streams()
     catch_signals()

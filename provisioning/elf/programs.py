@@ -97,7 +97,7 @@ def find_misplaced(blob: View) -> str:
     found = BINARY.finditer(blob, 0, base or len(blob))
     # Other numbers in the flatbuffer that look like a context binary are not aligned.
     if any(one.start() % OFFSET_BYTES == 0 for one in found):
-        return "holds a context binary in its flatbuffer, not in a segment"
+        return "contains a context binary in its flatbuffer, not in a segment"
     try:
         for start, size in list_segments(Tables(blob), base) if base else ():
             if start % SEGMENT_ALIGN:

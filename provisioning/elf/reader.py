@@ -80,7 +80,7 @@ _CLASSES, _ORDERS = {1: 32, 2: 64}, {1: True, 2: False}
 
 
 class HeadersTruncatedError(ValueError):
-    """A structure lies outside the file."""
+    """A structure is outside the file."""
 
 
 @contextmanager

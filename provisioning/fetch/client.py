@@ -69,7 +69,7 @@ class Client:
     def get(self, url: str, headers: Mapping[str, str]) -> Iterator[tuple[Head, Iterator[bytes]]]:
         """GET ``url`` and yield the head of the final response, and its body piece by piece.
 
-        Raises only TransientError and PermanentError.
+        Raises TransientError and PermanentError, and no other error for a failed transfer.
         """
         response = self._follow(url, headers)
         is_read = False
@@ -96,11 +96,11 @@ class Client:
             if head.status != 206 or head.range_start != start or is_other:
                 raise ChangedError("the file changed during the download")
             if head.length > end - start:
-                raise PermanentError("the server sent more than was asked for")
+                raise PermanentError("the server sent more than was requested")
             for data in body:
                 start += len(data)
                 if start > end:
-                    raise PermanentError("the server sent more than was asked for")
+                    raise PermanentError("the server sent more than was requested")
                 yield data
         if start != end:
             raise TransientError("the body ended early")

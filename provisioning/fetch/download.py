@@ -103,7 +103,7 @@ def _summarise(target: Path, failures: Sequence[tuple[str, PermanentError]]) -> 
     reasons = "; ".join(f"{url}: {error}" for url, error in failures) or "there is no URL for it"
     if any(isinstance(error, MismatchError) for _, error in failures):
         return IntegrityError(
-            f"{target.name} is not what is pinned",
+            f"{target.name} does not match its pin",
             why=reasons,
             fix="do not use it; compare with what its vendor publishes, then correct the pin",
         )
@@ -173,7 +173,7 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
 def check_pin(size_bytes: int, sha256: str, pin: Pin) -> str:
     """Return the hash if size and hash match the pin. Raises MismatchError."""
     if pin.size_bytes and size_bytes != pin.size_bytes:
-        raise MismatchError(f"{size_bytes} bytes came, {pin.size_bytes} are pinned")
+        raise MismatchError(f"it has {size_bytes} bytes, {pin.size_bytes} are pinned")
     if pin.sha256 and sha256 != pin.sha256:
         raise MismatchError(f"its SHA-256 is {sha256}, the pin is {pin.sha256}")
     return sha256
@@ -223,7 +223,7 @@ def _judge(part: PartFile, options: _FetchOptions, *, is_sized: bool) -> None:
     except IntegrityError as error:
         is_small, start = part.size <= PAGE_BYTES, part.start_of() if part.size else ""
         part.restart()
-        why = f"something else came: {error.why}; it starts with {start!r}"
+        why = f"the content is wrong: {error.why}; it starts with {start!r}"
         raise (TransientError if is_small or not is_sized else PermanentError)(why) from error
 
 
@@ -300,7 +300,7 @@ def _check_size(head: Head, part: PartFile, pin: Pin) -> float:
     """
     if pin.size_bytes:
         if part.size > pin.size_bytes:
-            raise MismatchError(f"more than the pinned {pin.size_bytes} bytes came")
+            raise MismatchError(f"it has more than the pinned {pin.size_bytes} bytes")
         return pin.size_bytes
     size = max(part.size + max(head.length, 0), head.total)
     if size > pin.most_bytes > 0:

@@ -73,7 +73,9 @@ def _classify_tls(chain: list[BaseException]) -> TransientError | PermanentError
             return TransientError("the server closed the connection during the TLS handshake")
         if cause.reason in {"NO_CERTIFICATE_OR_CRL_FOUND", "PEM_LIB"}:
             names = [f"{name}={os.environ[name]}" for name in BUNDLES if os.environ.get(name)]
-            return PermanentError(f"{' or '.join(names) or 'the CA bundle'} holds no certificates")
+            return PermanentError(
+                f"{' or '.join(names) or 'the CA bundle'} contains no certificates"
+            )
     if errors:
         return PermanentError("TLS failed: the server and this machine have no protocol in common")
     return None
@@ -103,8 +105,8 @@ def _transient_kinds() -> list[tuple[type[BaseException], str]]:
         (http.client.IncompleteRead, "the connection closed before the end of the body"),
         (http.client.RemoteDisconnected, "the server closed the connection without a response"),
         (ConnectionResetError, "the connection was reset"),
-        (TimeoutError, "nothing came for the whole time limit"),
-        (urllib3.exceptions.TimeoutError, "nothing came for the whole time limit"),
+        (TimeoutError, "no data arrived within the time limit"),
+        (urllib3.exceptions.TimeoutError, "no data arrived within the time limit"),
     ]
 
 

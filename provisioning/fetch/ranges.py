@@ -272,7 +272,7 @@ class RemoteFile:
             at = head.range_start
             for data in body:
                 if at + len(data) > head.total:
-                    raise PermanentError("the server sent more than was asked for")
+                    raise PermanentError("the server sent more than was requested")
                 os.pwrite(self.fd, data, at)
                 at += len(data)
         if at != self.size:

@@ -70,7 +70,7 @@ def _judge_tree(path: Path, named: set[str]) -> Garbage | Kept:
     if path.name.startswith(STAGING_PREFIX):
         old = time.time() - path.stat().st_mtime > LEFTOVER_AGE_S
         if old:
-            return Garbage(path, measure(path), "left by a process that was killed")
+            return Garbage(path, measure(path), "left by a killed process")
         return Kept(path, "a process may still be writing it")
     if path.name in named:
         return Kept(path, "a profile names it")
@@ -117,7 +117,7 @@ def _judge_downloads(directory: Path, filenames: set[str]) -> Iterator[Garbage]:
         old = time.time() - state.st_mtime > LEFTOVER_AGE_S
         if path.is_dir():
             if path.name.startswith(".pip-") and old:
-                yield Garbage(path, measure(path), "left by a process that was killed")
+                yield Garbage(path, measure(path), "left by a killed process")
         elif path.name in filenames:
             yield Garbage(path, state.st_size, "a kept download")
         elif PART_NAME.fullmatch(path.name) and old:

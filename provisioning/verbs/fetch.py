@@ -74,8 +74,8 @@ def fill_mirror(
 ) -> list[Path]:
     """Put the files that ``requests`` need below ``directory``, with a SHA256SUMS file.
 
-    On the other machine, QNN_CI_MIRROR names the directory or the URL that serves it. Raises as
-    provision_artifact does; StoreError when ``directory`` cannot be written.
+    On the other machine, QNN_CI_MIRROR names the directory or the URL that serves it. Raises the
+    errors of provision_pinned, and StoreError if ``directory`` cannot be written.
     """
     with explain_writes(directory):
         directory.mkdir(parents=True, exist_ok=True)

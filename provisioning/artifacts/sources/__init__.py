@@ -235,7 +235,7 @@ def obtain_file(
     store: Store,
     progress: Progress,
     fetch: Callable[[Path], object],
-    advice: str = "try again (what came is kept)",
+    advice: str = "try again (partial downloads are kept)",
 ) -> Path:
     """Return the verified file in downloads/; fetch it if it is missing or does not match its pin.
 

@@ -36,8 +36,8 @@ class Checkout(NamedTuple):
         return seen(subject, where or root, root=root, checkout=self, **values)
 
     def submodules(self, state: str) -> Iterator[tuple[SubmoduleFacts, str]]:
-        """Yield each submodule in this state that is needed, or is inside a needed one, with the
-        needed one.
+        """Yield each submodule in this state that is needed or inside a needed one, and the needed
+        one.
         """
         needed = self.case.facts.submodules
         known = {module.path for module in self.facts.submodules}
@@ -85,7 +85,7 @@ CHECKOUTS.add(
 CHECKOUTS.add(
     "QNN704",
     "the checkout is at {checkout.commit:.12}, the pin is {checkout.pin:.12}",
-    "what is built is not what was tested",
+    "the build differs from the tested one",
     f"git -C {{root}} checkout {{checkout.pin:.12}} && {UPDATE}",
     lambda checkout: checkout.pin and checkout.commit != checkout.pin,
     after=("QNN703",),

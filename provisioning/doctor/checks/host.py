@@ -64,7 +64,7 @@ def see_lacking_flags(case: Case) -> Iterator[Seen]:
 @ENVIRONMENT.check(
     "QNN005",
     "{free:g} GB are free, {needed:g} GB are needed",
-    "'No space left on device' in the middle of an unpacking or a build",
+    "'No space left on device' while unpacking or building",
     "free some space, or set QNN_CI_HOME to a directory on a larger disk",
     after=("QNN001",),
 )
@@ -162,7 +162,7 @@ TOOLS.add(
 )
 TOOLS.add(
     "QNN011",
-    "{subject} does not tell its version: {answer}",
+    "{subject} does not print its version: {answer}",
     "a program that cannot run --version cannot build",
     "reinstall {subject}",
     lambda tool: tool.facts.path and tool.facts.version is None,

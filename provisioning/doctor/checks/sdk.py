@@ -197,7 +197,7 @@ def see_other_api(sdk: Sdk) -> Iterator[Seen]:
 
 SDK.add(
     "QNN111",
-    "the path of the SDK holds a ':'",
+    "the path of the SDK contains a ':'",
     "LD_LIBRARY_PATH is split at every ':', so no library of this SDK is found",
     "move it to a path without ':'",
     lambda sdk: ":" in str(sdk.facts.root),

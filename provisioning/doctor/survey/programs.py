@@ -140,7 +140,7 @@ def read_program(path: Path) -> Program:
         return found
     raise UsageError(
         f"{path.name} is neither an ExecuTorch program nor a QNN context binary",
-        why=f"it begins with {bytes(view[:8]).hex(' ')}",
+        why=f"it starts with {bytes(view[:8]).hex(' ')}",
         fix="use a .pte or a context binary (.bin)",
     )
 

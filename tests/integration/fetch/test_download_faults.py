@@ -66,7 +66,7 @@ MENDED: dict[str, tuple[list[Fault], str, float]] = {
     "closed three times, with progress": ([bad.cut(0.4)] * 3, "closed before the end", 1.01),
     "no length, closed in the middle": ([bad.cut(0.5, sized=False)], "body ended after", 1.01),
     "reset in the middle": ([bad.cut(0.5, hard=True)], "trying again", 1.6),
-    "stalled": ([bad.stall(0.5, 1.0)], "nothing came for the whole time limit", 1.01),
+    "stalled": ([bad.stall(0.5, 1.0)], "no data arrived within the time limit", 1.01),
     "dripping": ([bad.drip(40, 0.02)], "stalled", 1.01),
     "an empty body with status 200": ([bad.whole(b"")], "an error page", 1.0),
     "chunked, cut": ([bad.chunked(0.5)], "connection", 1.6),

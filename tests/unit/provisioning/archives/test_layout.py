@@ -110,13 +110,13 @@ def test_a_name_that_is_taken(name: str) -> None:
         ((Member("x/A", 0), Member("x/a", 0)), "'x/A' and 'x/a' differ only in case"),
         ((Member("ß", 0), Member("SS", 0)), "'ß' and 'SS' differ only in case"),
         ((Member("A/", 0, kind="dir"), Member("a/b", 0)), ""),
-        ((Member("a", 0), Member("a/b/c", 0)), "'a' is a file and holds 'a/b/c'"),
-        ((Member("a/b", 0), Member("a", 0)), "'a' is a file and holds 'a/b'"),
+        ((Member("a", 0), Member("a/b/c", 0)), "'a' is a file but contains 'a/b/c'"),
+        ((Member("a/b", 0), Member("a", 0)), "'a' is a file but contains 'a/b'"),
         ((Member("a", 0), Member("ab/c", 0), Member("a.d", 0)), ""),
         ((Member("a/", 0, kind="dir"), Member("a/b", 0)), ""),
         (
             (Member("l", 0, kind="symlink", link="b"), Member("l/c", 0)),
-            "'l' is a symlink and holds 'l/c'",
+            "'l' is a symlink but contains 'l/c'",
         ),
         (
             (Member("l", 0, kind="symlink", link="../b"),),

@@ -548,7 +548,7 @@ def test_only_an_archive_of_the_pin_gives_files_to_another_tree(
 
 
 def test_a_kept_archive_is_looked_at(store: Store, tmp_path: Path) -> None:
-    for data, words in ((b"short", "5 bytes came"), (None, "its SHA-256 is")):
+    for data, words in ((b"short", "it has 5 bytes"), (None, "its SHA-256 is")):
         store.downloads.mkdir(parents=True, exist_ok=True)
         kept = store.downloads / "sdk.zip"
         good = (tmp_path / "vendor.zip").read_bytes()
@@ -589,7 +589,7 @@ def test_a_first_use_is_recorded_and_binds(
     shutil.rmtree(store.trees)
     shutil.rmtree(store.downloads)
     pack(tmp_path / "vendor.zip", OTHER)
-    with pytest.raises(IntegrityError, match="is not what is pinned"):
+    with pytest.raises(IntegrityError, match="does not match its pin"):
         trust(store)
 
 

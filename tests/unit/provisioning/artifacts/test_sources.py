@@ -184,7 +184,7 @@ def test_a_wheel_is_its_size_and_its_hash(wheel_request: ArtifactRequest, tmp_pa
     assert find_mismatch(good, pin) == ""
     assert find_mismatch(good, Pin(sha256=pin.sha256)) == ""
     good.write_bytes(data + b"x")
-    assert find_mismatch(good, pin).startswith(f"{len(data) + 1} bytes came")
+    assert find_mismatch(good, pin).startswith(f"it has {len(data) + 1} bytes")
     good.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     for one in (pin, Pin(sha256=pin.sha256)):
         assert find_mismatch(good, one).startswith("its SHA-256 is ")

@@ -254,7 +254,7 @@ def test_one_byte_more_than_pinned_ends_it(server: BadServer, tmp_path: Path) ->
     server.faults["a"] = [bad.chunked(1)]
     server.files["a"] = DATA + b"x"
     ended, said = fetch([server.url("a")], tmp_path)
-    assert (ended, "more than the pinned 100000 bytes came" in said) == ("IntegrityError", True)
+    assert (ended, "it has more than the pinned 100000 bytes" in said) == ("IntegrityError", True)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
@@ -309,7 +309,7 @@ def test_a_pin_is_size_and_hash() -> None:
     assert check_pin(5, "aa", Pin()) == "aa"
     assert check_pin(5, "aa", Pin(5, "aa")) == "aa"
     for pin, words in (
-        (Pin(6, "aa"), "5 bytes came, 6 are pinned"),
+        (Pin(6, "aa"), "it has 5 bytes, 6 are pinned"),
         (Pin(0, "ab"), "its SHA-256 is aa, the pin is ab"),
     ):
         with pytest.raises(MismatchError) as caught:

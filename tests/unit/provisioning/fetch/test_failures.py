@@ -103,7 +103,7 @@ def test_the_variable_with_an_empty_bundle_is_named(
 ) -> None:
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
     monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
-    end = "holds no certificates"
+    end = "contains no certificates"
     assert str(explain(inside(refused(reason)))) == f"the CA bundle {end}"
     monkeypatch.setenv("CURL_CA_BUNDLE", "/b")
     assert str(explain(inside(refused(reason)))) == f"CURL_CA_BUNDLE=/b {end}"

@@ -177,7 +177,7 @@ def tail(start: int, **more: str) -> Fault:
         (
             tail(SIZE - 11, Content_Range=f"bytes {SIZE - 10}-{SIZE - 1}/{SIZE}"),
             PermanentError,
-            "the server sent more than was asked for",
+            "the server sent more than was requested",
         ),
         (
             tail(SIZE - 10, Content_Range=f"bytes {SIZE - 10}-{SIZE}/{SIZE + 1}"),
@@ -290,7 +290,7 @@ def other_part(**more: str) -> Fault:
     return fault
 
 
-MID_WAY, MORE = "the file changed during the download", "the server sent more than was asked for"
+MID_WAY, MORE = "the file changed during the download", "the server sent more than was requested"
 
 
 @pytest.mark.parametrize(

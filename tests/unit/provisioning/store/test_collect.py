@@ -159,7 +159,7 @@ def test_leftovers_of_a_day_go(store: Store, seconds: float, goes: bool) -> None
     garbage, kept = collect_from(store)
     if goes:
         assert garbage == {
-            **dict.fromkeys((stage.name, pip.name), "left by a process that was killed"),
+            **dict.fromkeys((stage.name, pip.name), "left by a killed process"),
             **dict.fromkeys(files, "an abandoned download"),
         }
         assert kept == {}
