@@ -105,7 +105,7 @@ ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
     "link to nothing": (lambda: zipped((info("pkg/l", LINK), b"sub/none")), "not in the tree"),
     "file below a link": (
         lambda: zipped((info("pkg/l", LINK), b"sub"), ("pkg/l/evil", b"x")),
-        "is a symlink and holds",
+        "is a symlink but contains",
     ),
     "bomb by total": (lambda: zipped(("pkg/zeros", bytes(4_000_000))), "unpacks to more than"),
     "cut in the middle": (lambda: zipped()[60:], "is outside|cut short|fewer|no local header"),
@@ -127,7 +127,7 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: tarred(
             (tar_info("pkg/l", tarfile.SYMTYPE, "/etc"), b""), (tar_info("pkg/l/evil"), b"")
         ),
-        "is a symlink and holds|leaves the tree",
+        "is a symlink but contains|leaves the tree",
     ),
     "hard link that leaves": (
         lambda: tarred((tar_info("pkg/l", tarfile.LNKTYPE, "/etc/passwd"), b"")),
