@@ -302,7 +302,7 @@ class DeviceFacts:
             f"Android {self.android}" if self.android else "Linux",
             f"{self.free_bytes // 2**20} MiB free",
             f"user {self.user}",
-            f"{len(self.libraries)} own QNN and FastRPC libraries" if self.libraries else "",
+            f"{len(self.libraries)} QNN and FastRPC libraries" if self.libraries else "",
         ]
         return ", ".join(filter(None, parts))
 

@@ -163,7 +163,7 @@ def working_directory(directory: Path) -> Iterator[None]:
 
 
 def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
-    """Return module, example and calibration from a factory's result. Raises UsageError that says
+    """Return module, example and calibration from a factory's result. Raises UsageError, which says
     what is wrong with its form."""
     name = Path(reference).name
     if not isinstance(made, tuple) or len(made) not in {2, 3}:

@@ -180,7 +180,7 @@ def limited_memory(size_bytes: int) -> Iterator[None]:
 
 
 def check_model(model: Any, path: Path, command: str = "") -> None:
-    """Raise UsageError that names the first faults of the model at ``path``."""
+    """Raise a UsageError that names the first faults of the model at ``path``."""
     faults = list(itertools.islice(find_faults(model, path), MOST_SHOWN))
     if faults:
         first, *others = faults

@@ -113,7 +113,7 @@ def read_options() -> OptionTable:
 def parse_options(words: Sequence[str]) -> dict[str, str]:
     """Parse ``KEY=VALUE`` arguments; check_options checks how they depend on each other.
 
-    Raises UsageError that names every fault.
+    Raises UsageError, which names every fault.
     """
     options: dict[str, str] = {}
     faults = []
@@ -137,7 +137,7 @@ def check_options(
 ) -> None:
     """Check the options and session entries of one session, for the EP's installed ``version``.
 
-    Raises UsageError that names every fault with the allowed values.
+    Raises UsageError, which names every fault with the allowed values.
     """
     version = version or installed_version()
     table, entries = read_options(), entries or {}

@@ -183,7 +183,7 @@ def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any
 
 
 def require_weights(model: Any, scheme: Scheme) -> None:
-    """Raise FailedError that names the weights with another type in a quantized model than the
+    """Raise a FailedError that names the weights with another type in a quantized model than the
     scheme's."""
     wanted = QuantType[scheme.recipe.weights].tensor_type
     wrong = {name: kind for name, kind in find_weights(model) if kind != wanted}

@@ -293,7 +293,7 @@ RECIPES = (
         packages=TORCH,
     ),
     # Hugging Face's weights and a program of upstream's are not ours to ship.
-    Recipe("test_llm -- --weights", says="has no weights|no tokenizer", code=2, packages=TORCH),
+    Recipe("test_llm -- --weights", says="has no weights|not a tokenizer", code=2, packages=TORCH),
     Recipe("test_llm -- --program", says="no program", code=2, packages=TORCH),
     Recipe("nox -s test_llm", says="[1-9] passed.*index.html", **MODELS),
     Recipe(
