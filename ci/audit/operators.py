@@ -1,5 +1,5 @@
-"""Which operators of a model QNN takes, which stay on the CPU, and what that costs: the values, the
-job that runs in a worker, and the verdict, without torch."""
+"""Find the operators of a model that QNN takes or leaves to the CPU, and the cost of that: the
+values, the job that runs in a worker, and the verdict, without torch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What another version changes: figures of two runs, and headers and symbols of two QNN trees, in
-one table, worst first."""
+"""Compare two versions: figures of two runs, and headers and symbols of two QNN trees, in one
+table, worst first."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def index_libraries(
 
 
 def is_alike(elf: ElfFacts, like: ElfFacts) -> bool:
-    """Whether a library is for the same machine and system as another file."""
+    """Return whether a library is for the same machine and system as another file."""
     return elf.machine == like.machine and (
         elf.machine == EM_X86_64 or bool(elf.android) == (find_target(like) is Target.ANDROID)
     )
@@ -259,7 +259,7 @@ def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found])
 
 
 def is_ours(name: str) -> bool:
-    """Whether no system provides a library with this name."""
+    """Return whether no system provides a library with this name."""
     return name.startswith(("libQnn", "libqnn", "libexecutorch", "libc++"))
 
 

@@ -40,7 +40,7 @@ class Part:
 
 
 def has_sbom_library() -> bool:
-    """Whether the library that writes an SBOM is installed."""
+    """Return whether the library that writes an SBOM is installed."""
     return importlib.util.find_spec(PACKAGE) is not None
 
 

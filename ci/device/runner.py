@@ -129,7 +129,7 @@ def name_owner() -> str:
 
 
 def is_gone(owner: str) -> bool:
-    """Whether a lease belongs to a process on this computer that has ended."""
+    """Return whether a lease belongs to a process on this computer that has ended."""
     host, _, rest = owner.rpartition("-")[0].rpartition("-")
     return host == socket.gethostname() and rest.isdigit() and not Path(f"/proc/{rest}").exists()
 
@@ -252,7 +252,8 @@ class DeviceProgram:
 
     @property
     def iteration(self) -> int:
-        """How often each input set runs: as in the model's entry, or RUNS times on a device."""
+        """Return how often each input set runs: as in the model's entry, or RUNS times on a
+        device."""
         asked = self.program.spec.source.run
         usual = asked.iteration == ONE_RUN.iteration and not self.is_emulated
         return RUNS if usual else asked.iteration

@@ -1,4 +1,4 @@
-"""What determines ExecuTorch's programs besides the model: versions, digests, libraries."""
+"""Name what determines ExecuTorch's programs besides the model: versions, digests, libraries."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""What a lowered program, a context binary, a library, an APK or an AAR contains, from its bytes,
-and whether a runtime can load it; whether an Android app can run QNN.
+"""Inspect lowered programs, context binaries, libraries, APKs and AARs: what their bytes contain,
+whether a runtime can load them, and whether an Android app can run QNN.
 """

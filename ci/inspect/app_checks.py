@@ -1,5 +1,5 @@
-"""Whether an Android app can run QNN: the checks that are specific to apps, in addition to the
-doctor's checks of its libraries and programs.
+"""Check whether an Android app can run QNN: the checks that are specific to apps, in addition to
+the doctor's checks of its libraries and programs.
 
 The rules are Android's and Gradle's: developer.android.com/guide/practices/page-sizes,
 .../guide/topics/manifest/uses-native-library-element (since API level 31), .../build/releases

@@ -1,4 +1,4 @@
-"""Where noise decides an eager model's choices (comparison, argmax), and what it concatenates."""
+"""Find where noise decides a model's choices (comparison, argmax), and what it concatenates."""
 
 from __future__ import annotations
 

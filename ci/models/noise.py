@@ -1,5 +1,5 @@
-"""How far a correct program may be from its model: the eager model is run with the kind of errors
-that QNN's arithmetic makes.
+"""Predict how far a correct program may be from its model: run the eager model with the kind of
+errors that QNN's arithmetic makes.
 
 A program rounds slightly differently from the eager model, a step here and there, and the effect on
 an output depends on the model. So the eager model is run several times with such errors inserted at

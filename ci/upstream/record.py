@@ -92,7 +92,7 @@ class Flat(nn.Module):
 
 
 class Notes(list[str]):
-    """What could not be computed, and why."""
+    """Notes on what could not be computed, and why."""
 
     @contextmanager
     def of(self, what: str) -> Iterator[None]:
