@@ -56,7 +56,7 @@ class Loop:
             span = [slice(None)] * 4
             span[axis] = slice(self.position, self.position + count)
             taken = [slice(None)] * 4
-            taken[axis] = slice(0, count)
+            taken[axis] = slice(count)
             held[tuple(span)] = np.asarray(made)[tuple(taken)]
         self.position += count
         return np.asarray(logits, np.float32)[0, :count]

@@ -22,7 +22,7 @@ def find_files(
     DownloadError if they cannot be obtained."""
     known = read_decoders()[name]
     variable = f"QNN_CI_{name.upper()}"
-    given = environ.get(variable, "")
+    given = environ.get(variable)
     place = Path(given) if given else store_home() / "decoders" / name
     for pin in (known.weights, known.tokenizer):
         if not is_whole(place / pin.name, pin):

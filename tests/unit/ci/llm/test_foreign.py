@@ -113,6 +113,7 @@ def test_a_program_in_floats_has_nothing_to_code() -> None:
     outputs = {**DECLARED.outputs, DECODE: (Shape("float32", (1, 1, 512)),)}
     floats = replace(DECLARED, constants={}, inputs=inputs, outputs=outputs)
     assert read_border(floats, DECODE) == Border((None,) * 5, (None,))
+    assert read_interface("m.pte", floats).vocabulary == 512  # which needs no get_logits_scale
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,15 @@ def test_a_control_that_is_right_is_accepted_wherever_it_is_tried(own: Tiny) -> 
     assert not judge_control(runs, own.runs.model)[0]
 
 
+def test_a_fault_of_decode_alone_is_tried_once_at_each_step(own: Tiny) -> None:
+    decided = own.runs.model.decided()[1:].sum()
+    one = repeated(own)
+    given = list(one.repeat(caches=lambda loop: loop.caches))
+    spoiled = list(one.repeat(spoil=lambda arrays, _: arrays, in_prefill=False))
+    assert len(given) == len(spoiled) == decided
+    assert not judge_control(given, own.runs.model)[0]
+
+
 def test_the_position_is_one_too_far_in_decode_alone(own: Tiny) -> None:
     taken: dict[str, list[tuple[int, list[int]]]] = {"right": [], "off": []}
 
