@@ -86,7 +86,7 @@ def parse_submodules(text: str) -> tuple[str, ...]:
         raise
     except ToolError as error:
         raise UsageError("git cannot read .gitmodules", why=error.why) from error
-    rows = (row.partition("\n") for row in raw.decode("utf-8", "replace").split("\0"))
+    rows = (row.partition("\n") for row in raw.decode().split("\0"))
     return tuple(
         path
         for key, _, path in rows

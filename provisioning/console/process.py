@@ -226,7 +226,6 @@ def _start(
             stdin=subprocess.PIPE if wants_input else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
@@ -392,7 +391,7 @@ def end_with_parent(parent: int) -> None:
 
     ``parent`` is the process ID that the parent has, or had. Forked processes do not inherit this.
     """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:  # it ended before prctl was called
         os._exit(1)
 

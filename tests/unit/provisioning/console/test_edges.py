@@ -202,6 +202,7 @@ def test_another_thread_changes_no_handler() -> None:
 @pytest.mark.usefixtures("handlers")
 def test_an_interrupt_waits_for_the_end_of_a_block_that_holds_it() -> None:
     interrupts.catch_signals()
+    assert isinstance(signal.getsignal(signal.SIGTERM), Interrupt)  # else it would end pytest
     seen = []
 
     def interrupt() -> None:
@@ -419,6 +420,14 @@ def test_a_path_in_any_bytes_is_written_as_it_is(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     terminal.write_output("\N{GREEK SMALL LETTER ALPHA}")
     assert raw.getvalue() == rb"\u03b1"
+
+
+def test_a_stream_that_names_no_encoding_takes_utf_8() -> None:
+    stream: Any = object()
+    assert terminal._encodable("caf\udce9 \N{GREEK SMALL LETTER ALPHA}", stream) == (
+        "caf\udce9 \N{GREEK SMALL LETTER ALPHA}"
+    )
+    assert terminal._encodable("\ud800", stream) == "\\ud800"
 
 
 def test_every_line_of_a_narrow_terminal_is_broken_by_itself() -> None:

@@ -29,6 +29,7 @@ EXCEPTIONS = (
     OSError(errno.ENOENT, "No usable directory"),
     OSError(errno.ENAMETOOLONG, "File name too long", "/there"),
     OSError(errno.ENOSPC, "No space left", "/there"),
+    OSError(errno.ENOSPC, "No space left anywhere"),
     OSError(errno.EMFILE, "Too many open files"),
     OSError(errno.ENFILE, "Too many open files", "/there"),
     OSError(errno.ENOMEM, "Cannot allocate memory"),
