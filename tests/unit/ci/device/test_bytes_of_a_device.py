@@ -76,6 +76,11 @@ def test_a_bundle_is_read_while_every_byte_is_as_it_was_staged(bundle: Path) -> 
         read_bundle(bundle)
     file.write_text(text)
     assert read_bundle(bundle).digest == whole.digest
+    (bundle / BUNDLE).write_text("{}")
+    with pytest.raises(UnfitError) as caught:
+        read_bundle(bundle)
+    assert "target" in caught.value.why
+    assert "stage" in caught.value.fix
 
 
 @pytest.mark.parametrize("field", ["runner", "files"])

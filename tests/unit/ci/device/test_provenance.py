@@ -45,6 +45,9 @@ def test_an_sbom_names_every_file_and_what_it_needs(
     }
     assert found["libQnnHtp.so"]["version"] == "v2.49.40.260810104044"
     assert found["model.pte"]["hashes"] == [{"alg": "SHA-256", "content": digests[2]}]
+    root = bom["metadata"]["component"]
+    assert (root["name"], root["version"], root["type"]) == ("bundle", 64 * "d", "application")
+    assert bom["metadata"]["timestamp"].startswith("2023-11-14T22:13:20")
     needs = {one["ref"]: one.get("dependsOn", []) for one in bom["dependencies"]}
     assert needs["runner"] == ["libQnnHtp.so"]
     assert sorted(needs["bundle"]) == sorted(found)
@@ -67,12 +70,18 @@ def state(folder: Path, **changes: object) -> None:
 def test_evidence_is_that_of_a_pass_of_the_program(program: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no statement"):
         find_evidence([program], tmp_path)
+    other = tmp_path / "other.pte"
+    other.write_bytes(b"of which there is no statement")
     state(tmp_path)
+    assert list(find_evidence([other, program], tmp_path)) == [program]
     (path,) = find_evidence([program], tmp_path).values()
     assert path.name == f"{statements.SHA256}.intoto.json"
     path.write_text("{}")
-    with pytest.raises(UnfitError, match="did not pass"):
+    with pytest.raises(UnfitError, match=r"model\.pte did not pass") as caught:
         find_evidence([program], tmp_path)
+    assert path.name in caught.value.what
+    assert caught.value.why
+    assert f"verify-evidence {program} --evidence {path}" in caught.value.fix
     state(tmp_path, status=Status.FAILED)
     with pytest.raises(UnfitError, match="did not pass"):
         find_evidence([program], tmp_path)
