@@ -67,6 +67,12 @@ def test_a_conversion_to_integers_has_a_range() -> None:
     low, high = bounds(lambda x: (x * 100).round().to(torch.int64), torch.tensor([0.5, 1.0]))
     assert low[0] < 50 < high[0]
     assert low[1] < 100 < high[1]
+    wide = (0.5**2 / 2 + 1 / 2) ** 0.5 * 10  # a tenth of the RMS, in hundredths
+    assert all(
+        abs(one - mid) <= wide + 1
+        for row in (low, high)
+        for one, mid in zip(row, (50, 100), strict=True)
+    )
 
 
 def test_magnitudes_are_left_alone_and_state_is_put_back() -> None:

@@ -125,6 +125,27 @@ def test_a_footprint_is_read_from_the_program_and_its_log() -> None:
     assert [one.op for one in found.operators] == ["a", "b"]
 
 
+def test_of_several_contexts_the_largest_counts_and_of_segments_the_least_alignment() -> None:
+    programs = [
+        parse_program(memoryview(make_program(make_binary(graphs=names, vtcm_mb=size))), "net.pte")
+        for names, size in ((("a",), 8), (("b" * 3000, "c"), 2))
+    ]
+    contexts = [one for program in programs if program for one in program.contexts]
+    segments = [one for program in programs if program for one in program.segments]
+    found = make_footprint(
+        program_bytes=1,
+        partitions=2,
+        contexts=contexts,
+        segments=[replace(segments[0], align=4096), replace(segments[1], align=128)],
+        log="",
+        operators=(),
+        peak=Peak(),
+    )
+    sizes = sorted({one.size_bytes for one in contexts})
+    assert len(sizes) == 2
+    assert (found.context_bytes, found.vtcm_mb, found.segment_align) == (sizes[1], 8, 128)
+
+
 def test_the_peak_is_that_of_the_block() -> None:
     big = 64 << 20
     held = bytearray(big)

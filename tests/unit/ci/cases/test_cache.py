@@ -12,6 +12,7 @@ from ci.cases.cache import (
     Artifact,
     artifact_path,
     hash_files,
+    hash_words,
     publish_artifact,
     read_artifact,
     write_artifact,
@@ -20,6 +21,7 @@ from ci.cases.engine import Compiled, Delegation, require_references
 from ci.cases.policy import read_emulator_policy
 from ci.models.tensors import TensorInfo
 
+ROOT = Path(__file__).parents[4]
 KEY = "0123abcd"
 PROGRAM = "program.pte"
 ARTIFACT = Artifact(
@@ -122,3 +124,19 @@ def test_a_program_without_input_sets_has_its_references_elsewhere(tmp_path: Pat
         delegation=Delegation(1, 0, 1),
     )
     require_references(tmp_path, compiled, read_emulator_policy().reference)
+
+
+def test_words_that_only_read_alike_one_after_another_have_other_digests() -> None:
+    assert len({hash_words("ab", "c"), hash_words("a", "bc"), hash_words("abc")}) == 3
+
+
+def test_what_makes_a_program_is_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what chooses among programs or judges them is left out."""
+    hashed: list[Path] = []
+    monkeypatch.setattr(cache, "digest_sources", lambda *paths: hashed.extend(paths) or "")
+    rooms = ("models", "cases", "executorch", "onnx")
+    cache.digest_rooms.__wrapped__(rooms)
+    every = {place for room in rooms for place in (ROOT / "ci" / room).iterdir()}
+    left = {place.name for place in every - set(hashed)}
+    chooses = {"spec.py", "schemes.py", "suite", "baselines.py", "policy.py"}
+    assert left - {"__pycache__"} <= chooses | {"session.py", "pipeline.py", "judged.py", "kept.py"}

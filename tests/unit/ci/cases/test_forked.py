@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ci.cases.forked import note_step, run_forked
-from ci.cases.pool import read_tail
+from ci.cases.pool import Lease, Worker, read_tail
 from provisioning.errors import FailedError, QnnCiError, StoreError, UsageError
 
 
@@ -70,3 +70,22 @@ def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:
     log.write_text("the cause\n" + "[INFO] [Qnn ExecuTorch]: Destroy Qnn device\n" * 40)
     assert read_tail(log) == "the cause"
     assert read_tail(tmp_path / "none") == ""
+
+
+def test_all_calls_of_a_lease_share_its_time(tmp_path: Path) -> None:
+    given: list[float] = []
+
+    class Slow(Worker):
+        used = False
+
+        def __init__(self) -> None: ...
+
+        def call(self, job: Any, log: Path, timeout_s: float) -> tuple[Any, str]:
+            given.append(timeout_s)
+            lease.deadline -= 40.0  # what the call took
+            return job(), ""
+
+    lease = Lease(Slow(), tmp_path / "log", 100.0)
+    for _ in range(4):
+        lease.call(lambda: None)
+    assert [round(one, -1) for one in given] == [100.0, 60.0, 20.0, 0.0]

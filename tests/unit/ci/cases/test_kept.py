@@ -3,6 +3,7 @@ wrote."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -408,6 +409,20 @@ def test_nothing_else_is_green(harm: Callable[[Path], None], kept: Path) -> None
 def test_a_link_among_kept_files_is_named(kept: Path) -> None:
     linked_folder(kept)
     assert "inputs is a link" in judge(kept).cases[0].reason
+
+
+def test_a_program_of_another_soc_is_not_the_cases(kept: Path) -> None:
+    other = dataclasses.replace(SPEC, soc="SM8750")
+    (kept / SPEC.slug).rename(kept / other.slug)
+    rewrite(kept, soc=other.soc)
+    assert f"it is of {SPEC.reference} {SPEC.scheme.value} SM8650" in judge(kept).cases[0].reason
+
+
+@pytest.mark.parametrize("code", ["", "137", "0 1"])
+def test_an_exit_code_that_is_not_0_is_a_failure(code: str, kept: Path, tmp_path: Path) -> None:
+    pulled = run_elsewhere(kept, tmp_path / "b")
+    (pulled / SPEC.slug / "code.txt").write_text(f"{code}\n")
+    assert judge_elsewhere(kept, pulled).cases[0].status is Status.FAILED
 
 
 @pytest.mark.parametrize("changes", [{"scheme": "../x"}, {"soc": "../../x"}])

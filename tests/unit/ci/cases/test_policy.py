@@ -21,8 +21,8 @@ from ci.cases.policy import (
 from ci.cases.spec import CaseSpec, find_models
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
-from ci.models.user_models import Limits, Metric, ModelEntry
-from ci.report.schema import Tool
+from ci.models.user_models import Limits, Metric, ModelBudget, ModelEntry
+from ci.report.schema import Budget, Tool
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
 
@@ -200,3 +200,19 @@ def test_a_users_model_may_be_in_a_folder_with_a_colon(tmp_path: Path) -> None:
     file.write_text("def make(): ...\n", "utf-8")
     (found,) = find_models(f"{file}:make", {})
     assert found.endswith("a:b/net.py:make")
+
+
+@pytest.mark.parametrize("name", ["max_abs", "max_above_noise_db", "min_equal"])
+def test_a_limit_of_0_is_a_limit(name: str) -> None:
+    assert Limits(**{name: 0.0}).given == {name: 0.0}
+    entry = ModelEntry("net.py:make", limits={Scheme.FP16: Limits(**{name: 0.0})})
+    policy = msgspec.structs.replace(DEFAULT, models={"net": entry})
+    assert getattr(policy.limits_of("net", Scheme.FP16), name) == 0
+
+
+def test_the_budget_of_a_model_goes_before_that_of_all() -> None:
+    entry = ModelEntry("net.py:make", budget=ModelBudget(program_bytes=7))
+    every = Budget(program_bytes=9, partitions=1)
+    policy = msgspec.structs.replace(DEFAULT, models={"net": entry}, budget=every)
+    own = policy.limits_of("net", Scheme.FP16).budget
+    assert (own.program_bytes, own.partitions) == (7, 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +37,7 @@ from ci.device.bundle import (
     stage,
 )
 from ci.device.by_hand import INPUT_LIST, PROGRAM, RUN_CASES, write_by_hand
-from ci.device.runner import DeviceProgram
+from ci.device.runner import DeviceProgram, is_gone, name_owner
 from ci.models.lowering_options import ONE_RUN
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from provisioning.console.progress import Progress
@@ -154,6 +156,16 @@ def test_a_start_that_gives_other_bytes_is_a_fault_of_the_case() -> None:
     signs = start(negative, [[np.float32([-0.0])]])
     signs.run([])
     assert signs.unequal == [2]  # bytes, not values
+
+
+def test_a_lease_is_gone_with_its_process_of_this_computer_alone() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    own, here = name_owner(), socket.gethostname()
+    assert not is_gone(own)
+    assert is_gone(f"{here}-{ended.pid}-0a1b")
+    assert not is_gone(f"other-{here}-{ended.pid}-0a1b")
+    assert not is_gone("somebody")
 
 
 # -- staging; an ELF file is its facts as JSON here ------------------------------------------------

@@ -13,7 +13,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from ci.faults.known import read_faults  # noqa: E402
 from ci.faults.match import KnownFault, match_faults, warn_of_faults  # noqa: E402
-from ci.models.graph_steps import Operand, Step, describe_steps  # noqa: E402
+from ci.models.graph_steps import Operand, Step, describe_steps, measure_step  # noqa: E402
 
 X = torch.randn(2, 6, 16)
 IMAGE = torch.randn(2, 4, 6, 6)
@@ -200,6 +200,13 @@ def test_a_kernel_is_that_of_the_weights() -> None:
     (step,) = describe_steps(Net(convolve, nn.Conv1d(6, 4, 5)), (X,))
     assert (step.operator, step.numbers["kernel"]) == ("conv1d", (5.0,))
     assert isinstance(step, Step)
+
+
+@pytest.mark.parametrize(("padding", "beyond"), [(1.0, 0.0), (4.0, 0.0), (5.0, 1.0), (7.0, 3.0)])
+def test_a_padding_is_beyond_a_kernel_from_its_width_on(padding: float, beyond: float) -> None:
+    operands = (Operand((1, 6, 64)), Operand((4, 6, 5), constant=True))
+    numbers = measure_step(operands, {"groups": (1.0,), "padding": (padding,)})
+    assert (numbers["kernel"], numbers["beyond"]) == ((5.0,), (beyond,))
 
 
 def test_a_fault_is_that_of_the_build_that_compiled_the_program() -> None:

@@ -394,6 +394,17 @@ def test_one_seed_that_ends_otherwise_is_a_problem() -> None:
     assert mended.problem.startswith("the remedy is wrong")
 
 
+def test_the_figures_of_a_graph_are_those_of_the_seed_that_loses_most() -> None:
+    reached = {21: 9.0, 22: 2.0, 23: 5.0}
+
+    def attempt(_: str, items: Iterable[Item]) -> Iterator[Result]:
+        for one in items:
+            yield Result(one.text, one.seed, WRONG, reached[one.seed], 60.0 + one.seed)
+
+    for one in rerun([PLANTED], "onnx", "2.49.40", attempt):
+        assert (one.end, one.sqnr_db, one.predicted_db) == (WRONG, 2.0, 82.0)
+
+
 @pytest.mark.parametrize("now", [WRONG, CRASHED, REFUSED])
 def test_a_graph_that_ends_in_any_other_way_than_right_is_a_regression(now: str) -> None:
     run = Rerun(

@@ -42,8 +42,9 @@ def test_a_directory_that_is_named_is_used(story: Path) -> None:
     assert find({"QNN_CI_STORY": str(story)}) == (story / "w.bin", story / "t.bin")
 
 
-def test_other_bytes_in_it_are_refused(story: Path) -> None:
-    (story / "t.bin").write_bytes(b"another")
+@pytest.mark.parametrize("data", [b"another", b"tokenizes"])
+def test_other_bytes_in_it_are_refused(data: bytes, story: Path) -> None:
+    (story / "t.bin").write_bytes(data)
     with pytest.raises(IntegrityError, match=r"t\.bin is not the pinned file"):
         find({"QNN_CI_STORY": str(story)})
 

@@ -27,10 +27,11 @@ def test_a_context_behind_a_magic_that_heads_none_is_signed() -> None:
     assert first.startswith(head)
 
 
-def test_other_contexts_get_other_signatures() -> None:
-    signed = [sign_by_content(wrap(5, context)) for context in (b"one", b"onf")]
+@pytest.mark.parametrize("start", [b"on", b"one beginning of both" * 99])
+def test_other_contexts_get_other_signatures(start: bytes) -> None:
+    signed = [sign_by_content(wrap(5, start + end)) for end in (b"e", b"f")]
     assert signed[0][4:12] != signed[1][4:12]
-    assert signed[0][HEADER.size :] == b"one"
+    assert signed[0][HEADER.size :] == start + b"e"
 
 
 @pytest.mark.parametrize(

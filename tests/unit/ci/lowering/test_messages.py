@@ -20,7 +20,7 @@ from ci.models.data_files import check_data, count_sets, is_function, read_array
 from ci.models.lowering_options import EXCLUSIONS, Choices, Part, check_choices  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
 from ci.models.user_models import Metric, MetricJob, ModelEntry  # noqa: E402
-from provisioning.errors import QnnCiError, UsageError  # noqa: E402
+from provisioning.errors import FailedError, QnnCiError, UsageError  # noqa: E402
 from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "messages.txt"
@@ -275,3 +275,18 @@ def test_choices_are_named_as_they_were_chosen() -> None:
     assert chosen.weight_sharing
     with pytest.raises(UsageError, match=r"^models\.m\.lowering: "):
         check_choices(Choices(weight_sharing=True), A8W8, "m")
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+def test_a_metric_that_is_no_finite_number_is_refused(value: float) -> None:
+    assert user_data.read_value("net.py:score", 0.5) == 0.5
+    with pytest.raises(FailedError):
+        user_data.read_value("net.py:score", value)
+
+
+@pytest.mark.parametrize("many", [3, 5])
+def test_labels_are_those_of_the_sets_that_are_judged(many: int, place: Path) -> None:
+    np.save(place / "labels.npy", np.ones(many))
+    with pytest.raises(UsageError):
+        user_data.read_labels(str(place / "labels.npy"), 4)
+    assert len(user_data.read_labels(str(place / "labels.npy"), many)) == many

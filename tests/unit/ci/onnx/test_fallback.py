@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ci.cases.engine import Compiled, Delegation
 from ci.onnx.fallback import count_nodes, count_operators, read_profile, read_reasons
-from ci.onnx.runner import Executed, find_lies
+from ci.onnx.runner import Executed, OpenSession, find_lies
+from provisioning.errors import QnnCiError
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
 HEAD = "2026-11-20 20:32:20.849643620 [V:onnxruntime:, "
@@ -61,6 +66,16 @@ def test_what_qnn_was_offered_is_told_where_nobody_says_why(group: str, reason: 
     said = read_reasons(PASSED + earlier + OFFER + SAID + FORM.format(group, reason) + ERF)
     assert said["flat"] == said["node_linear"] == REFUSED
     assert said["erf1"].startswith("Operators of type")
+
+
+def test_of_several_errors_of_a_node_the_last_is_told() -> None:
+    log = (
+        OFFER
+        + SAID.replace("3110", "1002")
+        + SAID
+        + FORM.format("OrtNodeUnit", "Failed to add node.")
+    )
+    assert read_reasons(log)["flat"] == REFUSED
 
 
 def test_without_an_offer_the_words_stay() -> None:
@@ -154,3 +169,51 @@ def test_a_profile_that_contradicts_the_compilation_is_a_lie(
     lies = list(find_lies(Executed(providers), compiled))
     assert len(lies) == bool(told)
     assert all(lie.startswith(told) for lie in lies)
+
+
+def test_a_context_is_checked_for_its_soc_before_a_session_opens_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened: list[dict[str, str]] = []
+
+    def open_session(path: Path, options: Any, entries: dict[str, str], **more: Any) -> None:
+        opened.append(entries)
+
+    strict = {"fallback": "none"}
+    sessions = SimpleNamespace(
+        NO_FALLBACK=strict, name_severity=lambda level: 2, open_session=open_session
+    )
+    monkeypatch.setitem(sys.modules, "ci.onnx.session", sessions)
+    job = OpenSession(tmp_path / "net.onnx", "SM8650", {}, tmp_path / "profile")
+    with pytest.raises(QnnCiError):  # it is not there, and so for no SoC
+        job()
+    assert not opened
+    replace(job, direct=True)()
+    replace(job, direct=True, strict=False)()
+    assert opened == [strict, {}]
+
+
+@pytest.mark.parametrize(
+    ("providers", "lies"),
+    [
+        ({QNN: ("a", "b")}, 0),
+        ({QNN: ("a",), CPU: ("b",)}, 0),
+        ({QNN: ("a",), CPU: ("b", "c")}, 1),
+        ({CPU: ("a",)}, 1),
+        ({QNN: (), CPU: ("a",)}, 1),
+        ({}, 1),
+    ],
+)
+def test_one_node_more_on_the_cpu_than_was_compiled_so_is_a_lie(
+    providers: dict[str, tuple[str, ...]], lies: int
+) -> None:
+    compiled = Compiled(
+        program="p",
+        binary="p",
+        size_bytes=1,
+        sets=1,
+        inputs=(),
+        outputs=(),
+        delegation=Delegation(2, 1, 1),
+    )
+    assert len([*find_lies(Executed(providers), compiled)]) == lies

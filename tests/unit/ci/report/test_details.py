@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.report.columns import columns_of
-from ci.report.comparison import compare_reports
+from ci.report.comparison import compare_case, compare_reports
 from ci.report.providers import Provider
 from ci.report.sarif import render_artifact, render_message
 from ci.report.schema import Report, Tool
@@ -30,6 +30,21 @@ def test_a_tool_that_came_or_went_has_no_version_on_the_other_side(report: Repor
     base, now = (replace(report, toolchain=(Tool(name=name, version="1"),)) for name in "ab")
     tools = {one.name: (one.before, one.now) for one in compare_reports(base, now).tools}
     assert tools == {"a": ("1", ""), "b": ("", "1")}
+
+
+def test_a_metric_is_compared_with_the_same_metric_only(report: Report) -> None:
+    before, now = (
+        replace(report.cases[0], metric=value, metric_name="top1") for value in (0.9, 0.7)
+    )
+    assert compare_case(before, now, same_host=True).metric == pytest.approx(-0.2)
+    other = replace(now, metric_name="word errors")
+    assert compare_case(before, other, same_host=True).metric is None
+
+
+def test_a_loss_of_sqnr_is_a_difference_as_a_gain_is(report: Report) -> None:
+    cases = [replace(report.cases[0], sqnr_db=value) for value in (40.0, 31.0)]
+    changes = [compare_case(*pair, same_host=True).sqnr_db for pair in (cases, cases[::-1])]
+    assert changes == [-9.0, 9.0]
 
 
 @pytest.mark.parametrize(("environ", "masks"), [({"GITHUB_ACTIONS": "true"}, True), ({}, False)])

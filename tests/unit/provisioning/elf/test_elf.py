@@ -388,6 +388,15 @@ def test_builds_agree_on_what_both_tell() -> None:
     assert whole.agrees_with(QnnBuild("2.49.40", None, ""))
     assert whole.agrees_with(QnnBuild(None, "260810104044", ""))
     assert not whole.agrees_with(QnnBuild("2.37.0", None, ""))
+    assert not whole.agrees_with(QnnBuild("2.49.40", "260810104045", ""))
+
+
+def test_the_alignment_is_that_of_the_segment_with_the_smallest() -> None:
+    facts = read_elf(LIBRARIES / "libandroid16k.so")
+    first, *others = (head for head in facts.program_headers if head.type == PT_LOAD)
+    heads = (first, *(one._replace(align=4096) for one in others))
+    assert others
+    assert replace(facts, program_headers=heads).load_align == 4096
 
 
 def test_the_search_does_not_copy_the_file(tmp_path: Path) -> None:

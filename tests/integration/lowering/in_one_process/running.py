@@ -1,0 +1,163 @@
+"""Programs as the Python runtime runs them, and what is noted of upstream's tests, without QNN."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+
+with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from ci.executorch import runtime
+    from ci.executorch.quantize import quantize_model
+    from ci.upstream.capture import Capture, Seen
+    from ci.upstream.kept import Member
+    from ci.upstream.record import find_scheme, work_out
+
+from ci.models.lowering_options import RunOptions  # noqa: E402
+from ci.models.model import Model  # noqa: E402
+from ci.models.schemes import Scheme  # noqa: E402
+from provisioning.errors import FailedError  # noqa: E402
+
+WARNINGS = ("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+pytestmark = pytest.mark.filterwarnings(*WARNINGS)
+FLOAT32 = 6
+
+
+class Method:
+    """Multiplies one input by ``factor``, and writes each result where the one before was."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor, self.kept, self.calls = factor, torch.empty(2), 0
+
+    def method_meta(self) -> Any:
+        one = SimpleNamespace(dtype=lambda: FLOAT32, sizes=lambda: [2])
+        return SimpleNamespace(num_inputs=lambda: 1, input_tensor_meta=lambda _: one)
+
+    def __call__(self, given: list[Any]) -> list[Any]:
+        self.calls += 1
+        self.kept.copy_(given[0] * self.factor)
+        return [self.kept, None]
+
+
+@pytest.fixture
+def methods(monkeypatch: pytest.MonkeyPatch) -> dict[str, Method]:
+    """The methods of every program; nothing is loaded."""
+    held = {"first": Method(2.0), "second": Method(10.0)}
+    loaded = SimpleNamespace(load_method=held.get)
+    bindings = SimpleNamespace(_load_program=lambda *_, **__: loaded)
+    monkeypatch.setattr(runtime, "internals", SimpleNamespace(pybindings=bindings))
+    monkeypatch.setattr(runtime, "overwrite_freed_memory", lambda: None)
+    return held
+
+
+def load(**more: Any) -> runtime.LoadedProgram:
+    compiled = SimpleNamespace(methods=("first", "second"))
+    return runtime.LoadedProgram(SimpleNamespace(path=Path("p"), compiled=compiled), **more)
+
+
+def array(*values: float) -> Any:
+    return np.float32(values)
+
+
+def test_each_method_gets_its_own_inputs_and_outputs_stay(methods: dict[str, Method]) -> None:
+    sets = [[array(1, 2), array(3, 4)], [array(5, 6), array(7, 8)]]
+    made = load().run(sets)
+    assert [[one.tolist() for one in row] for row in made] == [
+        [[2, 4], [30, 40]],
+        [[10, 12], [70, 80]],
+    ]
+    for wrong in ([array(1, 2)], [array(1, 2)] * 3, [array(1, 2), array(1)]):
+        with pytest.raises(FailedError):
+            load().run([wrong])
+
+
+def test_runs_to_warm_up_are_not_timed(methods: dict[str, Method]) -> None:
+    program = load(repeated=RunOptions(warm_up=2, iteration=3))
+    program.run([[array(1, 2), array(3, 4)]] * 2)
+    assert methods["first"].calls == 2 * (2 + 3)
+    assert len(program.times_s) == 2 * 3
+
+
+def test_no_program_finds_what_another_left_in_memory(
+    methods: dict[str, Method], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(runtime, "overwrite_freed_memory", lambda: calls.append(1))
+    load()
+    assert calls == [1]
+
+
+# -- what is noted of upstream's tests -------------------------------------------------------------
+
+
+class Parts(torch.nn.Module):
+    """A magnitude and the index of its largest element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x: Any) -> Any:
+        made = self.second(self.first(x).relu())
+        return made, made.argmax(-1)
+
+
+def test_tensors_are_noted_as_they_were_when_they_were_compared() -> None:
+    capture, given, made = Capture(), torch.ones(2), torch.ones(2)
+    capture.begin(None, [given])
+    given.fill_(5)
+    capture.compare([made], [made])
+    made.fill_(7)
+    (seen,) = capture.seen
+    held = (*seen.inputs, *seen.outputs, *seen.wanted)
+    assert [one.tolist() for one in held] == [[1, 1]] * 3
+    capture.compare([made], [made])  # of no run that began
+    assert len(capture.seen) == 1
+
+
+def quantize(scheme: Scheme) -> tuple[Any, Any, tuple[Any, ...]]:
+    torch.manual_seed(0)
+    net, sets = Parts().eval(), tuple((torch.randn(1, 8),) for _ in range(2))
+    return quantize_model(Model("net", net, sets[:1], sets), scheme, "SM8650"), net, sets[0]
+
+
+@pytest.mark.parametrize("scheme", [Scheme.A8W8, Scheme.A16W8, Scheme.A16W4])
+def test_a_program_is_of_the_scheme_of_its_narrowest_weights(scheme: Scheme) -> None:
+    program, net, _ = quantize(scheme)
+    assert find_scheme(program) is scheme
+    assert find_scheme(net) is Scheme.FP16
+    if scheme is Scheme.A16W4:
+        nodes = [one for one in program.graph.nodes if "quantize_per_channel" in str(one.target)]
+        *others, low, high, kind = nodes[0].args
+        nodes[0].args = (*others, low * 16, high * 16, kind)
+        assert find_scheme(program) is scheme
+
+
+def test_an_index_next_to_a_magnitude_has_bounds() -> None:
+    program, net, inputs = quantize(Scheme.A8W8)
+    with torch.no_grad():
+        outputs = [*program(*inputs)]
+    seen = Seen(
+        program=program,
+        float_model=net,
+        inputs=inputs,
+        is_own=True,
+        outputs=outputs,
+        wanted=outputs,
+    )
+    record, arrays = work_out(seen)
+    assert record.lacks == ()
+    assert {Member.LOW, Member.HIGH} <= arrays.keys()
+    assert arrays[Member.LOW][1] <= outputs[1] <= arrays[Member.HIGH][1]
+    magnitude, _ = net(*inputs)
+    assert torch.equal(arrays[Member.FLOAT][0], magnitude.detach())
