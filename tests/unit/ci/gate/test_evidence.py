@@ -169,6 +169,9 @@ def test_a_report_is_weighed_by_its_cases() -> None:
     failed = report_of(replace(GOOD, status=Status.FAILED, reason="x")).recounted
     own = "0 passed, 1 failed, 0 unsupported, 0 cached; 0 of 1 controls passed"
     assert weigh(failed, exit_code=1) == Evidence(1, 1, (own,))
+    lacking = report_of(GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, lacks="x"))
+    for code, faults in ((0, 1), (1, 1), (3, 0)):
+        assert len(weigh(lacking.recounted, exit_code=code).faults) == faults
     told = replace(good, summary=replace(good.summary, passed=2))
     assert weigh(told).faults == (
         f"its summary says {counts.replace('1 passed', '2 passed')}, but its cases are {counts}",

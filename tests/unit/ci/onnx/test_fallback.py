@@ -191,29 +191,3 @@ def test_a_context_is_checked_for_its_soc_before_a_session_opens_it(
     replace(job, direct=True)()
     replace(job, direct=True, strict=False)()
     assert opened == [strict, {}]
-
-
-@pytest.mark.parametrize(
-    ("providers", "lies"),
-    [
-        ({QNN: ("a", "b")}, 0),
-        ({QNN: ("a",), CPU: ("b",)}, 0),
-        ({QNN: ("a",), CPU: ("b", "c")}, 1),
-        ({CPU: ("a",)}, 1),
-        ({QNN: (), CPU: ("a",)}, 1),
-        ({}, 1),
-    ],
-)
-def test_one_node_more_on_the_cpu_than_was_compiled_so_is_a_lie(
-    providers: dict[str, tuple[str, ...]], lies: int
-) -> None:
-    compiled = Compiled(
-        program="p",
-        binary="p",
-        size_bytes=1,
-        sets=1,
-        inputs=(),
-        outputs=(),
-        delegation=Delegation(2, 1, 1),
-    )
-    assert len([*find_lies(Executed(providers), compiled)]) == lies

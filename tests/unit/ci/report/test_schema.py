@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from ci.cases.session import read_host, started_now
-from ci.report.schema import Case, Control, Report, Status, make_json_schema, summarize
+from ci.report.schema import Case, Control, Report, Status, Tool, make_json_schema, summarize
 from ci.report.text import clean_log_line, show_bytes, show_decibels, show_seconds, show_share
 from ci.report.write import encode_report, read_report, report_data, write_report
 from provisioning.console.terminal import clean
-from provisioning.errors import StoreError, UsageError
+from provisioning.errors import ExitCode, StoreError, UsageError
 
 SCHEMA = json.loads(
     (Path(__file__).parents[4] / "docs" / "schemas" / "report.schema.json").read_text("utf-8")
@@ -117,6 +117,32 @@ def test_nothing_passed_a_failure_or_a_control_spoils_the_verdict(
         (report.cases, [replace(controls[0], rejected=False)]),
     ):
         assert not replace(report, summary=summarize(cases, gate, 1.0)).ok
+
+
+def test_a_failure_counts_more_than_what_this_machine_lacks(
+    report: Report, controls: list[Control]
+) -> None:
+    lacks = replace(report.cases[0], status=Status.UNSUPPORTED, lacks="libQnnHtp.so")
+    failed = replace(report.cases[1], status=Status.FAILED)
+    accepted = [replace(controls[0], rejected=False)]
+    for cases, gate, code in (
+        ((lacks, report.cases[1]), controls, ExitCode.ENVIRONMENT),
+        ((lacks, failed), controls, ExitCode.FAILED),
+        ((lacks, report.cases[1]), accepted, ExitCode.FAILED),
+    ):
+        run = replace(report, cases=cases, controls=tuple(gate)).recounted
+        assert (run.exit_code, run.ok) == (code, False)
+
+
+def test_the_newest_compiler_decides_which_devices_load_all_programs(report: Report) -> None:
+    builds = ("v2.48.40.260601000000", "v2.49.40.260810104044", "v2.47.0.260101000000")
+    cases = tuple(replace(report.cases[0], compiler=build) for build in builds)
+    runtimes = tuple(
+        Tool(name=name, version=version) for name, version in (("old", "2.48.40"), ("new", "2.50"))
+    )
+    warning = replace(report, cases=cases, runtimes=runtimes, remarks=()).notes[-1]
+    assert "old 2.48.40" in warning
+    assert "new" not in warning
 
 
 def test_the_rule_of_a_model_comes_before_that_of_its_scheme(report: Report) -> None:
