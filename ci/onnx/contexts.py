@@ -144,7 +144,8 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
     compiled = {known[name].id for name in names if name in known}
     listed = set(context.socs) or compiled
     if wanted.id not in listed or (compiled and wanted.id not in compiled):
-        made_for = " and ".join(sorted(names)) or ", ".join(map(str, context.socs)) or "no SoC"
+        others = () if wanted.id in compiled else sorted(names)
+        made_for = " and ".join(others) or ", ".join(map(str, context.socs)) or "no SoC"
         raise UnfitError(
             f"{path.name} is compiled for {made_for}, not for {soc}",
             why=f"{soc} has number {wanted.id} and V{wanted.hexagon}; on a device this is error"

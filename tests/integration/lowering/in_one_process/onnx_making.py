@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +14,17 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ci.models.tensors import digest_sets
-from ci.onnx.compile import digest_source, run_reference
+from ci.cases.engine import FLOAT, QUANTIZED, Delegation, Staging
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import Scheme
+from ci.models.tensors import digest_sets, read_sets
+from ci.models.user_models import Source
+from ci.onnx import compile as compiling
+from ci.onnx.compile import compile_source, digest_source, require_export, run_reference
 from ci.onnx.preparation import copy_file, find_joined, write_normal_form
 from ci.onnx.source import from_file, list_inputs, make_sets
-from provisioning.errors import UsageError
+from ci.report.schema import Footprint
+from provisioning.errors import FailedError, UsageError
 
 
 def make(nodes: list[onnx.NodeProto], shape: list[int], *, opset: int = 21) -> onnx.ModelProto:
@@ -182,3 +189,43 @@ def test_random_inputs_are_seeded_and_integers_small() -> None:
         np.testing.assert_array_equal(one, other)
     assert [array.dtype.name for array in first[0]] == ["float32", "int64", "bool"]
     assert 0 <= first[0][1].min() <= first[0][1].max() < 4
+
+
+@pytest.mark.parametrize("off", [0.1, float("nan")])
+def test_an_export_that_gives_anything_else_is_refused(off: float) -> None:
+    right = (np.arange(6, dtype="float32").reshape(2, 3),)
+    source: Any = SimpleNamespace(reference=(right, right))
+    require_export(source, [right, right])
+    with pytest.raises(FailedError):
+        require_export(source, [right, (right[0] + np.float32(off),)])
+
+
+def test_a_quantized_file_is_judged_by_the_float_model_that_it_was_made_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def write_context(model: Path, directory: Path, *_: Any, **__: Any) -> Any:
+        directory.mkdir()
+        (directory / compiling.CONTEXT).write_bytes(model.read_bytes())
+        return Delegation(1, 0, 1), Footprint()
+
+    monkeypatch.setattr(compiling, "write_context", write_context)
+    own, plain = tmp_path / "own.onnx", tmp_path / "float.onnx"
+    for path, operator in ((own, "Mul"), (plain, "Add")):
+        onnx.save(make([helper.make_node(operator, ["x", "w"], ["y"])], [2, 3]), path)
+    for given, add in (("", False), (str(plain), True)):
+        spec = CaseSpec("net", Scheme.ASIS, "SM8650", Source(str(own), float_model=given))
+        source = from_file(own, onnx.load(own), [], spec.source)
+        work = tmp_path / f"work{add}"
+        work.mkdir()
+        staging = Staging(work / "staging", work / "log", tmp_path)
+        staging.directory.mkdir()
+        made = compile_source(source, spec, staging, {}, embed=True, saver="")
+        (x,), *_ = source.evaluation
+        weights = np.float32([1, 2, 3])
+        wanted = x + weights if add else x * weights
+        ((float32,), *_), ((quantized,), *_) = (
+            read_sets(staging.directory / kind, made.outputs, made.sets)
+            for kind in (FLOAT, QUANTIZED)
+        )
+        np.testing.assert_allclose(float32, wanted, rtol=1e-6)
+        np.testing.assert_allclose(quantized, x * weights, rtol=1e-6)

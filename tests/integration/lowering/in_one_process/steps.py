@@ -430,7 +430,7 @@ def test_a_part_has_its_scheme_and_one_without_a_node_is_an_error() -> None:
         assert wide in quantize(part)
     for part in (Part(Scheme.A16W8, module="22"), Part(Scheme.A16W8, type="Conv2d")):
         with pytest.raises(UsageError, match=f"no node belongs to the part {part}"):
-            quantize(part)
+            quantize(Part(Scheme.A16W8, module="2"), part)
 
 
 def test_a_node_is_left_out_of_quantization_or_said_not_to_be_there() -> None:

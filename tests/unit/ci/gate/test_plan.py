@@ -8,9 +8,9 @@ import pytest
 
 from ci.gate.changes import Difference, TreeFacts
 from ci.gate.plan import make_plan
-from ci.gate.replay import Step, replay_step
+from ci.gate.replay import Step, find_missed, replay_step
 from ci.gate.rules import GateRules, read_rules
-from ci.gate.schema import Plan
+from ci.gate.schema import Plan, PlannedCase, PlannedSession
 from tests.stand_ins.small_project import FILES, Edits, compare, edit
 
 RULES = read_rules()
@@ -270,3 +270,16 @@ def test_a_replay_misses_what_is_other_content_and_not_planned() -> None:
     before = {"lint": {"a": "1", "b": "1"}, "tests": {"b": "1"}}
     after = {"lint": {"a": "2", "c": "1"}, "tests": {"b": "1"}}
     assert replay_step(Step("commit", same, before, after), RULES).missed == ("lint: a, b, c",)
+
+
+def test_a_replay_misses_a_model_that_changed_and_has_no_case() -> None:
+    rows = {"test_emulator mlp": {"a": "1"}, "test_emulator net": {"a": "1"}}
+    changed = {name: {"a": "2"} for name in rows}
+    step = Step("commit", Difference(TreeFacts(), TreeFacts(), ()), rows, changed)
+    plan = Plan(
+        base="a",
+        head="b",
+        sessions=(PlannedSession(name="test_emulator", run=True, reason="r"),),
+        cases=(PlannedCase("mlp", "fp16", "SM8650"),),
+    )
+    assert find_missed(step, plan) == ["test_emulator net: a"]

@@ -145,6 +145,7 @@ def test_what_is_no_context_model_is_refused(tmp_path: Path) -> None:
     [
         ("SM8650", None, "69", "SM8750"),
         ("SM8650", None, "", "SM8750"),
+        ("SM8750", None, "57,43", "57, 43"),
         ("SM8750", make_blob(soc="SM8550", arch=73), "69", "SM8550"),
         ("SM8750", make_blob(soc="UNKNOWN_SDM", arch=68), "0", "no SoC"),
         ("SM8750", make_blob(soc="SM8650", arch=75), "57,43", "SM8650"),

@@ -109,3 +109,12 @@ def test_values_of_unknown_sizes_cannot_be_given(tmp_path: Path) -> None:
     model = write_chain(tmp_path / "model.onnx", (0, 0, 0), shape=("n", 16))
     with pytest.raises(FailedError):
         expose_layers(model, tmp_path / "exposed.onnx")
+
+
+def test_a_reference_is_computed_as_the_file_says(tmp_path: Path) -> None:
+    path = write_chain(tmp_path / "net.onnx", (0.03, 0.03))
+    levels = [
+        open_reference(path, optimize=one).get_session_options().graph_optimization_level.name
+        for one in (False, True)
+    ]
+    assert levels == ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"]

@@ -231,3 +231,14 @@ def test_first_use_of_an_archive_compares_them(sealed: bytearray, tmp_path: Path
     assert "its checksum (SWIV) is" in caught.value.why
     path.write_bytes(LIBRARY.read_bytes())
     assert check_machines(tmp_path) == ["1 libraries are hexagon"]
+
+
+def test_a_stripped_skel_is_no_reason_to_trust_an_archive(
+    sealed: bytearray, tmp_path: Path
+) -> None:
+    path = tmp_path / "lib/hexagon-v69/unsigned/libQnnHtpV69Skel.so"
+    path.parent.mkdir(parents=True)
+    elf.strip_like_gradle(sealed)
+    path.write_bytes(sealed)
+    with pytest.raises(IntegrityError, match="is damaged"):
+        check_machines(tmp_path)
