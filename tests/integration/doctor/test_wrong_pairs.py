@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -163,7 +164,7 @@ def test_the_defaults_are_no_wrong_pair(
         (
             "2.38.0",
             ("--profile", "direct"),
-            "QNN SDK 2.38.0 with ExecuTorch 1.5.1: 2.39 is the first for LPAI",
+            "for LPAI, ExecuTorch 1.5.1 needs QNN SDK 2.39 or later, not 2.38.0",
         ),
     ],
 )
@@ -245,8 +246,8 @@ def test_a_checkout_of_another_version_than_the_installed_wheel_is_no_overlay(
     words = ["build", "aot", "--json", "--no-doctor", "--dry-run", "--python", BARE]
     code = main(words)
     said = json.loads(capfd.readouterr().out)
-    named = "the checkout is ExecuTorch 1.4.1, executorch 1.5.1 is installed"
-    assert (code, said["what"]) == (ExitCode.ENVIRONMENT, named)
+    assert code == ExitCode.ENVIRONMENT
+    assert re.findall(r"1\.\d\.1", said["what"]) == ["1.4.1", "1.5.1"]
     assert main([*words, "--install", "checkout"]) == ExitCode.OK
     monkeypatch.setenv("EXECUTORCH_ROOT", str(shelf.find("executorch", "1.5.1")))
     assert main(words) == ExitCode.OK
