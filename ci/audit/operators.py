@@ -286,8 +286,7 @@ def list_operators(
 
 
 def split_line(text: str) -> tuple[str, str, int]:
-    """Return a text without the line at its end, the file and the line number; 0 if there is
-    none."""
+    """Return a text without the place at its end, then the file and line of that; 0 if none."""
     line = LINE.search(text)
     return (text[: line.start()], line[1], int(line[2])) if line else (text, "", 0)
 
