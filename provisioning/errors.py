@@ -110,7 +110,7 @@ class ToolError(QnnCiError):
 
 
 class MissingToolError(ToolError):
-    """A tool that is needed is missing, or cannot be started."""
+    """A required tool is missing or cannot be started."""
 
     exit_code = ExitCode.ENVIRONMENT
 

@@ -49,7 +49,7 @@ class Change:
         return mask_credentials("".join(line + "\n" for line in lines))
 
     def write(self) -> None:
-        """Raises StoreError."""
+        """Write, rename or remove the file. Raises StoreError."""
         with explain_writes(self.path.parent, "change pins in a writable checkout"):
             if not self.after:
                 self.path.unlink(missing_ok=True)

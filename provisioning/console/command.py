@@ -202,7 +202,7 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
         write_message(describe_verbs(caller, verbs))
         near = difflib.get_close_matches(words[0], verbs) if words else []
         raise UsageError(
-            f"there is no verb {words[0]!r}" if words else "a verb is missing",
+            f"unknown verb {words[0]!r}" if words else "a verb is missing",
             fix=f"did you mean {near[0]}?" if near else "name one of the verbs above",
         )
     parser, progress = make_parser(caller, verbs, name), Progress.to_stderr()

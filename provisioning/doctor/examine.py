@@ -371,7 +371,7 @@ def require_runtime(environment: Environment, progress: Progress) -> None:
                 why=f"it was built with the headers of the wheel's adaptor: {fault.what}; from "
                 "ExecuTorch 1.5 on build_aot makes none",
                 fix="build qnn_executor_runner with `qnn-ci build runner --source CHECKOUT` and "
-                "the same --sdk, and give it as --runner",
+                "the same --sdk, and pass it as --runner",
             )
 
 

@@ -363,7 +363,7 @@ def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
     if looks_like_page(part, head) if pin.size_bytes else is_web_page(part, head):
         shown = part.start_of()
         part.restart()
-        raise TransientError(f"an error page came with status {head.status}: {shown!r}")
+        raise TransientError(f"the server sent an error page with status {head.status}: {shown!r}")
     if not pin.size_bytes:
         return
     if expected >= 0:

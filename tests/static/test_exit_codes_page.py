@@ -33,4 +33,4 @@ def test_the_page_names_the_keys_of_an_error_s_record(capsys: pytest.CaptureFixt
     _, text = run_command("p", {}, ["nonsense", "--json"])
     (sentence,) = re.findall(r"on stdout as (.*)\.", PAGE.read_text(encoding="utf-8"))
     assert re.findall(r"`(\w+)`", sentence) == list(json.loads(text))
-    assert "no verb 'nonsense'" in capsys.readouterr().err
+    assert "unknown verb 'nonsense'" in capsys.readouterr().err

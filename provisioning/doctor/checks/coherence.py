@@ -134,7 +134,7 @@ def _is_newer_system(file: FileFacts, build: QnnBuild, usual: QnnBuild) -> bool:
 @FAMILIES.check(
     "QNN302",
     "sdk.yaml says {stated}, the libraries are from {usual}",
-    "ExecuTorch compiles for the one and runs the other",
+    "ExecuTorch would compile for one version and run the other",
     "provision it again; do not copy libraries from one SDK into another",
 )
 def see_other_statement(family: Family) -> Iterator[Seen]:

@@ -44,7 +44,7 @@ def find_soc_offset(provider: int) -> int:
     """Return the byte of QnnHtpDevice_CustomConfig_t at which a device finds its SoC, 0 if none
     does.
 
-    Tries each: creates a device with an SoC there and zeros elsewhere.
+    Tries each offset: creates a device with an SoC there and zeros elsewhere.
     """
     backend, device = POINTER(), POINTER()
     create = bind_function(provider, BACKEND_CREATE, POINTER, POINTER, POINTER)

@@ -195,7 +195,7 @@ def wrap_contexts(
 
 
 def _parse(tables: Tables, program: Program) -> Program:
-    """Raises struct.error."""
+    """Fill in what the flatbuffer of a program contains. Raises struct.error."""
     view, root = tables.blob, tables.root()
     base = PROGRAM.unpack_from(view)[4] if view[8:12] == EXTENDED else 0
     segments = list_segments(tables, base) if base else []

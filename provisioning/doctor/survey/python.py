@@ -116,8 +116,8 @@ def try_device(
     *,
     backend: Backend = Backend.HTP,
 ) -> str:
-    """Return why the adaptor that ``python`` finds creates no device with a backend's ``library``
-    (for a backend other than HTP, no backend); '' if it does.
+    """Return why the adaptor that ``python`` finds creates no device (for a ``backend`` other than
+    HTP, no backend) with the backend's ``library``; '' if it creates one.
 
     ``remembered`` is a cache directory for results with the same bytes.
     """

@@ -407,13 +407,13 @@ WHOLE: dict[str, tuple[object, int, Pin, str]] = {
         head(length=10),
         0,
         Pin(11),
-        "an error page came with status 200: '0123456789'",
+        "the server sent an error page with status 200: '0123456789'",
     ),
     "a page": (
         head(length=10, Content_Type="text/html"),
         0,
         Pin(),
-        "an error page came with status 200: '0123456789'",
+        "the server sent an error page with status 200: '0123456789'",
     ),
 }
 
