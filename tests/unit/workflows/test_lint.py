@@ -73,7 +73,7 @@ ZIZMOR = [
         "github-env",
     ),
     (PR, "words=(--head", "t='${{ github.head_ref }}'; words=(--head", "template-injection"),
-    ("workflows/nightly.yml", "pr.yml\n", "pr.yml\n    secrets: inherit\n", "secrets-inherit"),
+    ("workflows/nightly.yml", "/pr.yml\n", "/pr.yml\n    secrets: inherit\n", "secrets-inherit"),
     ("dependabot.yml", "    cooldown:\n      default-days: 14\n", "", "dependabot-cooldown"),
 ]
 
