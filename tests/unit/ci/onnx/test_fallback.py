@@ -78,6 +78,11 @@ def test_of_several_errors_of_a_node_the_last_is_told() -> None:
     assert read_reasons(log)["flat"] == REFUSED
 
 
+def test_a_unit_ends_with_an_empty_line() -> None:
+    later = "\tOperator type: Relu Node name: relu9 Node index: 9\n\n"
+    assert list(read_reasons(ERF + later)) == ["erf1"]
+
+
 def test_without_an_offer_the_words_stay() -> None:
     assert read_reasons(FORM.format("OrtNodeUnit", "Failed to add node."))["flat"] == (
         "Failed to add node."

@@ -198,6 +198,15 @@ def test_good_models_are_read(write: Write) -> None:
         read_model(write(model.SerializeToString()))
 
 
+@pytest.mark.parametrize(
+    "versions", [{"opset": 1}, {"opset": NEWEST_OPSET}, {"ir": NEWEST_IR}, {"ir": 3}]
+)
+def test_the_oldest_and_the_newest_versions_are_read(
+    versions: dict[str, int], write: Write
+) -> None:
+    read_model(write(relu(**versions).SerializeToString()))
+
+
 def test_a_function_of_the_model_is_no_unknown_operator(write: Write) -> None:
     model = relu([FOREIGN])
     model.functions.add(domain="my.ops", name="Fast")

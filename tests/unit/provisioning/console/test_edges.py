@@ -246,6 +246,9 @@ def test_a_later_signal_interrupts_again(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_process_that_asks_for_bytes_gets_them_or_why_not(tmp_path: Path) -> None:
     assert process.run_bytes(["cat"], data=b"\xff\0") == b"\xff\0"
+    (tmp_path / "given").write_bytes(b"\xfe\n")
+    assert process.run_streams(["cat"], data=tmp_path / "given").stdout == b"\xfe\n"
+    assert process.run_streams(["cat"], data=b"\xfd").stdout == b"\xfd"
     with pytest.raises(ToolError) as caught:
         process.run_bytes(["sh", "-c", "printf 'a\\377b' >&2; exit 1"])
     assert caught.value.why == "a\N{REPLACEMENT CHARACTER}b"
