@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from ci.device.figures import Start, parse_heat, read_times, summarize_starts
 from ci.judging.figures import find_nearness
 from ci.report.schema import Heat
+from tests.stand_ins.lowered import Number, Vector, make_flatbuffer
 
 DUMP = (Path(__file__).parents[3] / "artifacts/device/mlp.etdp").read_bytes()
 
@@ -28,6 +30,26 @@ def test_what_is_no_dump_has_no_times() -> None:
         for _ in range(chance.randrange(1, 20)):
             bytes_[chance.randrange(12, len(bytes_))] = chance.randrange(256)
         read_times(bytes(bytes_))
+
+
+def test_times_since_a_phone_started_have_64_bits() -> None:
+    def event(name: str, began: int, ended: int) -> dict[int, Any]:
+        return {0: {0: name, 6: Number("Q", began), 7: Number("Q", ended)}}
+
+    start, step = 1 << 40, 1 << 33
+    rows = [
+        event("Method::execute", start, start + step),
+        event("Method::execute", start + 5, start + 5 + 2 * step),
+        event("Program::load_method", 0, 3_000_000),
+        event("Program::load_method", start, start + 4_000_000),
+        event("Method::other", 0, 1),
+        {},
+    ]
+    blocks = [{0: "Default", 3: Vector(rows[:3])}, {0: "Execute", 3: Vector(rows[3:])}, {}]
+    dump = bytes(4) + make_flatbuffer({1: Vector(blocks)}, b"ED00")
+    assert read_times(dump) == (7.0, (step / 1e6, 2 * step / 1e6))
+    alone = make_flatbuffer({1: Vector([{3: Vector(rows[:1])}])}, b"ED00")
+    assert read_times(bytes(4) + alone) == (None, (step / 1e6,))
 
 
 HOT = """\
