@@ -23,8 +23,8 @@ MOST_BYTES = 64 << 20  # of results of one input set that one program exposes
 
 
 class Mend(str, Enum):
-    """A change to a quantized part, to see whether that is why it is wrong: ranges as wide as the
-    values, or each bias in the scale of its layer's input times weights."""
+    """A trial change to a wrong quantized part, to find out why it is wrong: ranges that cover all
+    values, or each bias quantized with the scale of its layer's input times that of its weights."""
 
     RANGES = "ranges"
     BIASES = "biases"
@@ -311,7 +311,7 @@ class Search:
         )
 
     def mend(self) -> None:
-        """Record the change that makes the smallest part right."""
+        """Record the change that mends the smallest wrong part."""
         cut, part = self.found.smallest, self.found.part
         known = {
             Mend.BIASES: any(one.bias_off > LEAST_OFF for one in part),

@@ -40,7 +40,7 @@ def deliver(
 
     The adaptor is imported, unless this Python lacks a module for that. With the overlay a model is
     lowered, unless this was done before with the same inputs. Returns the entries for
-    artifacts.json. Raises UnfitError, FailedError.
+    artifacts.json. Raises UnfitError or FailedError.
     """
     target, place = job.plan.target, result.place
     if not target.installs:

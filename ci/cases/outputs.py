@@ -38,7 +38,10 @@ def read_references(artifact: Path, compiled: Compiled) -> References:
 
 
 def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | None:
-    """Return the predicted noise of an output; None without a file. Raises OSError, ValueError."""
+    """Return the predicted noise of an output; None without a file.
+
+    Raises OSError or ValueError.
+    """
     if not file.is_file():
         return None
     runs = np.load(file, allow_pickle=False)
@@ -61,7 +64,7 @@ def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
 
 
 def read_column(directory: Path, pattern: str, index: int, info: TensorInfo, sets: int) -> Array:
-    """Return one output's reference for every set, [input set, *shape]. Raises OSError,
+    """Return the reference values of one output as an array [input set, *shape]. Raises OSError or
     ValueError."""
     files = (directory / pattern.format(number, index) for number in range(sets))
     return np.stack([view_tensor(file.read_bytes(), info, file.name) for file in files])

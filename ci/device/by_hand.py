@@ -119,7 +119,7 @@ def write_by_hand(bundle: Path, runner: str, kept: Path | None) -> None:
 
 
 def list_artifacts(kept: Path) -> list[Path]:
-    """Return the directories of the programs that a run kept. Raises UsageError if none are."""
+    """Return the directories of the programs kept by a run. Raises UsageError if there are none."""
     found = sorted(path.parent for path in kept.glob(f"*/artifact/{RECORD}"))
     if not found:
         raise UsageError(

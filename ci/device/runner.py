@@ -187,7 +187,7 @@ class DeviceRunner:
             if time.monotonic() >= ends:
                 raise UnfitError(
                     f"{self.device.name} is in use by {holder.owner or 'another computer'}",
-                    why=f"its lease ends in {holder.left_s or 'some'} s, and it may renew it",
+                    why=f"its lease expires in {holder.left_s or 'a few'} s, unless it is renewed",
                     fix="wait for it: --wait SECONDS",
                 )
             self.progress.step(f"{self.device.name}: waiting for {holder.owner}, {holder.left_s} s")
@@ -195,7 +195,7 @@ class DeviceRunner:
 
     def take(self, seconds: float = LEASE_S) -> Holder | None:
         """Take the lease if it is free, ours, or that of an ended process on this computer;
-        otherwise return its holder. Raises ToolError, StoreError."""
+        otherwise return its holder. Raises ToolError or StoreError."""
         gone = ""
         while True:
             script = TAKE.format(

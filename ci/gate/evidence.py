@@ -104,7 +104,7 @@ def weigh_report(
         faults.append(f"its summary says {told}, but its cases are {own}")
     if true.exit_code.value != exit_code:
         code = true.exit_code.value
-        faults.append(f"its exit code is {exit_code}, but should be {code} by its cases ({own})")
+        faults.append(f"its exit code is {exit_code}, but its cases ({own}) require {code}")
     faults += [*_compare_junit(true, junit), *_compare_plan(true, job), *_doubt_cases(true)]
     if policy:
         faults += [*_compare_policy(true, policy), *_compare_recorded(true, recorded)]

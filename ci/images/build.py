@@ -119,7 +119,7 @@ def _build_one(
 def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None:
     """Pull the base unless the engine has it, before wheels are fetched.
 
-    Raises DownloadError, StoreError.
+    Raises DownloadError or StoreError.
     """
     from docker.errors import APIError, ImageNotFound
 

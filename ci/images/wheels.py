@@ -34,7 +34,7 @@ def resolve_lock(plan: ImagePlan, progress: Progress) -> str:
     """Return requirements with hashes for the base's Python; torch has no hash.
 
     pip evaluates markers for the Python that runs it, so it needs a Python of the base's version.
-    Raises DownloadError, UnfitError.
+    Raises DownloadError or UnfitError.
     """
     python = shutil.which(f"python{plan.base.python}")
     if python is None:
@@ -65,7 +65,10 @@ def pin_lines(rows: Sequence[dict[str, dict[str, object]]]) -> Iterator[str]:
 
 
 def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
-    """Fetch the wheels of the lock into the store's downloads. Raises DownloadError, UnfitError."""
+    """Fetch the wheels of the lock into the store's downloads.
+
+    Raises DownloadError or UnfitError.
+    """
     if not plan.python_lock.is_file():
         raise UnfitError(
             f"no lock of packages for Python {plan.base.python}",

@@ -56,7 +56,7 @@ class DecoderConfig(Struct, frozen=True, kw_only=True):
             if isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0:
                 yield f"{field} is {value}"
         if self.heads % self.kv_heads:
-            yield f"{self.heads} heads are not a multiple of {self.kv_heads} key and value heads"
+            yield f"heads = {self.heads} is not a multiple of kv_heads = {self.kv_heads}"
         if self.head_dim % 2:
             yield f"a head of {self.head_dim} values cannot be rotated in pairs"
 

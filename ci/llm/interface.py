@@ -37,7 +37,7 @@ class Coding(Struct, frozen=True):
         return (made.astype(np.float32) - self.zero_point) * np.float32(self.scale)
 
     def is_like(self, other: Coding) -> bool:
-        """Return whether each integer has the same value in both, to a tenth of a step."""
+        """Return whether both encode each integer as the same value, to a tenth of a step."""
         same = self.dtype == other.dtype and self.zero_point == other.zero_point
         return same and abs(self.scale / other.scale - 1) * 2**self.bits < 0.1
 

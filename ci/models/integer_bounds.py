@@ -22,8 +22,8 @@ DRAWS = 16
 class Disturbance(TorchDispatchMode):
     """Moves the input of each comparison, argmax, top-k or conversion up or down a little.
 
-    Zeros stay zeros, as they do in a program. An operator belongs here if it takes floating-point
-    tensors and returns another dtype, except the operators of quantization.
+    Zeros stay zeros, as they do in a program. These are the operators that take floating-point
+    tensors and return another dtype, except those that quantize.
     """
 
     def __init__(self, share: float, seed: int) -> None:

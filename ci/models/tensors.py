@@ -77,7 +77,10 @@ def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
 
 
 def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:
-    """Read the files of write_sets: a list of arrays per input set. Raises OSError, ValueError."""
+    """Read the files of write_sets: a list of arrays per input set.
+
+    Raises OSError or ValueError.
+    """
     return [
         [
             np.fromfile(directory / FILE.format(number, index), info.dtype).reshape(info.shape)

@@ -58,7 +58,7 @@ def write_comparison(
 
 
 def read_comparisons(directory: Path) -> list[tuple[Comparison, Arrays]]:
-    """Return the comparisons of a test in their order. Raises OSError, ValueError."""
+    """Return the comparisons of a test in their order. Raises OSError or ValueError."""
     places = sorted(directory.glob(f"*{RECORD}"), key=lambda path: int(path.stem))
     return [(_read_record(place), _read_arrays(place)) for place in places]
 

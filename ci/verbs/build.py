@@ -163,7 +163,7 @@ def choose_target(args: argparse.Namespace) -> Target:
 
 
 def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
-    """Return the command line's request for one build. Raises UsageError, UnfitError."""
+    """Return the command line's request for one build. Raises UsageError or UnfitError."""
     if args.jobs < 0:
         raise UsageError(f"--jobs {args.jobs} is not a number of compilers")
     return BuildRequest(

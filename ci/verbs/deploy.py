@@ -131,7 +131,7 @@ def list_candidates(
     args: argparse.Namespace, bundle: Bundle, progress: Progress
 ) -> list[tuple[Device, DeviceFacts]]:
     """Return the reachable devices with the wanted SoC; any host is suitable for a bundle that runs
-    on the emulator. Raises UsageError, UnfitError."""
+    on the emulator. Raises UsageError or UnfitError."""
     key, _, soc = args.any.partition("=")
     soc = soc.upper()
     if key != "soc" or soc not in read_socs():

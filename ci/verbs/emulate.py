@@ -152,7 +152,7 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def check_device(args: argparse.Namespace) -> None:
     """Check the options of a run on a device, and take the SoC from the bundle unless one is given.
-    Raises UsageError, UnfitError."""
+    Raises UsageError or UnfitError."""
     if args.starts < 0:
         raise UsageError(f"--starts {args.starts}", why="a program is started at least once")
     if args.runner != PYTHON:

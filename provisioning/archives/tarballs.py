@@ -262,7 +262,7 @@ def extract_tar(
 
     Members are checked one by one before they are written, and together at the end. Unless
     ``whole``, reading stops once all files of a layout that names single files are written; use
-    that only for an archive with a verified hash. Raises IntegrityError, OSError.
+    that only for an archive with a verified hash. Raises IntegrityError or OSError.
     """
     work = _Extraction(path.name, root, layout, limits)
     with explain_damage(path.name):

@@ -261,7 +261,7 @@ def extract_member(
     member: Member,
     on_bytes: OnBytes = lambda _: None,
 ) -> TreeEntry:
-    """Write one regular file. Raises IntegrityError, OSError.
+    """Write one regular file. Raises IntegrityError or OSError.
 
     A ZIP that was not made on Unix has no modes: its ELF files and scripts become executable.
     """

@@ -32,7 +32,8 @@ DEVICE_COMPONENTS = {"android", "linux"}
 @dataclass(frozen=True)
 class QnnChoice:
     """``sdk`` is ``wheel``, ``pinned``, a version or a directory. ``adaptor`` is ``wheel``,
-    ``overlay``, an overlay's directory, or empty: whichever fits, the wheel's first.
+    ``overlay``, an overlay's directory, or empty to use the first that fits, starting with the
+    wheel's.
     """
 
     sdk: str = WHEEL

@@ -138,7 +138,7 @@ def _wrapped(signed: Any) -> bytes:
     """Return the content without its explicit tag, but with its own tag and length."""
     (_, content), *more = _children(signed["encap_content_info"]["content"].dump())
     if more:
-        raise CatalogError("it has bytes after its content")
+        raise CatalogError("it has extra bytes after its content")
     return content
 
 

@@ -230,7 +230,7 @@ def _judge(part: PartFile, options: _FetchOptions, *, is_sized: bool) -> None:
 def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bool:
     """Make one request until the file is complete; return whether the server stated its size.
 
-    Raises TransientError, PermanentError.
+    Raises TransientError or PermanentError.
     """
     if pin.size_bytes and part.size == pin.size_bytes:
         return True
@@ -354,7 +354,10 @@ def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
 
 
 def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
-    """Check after a body's end that the file is complete. Raises TransientError, MismatchError."""
+    """Check after a body's end that the file is complete.
+
+    Raises TransientError or MismatchError.
+    """
     expected = max(position + head.length if head.length >= 0 else -1, head.total)
     if 0 <= expected != part.size:
         raise TransientError(f"the body ended after {part.size} of {expected} bytes")

@@ -24,7 +24,8 @@ _slow: set[str] = set()
 
 
 class UnknownMatchError(Exception):
-    """The match of an expression is unknown: it is invalid, too slow, or on unknown text."""
+    """Whether a regular expression matches is unknown: it is invalid or too slow, or the text is
+    unknown."""
 
 
 def forget_slow() -> None:

@@ -89,7 +89,7 @@ def run(
 
 
 def check_backend(runner: str, environment: Environment, progress: Progress) -> Environment:
-    """Return the environment if its adaptor suits the runner. Raises UsageError, UnfitError."""
+    """Return the environment if its adaptor suits the runner. Raises UsageError or UnfitError."""
     if runner == WHEEL_RUNNER and find_laid(environment):
         raise refuse_overlay()
     if runner == NAME:

@@ -130,7 +130,7 @@ class ArtifactRequest:
         """Return the request with the hash, size and files of its lock, if there is one.
 
         Call it once per request, at the start. Only a request without a lock is pinned again, while
-        the store's lock of the artifact is held. Raises IntegrityError, ManifestError.
+        the store's lock of the artifact is held. Raises IntegrityError or ManifestError.
         """
         lock = find_lock(self.name, self.release, store)
         return self.locked_by(lock) if lock else self

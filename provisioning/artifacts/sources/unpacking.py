@@ -30,7 +30,7 @@ LEAST_SHARE = 10_000  # an archive unpacks to at least 1/LEAST_SHARE of its limi
 
 
 def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
-    """Extract a downloaded archive and complete the tree. Raises IntegrityError, OSError."""
+    """Extract a downloaded archive and complete the tree. Raises IntegrityError or OSError."""
     request = job.request
     if is_tarball(path.name):
         job.progress.step(f"{request.label}: unpacking {path.name}")

@@ -164,7 +164,7 @@ def test_a_report_is_weighed_by_its_cases() -> None:
     assert weigh(good, junit=None).faults == ("it left no junit.xml",)
     counts = "1 passed, 0 failed, 0 unsupported, 0 cached; 0 of 1 controls passed"
     assert weigh(good, exit_code=1).faults == (
-        f"its exit code is 1, but should be 0 by its cases ({counts})",
+        f"its exit code is 1, but its cases ({counts}) require 0",
     )
     failed = report_of(replace(GOOD, status=Status.FAILED, reason="x")).recounted
     own = "0 passed, 1 failed, 0 unsupported, 0 cached; 0 of 1 controls passed"
