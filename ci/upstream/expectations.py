@@ -105,7 +105,7 @@ def read_expectations(path: Path | None = None) -> UpstreamPolicy:
             for fault in find_row_faults(row, policy.suites):
                 raise ManifestError(
                     f"policies/{POLICY}.toml, cause {cause.name}: {fault}",
-                    why="it would hide failures that nobody has examined",
+                    why="it would hide failures that were not examined",
                     fix="name the tests, and how they end",
                 )
         if cause.fault in {"upstream", "executorch", "qnn"} and not cause.report:

@@ -200,7 +200,7 @@ def test_the_reader_refuses_a_row_that_would_cover_anything(tmp_path: Path) -> N
         read_expectations(path)
     error = caught.value
     assert error.what == "policies/upstream.toml, cause x: tests '*' consists of wildcards only"
-    assert error.why == "it would hide failures that nobody has examined"
+    assert error.why == "it would hide failures that were not examined"
     assert error.fix == "name the tests, and how they end"
 
 
