@@ -1,4 +1,5 @@
-"""A run of a suite as a report: a case per test, a control per test that passed both verdicts."""
+"""Makes the report of a suite's run: a case per test, and a control per test that both upstream
+and our gate passed."""
 
 from __future__ import annotations
 

@@ -70,7 +70,10 @@ def read_socs() -> Mapping[str, Soc]:
 
 
 def find_soc(name: str) -> Soc:
-    """Return the SoC ``name``, ignoring case. Raises UsageError with similar names and the list."""
+    """Return the SoC ``name``, ignoring case.
+
+    If there is none, raises a UsageError that lists similar names and all known SoCs.
+    """
     socs = read_socs()
     if found := socs.get(name.upper()):
         return found

@@ -12,9 +12,10 @@ from ci.parity.policy import matches
 
 
 def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield defines that only one side sets, by name, since the two sides write values differently.
+    """Yield the defines that only one side sets.
 
-    An exported define is judged where it is read: in any target that it reaches.
+    Only names are compared, because the two sides format values differently. An exported define is
+    checked in every target that it reaches.
     """
     for target in (target for name in sorted(groups.cmake) for target in groups.cmake[name]):
         if not groups.is_left_out(target):

@@ -62,6 +62,8 @@ def using(**options: object) -> Iterator[int]:
     with subprocess.Popen(["sleep", "60"], **options) as process:  # type: ignore[call-overload]
         shown = collect.PROC / str(process.pid)
         shown.symlink_to(f"/proc/{process.pid}")
+        while not (shown / "environ").read_bytes():  # Popen returns before the kernel has set it
+            time.sleep(0.001)
         try:
             yield process.pid
         finally:
