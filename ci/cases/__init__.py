@@ -1,1 +1,2 @@
-"""The pipeline from a case to its row in the report, the same for every engine and runner."""
+"""Takes a case through compiling, running and judging to its row in the report. All engines and
+runners share this code."""

@@ -1,8 +1,8 @@
-"""Recorded figures of cases, one file per toolchain: manifests/baselines/TOOLCHAIN.toml for the
-suite, qnn-baselines/TOOLCHAIN.toml next to qnn.toml for the models of that policy.
-
-The emulator's outputs are the same bits each time, so figures change only with the toolchain, the
-model or the lowering code. One limit for all models is loose for most; a recorded figure is tight.
+"""Reads and writes baselines: the SQNR and footprint recorded per case, one file per toolchain.
+Baselines of the suite are in manifests/baselines/TOOLCHAIN.toml, those of a policy's models in
+qnn-baselines/TOOLCHAIN.toml next to qnn.toml. The emulator is deterministic, so the numbers change
+only with the toolchain, the model or the lowering code. A baseline is therefore a tighter limit
+than one SQNR limit for all models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from provisioning.manifest.targets import Backend
 if TYPE_CHECKING:  # it imports numpy, which ci.gate does not need
     from ci.judging.verdict import CaseFigures
 
-# Float references differ in their last bits between hosts; figures change by less than this.
+# Float references differ between hosts in their last bits. This changes the SQNR by less than:
 MAX_CHANGE_DB = 3.0
 HEAD = (
     "# SQNR in dB against the float32 and the quantized model, and the footprint. Written by"
@@ -31,8 +31,8 @@ HEAD = (
 
 
 class Baseline(Struct, frozen=True, forbid_unknown_fields=True):
-    """The recorded SQNR of a case in dB, against the float32 and the quantized model, and the
-    reproducible figures of its footprint."""
+    """The recorded SQNR of a case in dB, against the float32 and the quantized model, and those
+    parts of its footprint that are the same on every host."""
 
     sqnr_db: float
     sqnr_db_quantized: float | None = None
@@ -40,39 +40,39 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Baselines(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of baselines by "MODEL SCHEME SOC"."""
+    """A baselines file. Its keys are "MODEL SCHEME SOC"."""
 
     cases: dict[str, Baseline]
 
 
 def suite_folder() -> Path:
-    """Return the folder of the suite's figures."""
+    """Return the directory of the suite's baselines."""
     return manifests_root() / "baselines"
 
 
 def users_folder(policy: Path | None) -> Path | None:
-    """Return the folder of figures for a policy's models, ``qnn-baselines`` for ``qnn.toml``."""
+    """Return the baselines directory of a policy: ``qnn-baselines`` for ``qnn.toml``."""
     return policy.with_name(f"{policy.stem}-baselines") if policy else None
 
 
 def name_figures(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str:
-    """Return the name of a toolchain's file of figures: the lane's package, QNN, and the backend
-    unless it is HTP."""
+    """Return the file name of a toolchain's baselines. It is made of the ExecuTorch or ONNX Runtime
+    package, QNN, and the backend unless that is HTP."""
     parts = sorted(f"{tool.name}-{tool.version}" for tool in tools if is_part(tool.name))
     parts += [backend] if backend != Backend.HTP.value else []
     return f"{'-'.join(parts).replace('/', '_')}.toml"
 
 
 def is_part(name: str) -> bool:
-    """Return whether figures are recorded per version of this artifact or package."""
+    """Return whether each version of this artifact or package gets its own baselines."""
     return name in {"executorch", "onnxruntime"} or name.startswith("qnn-")
 
 
 def read_baselines(
     tools: Iterable[Tool], backend: str = Backend.HTP.value, folder: Path | None = None
 ) -> Mapping[str, Baseline]:
-    """Return the figures recorded for a toolchain and backend in a folder, by default the suite's;
-    empty if there are none. Raises ManifestError."""
+    """Return the baselines of a toolchain and backend from a directory, by default the suite's.
+    The result is empty if there is no such file. Raises ManifestError."""
     path = (folder or suite_folder()) / name_figures(tools, backend)
     return read_toml(path.name, Baselines, path.parent).cases if path.is_file() else {}
 
@@ -82,7 +82,8 @@ def name_case(model: str, scheme: str, soc: str) -> str:
 
 
 def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[str]:
-    """Yield how a case's figures differ from the recorded ones, in either direction."""
+    """Yield a message for each SQNR that is above or below its baseline by more than
+    MAX_CHANGE_DB."""
     pairs = (
         (figures.sqnr_db, baseline.sqnr_db, "float32"),
         (figures.sqnr_db_quantized, baseline.sqnr_db_quantized, "quantized"),
@@ -99,10 +100,9 @@ def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[st
 
 
 def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
-    """Record the figures of the cases that passed, keeping those of other cases; figures of a
-    policy's models go into ``folder``.
-
-    Returns the written files. Raises StoreError if one cannot be written.
+    """Record the cases that passed, without changing the baselines of other cases. Cases of models
+    from a policy are recorded in ``folder``.
+    Returns the written files. Raises StoreError if a file cannot be written.
     """
     written = []
     for place, is_suite in ((suite_folder(), True), (folder, False)):

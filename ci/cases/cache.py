@@ -1,10 +1,10 @@
-"""The cache of programs with their references; each directory is complete or does not exist.
-
+"""The cache of compiled programs and their references. A directory in it is complete or missing:
 artifact.json and the engine's program
-inputs/<set>_<index>.raw           row-major, in the dtype that artifact.json names
+inputs/<set>_<index>.raw           row-major, in the dtype that artifact.json specifies
 float/<set>_<index>.raw            outputs of the float32 model
 quantized/<set>_<index>.raw        outputs of the quantized model, if there is one
-<set>_<index>.low.raw, .high.raw   next to integer outputs: bounds for ties within rounding noise
+<set>_<index>.low.raw, .high.raw   next to integer outputs: the lowest and highest correct values,
+                                   where rounding noise could change the result
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from provisioning.files import (
 from provisioning.store.store import store_home
 
 RECORD = "artifact.json"
-# These modules choose programs but do not make them; models are hashed as exported graphs.
+# These modules select cases and judge outputs but do not affect the programs. Models are hashed as
+# exported graphs.
 CHOOSING = frozenset(
     {
         *("spec.py", "schemes.py", "suite", "session.py", "pipeline.py", "judged.py", "policy.py"),
@@ -45,8 +46,8 @@ CHOOSING = frozenset(
 
 
 class Artifact(Struct, frozen=True):
-    """artifact.json: ``files`` maps each file to its SHA-256, ``digest`` is the SHA-256 of the
-    other fields, ``lower_s`` the time of the compilation in seconds."""
+    """The record artifact.json. ``files`` maps each file to its SHA-256, ``digest`` is the SHA-256
+    of the other fields, and ``lower_s`` is the compilation time in seconds."""
 
     key: str
     model: str
@@ -58,7 +59,7 @@ class Artifact(Struct, frozen=True):
     digest: str = ""
 
     def digest_sets(self, folder: str) -> str:
-        """Return the SHA-256 of the tensors in a folder, without their bounds."""
+        """Return the SHA-256 of the tensors in a directory, ignoring the files of bounds."""
         held = sorted(
             (name, digest)
             for name, digest in self.files.items()
@@ -73,7 +74,7 @@ def programs_home() -> Path:
 
 
 def artifact_path(cache: Path, key: str) -> Path:
-    """Return the directory of the artifact of ``key``, which may not exist."""
+    """Return the directory for the artifact with this key. It may not exist."""
     return cache / key[:2] / key
 
 
@@ -84,14 +85,14 @@ def hash_words(*words: str) -> str:
 
 @cache
 def digest_rooms(rooms: tuple[str, ...]) -> str:
-    """Return the SHA-256 over the sources of packages of ci, except modules that choose programs
-    but do not make them."""
+    """Return the SHA-256 of the sources of some packages of ci, ignoring the modules in CHOOSING,
+    which do not affect the programs."""
     places = (place for room in rooms for place in (Path(__file__).parents[1] / room).iterdir())
     return digest_sources(*(place for place in places if place.name not in CHOOSING))
 
 
 def hash_files(directory: Path) -> dict[str, str]:
-    """Return the SHA-256 by relative path of all files except the record."""
+    """Return the SHA-256 of every file except artifact.json, by relative path."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     return {
         str(path.relative_to(directory)): hash_file(path) for path in paths if path.name != RECORD
@@ -99,7 +100,7 @@ def hash_files(directory: Path) -> dict[str, str]:
 
 
 def write_artifact(directory: Path, artifact: Artifact) -> None:
-    """Write the record, with its digest."""
+    """Write artifact.json, including its digest."""
     sealed = msgspec.structs.replace(artifact, digest=digest_record(artifact))
     (directory / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(sealed), indent=1))
 
@@ -114,7 +115,8 @@ ARTIFACTS = msgspec.json.Decoder(Artifact)  # at import: see CONVERTING in manif
 
 
 def read_artifact(directory: Path) -> Artifact | None:
-    """Return the record of an artifact; None if it is missing, incomplete or altered."""
+    """Return the record of an artifact, or None if the artifact is missing, incomplete or
+    altered."""
     try:
         if not (directory / RECORD).is_file():  # reading a pipe would wait for its writer
             return None
@@ -126,10 +128,9 @@ def read_artifact(directory: Path) -> Artifact | None:
 
 
 def publish_artifact(staging: Path, directory: Path) -> bool:
-    """Move ``staging`` to ``directory`` in one step. Return False if a good artifact is already
-    there, which may be in use. After a swap, ``staging`` contains the damaged artifact, if any.
-
-    Raises OSError.
+    """Move ``staging`` to ``directory`` atomically. Return False if a good artifact is already
+    there, because another process may be using it. A damaged artifact is swapped out, and is then
+    in ``staging``. Raises OSError.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     if read_artifact(directory):
@@ -144,10 +145,9 @@ def publish_artifact(staging: Path, directory: Path) -> bool:
 
 
 class CompileResult(Struct, frozen=True):
-    """The directory of an artifact, or ``refused``: why the case was not compiled.
-
-    ``is_ours`` is whether this project refused it, not a tool; ``repaired`` whether a damaged
-    artifact was replaced.
+    """The directory of an artifact, or in ``refused`` the reason why the case was not compiled.
+    ``is_ours`` is true if this project rejected the case, and false if a tool did. ``repaired`` is
+    true if a damaged artifact was replaced.
     """
 
     directory: str = ""
@@ -160,9 +160,8 @@ class CompileResult(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class CompileJob:
-    """Finds or compiles the program of a case, in a worker.
-
-    ``reference`` says which references prove nothing; without it they are not checked.
+    """A job for a worker: finds the program of a case in the cache, or compiles it.
+    ``reference`` defines which references prove nothing; without it, references are not checked.
     """
 
     engine: Engine
@@ -174,10 +173,9 @@ class CompileJob:
 
     def __call__(self) -> CompileResult:
         """Return the artifact. QNN and a user's modules are loaded only in forks of the worker,
-        because it serves more jobs.
-
-        Raises UsageError for a wrong model or data, FailedError if its outputs prove nothing,
-        StoreError if the disk is full.
+        because the worker runs more jobs later.
+        Raises UsageError for an invalid model or data, FailedError if the model's outputs prove
+        nothing, StoreError if the disk is full.
         """
         self.engine.preload(self.spec)
         found = run_forked(self._find, "loading the model")

@@ -1,4 +1,4 @@
-"""The two seams of every lane: an Engine turns a case into a program, a Runner runs programs."""
+"""The two protocols behind every engine: an Engine compiles a case, a Runner runs programs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ci.models.user_models import ReferencePolicy
 from ci.report.schema import DeviceFigures, Footprint
 from provisioning.errors import FailedError
 
-# Directories and files of a program, see ci.cases.cache.
+# Names of directories and files of a program, see ci.cases.cache.
 INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
-NOISE = "noise/{}.npy"  # by output
-MIN_RUNS = 2  # of a prediction
+NOISE = "noise/{}.npy"  # the index of an output
+MIN_RUNS = 2  # runs that a noise prediction needs at least
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
 SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # written by QNN's Saver, with --saver
 
@@ -30,7 +30,8 @@ Sets = Sequence[Sequence[Array]]  # a list of arrays per input set
 
 
 class Fallback(Struct, frozen=True):
-    """A node that stays on the CPU, and why; ``asked`` if the model's entry keeps it there."""
+    """A node that stays on the CPU, and the reason. ``asked`` is true if the model's entry in the
+    policy requests the CPU for it."""
 
     op: str
     reason: str
@@ -38,7 +39,8 @@ class Fallback(Struct, frozen=True):
 
 
 class Delegation(Struct, frozen=True):
-    """How much of a graph QNN takes. ``getitem`` nodes, which compute nothing, are not counted."""
+    """How many nodes of a graph QNN executes. ``getitem`` nodes are not counted, because they
+    compute nothing."""
 
     delegated_nodes: int
     fallback_nodes: int
@@ -47,17 +49,16 @@ class Delegation(Struct, frozen=True):
 
 
 class Compiled(Struct, frozen=True, kw_only=True):
-    """A program in a directory. ``program`` is the file that a runner opens, ``binary`` the one
-    with QNN's context binary; both are relative to the directory.
-
-    ``sets`` is the number of input sets. ``methods`` names the methods of a program with several;
-    their inputs and outputs are concatenated, and ``unshared_bytes`` is its size without shared
-    weights. ``loss`` is where quantization costs most, if known. ``layers`` names the last outputs
-    if the case asks for those of its layers. ``made_inputs`` describes inputs that the user did not
-    give, see ci.models.model.name_made. ``footprint`` is the memory and size of the program and its
-    lowering. ``steps`` are the operators of the float32 model's graph, if the engine lists them.
-    ``weights`` and ``calibration`` are the SHA-256 of the float32 model's weights and of the
-    calibration sets, if any.
+    """A compiled program in a directory. ``program`` is the file that a runner opens, ``binary``
+    the file with QNN's context binary; both are relative to the directory.
+    ``sets`` is the number of input sets. ``methods`` lists the methods of a program with several
+    methods; their inputs and outputs are concatenated, and ``unshared_bytes`` is the program's size
+    without shared weights. ``loss`` is the layer where quantization costs most, if known.
+    ``layers`` names the last outputs if the case requests its layers' outputs. ``made_inputs``
+    describes inputs that this project generated, see ci.models.model.name_made. ``footprint`` is
+    the memory and size of the program and its lowering. ``steps`` are the operators of the float32
+    model's graph, if the engine lists them. ``weights`` and ``calibration`` are the SHA-256 of the
+    float32 model's weights and of the calibration sets, if any.
     """
 
     program: str
@@ -81,7 +82,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class Staging:
     """A new directory into which an engine writes a program and its references. QNN's output goes
-    to ``log``; scratch files on the program's file system belong below ``cache``."""
+    to ``log``. ``cache`` is a directory for scratch files on the same file system."""
 
     directory: Path
     log: Path
@@ -89,12 +90,12 @@ class Staging:
     reference: ReferencePolicy | None = None
 
     def write_inputs(self, sets: Sequence[Sequence[Any]]) -> None:
-        """Write the input sets that the program is judged on."""
+        """Write the input sets on which the program is judged."""
         write_sets(self.directory / INPUTS, sets)
 
     def write_float(self, outputs: Sequence[Sequence[Any]], made: str = "") -> None:
-        """Write the float32 model's outputs. Raises FailedError if they prove nothing, perhaps
-        because the inputs were ``made`` by this project."""
+        """Write the float32 model's outputs. Raises FailedError if the outputs prove nothing.
+        ``made`` describes generated inputs, which may be the cause."""
         write_sets(self.directory / FLOAT, outputs)
         try:
             require_proof([list(map(np.asarray, tensors)) for tensors in outputs], self.reference)
@@ -107,10 +108,9 @@ class Staging:
         write_sets(self.directory / QUANTIZED, outputs)
 
     def write_noise(self, errors: Sequence[Any]) -> None:
-        """Write the predicted errors per output, [run, input set, *shape]; empty if none is known.
-        A run that is not finite, such as after the logarithm of nearly zero, is left out.
-
-        Raises FailedError if fewer than two runs are left.
+        """Write the predicted errors per output, [run, input set, *shape]; an empty array means
+        that no prediction is known. Runs that are not finite are dropped, such as those with a
+        logarithm of nearly zero. Raises FailedError if fewer than two runs remain.
         """
         for index, error in enumerate(map(np.asarray, errors)):
             if error.size:
@@ -129,24 +129,23 @@ class Staging:
 
 def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:
     """Raise FailedError if the float32 model's outputs in ``directory`` prove nothing. Programs
-    without input sets, such as language models, have their references elsewhere."""
+    without input sets, such as language models, are not checked: their references are elsewhere."""
     if not compiled.sets:
         return
     require_proof(read_sets(directory / FLOAT, compiled.outputs, compiled.sets), policy)
 
 
 def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy | None) -> None:
-    """Raise FailedError for outputs of a float32 model that are useless for judging a program."""
+    """Raise FailedError if a program cannot be judged by these outputs of a float32 model."""
     if policy and (fault := find_degenerate(reference, policy)):
         raise FailedError(f"the reference proves nothing: {fault}")
 
 
 def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolicy) -> str:
-    """Return why a reference, one list per input set, proves nothing; empty if it is good.
-
-    A floating-point output has to be finite, to differ from zero and from a constant, and to
-    depend on the input. Integers and booleans may be the same for every input, such as the mask of
-    unpadded text, if another output is not.
+    """Return why a reference, one list per input set, proves nothing; empty if it is usable.
+    A floating-point output must be finite, must be neither zero nor constant, and must depend on
+    the input. An integer or boolean output, such as the mask of unpadded text, may be the same for
+    every input if another output is not.
     """
     columns = [np.stack(arrays) for arrays in zip(*reference, strict=True)]
     faults = [_find_fault(column, index, policy) for index, column in enumerate(columns)]
@@ -174,40 +173,41 @@ def _find_fault(stacked: Array, index: int, policy: ReferencePolicy) -> str:
 
 
 class Engine(Protocol):
-    """Turns a case into a program. It is made in the session's process and sent to workers, where
-    all methods except ``imports`` run: key and compile each in a fork, the rest in the worker."""
+    """Compiles cases. An engine is created in the session's process and sent to workers. There,
+    ``key`` and ``compile`` each run in a fork, and the other methods in the worker itself."""
 
     @property
     def imports(self) -> tuple[str, ...]:
         """Modules to import in the process from which all workers are forked."""
 
     def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
-        """Return the case with a program that also returns its layers' outputs, or None."""
+        """Return the case with its layers' outputs as additional outputs, or None if the engine
+        does not support that."""
 
     def preload(self, spec: CaseSpec) -> None:
-        """Load whatever the cases of a model share."""
+        """Load what all cases of a model have in common."""
 
     def key(self, spec: CaseSpec) -> str:
         """Return the SHA-256 of everything that determines the program and its references."""
 
     def read_data(self, spec: CaseSpec) -> int:
-        """Return on how many input sets a user's model is judged. Raises UsageError for data files
-        that do not fit the model."""
+        """Return the number of input sets on which a user's model is judged. Raises UsageError if
+        the data files do not fit the model."""
 
     def warm_up(self, spec: CaseSpec) -> None:
-        """Load the compiler, before the first compilation of a worker."""
+        """Load the compiler before a worker compiles for the first time."""
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
-        """Write the program and its references. Any exception counts as a refusal."""
+        """Write the program and its references. An exception means that the case is refused."""
 
     def explain(self, error: Exception, log: Path) -> str:
-        """Return why a compilation was refused, from its exception and QNN's log."""
+        """Return why a compilation was refused, based on its exception and QNN's log."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled case to run: ``path`` is a copy that a runner may damage. ``directory`` is for
-    what the runner writes, ``log`` for what it prints."""
+    """A compiled case to run. ``path`` is a copy of the program that the runner may change. The
+    runner writes its files to ``directory`` and its output to ``log``."""
 
     spec: CaseSpec
     path: Path
@@ -218,10 +218,10 @@ class Program:
 
 @dataclass(frozen=True)
 class RunNotes:
-    """What a runner reports besides outputs: ``faults`` fail the case, ``remark`` is shown,
-    ``files`` are kept next to the report, ``accelerator`` has means per input set from QNN's
-    profile, in cycles and microseconds, ``run_ms`` is the mean time of the runs per input set that
-    the model's entry asks for, ``device`` has a device's figures."""
+    """What a runner reports besides outputs. ``faults`` fail the case, ``remark`` is shown, and
+    ``files`` are kept next to the report. ``accelerator`` has means per input set from QNN's
+    profile, in cycles and microseconds. ``run_ms`` is the mean time per input set, if the model's
+    entry requests timed runs. ``device`` has measurements from a device."""
 
     faults: tuple[str, ...] = ()
     remark: str = ""
@@ -232,8 +232,8 @@ class RunNotes:
 
 
 class RunError(FailedError):
-    """Raised if a program returned no outputs. ``used`` is whether its process ran other programs
-    before, ``lacks`` names a device lost meanwhile: then nothing is known about the program."""
+    """Raised if a program returned no outputs. ``used`` is true if its process ran other programs
+    before. ``lacks`` names a device that was lost, so nothing is known about the program."""
 
     def __init__(self, what: str, *, used: bool = False, lacks: str = "") -> None:
         super().__init__(what)
@@ -241,7 +241,7 @@ class RunError(FailedError):
 
 
 class OpenProgram(Protocol):
-    """A program that is loaded."""
+    """A loaded program."""
 
     @property
     def used(self) -> bool:
@@ -251,13 +251,12 @@ class OpenProgram(Protocol):
         """Return the outputs per input set. Raises RunError."""
 
     def finish(self) -> RunNotes:
-        """End the program and return the notes on its runs. Raises RunError."""
+        """Close the program and return the notes on its runs. Raises RunError."""
 
 
 class Runner(Protocol):
-    """Opens a program once, to run it as often as wanted, all within ``timeout_s`` seconds.
-
-    ``fresh`` asks for a process that has run nothing. ``open`` raises RunError.
+    """Opens programs. An opened program can run any number of times within ``timeout_s`` seconds
+    in total. ``fresh`` requests a process that has run nothing. ``open`` raises RunError.
     """
 
     @property

@@ -18,7 +18,7 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"  # proc(5): sets VmHWM to the current resident size
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 # On stdout at every log level, once per graph that HTP prepares: seen with QNN 2.47 to 2.49.40.
-# 2.50.40 and 2.51.0 contain the text but do not print it under ONNX Runtime.
+# QNN 2.50.40 and 2.51.0 contain the text but do not print it under ONNX Runtime.
 SUMMARY = re.compile(r"^=+ DDR bandwidth summary =+\s*\n((?:\w+=\d+\s*\n)+)", re.MULTILINE)
 FIGURE = re.compile(r"^(\w+)=(\d+)", re.MULTILINE)
 NAMES = {
@@ -38,8 +38,8 @@ class Peak:
 
 @contextmanager
 def measure_peak() -> Iterator[Peak]:
-    """Measure this process's peak memory while the block runs, or since the process started if the
-    kernel cannot reset the peak."""
+    """Measure the peak memory of this process while the block runs. If the kernel cannot reset the
+    peak, it is the peak since the process started."""
     peak = Peak()
     with suppress(OSError):
         RESET.write_text(RESET_PEAK, encoding="ascii")
@@ -55,8 +55,8 @@ def flush_stdio() -> None:
 
 
 def read_traffic(log: str, graphs: int) -> dict[str, int]:
-    """Return bytes by figure, summed over QNN's summaries; empty unless there is a summary for each
-    of ``graphs``, because the sum would be too small."""
+    """Return the bytes read, written and spilled, summed over QNN's summaries. The result is empty
+    unless each of the ``graphs`` has a summary, because the sum would be too small."""
     summaries = [dict(FIGURE.findall(text)) for text in SUMMARY.findall(log)]
     if not graphs or len(summaries) != graphs:
         return {}
@@ -77,7 +77,7 @@ def make_footprint(
     operators: Iterable[OperatorCount],
     peak: Peak,
 ) -> Footprint:
-    """Return all figures of a program; ``log`` is what QNN printed during its lowering."""
+    """Return the footprint of a program. ``log`` is the text that QNN printed during lowering."""
     graphs = tuple(
         GraphFigures(
             name=graph.name,

@@ -1,9 +1,7 @@
-"""Imported once by the fork server: the modules that its forks need to run or to look up a program.
-
-A module can define before_forks(), which does once whatever is slow the first time.
-
-The fork server ends with the process that started it, even while it imports; its forks end with the
-fork server.
+"""The fork server imports this module once. It loads the modules that its forks need to run a
+program or to look it up. A module can define before_forks() for work that is slow the first time.
+The fork server exits when the process that started it exits, even during imports; its forks exit
+when the fork server exits.
 """
 
 from __future__ import annotations
@@ -23,7 +21,8 @@ from provisioning.console.process import end_with_parent
 
 @contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Hide what imports print, such as torchao's notes on CUDA libraries, unless they fail."""
+    """Hide what imports print, such as torchao's notes on CUDA libraries. If the block raises,
+    print the hidden text."""
     kept = os.dup(2)
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
@@ -38,9 +37,9 @@ def quiet_stderr() -> Iterator[None]:
             os.close(kept)
 
 
-# A model's factory runs in the user's directory, from which nothing may be imported.
+# A model's factory runs in the user's directory; nothing may be imported from there by accident.
 sys.path[:] = [place for place in sys.path if place]
-# Ctrl-C also reaches this process, which ends anyway with the one that started it.
+# Ctrl-C also reaches this process. It exits anyway when the process that started it exits.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 end_with_parent(int(os.environ[STARTER]))
 gc.disable()  # collections took a fifth of the import time and freed little

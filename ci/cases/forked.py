@@ -1,8 +1,7 @@
 """Runs a function in a fork of a process that is already warmed up.
-
-QNN's libraries number graphs and tensors throughout a process's life, so only the first lowering
-of a process is reproducible; but torch.export and ExecuTorch are slow the first time. In a fork of
-a process that has exported once and has never loaded QNN, the lowering is fast and the first.
+QNN's libraries number graphs and tensors over the lifetime of a process, so only the first lowering
+in a process is reproducible. But torch.export and ExecuTorch are slow when first used. A fork of a
+process that has exported a model but never loaded QNN is fast, and its lowering is the first.
 """
 
 from __future__ import annotations
@@ -25,14 +24,13 @@ from provisioning.files import explain_no_room
 
 R = TypeVar("R")
 STEP_BYTES, MAX_RAISED = 512, 300
-_steps: list[mmap.mmap] = []  # of this fork and the forks around it, shared with their parents
+_steps: list[mmap.mmap] = []  # of this fork and of the forks around it, shared with their parents
 
 
 def run_forked(function: Callable[[], R], doing: str = "") -> R:
-    """Return or raise what ``function`` returns or raises in a fork.
-
-    Raises FailedError if the fork dies, naming what it was ``doing`` and the last note_step. The
-    fork collects no garbage, which would touch, and so copy, every shared object.
+    """Run ``function`` in a fork, and return its result or raise its exception.
+    Raises FailedError if the fork dies; the message has ``doing`` and the last note_step. Garbage
+    collection is off in the fork, because it would write to, and so copy, every shared object.
     """
     gc.collect()
     gc.freeze()
@@ -62,8 +60,8 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
 
 
 def still_tqdm() -> None:
-    """Keep tqdm from starting a thread, which a fork would lose with a warning, and from making a
-    system semaphore, which a killed worker would leave behind. Call it before tqdm is first used.
+    """Keep tqdm from starting a thread, which a fork would lose with a warning, and from creating
+    a system semaphore, which would remain if a worker is killed. Call this before tqdm is used.
     """
     with suppress(ImportError):
         tqdm = importlib.import_module("tqdm").tqdm
@@ -72,13 +70,14 @@ def still_tqdm() -> None:
 
 
 def note_step(doing: str) -> None:
-    """Note what the fork does next, such as ``QNN compiled the graph``, in case it dies of it."""
+    """Record the fork's next step, such as ``QNN compiled the graph``. If the fork dies, the error
+    message shows it."""
     for step in _steps[-1:]:
         step[:] = doing.encode("utf-8", "replace")[:STEP_BYTES].ljust(STEP_BYTES, b"\0")
 
 
 def answer_job(function: Callable[[], Any]) -> Any:
-    """Return the result of ``function``, or its exception as one of our errors."""
+    """Return the result of ``function``. If it raises, return the exception as a QnnCiError."""
     try:
         return function()
     except QnnCiError as error:

@@ -1,5 +1,5 @@
-"""Judges one case: compares a run's outputs with its program's references and makes the report row.
-It needs no engine and no runner, so that outputs from elsewhere are judged the same way."""
+"""Judges one case: compares a run's outputs with the program's references and makes the report row.
+This module uses no engine and no runner, so it can also judge outputs from elsewhere."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ from provisioning.manifest.targets import Backend
 
 SHOWN_OPS = 4
 NO_FLOAT = (
-    "the quality of the quantization is not judged: to judge it, set `float_model` of the model's"
-    " entry in a policy to the float model"
+    "the quality of the quantization is not judged: to judge it, set `float_model` in the model's"
+    " policy entry to the float model"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """The options of a run. Files about a case other than its outputs are kept below ``beside``, in
-    a directory per case; ``baselines`` is the folder of figures recorded for the user's models.
-    ``find_faults`` returns descriptions of the known faults in a graph, for a scheme and a version
-    of QNN."""
+    """The options of a run. Files about a case other than its outputs are kept in ``beside``, one
+    directory per case. ``baselines`` is the directory of baselines for the user's models.
+    ``find_faults`` takes a graph's steps, a scheme and a QNN version, and returns descriptions of
+    the known faults that the graph triggers."""
 
     policy: EmulatorPolicy
     timeout_s: float
@@ -95,7 +95,7 @@ class SessionOptions:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """A case's row, its controls, a remark for the terminal, and a note for the report."""
+    """A case's row, its controls, a remark to print on the terminal, and a note for the report."""
 
     case: Case
     controls: tuple[Control, ...] = ()
@@ -105,8 +105,8 @@ class CaseResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The result of running a program: outputs, or a failure. ``used`` is whether its process had
-    run other programs before, ``lacks`` names a device that was lost during the run."""
+    """The result of running a program: outputs, or a failure. ``used`` is true if the program's
+    process had run other programs before. ``lacks`` names a device that was lost during the run."""
 
     outputs: Sets = ()
     failure: str = ""
@@ -118,7 +118,7 @@ class Run:
 
 @dataclass(kw_only=True)
 class Evidence:
-    """The facts known about a case so far; a field has its default until its step is done."""
+    """The facts known about a case so far. Fields keep their defaults until their step has run."""
 
     artifact: Artifact | None = None
     cached: bool = False
@@ -138,7 +138,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeSetup:
-    """The options and baselines for judging a run's cases; ``runner`` is the runner's name."""
+    """The options and baselines for judging the cases of a run, and the name of its runner."""
 
     options: SessionOptions
     runner: str
@@ -146,8 +146,8 @@ class JudgeSetup:
 
 
 class CaseJudge:
-    """Judges one case, step by step; any step may end it with a reason. ``directory`` is a scratch
-    directory."""
+    """Judges one case, step by step. Every step can end the case with a reason. ``directory`` is a
+    scratch directory."""
 
     def __init__(self, spec: CaseSpec, setup: JudgeSetup, directory: Path) -> None:
         self.spec, self.judged_by, self.options = spec, setup, setup.options
@@ -161,7 +161,8 @@ class CaseJudge:
         self.remarks: list[str] = []
 
     def compare_emulator(self, outputs: Sets, emulated: Sets, compiled: Compiled) -> None:
-        """Record how near a device's outputs are to those of the emulator for the same program."""
+        """Record how close a device's outputs are to the emulator's outputs for the same
+        program."""
         try:
             both = [stack_outputs(one, compiled) for one in (emulated, outputs)]
         except ValueError as error:
@@ -170,9 +171,9 @@ class CaseJudge:
             self.evidence.nearness = find_nearness(zip(*both, strict=True))
 
     def note_program(self, directory: Path, artifact: Artifact) -> None:
-        """Record facts about a program, and keep what QNN's Saver wrote.
-
-        Saver accepts and refuses the same operators as HTP, so its operators are the program's.
+        """Record facts about a program, and keep the calls that QNN's Saver wrote.
+        Saver is a QNN backend that records API calls. It supports the same operators as HTP, so its
+        list of operators is that of the program.
         """
         binary = directory / artifact.compiled.binary  # missing if QNN took no operator
         build = find_qnn_build(binary) if binary.is_file() else None
@@ -185,7 +186,7 @@ class CaseJudge:
             self.evidence.qnn_ops = count_operators(text)
 
     def judge_run(self, program: Program, references: References, run: Run) -> CaseResult:
-        """Judge the result of a run, and check delegation."""
+        """Judge the result of a run, and check how much of the graph was delegated to QNN."""
         compiled = program.compiled
         log_tail = read_tail(program.log)
         self.evidence.run = run
@@ -246,16 +247,17 @@ class CaseJudge:
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
 
     def locate(self) -> str:
-        """Return at which layer a program departs from its model; empty if that is not known."""
+        """Return at which layer a program starts to differ from its model; empty if unknown."""
         return ""
 
     def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
-        """Return why the user's metric rejects the program; here none, as no user code is run."""
+        """Return why the user's metric rejects the program. This class returns no reasons, because
+        it runs no user code; CaseRun measures the metric."""
         del references, outputs
         return []
 
     def compare_baseline(self) -> list[str]:
-        """Return how the figures differ from those recorded for this toolchain, if any."""
+        """Return how the figures differ from the baseline for this toolchain, if there is one."""
         spec = self.spec
         baseline = self.judged_by.baselines.get(name_case(spec.model, spec.scheme.value, spec.soc))
         if baseline is None:
@@ -264,7 +266,8 @@ class CaseJudge:
         return list(find_changes(self.evidence.figures, baseline))
 
     def delegation_faults(self, compiled: Compiled) -> list[str]:
-        """Return a reason naming the nodes on the CPU if the policy requires full delegation."""
+        """Return a reason that lists the nodes on the CPU, if the policy requires full
+        delegation."""
         left = [one for one in compiled.delegation.fallback_ops if not one.asked]
         if not self.limits.full_delegation or not left:
             return []
@@ -275,24 +278,24 @@ class CaseJudge:
         return [f"{many} back to the CPU ({named})"]
 
     def find_excesses(self, compiled: Compiled) -> tuple[Overrun, ...]:
-        """Return the figures of a program or its lowering that exceed the case's budget."""
+        """Return each figure of a program or of its lowering that exceeds the case's budget."""
         return find_excesses(compiled.footprint, self.limits.budget, self.budget)
 
     def refuse(self, reason: str, log_tail: str, *, is_ours: bool = False) -> CaseResult:
-        """End a case that was not lowered: ``unsupported`` if the policy knows the refusal, else
-        failed. If the reason ``is_ours``, it is not called a refusal."""
+        """End a case that was not lowered. Its status is ``unsupported`` if the policy expects the
+        refusal, else ``failed``. If ``is_ours``, the text does not call the reason a refusal."""
         known = self.find_refusal(reason)
         if known:
             return self.end(Status.UNSUPPORTED, f"{reason} [{known}]", log_tail)
         return self.end(Status.FAILED, reason if is_ours else f"refused: {reason}", log_tail)
 
     def find_refusal(self, reason: str) -> str:
-        """Return the policy's explanation of a refusal of this case; empty if it has none."""
+        """Return the policy's explanation of a refusal of this case; empty if there is none."""
         spec, choices = self.spec, str(self.spec.source.choices)
         return self.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason, choices)
 
     def find_unmet(self) -> str:
-        """Return why this case, which passed, contradicts the policy; empty if it does not."""
+        """Return why the policy did not expect this case to pass; empty if it did."""
         spec, choices = self.spec, str(self.spec.source.choices)
         known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
         return known and (
@@ -312,9 +315,9 @@ class CaseJudge:
     def end(
         self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
     ) -> CaseResult:
-        """Make the case's row from all known facts."""
+        """Make the case's report row from all known facts."""
         advice = self.policy.advise(reason) if status is Status.FAILED else ""
-        # Only the log says why a process died, and often why an operator was refused.
+        # Only the log shows why a process died, and often why an operator was refused.
         is_dead = reason.startswith(("run: ", "refused: ")) or " was killed by " in reason
         if status is Status.FAILED and is_dead:
             advice = advice or self.policy.advise(log_tail)
@@ -348,15 +351,16 @@ class CaseJudge:
         return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
 
     def find_faults(self) -> list[str]:
-        """Return the known faults of the QNN that compiled the model, in its scheme, that its graph
-        triggers."""
+        """Return the known faults that the graph triggers, in its scheme, with the version of QNN
+        that compiled it."""
         artifact = self.evidence.artifact
         steps = artifact.compiled.steps if artifact else ()
         scheme, qnn = self.spec.scheme.value, self.evidence.compiler
         return [f"known fault: {one}" for one in self.options.find_faults(steps, scheme, qnn)]
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
-        """Return the source lines of the user that caused a failure, else the factory's line."""
+        """Return the lines of the user's source that caused a failure, or else the first line of
+        the model's factory."""
         if self.spec.is_file:
             return ()
         given = self.spec.source.reference
@@ -380,7 +384,7 @@ def make_case(
     log_tail: str = "",
     metric_name: str = "",
 ) -> Case:
-    """Return a case's row of the report, with every known figure."""
+    """Return the report row of a case, with every known figure."""
     artifact, run = known.artifact, known.run
     compiled = artifact.compiled if artifact else None
     delegation = compiled.delegation if compiled else None
@@ -443,7 +447,7 @@ def make_case(
 
 
 def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
-    """Return the files of a program, first the one that a runner opens."""
+    """Return the files of a program. The file that a runner opens comes first."""
     first = artifact.compiled.program
     folder = f"{first.rpartition('/')[0]}/"
     names = [name for name in artifact.files if folder != "/" and name.startswith(folder)]
@@ -456,7 +460,7 @@ def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
 
 
 def describe_loss(loss: Loss) -> str:
-    """Return at which layer a quantized model loses most against the float32 one."""
+    """Return at which layer a quantized model loses most accuracy compared to the float32 model."""
     return (
         f"  where: most is lost at {loss.name}: {loss.before_db:.1f} dB before it,"
         f" {loss.behind_db:.1f} dB after it; with only the weights quantized, the outputs have"
@@ -465,7 +469,8 @@ def describe_loss(loss: Loss) -> str:
 
 
 def describe_choices(spec: CaseSpec, compiled: Compiled | None) -> str:
-    """Return the options of the model's entry, and what sharing weights saved."""
+    """Return the options of the model's entry, and the size without shared weights if it is
+    known."""
     choices = str(spec.source.choices)
     if not compiled or not compiled.unshared_bytes:
         return choices

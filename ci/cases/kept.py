@@ -1,12 +1,10 @@
-"""Judges the outputs that a run kept again. Only bytes are read: no model, program or function of
-the run is loaded, and nothing that the run wrote is trusted except its references.
-
+"""Judges the kept outputs of a run again. This reads only bytes: it loads no model, program or
+function of the run, and of what the run wrote it trusts only the references.
 report.json                        the run's report
 CASE/artifact/                     see ci.cases.cache
-CASE/outputs/output_SET_INDEX.raw  the program's outputs, on this machine or elsewhere
-
-Outputs of a device elsewhere are in a separate directory, written by the script of
-ci.device.by_hand: CASE/outputs as above, CASE/log.txt, CASE/code.txt with the runner's exit code.
+CASE/outputs/output_SET_INDEX.raw  the program's outputs, from this machine or another
+Outputs of a device elsewhere are in a separate directory that the script of ci.device.by_hand
+writes: CASE/outputs as above, CASE/log.txt, and CASE/code.txt with the runner's exit code.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from ci.report.schema import Case, Report, Status, summarize
 from provisioning.errors import QnnCiError, UsageError
 from provisioning.manifest.targets import read_socs
 
-LIMIT_BYTES = 4 << 30  # of a case
+LIMIT_BYTES = 4 << 30  # per case
 DTYPES = {"bool", *(f"float{bits}" for bits in (16, 32, 64))} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
@@ -42,17 +40,16 @@ HARM = (OSError, ValueError, TypeError, ArithmeticError, LookupError, MemoryErro
 FIGURES = ("sqnr_db", "sqnr_db_quantized", "cosine", "cosine_quantized", "equal", "max_abs")
 KEPT_REMARK = "judged from kept outputs: no program was run"
 LOG, CODE = "log.txt", "code.txt"
-UNMEASURED = "the metric was not measured: it is code, and only bytes are judged here"
+UNMEASURED = "the metric was not measured: it is code, and only bytes are read here"
 
 
 def judge_report(
     report: Report, directory: Path, setup: JudgeSetup, work: Path, pulled: Path | None = None
 ) -> Report:
-    """Return the report of a run with its cases judged again, from the outputs in ``directory`` or
-    from those of a device for the same programs, in ``pulled``.
-
-    Raises UsageError for a scheme or SoC that does not exist, ManifestError for a case that the
-    policy has no limits for.
+    """Return the report of a run after judging its cases again, either from the kept outputs in
+    ``directory`` or from a device's outputs for the same programs in ``pulled``.
+    Raises UsageError for an unknown scheme or SoC, ManifestError for a case without limits in the
+    policy.
     """
     policy = setup.options.policy
     specs = [find_spec(case, setup) for case in report.cases]
@@ -79,7 +76,7 @@ def judge_report(
 
 
 def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
-    """Return the case of a report's row. Raises UsageError."""
+    """Return the case that a report row describes. Raises UsageError."""
     entry = setup.options.policy.models.get(case.model)
     if case.scheme not in set(Scheme) or case.soc not in read_socs():
         raise UsageError(f"there is no case {case.model} {case.scheme} {case.soc}")
@@ -88,8 +85,8 @@ def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
 
 
 def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None) -> CaseResult:
-    """Judge a row of the run's report again, from the outputs of the run or of a device. With the
-    run's outputs a failed case stays failed; a case that was not lowered keeps its row."""
+    """Judge a report row again, from the outputs of the run or of a device. A failed case that is
+    judged from the run's own outputs stays failed. A case that was not lowered keeps its row."""
     judging.evidence.cached = case.cached
     metric, judging.metric = judging.metric, None
     if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():
@@ -107,8 +104,8 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
 
 
 def compare_rows(case: Case, row: Case) -> Case:
-    """Return the new row with the figures that only the run could measure; failed if it
-    contradicts the run's row."""
+    """Return the new row together with the figures that only the run could measure. The row fails
+    if it contradicts the row of the run."""
     faults = list(find_contradictions(case, row))
     return structs.replace(
         row,
@@ -125,7 +122,8 @@ def compare_rows(case: Case, row: Case) -> Case:
 
 
 def read_pulled(pulled: Path, compiled: Compiled) -> Run:
-    """Return a device's outputs as a run, or a failed run with the reason."""
+    """Return a device's outputs as a run. If they are missing or damaged, the run is a failed
+    one."""
     if not pulled.is_dir():
         return Run(failure=f"it has no outputs: {pulled.name} is missing")
     code = pulled / CODE
@@ -139,8 +137,8 @@ def read_pulled(pulled: Path, compiled: Compiled) -> Run:
 
 
 def judge_unrun(case: Case, judging: CaseJudge) -> Case:
-    """Judge a row without outputs: fail it if it passed in the run, or if its refusal is not
-    expected by the policy."""
+    """Judge a row without outputs. It fails if it passed in the run, or if the policy does not
+    expect its refusal."""
     if case.status is Status.PASSED:
         told = "it passed, but its outputs were not kept"
     elif (
@@ -155,8 +153,8 @@ def judge_unrun(case: Case, judging: CaseJudge) -> Case:
 
 
 def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseResult:
-    """Judge the kept outputs of a case, or those of a device, which are also compared with the kept
-    ones. Raises one of HARM, and QnnCiError."""
+    """Judge the kept outputs of a case or the outputs of a device. A device's outputs are also
+    compared with the kept ones. Raises the exceptions in HARM, and QnnCiError."""
     artifact = read_kept(folder, judging.spec)
     compiled, place = artifact.compiled, folder / "artifact"
     judging.note_program(place, artifact)
@@ -175,8 +173,8 @@ def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseRes
 
 
 def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
-    """Return the record of a kept program with references. Raises OSError or ValueError unless all
-    are plain files that match the record, belong to the case, and are not too large."""
+    """Return the record of a kept program that has references. Raises OSError or ValueError unless
+    all files are regular, match the record, belong to the case, and stay within LIMIT_BYTES."""
     paths = [folder, *folder.rglob("*")]
     odd = [one for one in paths if one.is_symlink() or not (one.is_dir() or one.is_file())]
     if odd:
@@ -199,7 +197,7 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
 
 
 def check_tensor(info: TensorInfo) -> None:
-    """Raise ValueError for a tensor that no program can have."""
+    """Raise ValueError if no program can have a tensor like this."""
     axes = len(info.shape)
     good = info.dtype in DTYPES and min(info.shape, default=1) > 0 and info.step >= 0
     joins = not info.joined or (
@@ -214,7 +212,7 @@ def check_tensor(info: TensorInfo) -> None:
 
 
 def find_contradictions(case: Case, judged: Case) -> Iterator[str]:
-    """Yield each contradiction between the run's row and the outputs that it kept."""
+    """Yield each contradiction between a row of the run and the outputs that the run kept."""
     if case.status is Status.FAILED or (case.status is Status.UNSUPPORTED and not case.lacks):
         yield f"in the run it was {case.status.value}: {case.reason}"
     for name in FIGURES if case.status is Status.PASSED else ():

@@ -1,4 +1,4 @@
-"""Raw files of outputs and references as arrays. Files other than the expected ones are refused."""
+"""Reads raw files of outputs and references into arrays. Unexpected files are errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
 from ci.models.tensors import FILE, TensorInfo, read_sets
 
-OUTPUT = "output_{}_{}.raw"  # as qnn_executor_runner names a program's outputs
+OUTPUT = "output_{}_{}.raw"  # the file names that qnn_executor_runner uses for outputs
 
 
 def read_inputs(artifact: Path, compiled: Compiled) -> Sets:
@@ -38,8 +38,7 @@ def read_references(artifact: Path, compiled: Compiled) -> References:
 
 
 def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | None:
-    """Return the predicted noise of an output; None without a file.
-
+    """Return the predicted rounding noise of an output, or None if the file does not exist.
     Raises OSError or ValueError.
     """
     if not file.is_file():
@@ -51,7 +50,7 @@ def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | N
 
 
 def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
-    """Return the outputs of one eager model, with bounds for those that have them."""
+    """Return the outputs of one eager model. Outputs with files of bounds include the bounds."""
     expected = []
     for index, info in enumerate(compiled.outputs):
         values = low = high = read_column(directory, FILE, index, info, compiled.sets)
@@ -71,7 +70,8 @@ def read_column(directory: Path, pattern: str, index: int, info: TensorInfo, set
 
 
 def view_tensor(data: bytes, info: TensorInfo, name: str) -> Array:
-    """Return the elements of a tensor, booleans as bytes. Raises ValueError for a wrong size."""
+    """Return the elements of a tensor; booleans become bytes. Raises ValueError for a wrong
+    size."""
     if len(data) != size_bytes(info):
         raise ValueError(f"{name} has {len(data)} bytes instead of {size_bytes(info)}")
     dtype = "uint8" if info.dtype == "bool" else info.dtype
@@ -85,8 +85,7 @@ def size_bytes(info: TensorInfo) -> int:
 
 def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
     """Return a runner's outputs as one array per output, [input set, *shape].
-
-    Raises ValueError unless every input set has exactly the program's outputs, each of its size.
+    Raises ValueError unless every input set has all of the program's outputs in the right size.
     """
     if len(outputs) != compiled.sets:
         raise ValueError(f"outputs of {len(outputs)} input sets instead of {compiled.sets}")
@@ -103,9 +102,8 @@ def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
 
 def read_outputs(directory: Path, compiled: Compiled, sets: int) -> Sets:
     """Return the outputs that a program wrote into ``directory``, one list per input set.
-
-    Raises OSError or ValueError unless it contains each output as a regular file of exactly its
-    size, without further hard links, and nothing else.
+    Raises OSError or ValueError unless each output is a regular file of the right size without
+    further hard links, and the directory contains nothing else.
     """
     outputs = [
         [

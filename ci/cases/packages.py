@@ -1,7 +1,6 @@
-"""Digests of installed packages' content, because a version does not show edits in place.
-
-A wheel's installer writes RECORD last, with the hash and size of each file. If a file has that size
-and was not modified later, RECORD's hash is used, else the file's content.
+"""Hashes the content of installed packages, because a version does not change with local edits.
+A wheel's installer writes RECORD last, with the hash and size of each file. If a file still has
+that size and was not modified after RECORD, the hash in RECORD is used, else the file is hashed.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ from pathlib import Path
 
 from provisioning.files import hash_file
 
-# C++ headers are only for extensions that users compile; nothing imports a package's tests.
+# Only user extensions compile against C++ headers, and nothing imports a package's tests.
 SKIPPED = frozenset({"__pycache__", "include", "test", "tests"})
 
 
 def digest_packages(names: Iterable[str]) -> str:
-    """Return the SHA-256 over Python's version and the files of importable packages, or of their
-    directories such as ``executorch/exir``.
-
-    A missing package or directory counts as an empty one. Raises OSError.
+    """Return the SHA-256 of Python's version and of the files of some importable packages or
+    directories, such as ``executorch/exir``.
+    A missing package or directory is treated as empty. Raises OSError.
     """
     parts = [name.partition("/")[::2] for name in names]
     grouped = groupby(sorted(parts), key=itemgetter(0))
@@ -49,8 +47,8 @@ def _describe(package: str, parts: Iterable[str]) -> Iterator[str]:
 
 
 def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]], int]:
-    """Return hash and size by path, and RECORD's time in ns; empty if there is no RECORD next to
-    the package, as in a checkout."""
+    """Return hash and size by path, and the modification time of RECORD in ns. Both are empty
+    without a RECORD next to the package, as in a checkout."""
     found = sorted(parent.glob(f"{package}-*.dist-info/RECORD"))
     if not found:
         return {}, 0
@@ -60,7 +58,7 @@ def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]]
 
 
 def _walk(top: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the files below a directory, following links."""
+    """Yield the files below a directory. Symbolic links are followed."""
     pending = [str(top)] if top.is_dir() else []
     while pending:
         with os.scandir(pending.pop()) as entries:

@@ -1,5 +1,5 @@
-"""One case from model to report row: compile, run, judge. It uses the two Protocols of
-ci.cases.engine, and knows no engine or runner."""
+"""Takes one case from model to report row: compile, run, judge. It uses the two protocols of
+ci.cases.engine, and imports no specific engine or runner."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ ARTIFACT = "artifact"
 
 @dataclass(frozen=True, kw_only=True)
 class RunSetup:
-    """The setup that all cases of a run share. ``work`` is a scratch directory; ``device`` names
-    the hardware that the programs need if neither this host nor the runner can run them. Outputs of
-    ``runner`` are compared with those of ``emulator``, if there is one."""
+    """What all cases of a run share. ``work`` is a scratch directory. ``device`` names the required
+    hardware if neither this host nor the runner can run the programs. Outputs of ``runner`` are
+    compared with those of ``emulator``, if there is one."""
 
     options: SessionOptions
     engine: Engine
@@ -51,7 +51,7 @@ class RunSetup:
 
 
 class CaseRun(CaseJudge):
-    """One case from model to report row: compiled, run, judged."""
+    """One case from model to report row: compile, run, judge."""
 
     def __init__(self, spec: CaseSpec, setup: RunSetup) -> None:
         self.setup = setup
@@ -61,10 +61,9 @@ class CaseRun(CaseJudge):
         super().__init__(spec, judged_by, setup.work / spec.slug)
 
     def run(self) -> CaseResult:
-        """Compile, run, judge; any exception fails this case.
-
-        Only the machine's faults are raised: StoreError if the disk is full, UnfitError if no
-        process can be started.
+        """Compile, run and judge the case. An exception fails only this case.
+        Raises StoreError if the disk is full, UnfitError if no process can be started; both affect
+        all cases.
         """
         try:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -108,7 +107,7 @@ class CaseRun(CaseJudge):
         return result
 
     def compile(self, spec: CaseSpec, log: Path) -> Ended:
-        """Find or compile a program in a worker. Outputs of layers are not checked for proof."""
+        """Find or compile a program in a worker. Outputs of layers may prove nothing."""
         job = CompileJob(
             engine=self.setup.engine,
             spec=spec,
@@ -120,7 +119,7 @@ class CaseRun(CaseJudge):
         return self.setup.pool.run(job, job.log, self.options.timeout_s)
 
     def note_compiled(self, directory: Path, made: CompileResult) -> None:
-        """Record whether the program was cached, and facts about it."""
+        """Record whether the program was in the cache, and facts about it."""
         if made.repaired:
             self.remarks.append("a damaged cache entry was lowered again")
         if made.artifact:
@@ -130,7 +129,7 @@ class CaseRun(CaseJudge):
     def copy_program(
         self, spec: CaseSpec, directory: Path, compiled: Compiled, place: Path
     ) -> Program:
-        """Copy the program for the runner, which must not see the references."""
+        """Copy the program for the runner, which must not have access to the references."""
         given = place / ARTIFACT
         given.mkdir()
         part = Path(compiled.program).parts[0]
@@ -141,7 +140,8 @@ class CaseRun(CaseJudge):
         return Program(spec, given / compiled.program, compiled, place, place / "run.log")
 
     def end_unrun(self, program: Program) -> CaseResult:
-        """End a case that was lowered but cannot run here; keep the program next to the report."""
+        """End a case that was lowered but cannot run here. The program is kept next to the
+        report."""
         self.leave(program.path)
         faults = self.delegation_faults(program.compiled)
         over = self.find_excesses(program.compiled)
@@ -158,8 +158,8 @@ class CaseRun(CaseJudge):
         return self.end(Status.UNSUPPORTED, reason)
 
     def run_and_judge(self, program: Program, references: References, sets: Sets) -> CaseResult:
-        """Run and judge. If the program failed in a process that had run others, run it again in a
-        fresh process: only a failure there is its own fault."""
+        """Run and judge a program. If it fails in a process that ran others before, run it again in
+        a fresh process; it fails only if it fails there too."""
         before = copy(self.evidence)
         run = self.execute(program, sets)
         if self.setup.emulator and not run.failure:
@@ -175,7 +175,7 @@ class CaseRun(CaseJudge):
         return replace(again, remark="; ".join(filter(None, [again.remark, seen])))
 
     def run_emulator(self, emulator: Runner, program: Program, sets: Sets, run: Run) -> None:
-        """Compare outputs with the emulator's; if that is not possible, add a remark with why."""
+        """Compare outputs with the emulator's. If the emulator fails, add a remark."""
         place = self.directory / "emulator"
         place.mkdir()
         own = replace(program, directory=place, log=place / "run.log")
@@ -188,7 +188,8 @@ class CaseRun(CaseJudge):
     def execute(
         self, program: Program, sets: Sets, *, fresh: bool = False, runner: Runner | None = None
     ) -> Run:
-        """Open the program, with the session's runner or another, and run every input set once."""
+        """Open the program with the session's runner, or with another, and run each input set
+        once."""
         began, used = time.monotonic(), False
         runner = runner or self.setup.runner
         try:
@@ -204,8 +205,8 @@ class CaseRun(CaseJudge):
         return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
 
     def locate(self) -> str:
-        """Return at which layer a program departs from its model, found with another program that
-        also returns its layers' outputs. Empty if the engine cannot make one."""
+        """Return at which layer a program starts to differ from its model. This runs a second
+        program that also returns its layers' outputs. Empty if the engine cannot make one."""
         spec = self.setup.engine.give_layers(self.spec)
         if not spec:
             return ""
@@ -227,7 +228,8 @@ class CaseRun(CaseJudge):
         return describe_departure(judgement, compiled.layers)
 
     def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
-        """Return why the user's metric, if the model has one, rejects the program."""
+        """Measure the user's metric, if the model has one, and return why it rejects the
+        program."""
         if self.metric is None:
             return []
         float32, quantized = (
@@ -245,7 +247,8 @@ class CaseRun(CaseJudge):
 
 
 def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
-    """Return at which of its ``layers``, the last outputs, a program departs from its model."""
+    """Return at which of its ``layers``, the last outputs, a program starts to differ from its
+    model."""
     outputs = judgement.outputs
     first = len(outputs) - len(layers)
     wrong = [index for index, one in enumerate(outputs) if one.fails(Question.FAITHFUL)]
@@ -268,7 +271,8 @@ def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
 
 
 def keep_artifacts(directory: Path, target: Path) -> None:
-    """Copy a case's program, inputs, references, outputs and logs to ``target``."""
+    """Copy everything in the directory of a case to ``target``: program, inputs, references,
+    outputs and logs."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(directory, target, symlinks=True, ignore=list_special)
     rows = target / INPUT_LIST
@@ -278,7 +282,7 @@ def keep_artifacts(directory: Path, target: Path) -> None:
 
 
 def list_special(directory: str, names: list[str]) -> set[str]:
-    """Return names of entries that are neither files, directories nor links, such as pipes."""
+    """Return the names of pipes, sockets and other entries that are no file, directory or link."""
     paths = {name: Path(directory, name) for name in names}
     return {
         name

@@ -1,4 +1,4 @@
-"""A policy as values: models, limits, known refusals. The default is
+"""The policy of test_emulator and test_onnx: models, limits and known refusals. The default is
 manifests/policies/emulator.toml; a user's policy extends or replaces it."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DEFAULT, EMULATOR = "default", "emulator"
 
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits that replace the scheme's for one model and scheme, and the reason."""
+    """Limits for one model and scheme, which replace those of the scheme, and the reason."""
 
     model: str
     scheme: Scheme
@@ -54,12 +54,11 @@ class Override(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
-    """Combinations that QNN is known to refuse, with a reason that matches ``pattern``.
-
-    ``models``, ``schemes``, ``socs`` and ``choices`` are globs; a combination has to match one of
-    each. Choices are a model's lowering options as text, such as ``shared_buffer, saver``, empty if
-    it has none. The row applies to ``backends`` only. With ``strict``, a combination that passes is
-    a failure, because the row no longer applies.
+    """A row for cases that QNN is known to refuse with an error that matches ``pattern``.
+    ``models``, ``schemes``, ``socs`` and ``choices`` are globs; a case must match one of each.
+    Choices are a model's lowering options as text, such as ``shared_buffer, saver``, or empty. The
+    row applies only to ``backends``. With ``strict``, a case that passes fails the run, because the
+    row is out of date.
     """
 
     pattern: str
@@ -72,7 +71,7 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool = True
 
     def covers(self, model: str, scheme: str, soc: str, choices: str = "") -> bool:
-        """Return whether the row covers a combination."""
+        """Return whether the row applies to a case."""
         pairs = (
             (model, self.models),
             (scheme, self.schemes),
@@ -83,10 +82,10 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole policy. ``models`` are the user's, ``suite`` this project's; ``schemes`` has limits
-    for HTP, ``backends`` those for other backends. ``budget`` limits the footprint of every program
-    on HTP and of its lowering. ``runtimes`` says where devices get QNN from: see
-    list_device_runtimes. ``dropped`` names limits of a user's file that have no effect any more."""
+    """A whole policy. ``models`` are the user's models, ``suite`` are this project's. ``schemes``
+    has limits for HTP, ``backends`` has them for other backends. ``budget`` limits the footprint of
+    every program on HTP and of its lowering. ``runtimes`` specifies where devices get QNN from: see
+    list_device_runtimes. ``dropped`` has limits in a user's file that no longer have an effect."""
 
     reference: ReferencePolicy
     schemes: dict[Scheme, Limits]
@@ -102,8 +101,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     dropped: tuple[str, ...] = ()
 
     def for_backend(self, backend: Backend) -> EmulatorPolicy:
-        """Return the policy for a run on ``backend``: its limits, without expectations, limits and
-        budgets found with another backend. Raises UsageError if it has no limits."""
+        """Return the policy for a run on ``backend``. Rows, limits and budgets that apply only to
+        other backends are removed. Raises UsageError if there are no limits for this one."""
         known = tuple(one for one in self.unsupported if backend in one.backends)
         if backend is Backend.HTP:
             return msgspec.structs.replace(self, unsupported=known)
@@ -123,7 +122,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def budget_of(self, model: str, scheme: Scheme) -> Budget:
-        """Return the budget that a model's entry sets for a scheme."""
+        """Return the budget in a model's entry for a scheme."""
         entry = self.models.get(model)
         return entry.budget.of(scheme) if entry else NO_BUDGET
 
@@ -148,14 +147,14 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(rule, budget=budget)
 
     def describe_limits(self, specs: Iterable[CaseSpec]) -> tuple[Threshold, ...]:
-        """Return the different limits of cases."""
+        """Return the limits of the cases, without duplicates."""
         limits = [self.limits_of(spec.model, spec.scheme) for spec in specs]
         return tuple({(one.scheme, one.model): one for one in limits}.values())
 
     def expects_refusal(
         self, model: str, scheme: Scheme, soc: str, reason: str, choices: str = ""
     ) -> str:
-        """Return the recorded explanation of a known refusal; empty for any other."""
+        """Return the policy's explanation of a refusal; empty if it is not a known one."""
         for entry in self.unsupported:
             covers = entry.covers(model, scheme.value, soc, choices)
             if covers and re.search(entry.pattern, reason):
@@ -163,15 +162,15 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         return ""
 
     def find_unmet(self, model: str, scheme: Scheme, soc: str, choices: str = "") -> str:
-        """Return the recorded explanation of the refusal that a strict row expects of a case that
-        passed; empty if there is none."""
+        """Return the explanation of the first strict row that expects a case to be refused although
+        it passed; empty if there is none."""
         rows = (one for one in self.unsupported if one.strict)
         found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
     def advise(self, reason: str) -> str:
-        """Return lines with cause and fix, from the first matching advice of the policy, else from
-        the first rule of errors.toml that matches; empty if neither is known."""
+        """Return lines with the cause and the fix, from the first advice of the policy or the first
+        rule of errors.toml that matches; empty if none does."""
         own = (one for one in self.advice if re.search(one.pattern, reason))
         if row := next(own, None):
             return row.text
@@ -203,14 +202,15 @@ def _threshold(
 
 
 def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> EmulatorPolicy:
-    """Return a lane's default policy, or a user's with absolute paths. Raises ManifestError."""
+    """Return a lane's default policy, or a user's policy with absolute paths. Raises
+    ManifestError."""
     if path is None:
         return read_policy(lane, EmulatorPolicy)
     if not path.is_file():
         raise ManifestError(
             f"there is no policy {path}",
             why="it is not a file",
-            fix="name the file with --policy; `qnn-ci init --policy-only` writes one",
+            fix="pass an existing file to --policy; `qnn-ci init --policy-only` writes one",
         )
     policy = read_toml(
         path.name, EmulatorPolicy, path.parent, prepare=partial(extend_default, lane=lane)
@@ -228,10 +228,9 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
 
 
 def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
-    """Return a user's policy, merged with the lane's default if it extends that. The user's models
-    replace the suite, and their limits override single limits of their scheme.
-
-    Raises UsageError for a policy that is not complete and extends none.
+    """Return a user's policy, merged into the lane's default if it has ``extends``. The user's
+    models replace the suite, and single limits of the user override those of their scheme.
+    Raises UsageError for a policy that is incomplete and extends no other.
     """
     dropped = sorted(set(drop_limits(own)))
     merged = own
@@ -241,8 +240,8 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
             merged["suite"] = own.get("suite", {})
     elif "extends" not in own and not {"reference", "schemes"} <= own.keys():
         raise UsageError(
-            "the policy has no limits, and extends no other",
-            fix=f'write extends = "{DEFAULT}" into its first line',
+            "the policy has no limits and does not extend another policy",
+            fix=f'write extends = "{DEFAULT}" as its first line',
         )
     for entry in _tables(merged.get("models")).values():
         limits = _tables(_tables(entry).get("limits"))
@@ -252,7 +251,7 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
 
 
 def drop_limits(table: Any) -> Iterator[str]:
-    """Remove limits that have no effect any more, and yield their names."""
+    """Remove limits that no longer have an effect, and yield their names."""
     for value in table if isinstance(table, list) else ():
         yield from drop_limits(value)
     for key, value in [*_tables(table).items()]:
@@ -263,7 +262,8 @@ def drop_limits(table: Any) -> Iterator[str]:
 
 
 def merge(base: Any, own: Any) -> Any:
-    """Merge ``own`` over ``base``: tables key by key; lists with own entries first, which win."""
+    """Merge ``own`` into ``base``. Tables are merged by key. In a list the entries of ``own`` come
+    first, because the first match applies."""
     if isinstance(base, dict) and isinstance(own, dict):
         return {**base, **{key: merge(base.get(key), value) for key, value in own.items()}}
     if isinstance(base, list) and isinstance(own, list):

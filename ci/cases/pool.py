@@ -1,9 +1,8 @@
 """Processes that have already imported torch and the engine's packages, for jobs with a time limit.
-
-A fork server imports torch once, so that a worker starts in milliseconds. A worker does one kind of
-job, one at a time; if it crashes, hangs or grows, it is replaced. Compilations fork once more for
-each case (see ci.cases.forked). Runs share a process that loads QNN's libraries once; a lease can
-ask for a process that has run nothing yet.
+A fork server imports torch once, so that a worker starts in milliseconds. A worker runs jobs of one
+kind, one at a time. It is replaced if it crashes, hangs or grows too large. Each compilation runs
+in a fork of its worker (see ci.cases.forked). Runs share a process that loads QNN's libraries once;
+a lease can request a process that has run nothing yet.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from provisioning.files import scratch_directory
 
 PRELOAD = ["ci.cases.fork_server"]
 ROOT = Path(__file__).resolve().parents[2]
-# For the fork server: the process that started it, and the modules to import for all its forks.
+# The fork server's variables: the process that started it, and the modules to import.
 STARTER, IMPORTS = "QNN_CI_STARTER", "QNN_CI_IMPORTS"
-ABORTED, LATE = "the run was ended", "did not end in time"
+ABORTED, LATE = "the run was stopped", "did not end in time"
 MAX_WORKER_BYTES = 2 << 30
-# Freed blocks of up to 1 KiB would stay in a thread's cache, where nothing overwrites them.
+# glibc's thread cache would keep freed blocks of up to 1 KiB, and nothing would overwrite them.
 TUNABLES = "glibc.malloc.tcache_count=0"
 SOCKET, MAX_SOCKET_PATH = "listener-12345678", 108  # unix(7)
 
@@ -49,10 +48,9 @@ Job = Callable[[], Any]  # sent to a worker and called there
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended: ``failure`` is empty if there is a ``result``.
-
-    ``used`` is whether its process had done other jobs before, ``raised`` whether the job raised
-    the failure itself; otherwise its process died or was late.
+    """The outcome of a job. ``failure`` is empty if there is a ``result``.
+    ``used`` is true if the worker's process had run other jobs before. ``raised`` is true if the
+    job itself raised the failure, and false if its process died or exceeded the time limit.
     """
 
     result: Any
@@ -63,7 +61,8 @@ class Ended:
 
 
 def serve(connection: Connection) -> None:
-    """Do jobs in a worker until the pipe closes: (job, log) in, result or QnnCiError out."""
+    """Run jobs in a worker until the pipe closes. It receives (job, log), and sends a result or a
+    QnnCiError."""
     end_with_parent(os.getppid())
     os.setpgid(0, 0)
     while True:
@@ -75,7 +74,8 @@ def serve(connection: Connection) -> None:
 
 
 def run_job(job: Job, log: str) -> Any:
-    """Do one job; append everything that it prints, including QNN's C++ output, to ``log``."""
+    """Run one job. Everything that it prints, including QNN's C++ output, is appended to
+    ``log``."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -83,15 +83,14 @@ def run_job(job: Job, log: str) -> Any:
     try:
         return job()
     finally:
-        ctypes.CDLL(None).fflush(None)  # what C code printed belongs to this log
+        ctypes.CDLL(None).fflush(None)  # write what C code printed to this log, not the next one
 
 
 @contextmanager
 def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[None]:
-    """Set this process's environment and working directory while the block runs, for its children.
-
-    The dynamic linker reads LD_LIBRARY_PATH when a program starts, hence before Python runs.
-    multiprocessing starts Python with -c, which imports from the working directory first.
+    """Set the environment and working directory that child processes inherit from the block.
+    The dynamic linker reads LD_LIBRARY_PATH when a program starts, so before Python code runs.
+    multiprocessing starts Python with -c, which searches the working directory first for imports.
     """
     before, here = dict(os.environ), Path.cwd()
     os.environ.clear()
@@ -106,8 +105,8 @@ def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[Non
 
 
 def list_python_path(given: str) -> str:
-    """Return PYTHONPATH for a process in another directory: the ``given`` paths made absolute, and
-    this project unless it is installed."""
+    """Return PYTHONPATH for a process in another directory: the ``given`` paths as absolute paths,
+    and this project's path unless it is installed."""
     paths = [os.path.abspath(path) for path in given.split(os.pathsep) if path]  # noqa: PTH100
     if ROOT.name not in {"site-packages", "dist-packages"}:
         paths.append(str(ROOT))
@@ -115,7 +114,7 @@ def list_python_path(given: str) -> str:
 
 
 class Worker:
-    """A forked process that does one job at a time."""
+    """A forked process that runs one job at a time."""
 
     def __init__(self, context: Any) -> None:
         self.used = False
@@ -125,7 +124,8 @@ class Worker:
         other.close()
 
     def call(self, job: Job, log: Path, timeout_s: float) -> tuple[Any, str]:
-        """Return the job's result and "", or None and the reason; then the worker is unusable."""
+        """Return the job's result and "", or None and the reason of a failure. After a failure the
+        worker is unusable."""
         try:
             self.connection.send((job, str(log)))
             if not self.connection.poll(timeout_s):
@@ -145,13 +145,13 @@ class Worker:
         return 0
 
     def close(self) -> None:
-        """Let the process end, or kill it if it does not."""
+        """Let the process exit, or kill it after a grace period."""
         self.connection.close()
         self.process.join(GRACE_S)
         self.end()
 
     def end(self) -> None:
-        """Kill the process and its group at once."""
+        """Kill the process and its process group."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self.process.exitcode is not None:
                 return
@@ -161,22 +161,21 @@ class Worker:
 
 
 def find_fork_server() -> int | None:
-    """Return the id of this process's only fork server, or None; no public API gives it."""
+    """Return the id of this process's fork server, or None. There is no public API for this."""
     pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     return pid
 
 
 def end_fork_server() -> None:
-    """Kill the fork server at once, and with it its forks."""
+    """Kill the fork server. Its forks exit too."""
     if pid := find_fork_server():
         os.kill(pid, signal.SIGKILL)
         forkserver._forkserver._stop()  # type: ignore[attr-defined]
 
 
 class Lease:
-    """A worker for several related jobs, with one log and one time limit for all.
-
-    If it has no worker, because the pool was closed, every job fails.
+    """A worker for several related jobs, which share one log and one time limit.
+    Without a worker, because the pool was closed, every job fails.
     """
 
     def __init__(self, worker: Worker | None, log: Path, timeout_s: float) -> None:
@@ -187,7 +186,7 @@ class Lease:
             worker.used = True
 
     def call(self, job: Job) -> Ended:
-        """Do one job in the remaining time. Raises StoreError if the disk is full."""
+        """Run one job in the remaining time. Raises StoreError if the disk is full."""
         if not self.worker or not self.reusable:
             return Ended(None, ABORTED, read_tail(self.log), self.used)
         self.reusable = False
@@ -205,12 +204,11 @@ class Lease:
 
 
 class Pool:
-    """Workers for jobs in ``environment``; safe to use from several threads.
-
-    The constructor starts the fork server, which imports ``imports``. It ends with the thread that
-    made the pool, or with ``close``. Raises RuntimeError if this process has a fork server already,
-    because its forks would have that server's variables. The processes run in ``directory``, which
-    must contain nothing that Python could import.
+    """Workers for jobs in ``environment``. A pool can be used from several threads.
+    The constructor starts the fork server, which imports ``imports``. The fork server exits when
+    the thread that made the pool exits, or on ``close``. Raises RuntimeError if this process has a
+    fork server already, because its forks would have that server's variables. The processes run in
+    ``directory``, which must not contain anything that Python could import.
     """
 
     def __init__(
@@ -231,21 +229,19 @@ class Pool:
         with process_set({**environment, **own}, directory):
             forkserver.ensure_running()
         if find_fork_server() == before:
-            raise RuntimeError("another fork server of this process has not been ended")
+            raise RuntimeError("another fork server of this process is still running")
         self.idle: dict[tuple[object, int], Worker] = {}  # by kind and thread
         self.aborted = threading.Event()
 
     def close(self) -> None:
-        """End every process of the pool; their jobs and later ones fail.
-
-        The workers end with the fork server, and compilations with their workers.
+        """Stop every process of the pool. Running and later jobs fail.
+        Workers exit with the fork server, and compilations with their workers.
         """
         self.aborted.set()
         end_fork_server()
 
     def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
-        """Do one job within ``timeout_s`` seconds; ``fresh`` asks for a new process.
-
+        """Run one job within ``timeout_s`` seconds. ``fresh`` requests a new process.
         Raises StoreError if the disk is full.
         """
         with self.lease(type(job), log, timeout_s, fresh=fresh) as lease:
@@ -255,8 +251,8 @@ class Pool:
     def lease(
         self, kind: object, log: Path, timeout_s: float, *, fresh: bool = False
     ) -> Iterator[Lease]:
-        """Lease a worker for jobs of one kind, all within ``timeout_s`` seconds; ``log`` starts
-        empty. Raises UnfitError if no process can be started."""
+        """Lease a worker for jobs of one kind, which share ``timeout_s`` seconds. ``log`` is
+        emptied first. Raises UnfitError if no process can be started."""
         log.unlink(missing_ok=True)
         worker = self._take(kind, fresh=fresh)
         lease = Lease(worker, log, timeout_s)
@@ -277,7 +273,7 @@ class Pool:
         try:
             return Worker(self.context)
         except (EOFError, ConnectionError) as error:
-            if self.aborted.is_set():  # may have changed: the first start of a worker takes seconds
+            if self.aborted.is_set():  # during the first start of a worker, which takes seconds
                 return None
             raise UnfitError(
                 "the process that imports the packages for lowering cannot be started",
@@ -287,17 +283,17 @@ class Pool:
             ) from error
 
 
-# Lines that QNN also writes when a run succeeds.
+# Lines that QNN also prints when a run succeeds.
 CHATTER = (
     *("[INFO] [Qnn ExecuTorch]", "# LIBNATIVE", "Starting stage: ", "Completed stage: ", "[#"),
     *("[cpuinfo_", "====== DDR", "spill_bytes=", "fill_bytes=", "write_total_", "read_total_"),
-    "left to the CPU: ",  # the reason repeats it
+    "left to the CPU: ",  # the case's reason contains it too
     *("frame #", "<omitting python frames>"),  # torch's stack, after its message
 )
 
 
 def read_tail(log: Path) -> str:
-    """Return the last lines of a log, without lines that QNN also writes when a run succeeds."""
+    """Return the last lines of a log, without lines that QNN also prints when a run succeeds."""
     with suppress(OSError):
         text = log.read_text(encoding="utf-8", errors="replace")
         lines = [one for one in text.splitlines() if one.strip()]
@@ -307,8 +303,8 @@ def read_tail(log: Path) -> str:
 
 
 class ScratchPool:
-    """Holds at most one pool, started before the environment was checked; all of its temporary
-    files are below ``scratch``."""
+    """Holds at most one pool, which can start before the environment has been checked. All of its
+    temporary files are below ``scratch``."""
 
     def __init__(self, scratch: Path, imports: Sequence[str]) -> None:
         self.scratch, self.imports = scratch, imports
@@ -316,12 +312,14 @@ class ScratchPool:
         self.variables: Mapping[str, str] = {}
 
     def guess(self, profile: str) -> None:
-        """Start the imports early, which take seconds, with what seems to be provisioned."""
+        """Start the pool early, because its imports take seconds. It uses the artifacts that
+        seem to be provisioned."""
         with suppress(QnnCiError):
             self.open(locate_profile(profile, Progress()).apply(os.environ))
 
     def open(self, variables: Mapping[str, str]) -> Pool:
-        """Return the pool with the environment ``variables``; close one with another."""
+        """Return a pool with the environment ``variables``. A pool with other variables is
+        closed."""
         if self.pool is None or variables != self.variables:
             self.close()
             self.variables = variables
@@ -331,14 +329,14 @@ class ScratchPool:
         return self.pool
 
     def close(self) -> None:
-        """End the pool's processes."""
+        """Stop the pool's processes."""
         if self.pool:
             self.pool.close()
 
 
 @contextmanager
 def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
-    """Open a pool in a scratch directory, which is removed at the end. Raises OSError if the disk
+    """Open a pool in a scratch directory, which is removed afterwards. Raises OSError if the disk
     is full."""
     with (
         scratch_directory(Path(tempfile.gettempdir()), "qnn-ci") as scratch,
@@ -353,8 +351,8 @@ def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
 
 @contextmanager
 def sockets_below(directory: Path) -> Iterator[None]:
-    """Let multiprocessing make its sockets in ``directory``, so that they are removed together with
-    it even after a kill. Without effect if its path is too long for a socket."""
+    """Let multiprocessing create its sockets in ``directory``. They are then removed with it, even
+    after a kill. This has no effect if the path is too long for a socket."""
     config: dict[str, str | None] = current_process()._config  # type: ignore[attr-defined]
     before = config.get("tempdir")
     if len(str(directory / SOCKET)) < MAX_SOCKET_PATH:

@@ -1,4 +1,5 @@
-"""Reads QNN's files about a graph: Saver's calls as C source, and the profile of a run as CSV."""
+"""Reads two files that QNN writes about a graph: Saver's calls as C source, and a run's profile as
+CSV. Saver is a QNN backend that records API calls."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from ci.report.schema import OpCount
 from provisioning.errors import FailedError
 
 PARAMS, PROFILE_CSV = "params.bin", "profile.csv"
-# The variable and the type of an operator, after its name and package; then each operator that is
-# added to a graph, or only validated, as by ExecuTorch's partitioner. Seen with QNN 2.49.
+# An operator's variable and type, which follow its name and package; then the operators that are
+# added to a graph, and those that ExecuTorch's partitioner only validates. Seen with QNN 2.49.
 TYPE = re.compile(
     r'^ *Qnn_OpConfigV1_t (\S+)_v1 = \{"(?:[^"\\]|\\.)*", "(?:[^"\\]|\\.)*", "(\w+)",',
     re.MULTILINE,
@@ -28,9 +29,8 @@ FIGURES = {"CYCLES": "accelerator_cycles", "US": "accelerator_us"}
 
 
 def count_operators(calls: str) -> tuple[OpCount, ...]:
-    """Count QNN operators by type, the most frequent first, in the C source that Saver wrote.
-
-    Raises FailedError unless they are the operators that graphAddNode is called with.
+    """Count the QNN operators per type in the C source that Saver wrote, most frequent first.
+    Raises FailedError unless each counted operator is an argument of graphAddNode.
     """
     asked, added = set(ASKED.findall(calls)), ADDED.findall(calls)
     types = {name: kind for name, kind in TYPE.findall(calls) if name not in asked}
@@ -46,7 +46,7 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
 
 
 def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int]:
-    """Return the figures of a profile in CSV; empty if the file is missing."""
+    """Return the figures of a profile in CSV format; empty if the file is missing."""
     rows: list[tuple[str, str, int]] = []
     with suppress(FileNotFoundError, csv.Error):
         lines = profile.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -60,10 +60,9 @@ def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int
 def sum_figures(
     events: Iterable[tuple[str, str, int]], runs: int, partitions: int
 ) -> dict[str, int]:
-    """Return mean cycles and microseconds on the accelerator per run, as fields of a report's case.
-    Each of ``runs`` executed ``partitions`` graphs; ``events`` are unit, name, value.
-
-    Only the level "detailed" has cycles. A figure that any run or partition lacks is left out.
+    """Return the mean cycles and microseconds on the accelerator per run, by field of a report's
+    case. ``events`` are (unit, name, value). Each of ``runs`` executed ``partitions`` graphs. Only
+    the profile level "detailed" has cycles. A figure is omitted if any run or partition lacks it.
     """
     found: dict[str, list[int]] = {}
     for unit, event, value in events:

@@ -1,4 +1,4 @@
-"""Runners for any engine: a Python runtime in a process of the pool, and a user's program."""
+"""Runners for any engine: a Python runtime in a process of the pool, or an external program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from provisioning.console.process import end_marked, run_process
 from provisioning.errors import UsageError
 
 OUTPUTS, INPUT_LIST, SPEED = "outputs", "input_list.txt", "speed.txt"
-MARK = "QNN_CI_RUN"  # set in a runner's environment, to find processes that it leaves running
+MARK = "QNN_CI_RUN"  # an environment variable that marks a runner's processes, see end_marked
 
 
 class HeldProgram(Protocol):
@@ -30,7 +30,7 @@ class HeldProgram(Protocol):
         """Return the outputs per input set."""
 
     def finish(self) -> Any:
-        """Return the data for the runner's notes."""
+        """Return data from which the runner makes its notes."""
 
 
 held: list[HeldProgram] = []  # the program that is open in a worker
@@ -38,7 +38,7 @@ held: list[HeldProgram] = []  # the program that is open in a worker
 
 @dataclass(frozen=True)
 class OpenHeld:
-    """A job that keeps in its worker the program that ``opening`` returns."""
+    """A job that opens a program with ``opening`` and keeps it in its worker."""
 
     opening: Job
 
@@ -49,7 +49,7 @@ class OpenHeld:
 
 @dataclass(frozen=True)
 class RunHeld:
-    """A job that runs the program in its worker."""
+    """A job that runs the program that is open in its worker."""
 
     sets: Sets
 
@@ -58,15 +58,15 @@ class RunHeld:
 
 
 def finish_held() -> Any:
-    """Finish the program in its worker, and release it."""
+    """Finish the program that is open in its worker, and release it."""
     return held.pop().finish()
 
 
 @dataclass(frozen=True)
 class PooledRunner:
-    """Runs programs in workers of ``pool``. ``opening``, called there, returns a HeldProgram;
-    ``note``, called here, makes notes from what its finish returned. With ``alone`` each program
-    has its own process."""
+    """Runs programs in workers of ``pool``. The worker calls ``opening``, which returns a
+    HeldProgram. This process calls ``note``, which makes notes from the result of its ``finish``.
+    With ``alone``, each program has a separate process."""
 
     name: str
     pool: Pool
@@ -115,7 +115,7 @@ def require(ended: Ended) -> Any:
 
 @dataclass(frozen=True)
 class ProgramRunner:
-    """A program that takes qnn_executor_runner's flags, run in ``environment``."""
+    """An external program that accepts qnn_executor_runner's flags, run in ``environment``."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -134,7 +134,7 @@ class ProgramRunner:
 
 @dataclass
 class ExternalProgram:
-    """A .pte that a ProgramRunner loads again for each run."""
+    """A .pte program that a ProgramRunner loads again for each run."""
 
     runner: ProgramRunner
     program: Program
@@ -150,13 +150,12 @@ class ExternalProgram:
 
     @property
     def speed(self) -> Path:
-        """The file into which the program writes the mean time of a run, in ms."""
+        """The file to which the program writes the mean time of a run, in ms."""
         return self.program.directory / SPEED
 
     def run(self, sets: Sets) -> Sets:
         """Write the inputs as raw files, start the program, and read the outputs that it wrote.
-
-        Raises RunError, also if it leaves a process running, which is killed.
+        Raises RunError. A process that the program leaves running is killed, and is also an error.
         """
         inputs, outputs = (self.program.path.with_name(INPUTS), self.program.directory / OUTPUTS)
         for directory in (inputs, outputs):
@@ -207,7 +206,7 @@ class ExternalProgram:
 
 
 def find_program(word: str, environment: Mapping[str, str]) -> ProgramRunner:
-    """Return the runner for a user's command. Raises UsageError if that program does not exist."""
+    """Return the runner for a user's command. Raises UsageError if the program does not exist."""
     try:
         words, why = shlex.split(word), "it is not a program that can be started"
     except ValueError as error:
@@ -217,6 +216,6 @@ def find_program(word: str, environment: Mapping[str, str]) -> ProgramRunner:
         raise UsageError(
             f"no runner {word!r}",
             why=why,
-            fix="python, cpp, or a program that takes qnn_executor_runner's flags",
+            fix="use python, cpp, or a program that accepts qnn_executor_runner's flags",
         )
     return ProgramRunner(argv, environment)

@@ -1,5 +1,5 @@
 """A session: runs every case through the pipeline and makes the report, with facts about the
-machine and the time of the run.
+machine and the duration of the run.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from provisioning.console.progress import Progress
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 UNRECORDED = (
-    "no figures are recorded for this toolchain: cases were judged by limits only (--record"
-    " records them)"
+    "no figures are recorded for this toolchain: cases were judged only by limits (--record"
+    " records figures)"
 )
 
 
 def read_host() -> Host:
-    """Return facts about this machine; ``processor`` is the kernel's name for it, if any."""
+    """Return facts about this machine. ``processor`` is the kernel's name for it, if it has one."""
     return Host(
         system=f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
@@ -69,9 +69,8 @@ def started_now(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def read_source(environ: Mapping[str, str] = os.environ) -> Source:
-    """Return commit, branch and pull request from the CI system's variables, else from git.
-
-    On a pull request GITHUB_SHA is GitHub's merge commit, so the commit is read from the event.
+    """Return commit, branch and pull request from the CI system's variables, or else from git.
+    For a pull request, GITHUB_SHA is GitHub's merge commit, so the commit is read from the event.
     """
     place = user_path(".")
     commit, branch, request = (
@@ -117,14 +116,14 @@ class Phases:
 
 @dataclass(frozen=True)
 class DataJob:
-    """Checks in a worker whether the data files of a policy fit their model."""
+    """A job that checks whether the data files of a policy fit their model."""
 
     engine: Engine
     spec: CaseSpec
     metric: Metric | None = None
 
     def __call__(self) -> str:
-        """Return what does not fit; empty if everything does."""
+        """Return a description of what does not fit; empty if everything does."""
         try:
             sets = self.engine.read_data(self.spec)
             if self.metric:
@@ -138,11 +137,10 @@ class DataJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """A run of a lane: its name, cases, engine, runner and options.
-
-    ``parts`` are packages and libraries of the toolchain; ``device`` names the hardware that the
-    programs need if neither this host nor the runner can run them. Outputs are compared with those
-    of ``emulator``, if there is one. ``make_run`` makes the object that runs one case.
+    """A run of a lane, such as test_emulator: its name, cases, engine, runner and options.
+    ``parts`` are the packages and libraries of the toolchain. ``device`` names the required
+    hardware if neither this host nor the runner can run the programs. Outputs are compared with
+    those of ``emulator``, if there is one. ``make_run`` makes the object that runs one case.
     """
 
     name: str
@@ -157,8 +155,7 @@ class Session:
     make_run: Callable[[CaseSpec, RunSetup], CaseRun] = CaseRun
 
     def run(self, pool: Pool, work: Path, phases: Phases) -> Report:
-        """Run every case; a failing case never stops the others.
-
+        """Run every case. A case that fails does not stop the others.
         Raises StoreError if the disk is full.
         """
         clear_beside(self.options)
@@ -180,8 +177,9 @@ class Session:
         return self.make_report(results, phases, () if compared else (UNRECORDED,))
 
     def check_data(self, pool: Pool, work: Path) -> None:
-        """Raise UsageError, naming the key, if data of a policy does not fit its model, before
-        anything is lowered. Exceptions in the model's code fail its cases later."""
+        """Check a policy's data files before any model is lowered. Raises UsageError with the key
+        of a file that does not fit its model. Exceptions in the model's code fail its cases
+        later."""
         models = self.options.policy.models
         metrics = {name: entry.metric for name, entry in models.items()}
         for spec in {one.source: one for one in self.specs if one.source.has_data}.values():
@@ -191,8 +189,8 @@ class Session:
                 raise UsageError(f"models.{spec.model}.{ended.result}")
 
     def find_baselines(self) -> tuple[Mapping[str, Baseline], bool]:
-        """Return the recorded figures for this toolchain, none with --record, and whether every
-        folder of figures that applies has some."""
+        """Return the baselines for this toolchain, and whether every baselines directory of these
+        cases has some. With --record, no baselines are read."""
         found: dict[str, Baseline] = {}
         compared, users = True, self.options.baselines
         for folder, is_suite in ((suite_folder(), True), (users, False)):
@@ -206,11 +204,11 @@ class Session:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The toolchain in the report."""
+        """The toolchain as listed in the report."""
         return (*self.parts, Tool(name="numerics", version=NUMERICS))
 
     def report_unrun(self, phases: Phases, reason: str, library: str) -> Report:
-        """Return the report of a host that lacks a library, with all cases unsupported."""
+        """Return the report for a host that lacks a library. All cases are unsupported."""
         clear_beside(self.options)
         known = Evidence(lacks=library)
         results = [
@@ -226,7 +224,7 @@ class Session:
     def make_report(
         self, results: Sequence[CaseResult], phases: Phases, remarks: tuple[str, ...] = ()
     ) -> Report:
-        """Return the report of the session's results, in their order."""
+        """Return the report of the session, with one row per result in the same order."""
         cases = tuple(result.case for result in results)
         controls = tuple(control for result in results for control in result.controls)
         noted = tuple(f"{one.case.name}: {one.noted}" for one in results if one.noted)
@@ -252,7 +250,7 @@ class Session:
 
 
 def list_parts(environment: Environment) -> tuple[Tool, ...]:
-    """Return the artifacts of an environment, with their sources' digests."""
+    """Return the artifacts of an environment, with the digests of their sources."""
     return tuple(
         Tool(name=artifact.name, version=artifact.version, sha256=artifact.origin.sha256 or None)
         for artifact in environment.artifacts
@@ -268,8 +266,9 @@ def clear_beside(options: SessionOptions) -> None:
 def run_cases(
     runs: Sequence[CaseRun], pool: Pool, jobs: int, progress: Progress
 ) -> list[CaseResult]:
-    """Run ``jobs`` cases at a time, the longest first, so that no core works alone at the end.
-    Return results in the order of ``runs``; after an interrupt, those of finished cases."""
+    """Run ``jobs`` cases in parallel, the longest first, so that no core works alone at the end.
+    Return the results in the order of ``runs``; after an interrupt, only those of finished
+    cases."""
     done: dict[CaseSpec, CaseResult] = {}
     with progress.bar("cases", len(runs), "") as bar:
 
@@ -279,7 +278,7 @@ def run_cases(
             progress.step(describe_progress(int(bar.done), len(runs), ended[1]))
 
         def abort() -> None:
-            progress.step("ending the running cases")
+            progress.step("stopping the running cases")
             pool.close()
 
         def run(one: CaseRun) -> tuple[CaseSpec, CaseResult]:
@@ -301,7 +300,7 @@ def run_cases(
 
 
 def describe_progress(done: int, total: int, result: CaseResult) -> str:
-    """Return one line: which case ended, how, and why it failed."""
+    """Return one line with a case's name, status, SQNR and, if it failed, the reason."""
     case = result.case
     figure = f"{case.sqnr_db:.1f} dB" if case.sqnr_db is not None else ""
     notes = ["cached" if case.cached else "", case.made_inputs, result.remark]

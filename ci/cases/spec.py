@@ -20,7 +20,7 @@ from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend, read_backends, read_socs
 
 DEFAULT_SOC, LPAI_SOC = "SM8650", "SM8850"
-# Lowering options that QNN itself carries out.
+# Lowering options that QNN itself implements, tried with HTP only.
 OF_HTP = frozenset(
     {
         "online_prepare",
@@ -36,8 +36,8 @@ OF_HTP = frozenset(
 
 @dataclass(frozen=True)
 class CaseSpec:
-    """One case: a model's name in reports, a scheme, a SoC's name and, for a user's model, its
-    source. With ``layers`` the program also returns its layers' outputs, after its own."""
+    """One case: a model's name in reports, a scheme, the name of a SoC and, for a user's model, its
+    source. With ``layers``, the program returns its layers' outputs after the model's outputs."""
 
     model: str
     scheme: Scheme
@@ -52,12 +52,12 @@ class CaseSpec:
 
     @property
     def is_file(self) -> bool:
-        """Whether the model is an ONNX file, not made by a function."""
+        """Whether the model is an ONNX file instead of a function's result."""
         return self.reference.endswith(ONNX.suffix)
 
     @property
     def slug(self) -> str:
-        """A file name that no other case has."""
+        """A unique file name for the case."""
         name = self.model
         if name not in SUITE:
             digest = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -76,10 +76,9 @@ def select_cases(
     lane: Lane = EXECUTORCH,
     default_soc: str = DEFAULT_SOC,
 ) -> list[CaseSpec]:
-    """Return the requested cases, in the order of ``entries`` and the suite, each once.
-
-    Without ``schemes`` or ``soc_names`` a model has those of its entry or of the suite that the
-    lane supports. Raises UsageError for a name or glob that matches nothing.
+    """Return the requested cases without duplicates, in the order of ``entries`` and the suite.
+    Without ``schemes`` or ``soc_names``, a model has the supported ones of its entry or the suite,
+    or else the lane's defaults. Raises UsageError for a name or glob that matches nothing.
     """
     known = {
         **{name: ModelEntry("", tuple(suite.get(name, ()))) for name in SUITE},
@@ -101,11 +100,11 @@ def select_cases(
             if differs
         ]
     ):
-        told = f"models.{own[0]} has options that only ExecuTorch takes"
-        raise UsageError(told, fix="give it to ./nox -s test_emulator")
+        told = f"models.{own[0]} has options that only ExecuTorch supports"
+        raise UsageError(told, fix="test this model with ./nox -s test_emulator")
     foreign = [name for name, one in chosen.items() if one.path.endswith(ONNX.suffix)]
     if foreign and not lane.suffix:
-        raise UsageError(f"{foreign[0]} is an ONNX model", fix="give it to ./nox -s test_onnx")
+        raise UsageError(f"{foreign[0]} is an ONNX model", fix="test it with ./nox -s test_onnx")
     every = [scheme.value for scheme in lane.schemes]
     asked = [Scheme(name) for name in match_all("scheme", schemes, every)]
     asked_socs = match_all("SoC", soc_names, socs)
@@ -123,7 +122,7 @@ def select_cases(
 
 
 def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return the ``names`` that globs match, in the order of the globs. Raises UsageError."""
+    """Return the ``names`` that match the globs, in the order of the globs. Raises UsageError."""
     every = list(names)
     return [name for word in words for name in match_names(kind, word, every)]
 
@@ -131,14 +130,14 @@ def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str
 def find_models(
     word: str, known: Mapping[str, ModelEntry], lane: Lane = EXECUTORCH
 ) -> dict[str, ModelEntry]:
-    """Return models by their names in reports: those that a name or glob matches, or a user's
-    ``file.py:factory`` or model file. Raises UsageError if the lane cannot take it."""
+    """Return models by their names in reports. ``word`` is a name or glob, a user's
+    ``file.py:factory``, or a model file. Raises UsageError if the lane does not support it."""
     is_file = bool(lane.suffix) and word.endswith(lane.suffix)
     if word.endswith(ONNX.suffix) and not is_file:
         told = f"{word} is an ONNX model"
-        raise UsageError(told, fix=f"./nox -s test_onnx -- --model {word}, or qnn-ci test-onnx")
+        raise UsageError(told, fix=f"use ./nox -s test_onnx -- --model {word}, or qnn-ci test-onnx")
     if word.endswith(".py"):
-        raise UsageError(f"{word} names no function", fix=f"write {word}:{FACTORY}")
+        raise UsageError(f"{word} has no function name", fix=f"write {word}:{FACTORY}")
     if not is_file and ":" not in word:
         return {name: known[name] for name in match_names("model", word, known)}
     file, _, function = word.rpartition(":")
@@ -167,8 +166,8 @@ def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:
 def choose_lane(
     lane: Lane, backend: Backend, judged: Iterable[Scheme], asked: Sequence[str]
 ) -> Lane:
-    """Return the lane with only the schemes in which ``backend`` is ``judged``. Raises UsageError
-    for a scheme or glob in ``asked`` that matches none of these."""
+    """Return the lane with only those of its schemes that are in ``judged``: the policy has limits
+    for them on ``backend``. Raises UsageError if one in ``asked`` matches none of them."""
     if backend is Backend.HTP:
         return lane
     schemes = tuple(scheme for scheme in lane.schemes if scheme in set(judged))
@@ -178,52 +177,52 @@ def choose_lane(
             raise UsageError(
                 f"--scheme {word} with --backend {backend.value}",
                 why=f"the policy has limits for that backend in {', '.join(schemes)} only",
-                fix=f"take one of these, or add [backends.{backend.value}.{word}] to the policy",
+                fix=f"use one of these, or add [backends.{backend.value}.{word}] to the policy",
             )
     return Lane(schemes, schemes)
 
 
 def default_soc(backend: Backend) -> str:
-    """Return the SoC of a case that names none."""
+    """Return the SoC of a case without an explicit one."""
     return LPAI_SOC if backend.is_lpai else DEFAULT_SOC
 
 
 def require_hardware(specs: Iterable[CaseSpec], backend: Backend) -> None:
-    """Raise UsageError for a SoC without the backend's hardware."""
+    """Raise UsageError if a SoC lacks the hardware of the backend."""
     socs = read_socs()
     without = [spec.soc for spec in specs if backend.is_lpai and socs[spec.soc].lpai is None]
     if without:
         able = ", ".join(sorted(name for name, soc in socs.items() if soc.lpai is not None))
-        raise UsageError(f"{without[0]} has no LPAI block", fix=f"--soc with one of: {able}")
+        raise UsageError(f"{without[0]} has no LPAI block", fix=f"use --soc with one of: {able}")
 
 
 def require_choices(specs: Iterable[CaseSpec], backend: Backend) -> None:
-    """Raise UsageError for a lowering option in a model's entry that was tried with HTP only."""
+    """Raise UsageError if a model's entry has a lowering option that was tried only with HTP."""
     for spec in specs:
         own = [name for name, _ in spec.source.choices.chosen() if name in OF_HTP]
         if own and backend is not Backend.HTP:
             raise UsageError(
                 f"models.{spec.model}.lowering has {', '.join(own)}: --backend {backend.value}"
-                " does not take them",
+                " does not support them",
                 why="these are known to work with HTP only",
                 fix="choose models without these options, with --model",
             )
 
 
 def require_options(backend: Backend, *, runner: str, plan: bool) -> None:
-    """Raise UsageError for an option that only works with HTP."""
+    """Raise UsageError for an option that works only with HTP."""
     if backend is Backend.HTP:
         return
     if plan:
         raise UsageError(
             f"--plan with --backend {backend.value}",
             why="a plan has cases for HTP only",
-            fix="name the cases with --model, --scheme and --soc",
+            fix="select the cases with --model, --scheme and --soc",
         )
     device = read_backends()[backend].device
     if runner == "cpp" and device:
         raise UsageError(
             f"--runner cpp with --backend {backend.value}",
             why=f"it runs on this machine, and the program needs {device}",
-            fix="leave --runner out, or name a program that runs the .pte there",
+            fix="omit --runner, or pass a program that runs the .pte there",
         )

@@ -247,7 +247,7 @@ def resolve_file(word: str, kind: str = "") -> str:
     is_model = kind == FACTORY and word.endswith(ONNX.suffix)
     what = f"no {'model' if kind == FACTORY else kind or 'file'} {word!r}"
     if word.endswith(".py"):
-        raise UsageError(f"{word!r} names no function", fix=f"write {word}:{kind or FUNCTION}")
+        raise UsageError(f"{word!r} has no function name", fix=f"write {word}:{kind or FUNCTION}")
     path = Path(os.path.abspath(file if is_function or (kind and file) else word))  # noqa: PTH100
     if not path.is_file():
         fix = "in a policy, paths are relative to it"

@@ -206,7 +206,7 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
             raise UsageError(
                 f"models.{spec.model}.run has {', '.join(own)}",
                 why="ExecuTorch's Python runtime passes no options to a backend",
-                fix="give a runner that takes qnn_executor_runner's flags, with --runner",
+                fix="pass a program that accepts qnn_executor_runner's flags to --runner",
             )
 
 

@@ -172,7 +172,7 @@ def test_what_is_wrong_is_said_with_its_line_and_what_was_meant(
         (b"\xff\xfe", "codec can't decode"),
         (EXTENDS + "a=" + "[" * 3000, "recursion|nested|Unclosed|Invalid"),
         (WHOLE.replace("nets/net.py:other", "nets/nte.py:other"), "nte.py is not a file"),
-        (WHOLE.replace("net.py:other", "net.py"), "models.other-net.path: .*names no function"),
+        (WHOLE.replace("net.py:other", "net.py"), "models.other-net.path: .*no function name"),
         (WHOLE.replace("net.py:other", "net.pt"), "net.pt is not a file"),
         (WHOLE.replace("net.py:other", "../data/labels.npy"), "not a Python file"),
         (WHOLE.replace("calibration.npz", "../../gone.npz"), "models.net.calibration: .*gone.npz"),

@@ -50,7 +50,7 @@ def test_globs_and_repeats_select_each_case_once() -> None:
         ({"schemes": ["8w8a"]}, "no scheme '8w8a'"),
         ({"models": ["resnett"]}, "no model 'resnett'\n  why: the nearest is resnet"),
         ({"models": ["missing.py:make"]}, "is not a file"),
-        ({"models": ["net.py"]}, "names no function"),
+        ({"models": ["net.py"]}, "no function name"),
     ],
 )
 def test_a_wrong_name_gives_the_nearest_and_the_list(

@@ -103,7 +103,7 @@ def test_what_a_scheme_does_not_have_is_refused(
         ('parts = [{ scheme = "8a8w" }]', "one of module, type and node"),
         ('parts = [{ module = "a", node = "b", scheme = "8a8w" }]', "one of module, type and node"),
         ('recipe = "missing.py:recipe"', "models.net.lowering.recipe: no recipe"),
-        ('annotation = "missing.py"', "names no function"),
+        ('annotation = "missing.py"', "no function name"),
     ],
 )
 def test_a_wrong_key_or_value_names_its_place(tmp_path: Path, lowering: str, words: str) -> None:
