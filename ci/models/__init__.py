@@ -1,1 +1,1 @@
-"""Models to lower: the suite and the user's own, with their data, metrics and float references."""
+"""Models to lower: the suite's and the user's, with their data, metrics and float references."""

@@ -1,4 +1,4 @@
-"""Compute a module's outputs in eager mode: the references that a program is judged against."""
+"""Computes a module's outputs in eager mode. A program is judged against these references."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from provisioning.errors import FailedError, UsageError
 
 
 def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
-    """Return the outputs for each input set, in order, and leave the module's state unchanged.
-
-    Raises FailedError for a module that fails or draws random numbers, UsageError for one without
-    outputs or with a dtype that HTP does not support.
+    """Return the outputs for each input set, in order. The module's state does not change.
+    Raises FailedError if the module fails or draws random numbers, UsageError if it has no
+    outputs or a dtype that HTP does not support.
     """
     with blame_model(name, " on its inputs, before anything was lowered"):
         with keep_state(module):
@@ -48,7 +47,8 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
 
 
 def run_eager(module: Callable[..., Any], sets: Sequence[Inputs]) -> list[Inputs]:
-    """Return the outputs for each input set, as tuples of tensors that later runs do not change."""
+    """Return the outputs for each input set, as tuples of tensors that later runs do not
+    change."""
     with torch.no_grad():
         return [
             tuple(tensor.clone() for tensor in flatten_outputs(module(*copy_inputs(inputs))))
@@ -57,39 +57,37 @@ def run_eager(module: Callable[..., Any], sets: Sequence[Inputs]) -> list[Inputs
 
 
 def copy_inputs(inputs: Inputs) -> Inputs:
-    """Return copies, for a model that writes into its inputs."""
+    """Return copies of the inputs, because a model may write to its inputs."""
     return tuple(tensor.clone() for tensor in inputs)
 
 
 def list_tensors(made: Any) -> Inputs:
-    """Return the tensors of any nested structure, in order."""
+    """Return the tensors in a nested structure, in order."""
     leaves, _ = torch.utils._pytree.tree_flatten(made)
     return tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
 
 
 def flatten_outputs(made: Any) -> Inputs:
     """Return the tensors of a model's output, in the order in which ExecuTorch returns them.
-
-    Numbers and None are left out. Raises UsageError for anything else: no program can return it.
+    Numbers and None are omitted. Raises UsageError for other types, which no program can return.
     """
     leaves, _ = torch.utils._pytree.tree_flatten(made)
     for leaf in leaves:
         if leaf is not None and not isinstance(leaf, (Tensor, int, float)):
             kind = type(leaf).__name__
             raise UsageError(
-                f"the model returns a {kind} among its outputs",
+                f"the model has a {kind} in its outputs",
                 why="a program for QNN returns tensors",
-                fix=f"return no {kind}, or a tensor of its values",
+                fix=f"omit the {kind}, or return a tensor of its values",
             )
     return list_tensors(leaves)
 
 
 @contextmanager
 def keep_state(module: nn.Module, names: Collection[str] | None = None) -> Iterator[None]:
-    """Restore the buffers on exit: those in ``names``, or all of them.
-
-    Otherwise a KV cache, or the counting statistics of a BatchNorm, would start where the reference
-    run ended, and so would the program.
+    """Restore buffers when the block ends: those in ``names``, or all.
+    Otherwise the program would start with the state that the reference run left behind, such as a
+    filled KV cache or the statistics of a BatchNorm layer.
     """
     kept = {
         name: (buffer, buffer.clone())

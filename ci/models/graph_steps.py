@@ -1,4 +1,5 @@
-"""The operator calls in a model's graph, without torch: known faults are matched against them."""
+"""Lists the operator calls in a model's graph. The patterns of known faults are matched against
+them. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-# Operators whose result equals their input: a pattern looks through them.
+# The result of these operators equals their input, so a pattern ignores them.
 PASSES_ON: Final = frozenset(
     {"alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy"}
 )
@@ -17,8 +18,9 @@ MOST_ELEMENTS, LARGEST = 1 << 24, 1e38
 
 
 class Operand(Struct, frozen=True):
-    """An operand of an operator. A ``constant`` depends on no input. ``magnitude`` is the largest
-    element of a constant, or the factor of an earlier multiplication; 0 if unknown."""
+    """An operand of an operator. A ``constant`` operand does not depend on any input. ``magnitude``
+    is the largest element of a constant or the factor of an earlier multiplication; 0 if
+    unknown."""
 
     shape: tuple[int, ...]
     constant: bool = False
@@ -26,10 +28,10 @@ class Operand(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """A call in a model's graph, called ``name``: its operator (torch's, without the overload), its
-    operands, the names of the steps that produce them (empty if no step does), and the shape of its
-    result. ``numbers`` are its other arguments by torch's name, including the defaults, and those
-    that ``measure_step`` adds. ``place`` is file:line in the user's source, if known."""
+    """An operator call in a model's graph. ``name`` is the node's name, ``operator`` is torch's
+    name without the overload. ``sources`` names the step that produces each operand, or is empty
+    for it. ``numbers`` has the arguments that are numbers, including defaults, by torch's names,
+    and the results of ``measure_step``. ``place`` is file:line in the user's source, if known."""
 
     name: str
     operator: str
@@ -43,9 +45,9 @@ class Step(Struct, frozen=True):
 def measure_step(
     operands: Sequence[Operand], numbers: Mapping[str, tuple[float, ...]]
 ) -> dict[str, tuple[float, ...]]:
-    """Return a step's numbers and some derived ones: ``kernel``, the longest side of a
-    convolution's kernel; ``beyond``, by how much its padding exceeds the kernel size less one;
-    ``height`` and ``width`` of an image operand."""
+    """Return a step's numbers together with derived ones. ``kernel`` is the longest side of a
+    convolution's kernel. ``beyond`` is how much its padding exceeds the kernel size minus one.
+    ``height`` and ``width`` are those of an image operand."""
     found = dict(numbers)
     if "groups" in found and len(operands) > 1:
         kernel = max(operands[1].shape[2:], default=0)
@@ -60,8 +62,8 @@ def measure_step(
 
 
 def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
-    """Return the steps of a torch module; none if it cannot be exported: lowering it then explains
-    why."""
+    """Return the steps of a torch module. If it cannot be exported, return none: lowering the
+    module reports the reason later."""
     import torch
 
     from ci.models.eager import keep_state
@@ -69,12 +71,12 @@ def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
     with torch.no_grad(), keep_state(module):
         try:
             return tuple(_Reader(torch.export.export(module, inputs, strict=False)).read())
-        except Exception:  # noqa: BLE001 - a shape that depends on the data, for one
+        except Exception:  # noqa: BLE001 - such as a shape that depends on the data
             return ()
 
 
 class _Reader:
-    """Reads an exported program. ``values`` are the tensors of nodes that depend on no input."""
+    """Reads an exported program. ``values`` has the tensors of nodes that depend on no input."""
 
     def __init__(self, program: Any) -> None:
         self.graph = program.graph
@@ -119,7 +121,7 @@ class _Reader:
             )
 
     def _list_operands(self, node: Any) -> Iterator[Any]:
-        """Yield the tensors that a node reads, and the number in a product, a sum or a power."""
+        """Yield the tensors that a node reads, and a number operand of a product, sum or power."""
         schema = getattr(node.target, "_schema", None)
         names = [one.name for one in schema.arguments] if schema else []
         for place, given in enumerate(node.args):
@@ -140,7 +142,7 @@ class _Reader:
         return Operand(_find_shape(given), magnitude=self.factors.get(own, 0.0))
 
     def _is_constant(self, node: Any) -> bool:
-        """Return whether a node depends on no input; if so, its value is kept."""
+        """Return whether a node depends on no input. If so, compute and store its value."""
         import torch
         from torch.fx.node import map_arg
 
@@ -155,12 +157,12 @@ class _Reader:
                 map_arg(one, lambda own: self.values[own]) for one in (node.args, node.kwargs)
             )
             self.values[node] = node.target(*args, **kwargs)
-        except Exception:  # noqa: BLE001 - then it is a step like any other
+        except Exception:  # noqa: BLE001 - then it becomes an ordinary step
             return False
         return True
 
     def _note_factor(self, node: Any, name: str) -> None:
-        """Record the number by which something was multiplied, or with which it was filled."""
+        """Record the factor of a multiplication or the value of a fill, also behind moves."""
         before = [one for one in node.args if hasattr(one, "op")]
         if name in MOVES_OR_PASSES_ON and before:
             self.factors[node] = self.factors.get(before[0], 0.0)
@@ -185,7 +187,7 @@ def _name_operator(node: Any) -> str:
 
 
 def _list_numbers(node: Any) -> Iterator[tuple[str, tuple[float, ...]]]:
-    """Yield a node's arguments that are numbers or lists of numbers."""
+    """Yield the arguments of a node that are numbers or lists of numbers, with their names."""
     schema = getattr(node.target, "_schema", None)
     for place, one in enumerate(schema.arguments if schema else ()):
         value = node.args[place] if place < len(node.args) else node.kwargs.get(one.name)

@@ -1,4 +1,5 @@
-"""Find where noise decides a model's choices (comparison, argmax), and what it concatenates."""
+"""Finds outputs that small errors can change (of comparisons and argmax), and outputs that the
+model concatenates."""
 
 from __future__ import annotations
 
@@ -13,17 +14,16 @@ from ci.models.eager import flatten_outputs, keep_state, list_tensors, run_eager
 from ci.models.schemes import Scheme
 from ci.models.user_code import Inputs
 
-# The share of a tensor's RMS by which its elements may be off before a comparison, by bits of an
-# activation: as much as the gate tolerates in magnitudes, 20 dB and 40 dB.
+# The error that elements may have before a comparison, as a share of the tensor's RMS, by bits of
+# an activation. It equals the error that the gate allows in magnitudes: 20 dB and 40 dB.
 NOISE = {8: 0.1, 11: 0.01, 16: 0.01}
 DRAWS = 16
 
 
 class Disturbance(TorchDispatchMode):
-    """Moves the input of each comparison, argmax, top-k or conversion up or down a little.
-
-    Zeros stay zeros, as they do in a program. These are the operators that take floating-point
-    tensors and return another dtype, except those that quantize.
+    """Adds a small error to the input of each comparison, argmax, top-k or conversion.
+    Zeros stay zero, as in a program. Affected are all operators that take floating-point tensors
+    and return another dtype, except quantizing operators.
     """
 
     def __init__(self, share: float, seed: int) -> None:
@@ -53,8 +53,8 @@ class Disturbance(TorchDispatchMode):
 def find_ties(
     module: nn.Module, sets: Sequence[Inputs], scheme: Scheme, outputs: Sequence[Inputs]
 ) -> tuple[list[Inputs], list[Inputs]]:
-    """Return the least and the greatest value of each element, over ``outputs`` and disturbed runs.
-    Floating-point outputs are returned unchanged."""
+    """Return the minimum and the maximum of each integer element, over ``outputs`` and several
+    disturbed runs. Floating-point outputs are returned unchanged."""
     low, high = (list(map(list, outputs)) for _ in range(2))
     for seed in range(DRAWS):
         with keep_state(module), Disturbance(NOISE[scheme.recipe.activation_bits], seed):
@@ -68,7 +68,7 @@ def find_ties(
 
 
 class Concatenations(TorchDispatchMode):
-    """Remembers the result of each concatenation, with its axis and the sizes of its parts."""
+    """Records the result of each concatenation, with its axis and the sizes of its parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,8 +86,8 @@ class Concatenations(TorchDispatchMode):
 
 
 def find_joined(module: nn.Module, inputs: Inputs) -> list[tuple[int, tuple[int, ...]]]:
-    """Return for each output the axis along which it is a concatenation (directly, or behind
-    transposes) and the sizes of the parts; (0, ()) if it is not a concatenation."""
+    """Return for each output the axis along which the model concatenates it, and the sizes of the
+    parts. Transposes after the concatenation are allowed. (0, ()) if there is no concatenation."""
     with torch.no_grad(), Concatenations() as record:
         outputs = flatten_outputs(module(*(tensor.clone() for tensor in inputs)))
     return [_find_origin(output, record) for output in outputs]

@@ -1,5 +1,5 @@
-"""Find the layer at which a quantized model departs from the float32 one, or a program from its
-model."""
+"""Finds the layer at which a quantized model starts to differ from the float32 model, or a program
+from its model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ci.models.noise import computes, name_operator
 from ci.models.tensors import Loss
 from ci.models.user_code import Inputs, find_line
 
-BEST_DB = 60.0  # a layer closer to float32 than this counts as equal
-MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # per input set, that a program returns after its outputs
+BEST_DB = 60.0  # above this SQNR, a layer is treated as equal to float32
+MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # limits of the layers' outputs in one input set
 
 
 def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | None:
-    """Return where a quantized model loses most on one input set; ``reference`` are the float32
-    model's outputs for it. None for a model without a graph or with nothing to lose."""
+    """Return where a quantized model loses most accuracy on one input set; ``reference`` has the
+    float32 model's outputs. None if the model has no graph or loses no accuracy."""
     found: list[Loss] = []
     for name, part in split_module(module).items():
         if isinstance(part, GraphModule):
@@ -33,8 +33,9 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
 
 
 def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[str, ...]]:
-    """Return a copy of a model with one method that also returns its operators' results, in order,
-    after its outputs, and their names; only some of them if they are many or large."""
+    """Return a copy of a model with one method, and names of its operators. The copy returns the
+    operators' results after the model's outputs, in order. Some are skipped if there are many or
+    they are large."""
     part = copy.deepcopy(module)
     if not isinstance(part, GraphModule):
         with torch.no_grad():
@@ -90,7 +91,7 @@ def _rank(part: GraphModule, inputs: Inputs, reference: Inputs) -> list[Loss]:
 
 
 def _find_rounded(node: Node) -> Node | None:
-    """Return the node that a dequantization returns rounded; None for other nodes."""
+    """Return the node whose result a dequantization returns rounded; None for other nodes."""
     taken: Any = node.args[0] if name_operator(node) == "dequantize_per_tensor" else None
     rounded = taken.args[0] if name_operator(taken) == "quantize_per_tensor" else None
     return rounded if isinstance(rounded, Node) else None
@@ -104,7 +105,8 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
 
 
 class _Recorder(Interpreter):
-    """Keeps the floating-point result of each call; ``plain`` runs without rounding activations."""
+    """Records the floating-point result of each call. With ``plain``, activations are not
+    rounded."""
 
     def __init__(self, module: GraphModule, *, plain: bool) -> None:
         super().__init__(module)

@@ -1,5 +1,5 @@
-"""``[models.NAME.lowering]``: the options that an entry passes to ExecuTorch besides a scheme, and
-which of them exclude each other."""
+"""``[models.NAME.lowering]``: the options besides a scheme that an entry passes to ExecuTorch, and
+which of them cannot be combined."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOG_LEVELS = get_args(LogLevel)  # 0 to 5 in QNN
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
-    """A separate scheme for some nodes: those of a ``module``, by its name in the model, those of a
-    module ``type``, or the ``node`` to which torch.export gives that name."""
+    """A different scheme for some nodes. It applies to a ``module`` by its name in the model, to
+    all modules of a ``type``, or to the ``node`` with this name in torch.export's graph."""
 
     scheme: Scheme
     module: str = ""
@@ -28,15 +28,15 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.module, self.type, self.node))) != 1:
-            raise ValueError("a part names exactly one of module, type and node")
+            raise ValueError("a part must have exactly one of module, type and node")
 
     def __str__(self) -> str:
         return f"{self.module or self.type or self.node} {self.scheme.value}"
 
 
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """``[models.NAME.run]``: flags of qnn_executor_runner; 0 leaves a flag of LPAI to QNN.
-    ``warm_up`` runs precede the ``iteration`` runs that are timed.
+    """``[models.NAME.run]``: flags of qnn_executor_runner. A flag of LPAI that is 0 is left to QNN.
+    The ``iteration`` runs are timed, after ``warm_up`` runs that are not.
     """
 
     warm_up: Count = 0
@@ -55,7 +55,7 @@ class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def of_lpai(self) -> tuple[str, ...]:
-        """Return the flags that only LPAI has."""
+        """Return the flags that apply only to LPAI, QNN's low-power AI backend."""
         return tuple(name for name in self.flags if name.startswith("lpai_"))
 
     def __str__(self) -> str:
@@ -67,14 +67,13 @@ ONE_RUN = RunOptions()
 
 
 class Choices(Struct, frozen=True, forbid_unknown_fields=True):
-    """Lowering options, under ExecuTorch's names where it has them.
-
-    ``skip_nodes`` and ``skip_ops`` stay on the CPU; ``parts`` have separate schemes;
-    ``discard_nodes`` are not quantized; ``block_size`` input channels share a scale in a block
-    scheme; ``log_level`` is QNN's, for compiler and runtime;
-    ``annotation`` (takes a GraphModule) and ``recipe`` (returns a QuantRecipe) are
-    ``file.py:function``. ``methods`` are further functions of the model's file: each becomes a
-    method of the same program, and ``weight_sharing`` stores their weights once.
+    """Lowering options, with ExecuTorch's names where it has them.
+    ``skip_nodes`` and ``skip_ops`` stay on the CPU. ``parts`` have different schemes.
+    ``discard_nodes`` are not quantized. In a block scheme, ``block_size`` input channels share a
+    scale. ``log_level`` is QNN's, for compiler and runtime. ``annotation`` (takes a GraphModule)
+    and ``recipe`` (returns a QuantRecipe) are ``file.py:function``. ``methods`` are more functions
+    in the model's file: each becomes a method of the same program, and with ``weight_sharing``
+    their weights are stored once.
     """
 
     skip_nodes: tuple[Word, ...] = ()
@@ -95,7 +94,8 @@ class Choices(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Return the user's functions that take part in lowering: no key covers what they do."""
+        """Return the user's functions that are called during lowering. Their effect is not part of
+        any cache key."""
         return tuple(filter(None, (self.annotation, self.recipe)))
 
     @property
@@ -108,7 +108,7 @@ class Choices(Struct, frozen=True, forbid_unknown_fields=True):
         return ", ".join(_tell(name, value) for name, value in self.chosen())
 
     def chosen(self) -> Iterator[tuple[str, Any]]:
-        """Return names and values of the options that differ from the default."""
+        """Return the names and values of the options that differ from the default."""
         return ((name, value) for name, value in structs.asdict(self).items() if value)
 
 
@@ -124,14 +124,14 @@ NO_CHOICES = Choices()
 PROFILE_LEVELS = {"": 0, "detailed": 2, "optrace": 3}
 
 
-# Two options that exclude each other, and why: ExecuTorch 1.5.1 refuses them, or silently does
-# something else.
+# Pairs of options that cannot be combined, and why: ExecuTorch 1.5.1 refuses the pair, or silently
+# ignores one of them.
 EXCLUSIONS = (
     ("recipe", "parts", "QnnQuantizer.annotate reads only the recipe"),
     ("recipe", "annotation", "QnnQuantizer.annotate reads only the recipe"),
     ("recipe", "discard_nodes", "QnnQuantizer.annotate reads only the recipe"),
     ("recipe", "block_size", "QnnQuantizer.annotate reads only the recipe"),
-    ("dump_intermediate_outputs", "methods", "the methods would have the same debug handles"),
+    ("dump_intermediate_outputs", "methods", "all methods would have the same debug handles"),
     ("profile_level", "dump_intermediate_outputs", "dumping outputs changes the times"),
     ("profile_level", "methods", "a trace does not name the method of an event"),
     ("saver", "methods", "ExecuTorch saves only the first method"),
@@ -142,7 +142,7 @@ QUANTIZING = ("parts", "annotation", "recipe", "discard_nodes", "block_size")
 
 
 def check_choices(choices: Choices, scheme: Scheme, model: str) -> None:
-    """Raise UsageError for options that exclude each other or do not fit the scheme."""
+    """Raise UsageError for options that cannot be combined or do not work with the scheme."""
     for what, why in _find_faults(choices, scheme):
         raise UsageError(f"models.{model}.lowering: {what}", why=why)
 
@@ -155,7 +155,7 @@ def _find_faults(choices: Choices, scheme: Scheme) -> Iterator[tuple[str, str]]:
     if choices.weight_sharing and not choices.methods:
         yield "weight_sharing needs methods", "a single graph has nothing to share weights with"
     if len({"forward", *choices.methods}) <= len(choices.methods):
-        yield "a method is named twice", "the first method is called forward"
+        yield "a method is listed twice", "the first method is called forward"
     quantizing = sorted(asked.intersection(QUANTIZING))
     if quantizing and not scheme.quantized:
         yield f"{quantizing[0]} and {scheme.value} exclude each other", "nothing is quantized"

@@ -1,4 +1,4 @@
-"""A program with several methods: one module with the inputs and outputs of all."""
+"""Joins several methods of a program into one module, which has the inputs and outputs of all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Made = tuple[nn.Module, Inputs, tuple[Inputs, ...]]
 
 
 class Methods(nn.Module):
-    """Joins the modules of several methods; ``counts`` has the number of inputs per method."""
+    """Joins the modules of several methods. ``counts`` is the number of inputs per method."""
 
     def __init__(self, modules: Mapping[str, nn.Module], counts: Mapping[str, int]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Methods(nn.Module):
         return tuple(outputs)
 
     def split(self, inputs: Inputs) -> dict[str, Inputs]:
-        """Return the inputs of each method."""
+        """Split the concatenated inputs into those of each method."""
         given, start = {}, 0
         for name in self.names:
             given[name] = inputs[start : start + self.counts[name]]
@@ -38,7 +38,7 @@ class Methods(nn.Module):
 
 
 def join_methods(made: Mapping[str, Made]) -> Made:
-    """Join the results of several methods' factories into those of one model."""
+    """Join what the factories of several methods return: modules, examples and calibration."""
     modules = {name: module for name, (module, _, _) in made.items()}
     counts = {name: len(example) for name, (_, example, _) in made.items()}
     example = _concatenate([example for _, example, _ in made.values()])
@@ -47,19 +47,19 @@ def join_methods(made: Mapping[str, Made]) -> Made:
 
 
 def split_module(module: nn.Module) -> dict[str, nn.Module]:
-    """Return the module of each method; one called forward for any other module."""
+    """Return the module of each method. A module that is not Methods is the method forward."""
     if not isinstance(module, Methods):
         return {FORWARD: module}
     return dict(zip(module.names, module.parts, strict=True))
 
 
 def split_inputs(module: nn.Module, inputs: Inputs) -> dict[str, Inputs]:
-    """Return the inputs of each method."""
+    """Split the inputs of a module into those of each method."""
     return module.split(inputs) if isinstance(module, Methods) else {FORWARD: inputs}
 
 
 def join_modules(module: nn.Module, modules: Mapping[str, Any]) -> Any:
-    """Return the module that replaces ``module`` if ``modules`` replace its methods."""
+    """Return a copy of ``module`` with its methods replaced by ``modules``."""
     return Methods(modules, module.counts) if isinstance(module, Methods) else modules[FORWARD]
 
 

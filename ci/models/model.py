@@ -1,4 +1,4 @@
-"""A model to lower, the inputs it is judged on, and the SHA-256 of what determines its program."""
+"""A model to lower, its inputs, and the SHA-256 of everything that determines its program."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ from ci.models.user_models import NO_SOURCE, Source, is_suite
 from provisioning.errors import at_key
 
 DERIVED_SETS = 7
-RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how missing inputs were made
+RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how inputs were generated
 
 
 @dataclass(frozen=True)
 class Model:
-    """A module in eval mode, the input sets it is judged on, and those it is calibrated on.
-
-    ``reference`` is its outputs for ``evaluation``. ``made`` and ``calibration_made`` are RANDOM or
-    SHUFFLED if inputs were made because the user gave none; otherwise, and in the suite, empty.
+    """A module in eval mode, with the input sets for judging it and those for calibrating it.
+    ``reference`` has its outputs for ``evaluation``. ``made`` and ``calibration_made`` are RANDOM
+    or SHUFFLED if the inputs were generated because the user provided none, else empty.
     """
 
     name: str
@@ -53,20 +52,20 @@ class Model:
 
 
 def name_made(judged: str, calibration: str, *, quantized: bool) -> str:
-    """Return how a case's inputs were made, if they were: ``calibrated on random inputs``."""
+    """Return a note on generated inputs, such as ``calibrated on random inputs``, or an empty
+    string."""
     return judged or (f"calibrated on {calibration}" if calibration and quantized else "")
 
 
 def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
-    """Build a model of the suite or load the user's, and run it on the inputs it is judged on: the
-    ``inputs`` of its source, or else the first MIN_SETS of example and calibration.
-
+    """Build a model of the suite or load a user's model, and run it on the inputs for judging it:
+    the ``inputs`` of its source, or the first MIN_SETS of example and calibration.
     Raises UsageError if the reference or the factory's result does not have the required form,
     FailedError if the user's code fails.
     """
     module, example, calibration, given = read_source(reference, source)
-    # Seen with ExecuTorch 1.5.1: the output of a convolution with channels-last weights is declared
-    # channels-last, but QNN writes it row-major (SQNR -3 dB).
+    # Seen with ExecuTorch 1.5.1: if a convolution has channels-last weights, the program declares
+    # its output as channels-last, but QNN writes it row-major (SQNR -3 dB).
     module.eval().to(memory_format=torch.contiguous_format)
     sets = (example, *calibration) if calibration else derive_inputs(example)
     made = "" if is_suite(reference) or len(calibration) + 1 >= MIN_SETS else SHUFFLED
@@ -83,8 +82,8 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
 def read_source(
     reference: str, source: Source
 ) -> tuple[nn.Module, Inputs, tuple[Inputs, ...], tuple[Inputs, ...]]:
-    """Return module, example, calibration, and the inputs of its source to judge on. Raises as
-    load_model does; errors of data name its key."""
+    """Return module, example, calibration sets, and the source's input sets for judging. Raises as
+    load_model does; an error in a data file has its key."""
     module, example, calibration = make_model(reference, source.choices)
     judged: tuple[Inputs, ...] = ()
     with at_key("calibration"):
@@ -99,13 +98,15 @@ def read_source(
 
 
 def count_judged(reference: str, source: Source) -> int:
-    """Return the number of input sets to judge a model on, without a run. Raises as load_model."""
+    """Return the number of input sets for judging a model, without running it. Raises as
+    load_model does."""
     *_, judged = read_source(reference, source)
     return len(judged) or MIN_SETS
 
 
 def make_model(reference: str, choices: Choices) -> Made:
-    """Return what a factory, or a model of the suite, makes, including its further methods."""
+    """Call a factory, or that of a suite model, and the functions of further methods, and return
+    the result."""
     file, _, _ = reference.rpartition(":")
     functions = {
         FORWARD: reference,
@@ -130,9 +131,8 @@ def split_model(model: Model) -> dict[str, Model]:
 
 def derive_inputs(example: Inputs) -> tuple[Inputs, ...]:
     """Return ``example`` and DERIVED_SETS seeded variations of it.
-
-    Elements are shuffled, which keeps their range; a constant floating-point tensor gets normal
-    noise.
+    The elements are shuffled, which keeps their range. Normal noise is added to a constant
+    floating-point tensor.
     """
     sets = [example]
     for number in range(DERIVED_SETS):
@@ -151,7 +151,7 @@ def _vary(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def digest_model(model: Model) -> str:
-    """Return the SHA-256 over the graph, the inputs, and the outputs stored with the program."""
+    """Return the SHA-256 of the graph, the inputs, and the outputs stored with the program."""
     digest = hashlib.sha256(digest_graph(model.module, model.evaluation[0]).encode())
     digest.update(f"{model.made}, {model.calibration_made}".encode())
     for tensors in (*model.evaluation, *model.calibration, *model.reference):
@@ -162,7 +162,7 @@ def digest_model(model: Model) -> str:
 
 
 def digest_weights(module: nn.Module) -> str:
-    """Return the SHA-256 over parameters and buffers, with their names."""
+    """Return the SHA-256 of parameters and buffers, with their names."""
     digest = hashlib.sha256()
     held = dict(module.named_parameters()) | dict(module.named_buffers())
     for name, tensor in sorted(held.items()):
@@ -173,29 +173,30 @@ def digest_weights(module: nn.Module) -> str:
 
 @cache
 def load_digested(reference: str, source: Source = NO_SOURCE) -> tuple[Model, str]:
-    """Return a model and its digest; each is loaded once per process."""
+    """Return a model and its digest. A process loads each model once."""
     loaded = load_model(reference, source)
     return loaded, digest_model(loaded)
 
 
 def preload_model(reference: str, source: Source) -> None:
-    """Load a model of the suite before workers fork. Only a fork may load a user's modules."""
+    """Load a model of the suite before workers fork. A user's modules may be loaded only in a
+    fork."""
     if is_suite(reference) and not source.has_data:
         load_digested(reference, source)
 
 
 def before_forks() -> None:
-    """Make torch.export do its slow first-time work once, before the workers fork."""
+    """Run torch.export once, before the workers fork, because its first run is slow."""
     fix_numerics()
     digest_graph(nn.Identity(), (torch.ones(1),))
 
 
 def digest_graph(module: nn.Module, inputs: Inputs) -> str:
-    """Return the digest of a module that can be exported, and a fresh random one otherwise."""
+    """Return the digest of a module that can be exported, else a new random digest."""
     with torch.no_grad(), keep_state(module):
         try:
             program = torch.export.export(module, inputs, strict=False)
-        except Exception:  # noqa: BLE001 - the lowering, which exports too, tells why
+        except Exception:  # noqa: BLE001 - the lowering also exports, and reports why
             return secrets.token_hex()
     digest = hashlib.sha256()
     for word in _describe(program):
@@ -235,7 +236,7 @@ def _qualify(target: Any) -> str:
 
 
 def update_tensor(digest: Any, tensor: Tensor) -> None:
-    """Add dtype, shape, strides and elements to the digest."""
+    """Add the dtype, shape, strides and elements of a tensor to the digest."""
     held = tensor.detach().cpu()
     digest.update(f"{held.dtype}{tuple(held.shape)}{held.stride()}".encode())
     dense = held.contiguous()

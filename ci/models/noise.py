@@ -1,11 +1,10 @@
-"""Predict how far a correct program may be from its model: run the eager model with the kind of
-errors that QNN's arithmetic makes.
-
-A program rounds slightly differently from the eager model, a step here and there, and the effect on
-an output depends on the model. So the eager model is run several times with such errors inserted at
-random; the spread of its outputs shows how much error is legitimate, without a program and without
-recorded figures. Each constant was found by comparing with programs on the HTP emulator of
-QNN 2.49.40; docs/findings/gate.md has the table of predictions and measurements.
+"""Predicts how far a correct program may be from its model. To do so, it runs the eager model with
+errors like those of QNN's arithmetic.
+A program's rounding differs from the eager model's by a step here and there. The effect on an
+output depends on the model. The eager model is therefore run several times with such errors
+inserted at random. The spread of its outputs is the expected error of a correct program; this needs
+neither a program nor recorded numbers. All constants were determined by comparison with programs on
+the HTP emulator of QNN 2.49.40; docs/findings/gate.md has a table of predictions and measurements.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from ci.models.methods import join_modules, split_inputs, split_module
 from ci.models.user_code import Inputs
 
 RUNS = 8
-MAX_BYTES = 128 << 20  # of all outputs over all runs; large outputs get fewer disturbed runs
+MAX_BYTES = 128 << 20  # of all outputs in all runs; a model with large outputs gets fewer runs
 MIN_RUNS = 2
-# The share of elements that a quantizer after arithmetic moves by one step, up or down.
+# The share of elements that a quantizer after arithmetic may round to the next step.
 MOVED = {8: 0.1, 16: 1.0}
-# Layers with 4-bit or 16-bit weights: a relative error per channel, and steps of the output. With
-# 4 bits the steps are the same for all elements of a channel (a bias), with 16 bits they vary.
+# Layers with 4-bit or 16-bit weights: a relative error per channel, plus an error in steps of the
+# output. The latter is the same for all elements of a channel with 4 bits, and varies with 16 bits.
 WEIGHT_GAIN, WEIGHT_STEPS = 2**-9, 6
 # A layer with unsigned weights and 16-bit activations, or a product of two such activations, as
-# ONNX Runtime quantizes: a share of the elements is off by up to this many steps, as if the carry
-# from the lower byte were lost.
+# ONNX Runtime quantizes: some elements are wrong by up to this many steps, as if the carry from the
+# lower byte were lost.
 CARRY_SHARE, CARRY_STEPS = 2**-6, 1.5 * 2**8
 RELATIVE = 2**-11  # of each operator's result in float16
-SOFTMAX = 2**-9  # also a relative error
+SOFTMAX = 2**-9  # a relative error, too
 FLOAT16_MAX = 65504.0
-# HTP approximates an activation that directly follows a layer in float16: an absolute error.
+# HTP approximates an activation that directly follows a layer in float16; the error is absolute.
 ACTIVATIONS = {"sigmoid": 2**-8, "gelu": 2**-8, "silu": 2**-8, "elu": 2**-8, "tanh": 2**-7}
 FUSED_THROUGH = ("view", "_unsafe_view", "reshape", "cat", "clone", "alias")
 LAYERS = ("linear", "addmm", "mm", "bmm", "matmul", "conv")
-# Operators that move or select elements and compute nothing.
+# Operators that move or select elements but compute nothing.
 MOVES = re.compile(
     "(_unsafe_)?view|reshape|permute|transpose|t|slice|select|cat|squeeze|unsqueeze|flatten|expand"
     "|relu_?|stack|clone|max_pool[123]d(_with_indices)?|hardtanh_?|clamp|split(_with_sizes)?|chunk"
@@ -51,12 +50,10 @@ MOVES = re.compile(
 
 
 def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -> list[Tensor]:
-    """Return the error of each floating-point output under disturbance, [run, input set, *shape]; a
-    tensor without elements for any other output.
-
+    """Return the error of each floating-point output in disturbed runs, [run, input set, *shape].
+    For other outputs the tensor is empty.
     ``module`` is the quantized model or, with ``float16``, the float32 model. It is run once
-    undisturbed and RUNS times disturbed; its state is restored. The random errors depend only on
-    fixed seeds.
+    without errors and RUNS times with random errors from fixed seeds. Its state is restored.
     """
     traced = join_modules(module, trace_methods(module, sets[0])) if float16 else module
     with keep_state(traced):
@@ -76,7 +73,7 @@ def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -
 
 
 def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
-    """Return each method as a graph of the operators that torch decomposes it into."""
+    """Return each method as a graph of the operators into which torch decomposes it."""
     given = split_inputs(module, inputs)
     with torch.no_grad():
         return {
@@ -88,7 +85,7 @@ def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
 
 
 def _decompose_cells() -> Any:
-    """Return the table that decomposes recurrent layers into the operators that QNN gets."""
+    """Return the decompositions of recurrent layers into the operators that QNN receives."""
     from torch._decomp import get_decompositions
 
     aten = torch.ops.aten
@@ -98,7 +95,7 @@ def _decompose_cells() -> Any:
 
 
 class Dice:
-    """Draws the errors of one run."""
+    """Draws the random errors of one run."""
 
     def __init__(self, seed: int, *, float16: bool) -> None:
         self.float16, self.generator = float16, torch.Generator().manual_seed(seed)
@@ -108,7 +105,7 @@ class Dice:
         return 2 * torch.rand(tuple(shape), generator=self.generator) - 1
 
     def disturb(self, node: Node, value: Any) -> Any:
-        """Return a node's result with a legitimate error added."""
+        """Return a node's result with a random error that a correct program may have."""
         if not isinstance(value, Tensor):
             return value
         if self.float16:
@@ -165,7 +162,8 @@ class _Interpreter(Interpreter):
 
 
 def name_operator(node: Any) -> str:
-    """Return ``linear`` for aten.linear.default; empty for a node that is not a call."""
+    """Return a node's operator, such as ``linear`` for aten.linear.default; empty if the node is
+    not a call."""
     called = isinstance(node, Node) and node.op == "call_function"
     return getattr(node.target, "__name__", "").partition(".")[0] if called else ""
 
@@ -175,8 +173,8 @@ def computes(node: Any) -> bool:
 
 
 def _is_narrow(node: Node) -> bool:
-    """Return whether a node quantizes to 8 bits or fewer; QNN then rounds the input's values to
-    float16 first."""
+    """Return whether a node quantizes to 8 bits or fewer. If so, QNN first rounds the input's
+    values to float16."""
     if name_operator(node) != "quantize_per_tensor":
         return False
     low, high = (int(str(number)) for number in node.args[3:5])
@@ -188,10 +186,9 @@ def _is_layer(node: Any) -> bool:
 
 
 def _find_fused(node: Any) -> Any:
-    """Return the layer with which HTP fuses the operators after it; None if there is none.
-
-    Views and concatenations may be in between, but no other operator that moves elements; after a
-    convolution also a factor, which is folded into its weights.
+    """Return the layer that HTP fuses with the operators after it; None if there is none.
+    Only views and concatenations may be in between. After a convolution, a constant factor is also
+    allowed, because it is folded into the weights.
     """
     scaled = False
     while name_operator(node) in FUSED_THROUGH or _is_factor(node):
@@ -206,9 +203,9 @@ def _is_factor(node: Any) -> bool:
 
 
 def _weight_bits(source: Node) -> int:
-    """Return 4 or 16 for a layer with such weights, one scale per channel or tensor; otherwise 8.
-
-    Weights in blocks count as 8: their error is the rounding of the scales, which is known.
+    """Return 4 or 16 for a layer with such weights and one scale per channel or tensor, else 8.
+    Block-quantized weights are treated like 8 bits, because their only error is the rounding of
+    the scales, which is known.
     """
     node: Any = source.args[1] if _is_layer(source) and len(source.args) > 1 else None
     if name_operator(node) not in {"dequantize_per_channel", "dequantize_per_tensor"}:

@@ -1,21 +1,20 @@
-"""Fix the settings that decide the last bits of a float result, and name them in cache keys.
-
-ExecuTorch switches oneDNN off on AMD hosts as soon as a quantizer is made, so that results computed
-before and after differ; the number of threads changes the order of sums.
+"""Fixes the settings on which the last bits of a float result depend. Cache keys include them.
+ExecuTorch switches oneDNN off on AMD hosts when a quantizer is created, so results computed before
+and after that differ. The number of threads changes the order in which sums are computed.
 """
 
 from __future__ import annotations
 
 THREADS = 1
 NUMERICS = f"oneDNN off, {THREADS} thread"
-# Read when a process starts, so they must be in the environment.
+# Libraries read these when a process starts, so they must be in the environment.
 VARIABLES = {
     f"{library}_NUM_THREADS": str(THREADS) for library in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
 }
 
 
 def fix_numerics() -> None:
-    """Fix the numerics; call it before the first tensor of a process."""
+    """Apply the settings. Call this before a process creates its first tensor."""
     import torch
 
     torch.backends.mkldnn.enabled = False
@@ -24,7 +23,7 @@ def fix_numerics() -> None:
 
 
 def name_instructions() -> str:
-    """Return the instructions that torch chooses its kernels for, such as ``AVX2``."""
+    """Return the instruction set for which torch selects its kernels, such as ``AVX2``."""
     import torch
 
     return torch.backends.cpu.get_cpu_capability()

@@ -1,6 +1,6 @@
-"""Quantization schemes of both lanes, one row each: bits of activations and of weights.
-
-``8a8w`` is ExecuTorch's way of naming them, ``u8`` ONNX Runtime's; ``fp16`` is used by both.
+"""The quantization schemes of ExecuTorch and ONNX Runtime, one per row. A scheme is named after its
+bits of activations and of weights: ``8a8w`` is ExecuTorch's notation, ``u8`` ONNX Runtime's.
+Both use ``fp16``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from msgspec import Struct
 
 class Recipe(Struct, frozen=True):
     """How a scheme is lowered.
-
-    ``dtype`` is the member of ExecuTorch's QuantDtype, empty for float16; ``activation_bits`` are
-    then those of a float16's significand. ``block`` input channels share a scale; 0 means one scale
-    per output channel. ``linear_as_convolution`` lowers linear layers as 1x1 convolutions.
-    ``training_steps`` are those of quantization-aware training; 0 means that only ranges are found.
-    ``activations`` and ``weights`` are members of ONNX Runtime's QuantType; ``per_channel`` gives
-    each output channel of a convolution a scale.
+    ``dtype`` is the member of ExecuTorch's QuantDtype. It is empty for float16, and then
+    ``activation_bits`` is the size of a float16 significand. ``block`` input channels share a
+    scale; 0 means one scale per output channel. ``linear_as_convolution`` lowers linear layers as
+    1x1 convolutions. ``training_steps`` is the length of quantization-aware training; 0 means that
+    only ranges are calibrated. ``activations`` and ``weights`` are members of ONNX Runtime's
+    QuantType. With ``per_channel``, each output channel of a convolution has a separate scale.
     """
 
     dtype: str = ""
@@ -37,7 +36,7 @@ TRAINING_STEPS = 64
 
 
 class Scheme(str, Enum):
-    """A name and its recipe."""
+    """A scheme's name and its recipe."""
 
     recipe: Recipe
     _value_: str
@@ -48,7 +47,7 @@ class Scheme(str, Enum):
     A16W16 = "16a16w", Recipe("use_16a16w", 16)
     A16W4 = "16a4w", Recipe("use_16a4w", 16)
     # Measured with QNN 2.49.40: a block-quantized linear layer with more than 64 outputs computes
-    # wrong values (SQNR 3 dB), the same layer as a convolution does not.
+    # wrong values (SQNR 3 dB); the same layer as a convolution is correct.
     A16W4_BLOCK = "16a4w_block", Recipe("use_16a4w_block", 16, block=32, linear_as_convolution=True)
     A8W4 = "8a4w", Recipe("use_8a4w", 8)
     A16W2 = "16a2w", Recipe("use_16a2w", 16)
@@ -57,7 +56,7 @@ class Scheme(str, Enum):
     A16W8_TRAINED = "16a8w_qat", Recipe("use_16a8w", 16, training_steps=TRAINING_STEPS)
     A16W4_TRAINED = "16a4w_qat", Recipe("use_16a4w", 16, training_steps=TRAINING_STEPS)
     U8 = "u8", Recipe("", 8, activations="QUInt8", weights="QUInt8")
-    # HTP takes per-channel scales only with signed weights, and the same goes for 16-bit weights.
+    # HTP supports per-channel scales and 16-bit weights only with signed weights.
     U8_CHANNEL = (
         "u8_channel",
         Recipe("", 8, activations="QUInt8", weights="QInt8", per_channel=True),
@@ -69,7 +68,7 @@ class Scheme(str, Enum):
     )
     U16A16W = "u16a16w", Recipe("", 16, activations="QUInt16", weights="QInt16")
     U16A4W = "u16a4w", Recipe("", 16, activations="QUInt16", weights="QInt4", per_channel=True)
-    # An ONNX file that is already quantized and brings its types.
+    # An ONNX file that is already quantized. It contains its own types.
     ASIS = "asis", Recipe("", 0, activations="given", weights="given")
 
     def __new__(cls, name: str, recipe: Recipe = FLOAT16) -> Scheme:  # noqa: PYI034 - Python 3.10
@@ -85,8 +84,8 @@ class Scheme(str, Enum):
 
 @dataclass(frozen=True)
 class Lane:
-    """A lane's schemes: all of them, the default for a user's model, and the file suffix of a model
-    that needs no factory."""
+    """The schemes of a lane (ExecuTorch or ONNX): all, and the default ones for a user's model.
+    ``suffix`` is that of model files, which need no factory."""
 
     schemes: tuple[Scheme, ...]
     default: tuple[Scheme, ...]

@@ -1,4 +1,4 @@
-"""Name models' files relative to their repository, so that names are the same on every machine."""
+"""Names source files relative to their repository, so that names are the same on all machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ci.models import suite
 from ci.report.schema import Place
 from provisioning.console.caller import shown_path
 
-# As find_line and blame_model write them into reasons: [nets/net.py:12], net.py, line 12, in f
+# The forms in which find_line and blame_model write source lines into reasons: [nets/net.py:12],
+# and net.py, line 12, in f
 _PLACE = re.compile(r"\[([^\[\]\n]+\.py):(\d+)\]|(?m:^  why: (.+\.py), line (\d+), in )")
 
 
@@ -21,13 +22,13 @@ def find_repository(path: Path) -> Path | None:
 
 
 def name_file(path: Path) -> str:
-    """Return a file's path in its repository, ``nets/net.py``, or its name outside of any."""
+    """Return a file's path in its repository, such as ``nets/net.py``, or else its file name."""
     root = find_repository(path)
     return path.relative_to(root).as_posix() if root else path.name
 
 
 def name_argument(path: Path) -> str:
-    """Return a file as a command takes it: relative to its repository if it is in one."""
+    """Return a file's path for use in a command: relative to its repository if it is in one."""
     return name_file(path) if find_repository(path) else shown_path(path)
 
 
@@ -42,13 +43,13 @@ def is_installed(file: str) -> bool:
 
 
 def find_places(reason: str) -> list[Place]:
-    """Return the source lines that a reason names, without repeats; files are as in name_file."""
+    """Return the source lines in a reason, without duplicates. Files are named as by name_file."""
     rows = ((one[1] or one[3], int(one[2] or one[4])) for one in _PLACE.finditer(reason))
     return [Place(file=file, line=max(line, 1)) for file, line in dict.fromkeys(rows)]
 
 
 def find_factory(reference: str) -> Place:
-    """Return where a user's ``file.py:factory`` is defined; line 1 if that cannot be determined."""
+    """Return the line that defines a user's ``file.py:factory``, or line 1 if it is not found."""
     file, _, name = reference.rpartition(":")
     path, written = Path(file), re.compile(rf"\s*(?:def|class)\s+{re.escape(name)}\b|{name}\s*[:=]")
     try:
@@ -60,6 +61,6 @@ def find_factory(reference: str) -> Place:
 
 
 def find_suite_model(name: str) -> str:
-    """Return ``file.py:make_case`` for a model of the suite; empty unless it is in a checkout."""
+    """Return ``file.py:make_case`` for a model of the suite in a checkout, else an empty string."""
     path = Path(suite.__file__).parent / f"{name}.py"
     return "" if is_installed(str(path)) or not path.is_file() else f"{path}:make_case"

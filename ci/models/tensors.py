@@ -1,4 +1,4 @@
-"""Tensors at a program's boundary, and the raw files that hold them."""
+"""The input and output tensors of a program, and the raw files that contain them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ FILE = "{}_{}.raw"  # <input set>_<index>
 
 
 class TensorInfo(Struct, frozen=True):
-    """A tensor at the program's boundary: numpy's dtype name and shape.
-
+    """An input or output tensor of a program: the name of its numpy dtype, and its shape.
     If the model concatenates it along ``joined_axis``, ``joined`` has the sizes of the parts. A
-    quantized output holds multiples of ``step``, from ``lowest`` to ``highest``; any value if these
-    are equal, or the step is 0.
+    quantized output has multiples of ``step``, from ``lowest`` to ``highest``. If ``step`` is 0 or
+    the bounds are equal, it may have any value.
     """
 
     dtype: str
@@ -30,14 +29,14 @@ class TensorInfo(Struct, frozen=True):
     highest: int = 0
 
     def without_step(self) -> TensorInfo:
-        """Return the same info for an output that may hold any value."""
+        """Return the same info for an output that may have any value."""
         return structs.replace(self, step=0.0) if self.step else self
 
 
 class Loss(Struct, frozen=True):
-    """Where most is lost: an operator or the range of its output, with its line in the model's
-    source, the SQNR before and after it in dB, and the SQNR of the outputs if only the weights are
-    quantized."""
+    """Where a quantized model loses most accuracy. ``name`` is an operator, or the range of its
+    output, with its source line. ``before_db`` and ``behind_db`` are the SQNR before and after it;
+    ``weights_db`` is the SQNR of the outputs if only the weights are quantized. All are in dB."""
 
     name: str
     before_db: float
@@ -46,19 +45,18 @@ class Loss(Struct, frozen=True):
 
     @property
     def added(self) -> float:
-        """Return the noise added, as a share of the signal's power."""
+        """Return the power of the added noise relative to the signal's power."""
         return float(10 ** (-self.behind_db / 10) - 10 ** (-self.before_db / 10))
 
 
 def describe_tensor(tensor: Any, axis: int = 0, parts: tuple[int, ...] = ()) -> TensorInfo:
-    """Return the info of an array, or of a tensor that needs no gradient."""
+    """Return the info of an array, or of a tensor without gradient."""
     array = np.asarray(tensor)
     return TensorInfo(str(array.dtype), array.shape, axis, parts)
 
 
 def write_sets(directory: Path, sets: Iterable[Iterable[Any]], pattern: str = FILE) -> None:
-    """Write one row-major file per tensor and input set into ``directory``, which is created if
-    missing."""
+    """Write one row-major file per tensor and input set. Create ``directory`` if it is missing."""
     directory.mkdir(parents=True, exist_ok=True)
     for number, tensors in enumerate(sets):
         for index, tensor in enumerate(tensors):
@@ -66,7 +64,7 @@ def write_sets(directory: Path, sets: Iterable[Iterable[Any]], pattern: str = FI
 
 
 def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
-    """Return the SHA-256 over the tensors of input sets, including dtypes and shapes."""
+    """Return the SHA-256 of the tensors of all input sets, including dtypes and shapes."""
     digest = hashlib.sha256()
     for tensors in sets:
         arrays = [np.asarray(tensor) for tensor in tensors]
@@ -77,8 +75,7 @@ def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
 
 
 def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:
-    """Read the files of write_sets: a list of arrays per input set.
-
+    """Read the files that write_sets wrote, as a list of arrays per input set.
     Raises OSError or ValueError.
     """
     return [

@@ -1,4 +1,4 @@
-"""Call a user's ``path/to/file.py:factory``; errors in it are reported with file and line.
+"""Calls a user's ``path/to/file.py:factory``. Errors in it are reported with file and line.
 
 A factory returns ``(module, example_inputs)`` or ``(module, example_inputs, calibration_inputs)``.
 """
@@ -34,14 +34,14 @@ Inputs = tuple[Tensor, ...]
 
 @contextmanager
 def users_code(reference: str) -> Iterator[None]:
-    """Import and call a user's file in here: in the caller's directory, with its errors turned into
-    FailedError. Only valid in a process that has loaded no other user's model."""
+    """Run the block, which imports and calls a user's file, in the caller's directory, and turn its
+    exceptions into FailedError. The process must not have loaded another user's model before."""
     with blame_model(reference), working_directory(user_path(".")), own_packages_hidden():
         yield
 
 
 def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
-    """Call a function of the suite or of a user's file. Raises UsageError if it does not exist, and
+    """Call a function of the suite or of a user's file. Raises UsageError if it does not exist,
     FailedError if the user's code raises."""
     name, _, function = reference.partition(":")
     if not is_suite(reference):
@@ -55,7 +55,8 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
 
 
 def load_function(reference: str) -> Callable[..., Any]:
-    """Load the function in ``file.py:function``. Raises UsageError, and any error of the file."""
+    """Load the function in ``file.py:function``. Raises UsageError, and every exception of the
+    file."""
     file, separator, attribute = reference.rpartition(":")
     path = Path(file).resolve()
     if not separator or not path.is_file():
@@ -69,11 +70,10 @@ def load_function(reference: str) -> Callable[..., Any]:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a file as Python imports a script, or as a module if it is in a package; its siblings
-    and those of its package can be imported.
-
-    From then on the process writes no bytecode: if a file is changed without a change of length
-    within the same second, Python would load the stale bytecode.
+    """Import a file like a script, or as a module if it is in a package. Other files in its
+    directory and its package can be imported too.
+    From then on the process writes no bytecode. If a file changes within a second but keeps its
+    length, Python would load outdated bytecode.
     """
     sys.dont_write_bytecode = True
     packages: list[str] = []
@@ -97,10 +97,9 @@ def import_file(path: Path) -> ModuleType:
 
 @contextmanager
 def own_packages_hidden() -> Iterator[None]:
-    """Let a user's file import its own packages even if their names are the same as ours.
-
-    Its modules stay in sys.modules unless ours has that name: torch.export and ExecuTorch look up
-    by name what a model calls.
+    """Let a user's file import its packages even if they have the names of this project's packages.
+    Its modules stay in sys.modules unless this project has one of that name, because torch.export
+    and ExecuTorch look up by name what a model calls.
     """
     names = [name for name in sys.modules if name.partition(".")[0] in OWN_PACKAGES]
     ours = {name: sys.modules.pop(name) for name in names}
@@ -112,7 +111,8 @@ def own_packages_hidden() -> Iterator[None]:
 
 @contextmanager
 def blame_model(reference: str, doing: str = "") -> Iterator[None]:
-    """Turn what a user's code raises, SystemExit too, into a FailedError that says where."""
+    """Turn exceptions of a user's code, including SystemExit, into a FailedError with file and
+    line."""
     try:
         yield
     except QnnCiError:
@@ -126,7 +126,8 @@ def blame_model(reference: str, doing: str = "") -> Iterator[None]:
 
 
 def _find_place(error: BaseException) -> str:
-    """Return the innermost line in the user's code: ``nets/net.py, line 12, in forward``."""
+    """Return the innermost line in the user's code, such as ``nets/net.py, line 12, in
+    forward``."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if is_users_file(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
@@ -141,13 +142,13 @@ def _find_place(error: BaseException) -> str:
 def _advise(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError):
         return (
-            f"relative paths are looked up in {user_path('.').resolve()}, where the command was"
-            " started; Path(__file__).parent is the folder of the model"
+            f"relative paths start at {user_path('.').resolve()}, where the command was"
+            " started; Path(__file__).parent is the model's directory"
         )
     if isinstance(error, ModuleNotFoundError):
         return (
-            f"{sys.executable} -m pip install it, put it next to the model, or add its folder to"
-            " PYTHONPATH"
+            f"install it with {sys.executable} -m pip, put it next to the model, or add its"
+            " folder to PYTHONPATH"
         )
     return ""
 
@@ -163,8 +164,8 @@ def working_directory(directory: Path) -> Iterator[None]:
 
 
 def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
-    """Return module, example and calibration from a factory's result. Raises UsageError, which says
-    what is wrong with its form."""
+    """Return module, example and calibration sets from a factory's result. Raises UsageError if the
+    result does not have the required form."""
     name = Path(reference).name
     if not isinstance(made, tuple) or len(made) not in {2, 3}:
         length = f" of {len(made)}" if isinstance(made, (tuple, list)) else ""
@@ -186,8 +187,8 @@ def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, 
 def fit_sets(
     name: str, example: Any, sets: Sequence[Any], kind: str = "calibration"
 ) -> list[Inputs]:
-    """Return the example and the input sets as tuples of tensors; ``name`` is their origin, for
-    messages. Raises UsageError for a set with other shapes or dtypes than the example."""
+    """Return the example and the input sets as tuples of tensors. ``name`` is their origin for
+    error messages. Raises UsageError for a set whose shapes or dtypes differ from the example's."""
     as_tuples = [_read_inputs(name, "example", example)]
     as_tuples += [_read_inputs(name, f"{kind} {n}", inputs) for n, inputs in enumerate(sets)]
     for number, inputs in enumerate(as_tuples):
@@ -207,11 +208,11 @@ def _describe(inputs: Inputs) -> str:
 
 
 def _unwanted(name: str, why: str, fix: str = CONTRACT) -> UsageError:
-    return UsageError(f"{name} returned something unexpected", why=why, fix=fix)
+    return UsageError(f"{name} returned an invalid result", why=why, fix=fix)
 
 
 def _read_inputs(name: str, place: str, inputs: Any) -> Inputs:
-    """Return one set of inputs as a tuple of dense, row-major tensors."""
+    """Return one input set as a tuple of dense, row-major tensors."""
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, (tuple, list)):
@@ -234,26 +235,25 @@ def _read_input(name: str, place: str, value: Any) -> Tensor:
 
 
 def check_dtype(name: str, place: str, tensor: Tensor) -> None:
-    """Raise UsageError for a dtype that HTP computes wrong or not at all."""
+    """Raise UsageError for a dtype that HTP computes incorrectly or does not support."""
     if tensor.dtype in NO_DTYPE_OF_QNN:
         raise UsageError(
-            f"{name} has a dtype that HTP does not compute with",
+            f"{name} has a dtype that HTP does not support",
             why=f"{place} is {str(tensor.dtype).removeprefix('torch.')}",
-            fix="convert the module and its inputs with .float(); the scheme chooses the bits",
+            fix="convert the module and its inputs with .float(); the scheme sets the bits",
         )
 
 
 def is_users_file(file: str) -> bool:
-    """Return whether a file is Python source and neither installed nor part of this project."""
+    """Return whether a file is Python source that is neither installed nor part of this project."""
     here = Path(__file__).resolve().parents[2]
     return file.endswith(".py") and not is_installed(file) and not file.startswith(f"{here}/ci/")
 
 
 def find_line(node: Any) -> str:
-    """Return `` [nets/net.py:12]``, the source line of a node; empty if unknown.
-
-    An installed file appears by its name alone, since cache keys contain this text and environments
-    are in different places.
+    """Return the source line of a node, such as `` [nets/net.py:12]``; empty if unknown.
+    An installed file is shown without its directory, because cache keys contain this text and
+    environments are in different directories.
     """
     frames = STACK_FRAME.findall(node.meta.get("stack_trace") or "")
     own = [(file, line) for file, line in frames if not is_installed(file)]

@@ -1,4 +1,4 @@
-"""Read a user's files of inputs and labels, or call the functions that return them."""
+"""Reads a user's files of inputs and labels, or calls the functions that return them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ci.models.user_models import Metric, MetricJob, MetricResult
 from provisioning.errors import FailedError, UsageError, at_key
 
 FORM = (
-    "an .npy of one input's sets, [sets, *shape], an .npz with one array per input in their order,"
+    "an .npy file with one input's sets, [sets, *shape], an .npz with one array per input in order,"
     " or file.py:function, which returns a list of tuples of tensors"
 )
 
-UNNAMED = re.compile(r"arr_\d+")  # numpy.savez's names for unnamed arrays
+UNNAMED = re.compile(r"arr_\d+")  # the names that numpy.savez gives to unnamed arrays
 
 
 def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]]:
-    """Return the input sets, each a tuple of tensors. ``names`` are those of the model's inputs,
-    if known: an archive with named arrays must have exactly these, in any order.
+    """Return the input sets, each as a tuple of tensors. ``names`` are the model's input names, if
+    known. An .npz with named arrays must have exactly these names, in any order.
 
     Raises UsageError, and FailedError if the user's function raises.
     """
@@ -47,22 +47,23 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]
 
 
 def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Tensor, ...]]:
-    """Return the input sets to judge a model on, MIN_SETS or more. Raises as read_sets does."""
+    """Return the input sets for judging a model, at least MIN_SETS. Raises as read_sets does."""
     sets = read_sets(source, names)
     if len(sets) < MIN_SETS:
         why = f"{Path(source).name} has {len(sets)} input sets"
-        raise UsageError("too few inputs to judge on", why=why, fix=f"give {MIN_SETS} or more")
+        fix = f"provide {MIN_SETS} or more"
+        raise UsageError("too few input sets to judge a model", why=why, fix=fix)
     return sets
 
 
 def read_labels(source: str, sets: int) -> Tensor:
-    """Return labels, [sets, ...]. Raises UsageError, and FailedError if a function raises."""
+    """Return the labels, [sets, ...]. Raises UsageError, and FailedError if a function raises."""
     if is_function(source):
         given = call_function(source, FORM)
     else:
         arrays = read_arrays(Path(source))
         if len(arrays) != 1:
-            raise UsageError(f"{Path(source).name} holds {len(arrays)} arrays", fix="write one")
+            raise UsageError(f"{Path(source).name} has {len(arrays)} arrays", fix="write only one")
         (given,) = arrays.values()
     try:
         labels = torch.as_tensor(given)
@@ -73,20 +74,20 @@ def read_labels(source: str, sets: int) -> Tensor:
         raise UsageError(
             f"{Path(source).name} has labels of shape {list(labels.shape)}",
             why=f"the model is judged on {sets} input sets",
-            fix="give a label, or a row of labels, for each set of `inputs` in the policy",
+            fix="provide a label, or a row of labels, for each set of `inputs` in the policy",
         )
     return labels
 
 
 def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> list[Any]:
-    """Return the arrays in the order of ``names``, or in the file's order if it has no names."""
+    """Return the arrays in the order of ``names``, or in the file's order if they are unnamed."""
     if not names or all(UNNAMED.fullmatch(name) for name in arrays):
         return [*arrays.values()]
     if arrays.keys() != set(names):
         raise UsageError(
             f"{Path(source).name} does not fit the model",
             why=f"it has arrays {', '.join(arrays)}; the model's inputs are {', '.join(names)}",
-            fix="write an array per input, under its name",
+            fix="write one array per input, with the input's name",
         )
     return [arrays[name] for name in names]
 
@@ -95,8 +96,9 @@ CONTRACT = "a metric takes (outputs, labels) and returns a number; higher is bet
 
 
 def check_metric(metric: Metric, sets: int) -> None:
-    """Raise UsageError, with the key, for labels that do not match ``sets`` input sets, and for a
-    function that does not take a metric's arguments; FailedError if the user's code raises."""
+    """Check a metric's labels and function before anything is run. Raises UsageError, with the key,
+    if there are not labels for ``sets`` input sets or the function cannot take a metric's
+    arguments; FailedError if the user's code raises."""
     with at_key("metric.labels"):
         read_labels(metric.labels, sets)
     with users_code(metric.function):
@@ -110,8 +112,8 @@ def check_metric(metric: Metric, sets: int) -> None:
 
 
 def run_metric(job: MetricJob) -> MetricResult:
-    """Compute a metric. Raises UsageError for labels or values of a wrong form, FailedError if the
-    function raises."""
+    """Compute a metric. Raises UsageError if labels or values have the wrong form, FailedError if
+    the function raises."""
     metric = job.metric
     labels = read_labels(metric.labels, len(job.float32[0]))
     shifted = [np.roll(column, 1, axis=0) for column in job.float32]
@@ -126,7 +128,8 @@ def run_metric(job: MetricJob) -> MetricResult:
 
 
 def read_value(reference: str, made: Any) -> float:
-    """Return a metric's number. Raises UsageError for anything else, FailedError for NaN."""
+    """Return a metric's result as a number. Raises UsageError for another type, FailedError for
+    NaN."""
     name = Path(reference).name
     try:
         value = float(made)

@@ -1,4 +1,4 @@
-"""The models of a user's policy: where they are, and their data and metrics."""
+"""The models in a user's policy: their files, data and metrics."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ Decibels = Annotated[float, Meta(ge=0)]  # below 0 dB the error exceeds the sign
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 FACTORY, FUNCTION = "factory", "function"
-# A module that uses one of these may have names that its source does not bind.
+# A module that uses one of these may define names that static analysis does not find.
 DYNAMIC = frozenset({"*", "__getattr__", "exec", "eval", "globals", "locals", "vars", "setattr"})
 
 
 class OutputLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """The limits of an output; the fields are those of the report's Threshold.
-
-    ``min_sqnr_db`` and ``min_cosine`` are for the worst input set, ``min_sqnr_db_all`` for all sets
-    together; those named ``_quantized`` are in addition to the predicted noise, which the error may
-    exceed by ``max_above_noise_db``.
+    """The limits of an output. The fields are those of the report's Threshold.
+    ``min_sqnr_db`` and ``min_cosine`` apply to the worst input set, ``min_sqnr_db_all`` to all sets
+    together. Limits named ``_quantized`` apply to the error against the quantized model. That error
+    may exceed the predicted rounding noise by ``max_above_noise_db``.
     """
 
     min_sqnr_db: Decibels | None = None
@@ -68,7 +67,7 @@ class Limits(OutputLimits, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelBudget(Budget, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The budgets of a model's programs: for all schemes, and for single ones."""
+    """The budget of a model's programs, for all schemes and for single schemes."""
 
     schemes: dict[Scheme, Budget] = field(default_factory=dict)
 
@@ -78,19 +77,19 @@ class ModelBudget(Budget, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """A reference is rejected if its RMS is below ``min_rms``, or its spread below ``min_spread``
-    of the RMS."""
+    """Limits for references. A reference is rejected if its RMS is below ``min_rms``, or if its
+    spread is below ``min_spread`` times the RMS."""
 
     min_rms: float
     min_spread: float
 
 
 class Source(Struct, frozen=True):
-    """A user's model: ``/whole/path/file.py:factory``, with optional files or functions of the same
-    form for the inputs to calibrate on and to judge on, instead of the factory's; or ``reference``
-    names a model of the suite. ``choices`` are lowering options, ``run`` are options of the run,
-    ``shapes`` are those of an ONNX file's inputs, by name; ``float_model`` is the float file that a
-    quantized one was made from."""
+    """A user's model: ``/absolute/path/file.py:factory``. ``reference`` can also name a model of
+    the suite. ``calibration`` and ``inputs`` are files, or functions in the same form, that replace
+    the factory's inputs. ``choices`` are lowering options, ``run`` are run options. ``shapes`` are
+    the shapes of an ONNX file's inputs, by name. ``float_model`` is the float file from which a
+    quantized ONNX file was made."""
 
     reference: str = ""
     calibration: str = ""
@@ -109,10 +108,9 @@ NO_SOURCE = Source()
 
 
 class Metric(Struct, frozen=True, forbid_unknown_fields=True):
-    """``function`` takes (outputs, labels); higher is better.
-
-    The program may score ``max_drop`` less than the float32 model, but at least ``min``. With
-    ``strict``, a program fails despite a sufficient score if its model is not quantized well.
+    """A user's metric. ``function`` takes (outputs, labels); higher results are better.
+    The program's score may be lower than the float32 model's by ``max_drop``, but must be at least
+    ``min``. With ``strict``, the quality of the quantization must also be sufficient.
     """
 
     function: FileOrFunction
@@ -128,8 +126,8 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MetricJob(Struct, frozen=True):
-    """The outputs of a program (``outputs``), of the ``float32`` and of the ``quantized`` model: an
-    array per output, [sets, *shape]."""
+    """A job that computes a metric for the ``outputs`` of a program, of the ``float32`` model and
+    of the ``quantized`` model. Each is one array per output, [sets, *shape]."""
 
     metric: Metric
     outputs: list[Any]
@@ -137,15 +135,15 @@ class MetricJob(Struct, frozen=True):
     quantized: list[Any] | None = None
 
     def __call__(self) -> MetricResult:
-        """Compute the metric, in a worker's process."""
+        """Compute the metric in a worker process."""
         from ci.models.user_data import run_metric
 
         return run_metric(self)
 
 
 class MetricResult(Struct, frozen=True):
-    """The metric of the program, of the float32 model, of a program that returned each input's
-    outputs for the next input, and of the quantized model."""
+    """The metric of the program, of the float32 model, of the quantized model, and of the float32
+    outputs ``shifted`` to the next input, which a useful metric has to score lower."""
 
     value: float
     float32: float
@@ -154,12 +152,11 @@ class MetricResult(Struct, frozen=True):
 
 
 class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """A user's model; ``path`` is ``file.py:factory``, an .onnx file or a model of the suite. Paths
-    are relative to the policy.
-
-    ``lowering`` and ``run`` are options of the lowering and of the run, ``limits`` are limits by
-    scheme, ``budget`` limits the programs' size and time. ``shapes`` are those of an .onnx file's
-    inputs, by name; ``float_model`` is the float file that a quantized one was made from.
+    """A user's model in a policy. ``path`` is ``file.py:factory``, an .onnx file or a model of the
+    suite. Paths are relative to the policy.
+    ``lowering`` and ``run`` have options. ``limits`` are by scheme, and ``budget`` limits the size
+    and time of the programs. ``shapes`` are the shapes of an .onnx file's inputs, by name.
+    ``float_model`` is the float file from which a quantized .onnx file was made.
     """
 
     path: FileOrFunction
@@ -177,7 +174,7 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def source(self) -> Source:
-        """Return what is lowered."""
+        """Return the part of the entry that determines the program."""
         shapes = tuple(self.shapes.items())
         return Source(
             self.path,
@@ -191,19 +188,19 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
-    """Return the entry with whole paths. Raises UsageError for an invalid name or file."""
+    """Return the entry with absolute paths. Raises UsageError for an invalid name or file."""
     if not NAME.fullmatch(name) or name in SUITE:
         raise UsageError(
             f"models.{name}: invalid name for a model",
             why="the suite has a model of that name" if name in SUITE else "",
-            fix="use letters, digits and . _ - in between, at most 64 characters",
+            fix="use at most 64 letters and digits, with . _ - only in between",
         )
 
     if entry.shapes and not entry.path.endswith(ONNX.suffix):
         fix = "a factory's inputs already have their shapes"
         raise UsageError(f"models.{name}.shapes is only for an .onnx file", fix=fix)
     if entry.float_model and not entry.path.endswith(ONNX.suffix):
-        fix = "a factory already returns the float model: leave the key out"
+        fix = "a factory already returns the float model: remove this key"
         raise UsageError(f"models.{name}.float_model is only for an .onnx file", fix=fix)
 
     def resolve(key: str, word: str, kind: str = "") -> str:
@@ -233,13 +230,12 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
 
 
 def is_suite(reference: str) -> bool:
-    """Return whether it is a model of the suite, or ``model:function`` in one."""
+    """Return whether a reference is a model of the suite, or a ``model:function`` in one."""
     return reference.partition(":")[0] in SUITE
 
 
 def resolve_file(word: str, kind: str = "") -> str:
-    """Return ``file.py:function``, or a data file if ``kind`` is empty, as a whole path.
-
+    """Return ``file.py:function`` with an absolute path; if ``kind`` is empty, a data file's path.
     Raises UsageError.
     """
     file, _, function = word.rpartition(":")
@@ -263,9 +259,9 @@ def resolve_file(word: str, kind: str = "") -> str:
 
 
 def require_function(path: Path, function: str) -> None:
-    """Raise UsageError if a Python file binds names and the function's is not among them. Whatever
-    only an import can show, such as the names in ``from models import *`` or a syntax error, is
-    left to the import."""
+    """Raise UsageError if a Python file does not define a function. Names that only an import can
+    determine, as with ``from models import *``, and syntax errors are not checked here: the import
+    reports them."""
     bound: set[str] = set()
     used: set[str] = set()
     try:
@@ -288,7 +284,7 @@ def require_function(path: Path, function: str) -> None:
 
 
 def lacks_function(path: Path, function: str, own: Sequence[str]) -> UsageError:
-    """Return the error for a function that a file lacks; ``own`` are the functions it has."""
+    """Return the error for a function that is not in a file; ``own`` are the file's functions."""
     near = difflib.get_close_matches(function, own, n=1)
     has = f"it has {', '.join(own)}" if own else "it defines no function"
     return UsageError(

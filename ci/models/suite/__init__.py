@@ -17,7 +17,7 @@ SUITE: dict[str, str] = {
     "lstm": "recurrent net",
 }
 
-# Seconds to lower a quantized model on two cores: longer cases start first.
+# Seconds to lower a quantized model on two cores. The longest cases start first.
 LOWER_S = {
     "lstm": 20.0,
     "decoder": 9.0,
@@ -29,10 +29,10 @@ LOWER_S = {
     "mobilenet": 1.5,
 }
 FP16_SHARE = 0.35
-UNKNOWN_S = 30.0  # for a user's model: longer than the suite's, so that it starts first
+UNKNOWN_S = 30.0  # for a user's model: longer than any of the suite, so that it starts first
 
 
 def expect_s(model: str, scheme: str) -> float:
-    """Return how long lowering a case probably takes, in seconds on two cores."""
+    """Return the expected time to lower a case, in seconds on two cores."""
     share = FP16_SHARE if scheme == "fp16" else 1.0
     return LOWER_S[model] * share if model in LOWER_S else UNKNOWN_S

@@ -22,7 +22,7 @@ class RmsNorm(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """Takes the keys and values of earlier steps as inputs and returns the new ones."""
+    """One decoder step. Keys and values of earlier steps are inputs, the new ones are outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,8 +40,8 @@ class DecoderStep(nn.Module):
     def forward(
         self, token: Tensor, angles: Tensor, mask: Tensor, keys: Tensor, values: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """token int32 [1, 1]; angles [2, 1, 8] cosines and sines; mask [1, 1, 1, CONTEXT + 1];
-        keys, values [1, HEADS, CONTEXT, HEAD] -> logits [1, 1, VOCABULARY], new key, new value.
+        """Map token int32 [1, 1]; angles [2, 1, 8] (cosines, sines); mask [1, 1, 1, CONTEXT + 1];
+        keys, values [1, HEADS, CONTEXT, HEAD] to logits [1, 1, VOCABULARY], new key, new value.
         """
         cos, sin = angles[0], angles[1]
         x = self.embedding(token)
@@ -59,12 +59,12 @@ class DecoderStep(nn.Module):
 
 
 def heads(x: Tensor) -> Tensor:
-    """[1, 1, WIDTH] -> [1, HEADS, 1, HEAD]."""
+    """Split [1, 1, WIDTH] into heads: [1, HEADS, 1, HEAD]."""
     return x.view(1, 1, HEADS, HEAD).transpose(1, 2)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of the halves of [1, HEADS, 1, HEAD] by angles [1, HEAD / 2]."""
+    """Apply rotary embedding to [1, HEADS, 1, HEAD], with cosines and sines [1, HEAD / 2]."""
     first, second = x[..., : HEAD // 2], x[..., HEAD // 2 :]
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 

@@ -1,4 +1,4 @@
-"""A segmentation head like DeepLab's: parallel dilated convolutions, then upsampling."""
+"""A segmentation head like that of DeepLab: parallel dilated convolutions, then upsampling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DeepLab(nn.Module):
         self.classify = nn.Conv2d(24, 6, 1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """features [1, 16, 16, 16] -> class scores [1, 6, 32, 32]."""
+        """Map features [1, 16, 16, 16] to class scores [1, 6, 32, 32]."""
         height, width = features.shape[-2:]
         pooled = torch.relu(self.pooled(functional.adaptive_avg_pool2d(features, 1)))
         parts = [torch.relu(branch(features)) for branch in self.branches]

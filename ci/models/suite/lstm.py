@@ -1,4 +1,4 @@
-"""A recurrent net: an LSTM cell over 8 steps of a stream, state in and out, then a linear head."""
+"""A recurrent net: 8 steps of an LSTM cell, then a linear head. The state is input and output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STEPS, FEATURES, WIDTH = 8, 32, 48
 
 
 class Recurrent(nn.Module):
-    """Unrolled by hand: nn.LSTM exports to a stack that QNN 2.49.40 rejects when quantized."""
+    """An unrolled LSTM, because QNN 2.49.40 rejects nn.LSTM's quantized graph: it has a stack."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(WIDTH, 16)
 
     def forward(self, steps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """steps [1, 8, 32]; hidden, cell [1, 48] -> [1, 8, 16], new hidden, new cell."""
+        """Map steps [1, 8, 32]; hidden, cell [1, 48] to [1, 8, 16], new hidden, new cell."""
         projected = self.from_input(steps)
         seen = []
         for step in range(STEPS):

@@ -18,7 +18,7 @@ class Mlp(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """features [4, 64] -> logits [4, 16]."""
+        """Map features [4, 64] to logits [4, 16]."""
         logits: Tensor = self.layers(features)
         return logits
 
@@ -28,13 +28,13 @@ def make_case() -> Case:
 
 
 def make_row() -> Case:
-    """Return the same weights for a single row: another graph of the same model."""
+    """Return the same weights with a batch of one: another graph of the same model."""
     return (seed_weights(Mlp(), 1, gain=1.4), *make_inputs(draw_normal(1, 64), 151))
 
 
 def make_ternary() -> Case:
-    """Return an MLP with weights of -1, 0 and 1 times a scale per output, and a single 1.5:
-    ExecuTorch's 2-bit scale (-2 to 1) is two thirds of the greatest weight."""
+    """Return an MLP whose weights are -1, 0 and 1 times a scale per output, except one that is 1.5
+    times the scale: ExecuTorch's 2-bit scale (-2 to 1) is two thirds of the largest weight."""
     model, example, calibration = make_case()
     with torch.no_grad():
         for weight in (one for one in model.parameters() if one.dim() > 1):
@@ -62,7 +62,7 @@ def annotate_last(graph_module: torch.fx.GraphModule) -> None:
 
 
 def make_recipe() -> object:
-    """Return a recipe: 8a8w, per-channel linear layers, the first with 16-bit activations."""
+    """Return a recipe: 8a8w with per-channel linear layers; the first has 16-bit activations."""
     from executorch.backends.qualcomm.quantizer.quant_recipe import QuantGranularity, QuantRecipe
     from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
     from torchao.quantization.pt2e import MinMaxObserver

@@ -22,7 +22,7 @@ class MobileNet(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [1, 16, 24, 24] -> the same shape."""
+        """Map x [1, 16, 24, 24] to the same shape."""
         return x + self.body(x)
 
 

@@ -32,14 +32,14 @@ class ResNet(nn.Module):
         self.head = nn.Linear(32, 10)
 
     def forward(self, image: Tensor) -> Tensor:
-        """image [1, 3, 32, 32] -> logits [1, 10]."""
+        """Map an image [1, 3, 32, 32] to logits [1, 10]."""
         x = self.blocks(torch.relu(self.stem(image)))
         logits: Tensor = self.head(x.mean(dim=(2, 3)))
         return logits
 
 
 def draw(generator: torch.Generator) -> Inputs:
-    # A random tint: images that differ only in noise would all have the same pooled features.
+    # A random tint, because images that differ only in noise would have the same pooled features.
     tint = torch.randn(1, 3, 1, 1, generator=generator)
     return (torch.randn(1, 3, 32, 32, generator=generator) * 0.7 + tint,)
 

@@ -1,4 +1,4 @@
-"""Seeded weights and inputs for the suite."""
+"""Seeded weights and inputs for the models of the suite."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ CALIBRATION_SETS = 7
 
 
 def seed_weights(module: nn.Module, seed: int, gain: float = 1.0) -> nn.Module:
-    """Draw weights that keep activations near unit scale, and biases with some spread.
-
-    Matrices and kernels get std gain / sqrt(fan_in); biases std 0.1; norms stay near one.
+    """Set random weights that keep activations near unit scale.
+    Matrices and kernels have std gain / sqrt(fan_in), biases std 0.1; norms' weights are near one.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -39,6 +38,6 @@ def draw_normal(*shape: int) -> Callable[[torch.Generator], Inputs]:
 def make_inputs(
     make: Callable[[torch.Generator], Inputs], seed: int
 ) -> tuple[Inputs, list[Inputs]]:
-    """Return an example and CALIBRATION_SETS further inputs, each from a different seed."""
+    """Return an example and CALIBRATION_SETS more inputs, each from a different seed."""
     sets = [make(torch.Generator().manual_seed(seed + i)) for i in range(CALIBRATION_SETS + 1)]
     return sets[0], sets[1:]

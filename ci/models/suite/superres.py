@@ -19,7 +19,7 @@ class SuperRes(nn.Module):
         self.shuffle = nn.PixelShuffle(SCALE)
 
     def forward(self, image: Tensor) -> Tensor:
-        """image [1, 1, 24, 24] -> [1, 1, 48, 48]."""
+        """Map an image [1, 1, 24, 24] to [1, 1, 48, 48]."""
         enlarged: Tensor = self.shuffle(self.project(self.features(image)))
         return enlarged
 

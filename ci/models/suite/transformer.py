@@ -36,7 +36,7 @@ class Encoder(nn.Module):
         return attended
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [1, 16, 64] -> the same shape."""
+        """Map x [1, 16, 64] to the same shape."""
         x = x + self.attend(self.norm_attention(x))
         return x + self.feed(self.norm_feed(x))
 

@@ -69,8 +69,8 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
     ("lowering", "scheme", "what"),
     [
         ("weight_sharing = true", "8a8w", "weight_sharing needs methods"),
-        ('methods = ["make_row", "make_row"]', "8a8w", "a method is named twice"),
-        ('methods = ["forward"]', "8a8w", "a method is named twice"),
+        ('methods = ["make_row", "make_row"]', "8a8w", "a method is listed twice"),
+        ('methods = ["forward"]', "8a8w", "a method is listed twice"),
         ('recipe = "mlp:make_recipe"', "fp16", "recipe and fp16 exclude each other"),
         ('parts = [{ type = "Linear", scheme = "fp16" }]', "8a8w", "Linear fp16 cannot be a part"),
         ('parts = [{ type = "ReLU", scheme = "u8" }]', "8a8w", "ReLU u8 cannot be a part"),

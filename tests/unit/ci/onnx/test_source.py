@@ -87,7 +87,7 @@ def test_an_archive_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert "float64[2, 3]" in caught.value.why
     assert "ids int64[4]" in caught.value.fix
     write(path, x=np.zeros((2, 2, 3), "float32"), ids=np.zeros((1, 4), "int64"))
-    with pytest.raises(UsageError, match=r"net\.npz does not hold input sets"):
+    with pytest.raises(UsageError, match=r"net\.npz does not contain input sets"):
         list(read_beside(path, INPUTS))
 
 
@@ -145,7 +145,7 @@ def test_inputs_of_another_model_are_refused(
 
 def test_too_few_inputs_to_judge_on_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "few.npy", count(3))
-    with pytest.raises(UsageError, match="too few inputs to judge on"):
+    with pytest.raises(UsageError, match="too few input sets"):
         load(tmp_path, inputs=str(tmp_path / "few.npy"))
 
 
