@@ -8,6 +8,7 @@ a lease can request a process that has run nothing yet.
 from __future__ import annotations
 
 import ctypes
+import math
 import multiprocessing
 import os
 import signal
@@ -37,8 +38,9 @@ PRELOAD = ["ci.cases.fork_server"]
 ROOT = Path(__file__).resolve().parents[2]
 # The fork server's variables: the process that started it, and the modules to import.
 STARTER, IMPORTS = "QNN_CI_STARTER", "QNN_CI_IMPORTS"
-ABORTED, LATE = "the run was stopped", "did not end in time"
-MAX_WORKER_BYTES = 2 << 30
+ABORTED, LATE = "the run was stopped", "did not end within"
+MAX_WORKER_BYTES = 2 << 30  # a worker that is larger after a job is replaced
+WATCH_S = 0.5  # between two looks at the memory of a worker
 # glibc's thread cache would keep freed blocks of up to 1 KiB, and nothing would overwrite them.
 TUNABLES = "glibc.malloc.tcache_count=0"
 SOCKET, MAX_SOCKET_PATH = "listener-12345678", 108  # unix(7)
@@ -123,13 +125,19 @@ class Worker:
         self.process.start()
         other.close()
 
-    def call(self, job: Job, log: Path, timeout_s: float) -> tuple[Any, str]:
+    def call(
+        self, job: Job, log: Path, timeout_s: float, most_bytes: float = math.inf
+    ) -> tuple[Any, str]:
         """Return the job's result and "", or None and the reason of a failure. After a failure the
         worker is unusable."""
+        deadline = time.monotonic() + timeout_s
         try:
             self.connection.send((job, str(log)))
-            if not self.connection.poll(timeout_s):
-                return None, LATE
+            while not self.connection.poll(max(min(deadline - time.monotonic(), WATCH_S), 0.0)):
+                if time.monotonic() >= deadline:
+                    return None, LATE
+                if self.size_bytes() > most_bytes:
+                    return None, f"its process grew beyond {most_bytes / (1 << 30):g} GiB"
             return self.connection.recv(), ""
         except (EOFError, OSError):
             self.process.join(GRACE_S)
@@ -174,12 +182,15 @@ def end_fork_server() -> None:
 
 
 class Lease:
-    """A worker for several related jobs, which share one log and one time limit.
+    """A worker for several related jobs, which share one log, one time limit and one memory limit.
     Without a worker, because the pool was closed, every job fails.
     """
 
-    def __init__(self, worker: Worker | None, log: Path, timeout_s: float) -> None:
+    def __init__(
+        self, worker: Worker | None, log: Path, timeout_s: float, most_bytes: float = math.inf
+    ) -> None:
         self.worker, self.log, self.timeout_s = worker, log, timeout_s
+        self.most_bytes = most_bytes
         self.used, self.reusable = bool(worker and worker.used), True
         self.deadline = time.monotonic() + timeout_s
         if worker:
@@ -191,7 +202,7 @@ class Lease:
             return Ended(None, ABORTED, read_tail(self.log), self.used)
         self.reusable = False
         left_s = max(self.deadline - time.monotonic(), 0.0)
-        result, failure = self.worker.call(job, self.log, left_s)
+        result, failure = self.worker.call(job, self.log, left_s, self.most_bytes)
         self.reusable = not failure
         if isinstance(result, StoreError):
             raise result
@@ -199,7 +210,7 @@ class Lease:
         if raised:
             result, failure = None, str(result)
         if failure == LATE:
-            failure = f"did not end within {self.timeout_s:g} s"
+            failure = f"{LATE} {self.timeout_s:g} s"
         return Ended(result, failure, read_tail(self.log), self.used, raised)
 
 
@@ -240,29 +251,47 @@ class Pool:
         self.aborted.set()
         end_fork_server()
 
-    def run(self, job: Job, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
-        """Run one job within ``timeout_s`` seconds. ``fresh`` requests a new process.
+    def run(
+        self,
+        job: Job,
+        log: Path,
+        timeout_s: float,
+        *,
+        fresh: bool = False,
+        most_bytes: float = math.inf,
+    ) -> Ended:
+        """Run one job within ``timeout_s`` seconds. ``fresh`` requests a new process. A process
+        that needs more than ``most_bytes`` of memory is killed.
         Raises StoreError if the disk is full.
         """
-        with self.lease(type(job), log, timeout_s, fresh=fresh) as lease:
+        with self.lease(type(job), log, timeout_s, fresh=fresh, most_bytes=most_bytes) as lease:
             return lease.call(job)
 
     @contextmanager
     def lease(
-        self, kind: object, log: Path, timeout_s: float, *, fresh: bool = False
+        self,
+        kind: object,
+        log: Path,
+        timeout_s: float,
+        *,
+        fresh: bool = False,
+        most_bytes: float = math.inf,
     ) -> Iterator[Lease]:
-        """Lease a worker for jobs of one kind, which share ``timeout_s`` seconds. ``log`` is
-        emptied first. Raises UnfitError if no process can be started."""
+        """Lease a worker for jobs of one kind, which share ``timeout_s`` seconds. A worker with
+        more than ``most_bytes`` of resident memory is killed. ``log`` is emptied first. Raises
+        UnfitError if no process can be started."""
         log.unlink(missing_ok=True)
         worker = self._take(kind, fresh=fresh)
-        lease = Lease(worker, log, timeout_s)
+        lease = Lease(worker, log, timeout_s, most_bytes)
         try:
             yield lease
         finally:
             if worker and lease.reusable and not fresh and worker.size_bytes() < MAX_WORKER_BYTES:
                 self.idle[kind, threading.get_ident()] = worker
-            elif worker:
+            elif worker and lease.reusable:
                 worker.close()
+            elif worker:
+                worker.end()  # it may still be computing and growing
 
     def _take(self, kind: object, *, fresh: bool) -> Worker | None:
         if self.aborted.is_set():

@@ -15,7 +15,7 @@ from ci.judging.noise import Prediction
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 
-UNJUDGED, LATE = "unjudged", "late"
+UNJUDGED, LATE, UNTRIED = "unjudged", "late", "untried"
 LEFT = " is left to the CPU"
 SUSPECT = (WRONG, REFUSED, CRASHED, LATE)
 # On top of the gate's margin: many thousand graphs are judged, and noise must never count as a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, WRONG, Frontend, describe
 from ci.faults.match import match_faults
 from ci.faults.render import describe_finding
-from ci.faults.results import LATE, UNJUDGED, Finding, Item, Result, Searched
+from ci.faults.results import LATE, UNJUDGED, UNTRIED, Finding, Item, Result, Searched
 from ci.faults.shrink import CHUNK, SEEDS, fit_variations, has_chain, list_relations, shrink
 from ci.faults.trial import Trial
 from ci.models.numerics import fix_numerics
@@ -27,7 +28,12 @@ BATCH = 48
 REPEATS = tuple(range(101, 111))
 MOST_WHY = 60
 ORDER = (WRONG, CRASHED, LATE, REFUSED)
+CONFIRM_S = 60.0  # on top of the search's time, for the suspect that was being shrunk at its end
 MOST_SHRUNK = 6  # suspects that are shrunk per round; the others wait for the next one
+
+
+class LateError(Exception):
+    """A suspect could not be confirmed in time."""
 
 
 @dataclass
@@ -53,6 +59,7 @@ class Search:
     trying_s: float = 0.0
     cpu_s: float = 0.0
     started: float = 0.0
+    deadline: float = math.inf
 
     def __post_init__(self) -> None:
         fix_numerics()  # torch's threads take 20 ms to wake up for a graph that takes 0.1 ms
@@ -60,24 +67,25 @@ class Search:
 
     def run(self, deadline: float, most_graphs: int = 0) -> Searched:
         """Search until ``deadline``, in time.monotonic, or until ``most_graphs`` were tried."""
-        self.started = time.monotonic()
-        number = 0
+        self.started, self.deadline = time.monotonic(), deadline
+        number = graphs = 0
         waiting: list[tuple[int, Result]] = []
         items = self.make_items(0, most_graphs)
         while items and time.monotonic() < deadline:
             start = time.monotonic()
-            trying = self.try_items(items)
+            trying = self.try_items(items, 0, deadline)
             ahead = self.make_items(number + len(items), most_graphs)
             results = list(trying)
             self.trying_s += time.monotonic() - start
             self.cpu_s += sum(one.cpu_s for one in results)
-            self.ends.update(one.end for one in results)
+            graphs += sum(one.end != UNTRIED for one in results)
+            self.ends.update(one.end for one in results if one.end != UNTRIED)
             self.reasons.update(one.why[:MOST_WHY] for one in results if one.end == UNJUDGED)
             waiting += [(n, one) for n, one in enumerate(results, number) if one.is_suspect]
             number += len(items)
-            waiting = self.examine(waiting, deadline)
+            waiting = self.examine(waiting)
             items = ahead
-        left = self.examine(waiting, deadline, all_of_them=True)
+        left = self.examine(waiting, all_of_them=True)
         counted = [
             structs.replace(one, suspects=1 + self.covered[index])
             for index, one in enumerate(self.findings)
@@ -87,10 +95,10 @@ class Search:
             scheme=self.scheme,
             soc=self.soc,
             seed=self.seed,
-            graphs=number,
+            graphs=graphs,
             seconds=round(self.trying_s, 1),
-            per_minute=round(60 * number / self.trying_s) if self.trying_s else 0,
-            cpu_s=round(self.cpu_s / max(number, 1), 4),
+            per_minute=round(60 * graphs / self.trying_s) if self.trying_s else 0,
+            cpu_s=round(self.cpu_s / max(graphs, 1), 4),
             ends=dict(self.ends),
             unjudged=dict(self.reasons.most_common(12)),
             known=dict(self.known),
@@ -107,15 +115,23 @@ class Search:
             for number in range(first, last)
         ]
 
-    def try_items(self, items: Sequence[Item], bundle: int = 0) -> Iterator[Result]:
-        """Try graphs in as many workers as there are jobs; all start at once."""
+    def try_items(self, items: Sequence[Item], bundle: int, until: float) -> Iterator[Result]:
+        """Try graphs ``until`` a deadline in as many workers as there are jobs; all start at
+        once."""
         size = -(-len(items) // self.jobs) or 1
         parts = [items[start : start + size] for start in range(0, len(items), size)]
-        tried = self.threads.map(lambda part: list(self.trial.run(part, bundle)), parts)
+        tried = self.threads.map(lambda part: list(self.trial.run(part, bundle, until)), parts)
         return chain.from_iterable(tried)
 
+    def confirm(self, items: Sequence[Item], bundle: int) -> list[Result]:
+        """Try graphs of a suspect, until CONFIRM_S after the deadline. Raises LateError."""
+        results = list(self.try_items(items, bundle, self.deadline + CONFIRM_S))
+        if any(one.end == UNTRIED for one in results):
+            raise LateError
+        return results
+
     def examine(
-        self, waiting: Sequence[tuple[int, Result]], deadline: float, *, all_of_them: bool = False
+        self, waiting: Sequence[tuple[int, Result]], *, all_of_them: bool = False
     ) -> list[tuple[int, Result]]:
         """Confirm and shrink suspects, the smallest first, and return those that are left for
         later."""
@@ -127,10 +143,13 @@ class Search:
                 continue
             most = MOST_SHRUNK if one.end != REFUSED else 1
             stop = done >= most and not all_of_them
-            if stop or time.monotonic() > deadline:
+            if stop or time.monotonic() > self.deadline:
                 return [row[:2] for row in graphs[place:]]
             done += 1
-            self.locate(number, one, graph, deadline)
+            try:
+                self.locate(number, one, graph)
+            except LateError:
+                return [row[:2] for row in graphs[place:]]
         return []
 
     def count_explained(self, graph: Graph, end: str) -> bool:
@@ -145,11 +164,11 @@ class Search:
                 return True
         return False
 
-    def locate(self, number: int, suspect: Result, graph: Graph, deadline: float) -> None:
-        """Confirm a suspect with other seeds, alone; shrink it until ``deadline``, and add it to
-        the findings."""
+    def locate(self, number: int, suspect: Result, graph: Graph) -> None:
+        """Confirm a suspect with other seeds, alone; shrink it in the search's time, and add it to
+        the findings. Raises LateError if the time is not enough to confirm it."""
         end = suspect.end
-        alone = self.try_items([Item(str(graph), seed) for seed in SEEDS], 1)
+        alone = self.confirm([Item(str(graph), seed) for seed in SEEDS], 1)
         seeds = [one.seed for one in alone if one.end == end]
         if not seeds:
             self.unconfirmed += 1
@@ -159,7 +178,7 @@ class Search:
         bundle = int(end in {CRASHED, LATE} or (end == REFUSED and not suspect.is_left))
 
         def still_fails(graphs: Sequence[Graph]) -> list[bool]:
-            in_time = time.monotonic() < deadline
+            in_time = time.monotonic() < self.deadline
             return self.fails(end, graphs, seeds[:1], bundle) if in_time else [False] * len(graphs)
 
         small = shrink(graph, still_fails, 2 * self.jobs if bundle else CHUNK)
@@ -168,7 +187,7 @@ class Search:
         varied = fit_variations(small, self.frontend)
         wrong = self.fails(end, [one for _, one in varied], bundle=bundle, anything=True)
         repeats = [one for one in REPEATS if not find_unfit(small, one)]
-        again = list(self.try_items([Item(str(small), one) for one in repeats], 1))
+        again = self.confirm([Item(str(small), one) for one in repeats], 1)
         failing = [one for one in again if one.end == end]
         worst = min(failing, key=lambda one: one.sqnr_db, default=suspect)
         if len(failing) < (len(repeats) + 1) // 2:
@@ -211,7 +230,7 @@ class Search:
         """Return which graphs end this way with any seed; with ``anything``, in any way but
         right."""
         items = [Item(str(one), seed) for one in graphs for seed in seeds]
-        tried = self.try_items(items, bundle)
+        tried = self.confirm(items, bundle)
         failed = [one.is_suspect if anything else one.end == end for one in tried]
         return [any(failed[n : n + len(seeds)]) for n in range(0, len(failed), len(seeds))]
 

@@ -1,9 +1,8 @@
-"""Try graphs in workers that may die: the batch continues after the graph that killed its
-worker."""
+"""Try graphs in workers that may die, hang or run out of memory; the others are still tried."""
 
 from __future__ import annotations
 
-import threading
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,40 +13,33 @@ import msgspec
 
 from ci.cases import pool
 from ci.faults.known import CRASHED, REFUSED, Frontend
-from ci.faults.results import LATE, UNJUDGED, Item, Result
+from ci.faults.results import LATE, UNJUDGED, UNTRIED, Item, Result
 from ci.models.schemes import Scheme
 
 MOST_TEXT = 300
 BUNDLE = {"onnx": 8, "executorch": 16}  # graphs that are compiled at a time
-FIRST_S, EACH_S = 60.0, 20.0  # time limits for the first and each further graph of a batch
+FIRST_S, EACH_S = 60.0, 10.0  # time limits for a process and for each graph of a bundle
+MOST_BYTES = 4 << 30  # a bundle needs less than 2 GiB
+NUMBERS = count()
 
 
 @dataclass(frozen=True)
 class TrialJob:
-    """Tries graphs in a worker, ``bundle`` at a time; a bundle that is refused as a whole is
-    halved. Results are added to ``journal``, so that they survive the worker: one line each, in
-    hexadecimal MessagePack, since JSON has no infinity."""
+    """Tries graphs in a worker, as one program; if that is refused as a whole, each half is tried
+    again."""
 
-    items: tuple[Item, ...]
+    items: Sequence[Item]
     frontend: Frontend
     scheme: Scheme
     soc: str
     options: Mapping[str, str]
-    journal: Path
-    bundle: int
 
     def __call__(self) -> list[Result]:
         """Return the results, in the order of the items."""
-        found = []
-        with self.journal.open("ab", buffering=0) as journal:
-            for start in range(0, len(self.items), self.bundle):
-                before = time.process_time()
-                results = self.run_bundle(self.items[start : start + self.bundle])
-                share = (time.process_time() - before) / len(results)
-                for one in results:
-                    found.append(msgspec.structs.replace(one, cpu_s=share))
-                    journal.write(msgspec.msgpack.encode(found[-1]).hex().encode() + b"\n")
-        return found
+        before = time.process_time()
+        results = self.run_bundle(self.items)
+        share = (time.process_time() - before) / len(results)
+        return [msgspec.structs.replace(one, cpu_s=share) for one in results]
 
     def run_bundle(self, items: Sequence[Item]) -> list[Result]:
         """Return the results of graphs, compiled together if possible."""
@@ -85,47 +77,29 @@ class Trial:
     options: Mapping[str, str]
     scratch: Path
 
-    def run(self, items: Iterable[Item], bundle: int = 0) -> Iterator[Result]:
-        """Yield how each graph ends, in order. If a worker dies or times out while it tries a graph
-        alone, that is the graph's result; the others are tried again without it."""
-        left = list(items)
-        bundle = bundle or BUNDLE[self.frontend]
-        while left:
-            journal = self.scratch / f"journal-{next(NUMBERS)}-{threading.get_ident()}"
-            job = TrialJob(
-                tuple(left),
-                self.frontend,
-                self.scheme,
-                self.soc,
-                self.options,
-                journal,
-                min(bundle, len(left)),
-            )
-            log = journal.with_suffix(".log")
-            ended = self.workers.run(job, log, FIRST_S + EACH_S * len(left))
-            done = read_journal(journal)
-            journal.unlink(missing_ok=True)
+    def run(
+        self, items: Iterable[Item], bundle: int = 0, deadline: float = math.inf
+    ) -> Iterator[Result]:
+        """Yield how each graph ends, in order; ``bundle`` are tried at a time. Those that have not
+        ended by ``deadline``, in time.monotonic, are UNTRIED."""
+        left, size = list(items), bundle or BUNDLE[self.frontend]
+        for start in range(0, len(left), size):
+            yield from self.run_bundle(left[start : start + size], deadline)
+
+    def run_bundle(self, items: Sequence[Item], deadline: float) -> list[Result]:
+        """Return the results of graphs that are tried together. If their worker dies, is late or
+        grows too large, each is tried alone, and what ends its worker again has found a fault."""
+        limit_s = min(FIRST_S + EACH_S * len(items), deadline - time.monotonic())
+        if limit_s > 0:
+            log = self.scratch / f"{next(NUMBERS)}.log"
+            job = TrialJob(items, self.frontend, self.scheme, self.soc, self.options)
+            ended = self.workers.run(job, log, limit_s, most_bytes=MOST_BYTES)
             log.unlink(missing_ok=True)
-            yield from done
-            left = left[len(done) :]
-            if not left:
-                return
             if not ended.failure:
-                raise RuntimeError("a worker left graphs out")
-            if job.bundle > 1:  # find the culprit in its bundle: try its graphs one by one
-                suspects, left = left[: job.bundle], left[job.bundle :]
-                yield from self.run(suspects, bundle=1)
-            else:
-                end = LATE if pool.LATE in ended.failure else CRASHED
-                yield Result(left[0].text, left[0].seed, end, why=ended.failure[:MOST_TEXT])
-                left = left[1:]
-
-
-NUMBERS = count()
-RESULTS = msgspec.msgpack.Decoder(Result)  # made here: see CONVERTING in manifest/reader.py
-
-
-def read_journal(path: Path) -> list[Result]:
-    """Return the results that a worker wrote, without a line that it did not finish."""
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    return [RESULTS.decode(bytes.fromhex(line.decode())) for line in lines]
+                return list(ended.result)
+        if time.monotonic() >= deadline:
+            return [Result(one.text, one.seed, UNTRIED) for one in items]
+        if len(items) > 1:
+            return [result for one in items for result in self.run_bundle([one], deadline)]
+        end = LATE if pool.LATE in ended.failure else CRASHED
+        return [Result(items[0].text, items[0].seed, end, why=ended.failure[:MOST_TEXT])]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ci.cases.pool import Pool
+from ci.cases.pool import LATE, Pool
 from ci.upstream.expectations import Ratchet
 from ci.upstream.journal import KEPT, Entry, Header, Ran, kept_directory, open_journal
 from provisioning.console.process import run_tasks
@@ -21,7 +21,6 @@ from provisioning.errors import FailedError
 from provisioning.files import write_whole
 
 COLLECT_S, USUAL_S = 900.0, 5.0
-LATE = "did not end within"
 DURATIONS = "durations.json"
 WORK = "work"  # of a test, removed when it has ended
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,18 @@ from ci.faults.known import (
     read_faults,
 )
 from ci.faults.render import render_found, render_markdown
-from ci.faults.results import EXTRA_DB, UNJUDGED, Finding, Item, Output, Result, Searched, judge
+from ci.faults.results import (
+    EXTRA_DB,
+    LATE,
+    UNJUDGED,
+    UNTRIED,
+    Finding,
+    Item,
+    Output,
+    Result,
+    Searched,
+    judge,
+)
 from ci.faults.search import Search
 from ci.faults.shrink import fit_variations, shrink
 from ci.faults.torch_graphs import Module, draw_sets
@@ -58,8 +70,8 @@ class StandIn:
     def __init__(self, is_wrong: Callable[[Graph], bool]) -> None:
         self.is_wrong = is_wrong
 
-    def run(self, items: Iterable[Item], bundle: int = 0) -> Iterator[Result]:
-        del bundle
+    def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+        del bundle, late
         for one in items:
             if self.is_wrong(parse_graph(one.text)):
                 yield Result(one.text, one.seed, WRONG, 2.0, 60.0, 40.0, "output 0, set 0, row 1")
@@ -134,20 +146,20 @@ def test_a_known_fault_is_counted_and_found_again_without_the_table() -> None:
     suspect = Result(str(parse_graph(FIRST)), 0, WRONG, 2.0, 60.0)
     for known in (True, False):
         finder = make_search(has_planted, known=known)
-        assert finder.examine([(7, suspect)], 1e18) == []
+        assert finder.examine([(7, suspect)]) == []
         found = [(one.operators, one.known) for one in finder.findings]
         chain = ("add", "layer_norm")
         assert found == ([] if known else [(chain, PLANTED.name)])
         assert dict(finder.known) == ({PLANTED.name: 1} if known else {})
         # A second one with these operators is counted, not shrunk.
-        assert finder.examine([(8, suspect)], 1e18) == []
+        assert finder.examine([(8, suspect)]) == []
         assert (len(finder.findings), finder.covered[0]) == ((0, 0) if known else (1, 1))
 
 
 def test_what_is_refused_waits_for_what_is_wrong() -> None:
     class Refuses(StandIn):
-        def run(self, items: Iterable[Item], bundle: int = 0) -> Iterator[Result]:
-            for one in super().run(items, bundle):
+        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+            for one in super().run(items, bundle, *late):
                 refused = "tanh" in one.text
                 yield Result(one.text, one.seed, REFUSED) if refused else one
 
@@ -155,10 +167,10 @@ def test_what_is_refused_waits_for_what_is_wrong() -> None:
     finder.trial = Refuses(finder.trial.is_wrong)
     texts = [f"x = input(2, 4)\ny = {one}(x)\nreturn y\n" for one in ("tanh", "gelu")]
     suspects = [(n, Result(text, 0, (REFUSED, WRONG)[n])) for n, text in enumerate(texts)]
-    waiting = finder.examine(suspects, 1e18)
+    waiting = finder.examine(suspects)
     assert [one.end for one in finder.findings] == [WRONG]
     assert waiting == suspects[:1]
-    assert finder.examine(waiting, 1e18) == []
+    assert finder.examine(waiting) == []
     assert [one.end for one in finder.findings] == [WRONG, REFUSED]
 
 
@@ -169,8 +181,8 @@ def test_a_provider_without_a_fault_has_no_suspects() -> None:
 
 def test_a_suspect_that_is_right_with_other_seeds_is_no_finding() -> None:
     class Once(StandIn):
-        def run(self, items: Iterable[Item], bundle: int = 0) -> Iterator[Result]:
-            for one in super().run(items, bundle):
+        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+            for one in super().run(items, bundle, *late):
                 yield one if one.seed == 0 else Result(one.text, one.seed, RIGHT)
 
     finder = Search(
@@ -188,8 +200,8 @@ def test_a_suspect_that_is_right_with_other_seeds_is_no_finding() -> None:
 
 def test_a_suspect_that_fails_with_few_of_ten_seeds_is_no_finding() -> None:
     class Seldom(StandIn):
-        def run(self, items: Iterable[Item], bundle: int = 0) -> Iterator[Result]:
-            for one in super().run(items, bundle):
+        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+            for one in super().run(items, bundle, *late):
                 yield one if one.seed <= 103 else Result(one.text, one.seed, RIGHT)
 
     finder = make_search(lambda _: True)
@@ -323,43 +335,68 @@ def test_an_output_that_rounding_alone_ruins_proves_nothing() -> None:
 
 
 class Dying:
-    """Workers that die of graphs with a tanh, after they have done those before."""
+    """Workers that compute rightly, die of a tanh, hang at a sin, and are slow otherwise."""
 
-    def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
-        del log, timeout_s, fresh
-        safe = [one for one in job.items if "tanh" not in one.text]
-        before = job.items[: next((n for n, one in enumerate(job.items) if one not in safe), 99)]
-        keep = len(before) // job.bundle * job.bundle if before != job.items else len(before)
-        Kept(job, job.items[:keep])()
-        if len(before) < len(job.items):
+    def __init__(self, slow_s: float = 0.0) -> None:
+        self.slow_s = slow_s
+
+    def run(self, job: TrialJob, log: Path, timeout_s: float, *, most_bytes: float) -> Ended:
+        del log
+        assert most_bytes < 1 << 33
+        texts = " ".join(one.text for one in job.items)
+        if "tanh" in texts:
             return Ended(None, "its process was ended by SIGSEGV", "")
-        return Ended([], "", "")
+        if "sin" in texts or self.slow_s > timeout_s:
+            time.sleep(min(timeout_s, self.slow_s))
+            return Ended(None, f"did not end within {timeout_s:g} s", "")
+        time.sleep(self.slow_s)
+        return Ended([Result(one.text, one.seed, RIGHT) for one in job.items], "", "")
 
 
-class Kept:
-    """Writes that graphs are right."""
-
-    def __init__(self, job: TrialJob, items: tuple[Item, ...]) -> None:
-        self.job, self.items = job, items
-
-    def __call__(self) -> None:
-        class Right(TrialJob):
-            def run_together(self, items: Any) -> list[Result]:
-                return [Result(one.text, one.seed, RIGHT) for one in items]
-
-        own = self.job
-        Right(self.items, own.frontend, own.scheme, own.soc, own.options, own.journal, own.bundle)()
+UNARY = ["relu", "abs", "tanh", "neg", "sin", "cos", "exp"]
+ITEMS = [Item(f"x = input(2)\ny = {one}(x)\nreturn y\n", 0) for one in UNARY]
 
 
-def test_a_batch_goes_on_behind_the_graph_that_kills_its_worker(tmp_path: Path) -> None:
-    texts = ["relu", "abs", "tanh", "neg", "sin", "cos", "exp"]
-    items = [Item(f"x = input(2)\ny = {one}(x)\nreturn y\n", 0) for one in texts]
+def test_a_batch_goes_on_behind_the_graphs_that_end_their_worker(tmp_path: Path) -> None:
     trial = Trial(Dying(), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)
-    for bundle in (1, 2, 4):
-        results = list(trial.run(items, bundle))
-        assert [one.text for one in results] == [one.text for one in items]
-        assert [one.end for one in results] == [RIGHT, RIGHT, CRASHED, *[RIGHT] * 4]
+    for bundle in (1, 2, 4, 0):
+        results = list(trial.run(ITEMS, bundle))
+        assert [one.text for one in results] == [one.text for one in ITEMS]
+        assert [one.end for one in results] == [RIGHT, RIGHT, CRASHED, RIGHT, LATE, RIGHT, RIGHT]
     assert not list(tmp_path.iterdir())
+
+
+def test_graphs_that_the_deadline_interrupts_are_untried(tmp_path: Path) -> None:
+    trial = Trial(Dying(slow_s=0.05), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)
+    start = time.monotonic()
+    results = list(trial.run([*ITEMS[:2], *ITEMS[5:]], 1, start + 0.12))
+    assert [one.end for one in results] == [RIGHT, RIGHT, UNTRIED, UNTRIED]
+    results = list(trial.run([ITEMS[4]] * 2, 2, time.monotonic() + 0.05))
+    assert [one.end for one in results] == [UNTRIED] * 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_search_ends_with_its_time_and_counts_only_what_was_tried(tmp_path: Path) -> None:
+    made = make_search(lambda _: False)
+    made.trial = Trial(Dying(slow_s=0.02), "onnx", Scheme.FP16, "SM8650", {}, tmp_path)
+    found = made.run(time.monotonic() + 0.3)
+    assert 0 < found.graphs < 96
+    assert sum(found.ends.values()) == found.graphs
+
+
+def test_a_suspect_without_time_to_confirm_it_is_left_unexamined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Slow(StandIn):
+        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+            for one in super().run(items, bundle, *late):
+                yield one if bundle != 1 else replace(one, end=UNTRIED)
+
+    monkeypatch.setattr("ci.faults.search.CONFIRM_S", 0.0)
+    made = make_search(lambda _: True)
+    made.trial = Slow(lambda _: True)
+    found = made.run(1e18, 3)
+    assert (found.unexamined, found.unconfirmed, found.findings) == (3, 0, ())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,56 @@
+"""A worker's limits, with real processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ci.cases.pool import LATE, Lease, Worker
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker(multiprocessing.get_context("fork"))
+    yield made
+    made.end()
+    assert made.process.exitcode is not None
+
+
+def grow() -> int:
+    kept = []
+    while True:
+        kept.append(b"x" * (16 << 20))
+        time.sleep(0.001)
+
+
+def rest() -> int:
+    time.sleep(60)
+    return 0
+
+
+def answer() -> int:
+    return len(b"x" * (64 << 20))
+
+
+def test_a_worker_that_grows_too_large_is_given_up(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ci.cases.pool.WATCH_S", 0.01)
+    most = worker.size_bytes() + (256 << 20)
+    lease = Lease(worker, tmp_path / "log", 60, most)
+    assert lease.call(answer).result == 64 << 20
+    ended = lease.call(grow)
+    assert "GiB" in ended.failure
+    assert not lease.reusable
+    assert worker.size_bytes() < most + (1 << 30)
+
+
+def test_a_worker_that_is_late_is_given_up_in_time(worker: Worker, tmp_path: Path) -> None:
+    lease = Lease(worker, tmp_path / "log", 0.05, 1 << 40)
+    ended = lease.call(rest)
+    assert ended.failure == f"{LATE} 0.05 s"
+    assert not lease.reusable
