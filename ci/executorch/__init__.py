@@ -1,1 +1,1 @@
-"""The ExecuTorch engine: quantizes, lowers, and runs programs for QNN."""
+"""The ExecuTorch engine: quantizes models, lowers them to QNN programs, and runs the programs."""

@@ -1,10 +1,9 @@
-"""Make a lowered program a function of its inputs.
-
-ExecuTorch's QnnContextCustomProtocol puts a header before each context binary: magic (u32),
-signature (u64), size of the rest (u64), little-endian and packed. The signature is the system clock
-in nanoseconds and only distinguishes contexts within a process; it is the only difference between
-two lowerings of the same model (seen with ExecuTorch 1.5.1). A digest of the context serves the
-same purpose and is the same each time.
+"""Makes lowered programs reproducible.
+ExecuTorch's QnnContextCustomProtocol writes a header before each context binary: magic (u32),
+signature (u64) and size of the remainder (u64), little-endian and packed. The signature is the
+system time in nanoseconds. Its only use is to distinguish contexts within a process, and it is the
+only difference between two lowerings of one model (seen with ExecuTorch 1.5.1). Here it is replaced
+by a digest of the context, which also distinguishes contexts.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ HEADER = struct.Struct("<IQQ")
 
 
 def sign_by_content(program: bytes) -> bytes:
-    """Return ``program`` with the signature of every context replaced by a digest of the
+    """Return ``program`` after replacing the signature of every context by a digest of the
     context."""
     data = bytearray(program)
     magic = struct.pack("<I", MAGIC)
@@ -29,6 +28,6 @@ def sign_by_content(program: bytes) -> bytes:
             digest = hashlib.sha256(memoryview(data)[begin : begin + size]).digest()
             HEADER.pack_into(data, start, MAGIC, int.from_bytes(digest[:8], "little"), size)
             start = data.find(magic, begin + size)
-        else:  # these bytes look like the magic, but no context follows
+        else:  # these bytes equal the magic, but no context follows
             start = data.find(magic, start + len(magic))
     return bytes(data)

@@ -1,4 +1,5 @@
-"""Find what QNN takes and what stays on the CPU, with the reason for each refusal."""
+"""Finds the nodes that QNN executes and those that stay on the CPU, with the reason of each
+refusal."""
 
 from __future__ import annotations
 
@@ -20,23 +21,23 @@ from ci.report.schema import OperatorCount
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
 
-# Lines of the router, and those that name the place in QNN's graph preparation.
+# Error lines of QNN: those of its log, and those with the source location in graph preparation.
 QNN_ERROR = re.compile(r"(?:<E>\s*|\.cc:\d+::ERROR:\s*)(.+)")
-# Lines that only point to manuals, or wrap another error.
+# Lines that only refer to manuals, or repeat another error.
 NOISE = re.compile(
     r"Please refer|QnnBackend_validateOpConfig failed|Failed to get context binary"
     r"|(Requested|Supported) I/O datatype set"
 )
 MAX_REASON = 400
-# Written to the log by a failed lowering: a line for each node that was left to the CPU before.
+# A failed lowering writes such a line to the log for each node that was left to the CPU.
 LEFT = re.compile(r"^left to the CPU: (.+)", re.MULTILINE)
-BUILDER = "[QNN Delegate Op Builder]: "  # starts ExecuTorch's warnings about what it cannot build
+BUILDER = "[QNN Delegate Op Builder]: "  # the prefix of ExecuTorch's warnings on unsupported nodes
 QUANTIZING = "quantized_decomposed."
 COMPUTES_NOTHING = {"getitem"}
-# LPAI takes only integers: ExecuTorch leaves their conversion at both ends to the CPU.
+# LPAI supports only integers, so ExecuTorch leaves the conversions at both ends to the CPU.
 CONVERTS = tuple(f"quantized_decomposed.{way}quantize_per_tensor" for way in ("", "de"))
-# Seen with ExecuTorch 1.5.1, QNN 2.49.40: the builder requests only the values from QNN. In fp16
-# they are wrong (2 dB), and reading an index ends the process with SIGSEGV.
+# Seen with ExecuTorch 1.5.1 and QNN 2.49.40: the builder requests only the values from QNN, not the
+# indices. In fp16 the values are wrong (2 dB), and reading an index crashes with SIGSEGV.
 BROKEN = {
     f"aten.{name}.dim": f"ExecuTorch passes no indices to QNN: use a{name} and arg{name}"
     for name in ("max", "min")
@@ -44,7 +45,7 @@ BROKEN = {
 
 
 class Refusals(logging.Handler):
-    """Reasons by node name, and the last message of the partitioner's log."""
+    """Collects the refusal reasons by node name, and the last message in the partitioner's log."""
 
     def __init__(self, choices: Choices = NO_CHOICES) -> None:
         super().__init__()
@@ -57,13 +58,14 @@ class Refusals(logging.Handler):
         self.last = record.getMessage()
 
     def describe(self) -> list[str]:
-        """Return the refused operators that compute, with the reason and the line of the model."""
+        """Return the refused operators, with the reason and the line in the model. Quantizing
+        operators are omitted."""
         named = ((self.seen[name], reason) for name, reason in self.by_node.items())
         return [f"{op}: {reason}" for op, reason in named if not op.startswith(QUANTIZING)]
 
     def is_skipped(self, node: Any) -> bool:
-        """Return whether the model's entry leaves a node to the CPU, or it only quantizes for
-        one."""
+        """Return whether the model's entry leaves a node to the CPU, or a node that quantizes for
+        such a node."""
         choices, name = self.choices, name_operator(node)
         skips = bool(choices.skip_nodes or choices.skip_ops)
         return (
@@ -73,7 +75,7 @@ class Refusals(logging.Handler):
         )
 
     def require_skipped(self) -> None:
-        """Raise UsageError if the graph lacks a node or operator that the entry skips."""
+        """Raise UsageError if the entry skips a node or operator that is not in the graph."""
         for key, names, known in (
             ("skip_nodes", self.choices.skip_nodes, self.seen.keys()),
             ("skip_ops", self.choices.skip_ops, self.seen.values()),
@@ -85,7 +87,7 @@ class Refusals(logging.Handler):
 
 
 def qnn_errors(text: str, known: str = "") -> str:
-    """Return the distinct error lines of QNN in a log, except ``known`` ones, shortened to
+    """Return QNN's error lines in a log without duplicates and without lines in ``known``, cut to
     MAX_REASON characters."""
     found = [match.group(1).strip() for match in QNN_ERROR.finditer(text)]
     kept = [line for line in dict.fromkeys(found) if not NOISE.search(line) and line not in known]
@@ -94,8 +96,8 @@ def qnn_errors(text: str, known: str = "") -> str:
 
 @contextmanager
 def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusals]:
-    """Watch ExecuTorch's partitioner: each node that it refuses gets a reason, from QNN's error
-    lines in ``log`` or the partitioner's log."""
+    """Record the nodes that ExecuTorch's partitioner refuses while the block runs. The reason of a
+    refusal is taken from QNN's error lines in ``log``, or from the partitioner's log."""
     refusals = Refusals(choices)
     support = qnn_partitioner.QnnOperatorSupport
     original = support.is_node_supported
@@ -142,7 +144,7 @@ def name_operator(node: Any) -> str:
 
 
 def count_operators(graph_modules: Sequence[Any]) -> Iterator[OperatorCount]:
-    """Yield how many nodes of each operator are on the NPU and on the CPU, in a program's lowered
+    """Yield the number of nodes on the NPU and on the CPU for each operator in a program's lowered
     graphs."""
     npu, cpu = Counter[str](), Counter[str]()
     for one in graph_modules:
@@ -164,7 +166,7 @@ def _list_operators(graph: Any) -> Iterator[str]:
 def audit_delegation(
     graph_modules: Sequence[Any], refusals: Refusals, backend: Backend = Backend.HTP
 ) -> Delegation:
-    """Count the nodes of a program's lowered graphs, and name those left to the CPU."""
+    """Count the nodes in a program's lowered graphs, and list those that stay on the CPU."""
     infos = [get_delegation_info(one) for one in graph_modules]
     left = [
         node

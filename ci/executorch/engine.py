@@ -1,5 +1,5 @@
-"""The ExecuTorch engine, as the session and its workers see it; only a process that runs it imports
-torch."""
+"""The ExecuTorch engine for the session and its workers. torch is imported only when a method needs
+it, so that the session's process does not load it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ROOMS = ("models", "cases", "executorch")
 
 @dataclass(frozen=True)
 class ExecutorchEngine:
-    """Quantizes and lowers with ExecuTorch. ``toolchain`` names the versions and digests of every
-    tool involved; ``plain`` switches the patches of ci.executorch.patches off."""
+    """Quantizes and lowers with ExecuTorch. ``toolchain`` has the versions and digests of all
+    tools involved. ``plain`` disables the patches of ci.executorch.patches."""
 
     toolchain: tuple[str, ...]
     backend: Backend = Backend.HTP
@@ -43,10 +43,9 @@ class ExecutorchEngine:
         return self.digest_key(load_digested(spec.reference, spec.source)[1], spec)
 
     def digest_key(self, model: str, spec: CaseSpec) -> str:
-        """Return the key of a case; ``model`` is the model's digest.
-
-        It covers only the recipe of this case's scheme, so a new scheme changes no other key. No
-        key covers what the user's functions do: with one of them everything is lowered again.
+        """Return the cache key of a case; ``model`` is the model's digest.
+        A key includes only the recipe of the case's scheme, so a new scheme does not change other
+        keys. The effect of a user's functions is unknown, so with one the key is random.
         """
         from ci.models.numerics import NUMERICS, name_instructions
 

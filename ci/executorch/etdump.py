@@ -1,4 +1,4 @@
-"""Read the trace of a run, an ETDump, with ExecuTorch's Inspector: QNN's events and tensors."""
+"""Reads the trace of a run (an ETDump) with ExecuTorch's Inspector: QNN's events and tensors."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ EVENT = re.compile(r"(.+) \((cycles|us|count)\)")
 def read_trace(
     directory: Path, runs: int, partitions: int, *, debug: bool
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Write the contents of a trace as files; return the accelerator's figures and the files'
-    names.
-
-    Raises FailedError if the trace has no event of QNN.
+    """Write the contents of a trace to files. Return the accelerator's figures and the names of the
+    files.
+    Raises FailedError if the trace has no QNN event.
     """
     inspector = Inspector(
         etdump_path=str(directory / ETDUMP),
@@ -41,7 +40,7 @@ def read_trace(
         return {}, tuple(write_tensors(events, directory / INTERMEDIATES))
     rows = [row for event in events for row in list_rows(event)]
     if not rows:
-        raise FailedError("QNN left no event in the trace", fix="profile_level needs its profiler")
+        raise FailedError("the trace has no QNN event", fix="profile_level needs QNN's profiler")
     with (directory / PROFILE_CSV).open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(("Event Identifier", "Unit of Measurement", "Run", "Time"))
@@ -51,7 +50,7 @@ def read_trace(
 
 
 def list_rows(event: Any) -> Iterator[tuple[str, str, int, int]]:
-    """Yield an event's name, unit, run and value, a row per run."""
+    """Yield rows of name, unit, run and value for an event, one row per run."""
     match = EVENT.fullmatch(event.name)
     if match and event.perf_data:
         for number, value in enumerate(event.perf_data.raw):
@@ -59,7 +58,7 @@ def list_rows(event: Any) -> Iterator[tuple[str, str, int, int]]:
 
 
 def write_tensors(events: list[Any], directory: Path) -> Iterator[str]:
-    """Write each tensor that QNN dumped as ``NAME.npy``. Raises FailedError if there is none."""
+    """Write each tensor that QNN dumped as ``NAME.npy``. Raises FailedError if there are none."""
     directory.mkdir()
     for event in events:
         tensors = [one for one in event.debug_data or () if isinstance(one, torch.Tensor)]

@@ -1,9 +1,7 @@
-"""The parts of ExecuTorch that this project uses, under the names that its modules import from
-here.
-
-A name is looked up on first use, so that a process that only runs programs does not import the
-compiler. docs/reference/pairs.md lists the places; nightly.yml, which runs the suite on the newest
-wheel, reports a release that moves one.
+"""The objects of ExecuTorch that this project uses; other modules import them from here.
+A name is resolved on first use, so that a process that only runs programs does not import the
+compiler. docs/reference/pairs.md lists the places. If a new release moves an object, nightly.yml
+reports it, because it runs the suite on the newest wheel.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import importlib
 from contextlib import suppress
 from typing import Any
 
-# The first existing place is used: later ones belong to older versions of ExecuTorch.
+# The first place that exists is used. Later places are for older versions of ExecuTorch.
 PLACES: dict[str, tuple[str, ...]] = {
     "BuildQuantIo": ("backends.qualcomm._passes.build_quant_io:BuildQuantIo",),
     "ExecutorchBackendConfig": ("exir:ExecutorchBackendConfig",),
@@ -35,7 +33,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "option_to_flatbuffer": (
         "backends.qualcomm.serialization.qc_schema_serialize:option_to_flatbuffer",
     ),
-    # The same as executorch.runtime, without three seconds of imports of the compiler.
+    # The same bindings as executorch.runtime, which also imports the compiler for three seconds.
     "pybindings": ("extension.pybindings._C", "extension.pybindings._portable_lib"),
     "qc_schema": ("backends.qualcomm.serialization.qc_schema",),
     "qnn_partitioner": ("backends.qualcomm.partition.qnn_partitioner",),
@@ -47,7 +45,8 @@ PLACES: dict[str, tuple[str, ...]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return the object for ``name`` in PLACES. Raises ImportError if none of its places exists."""
+    """Return the object called ``name`` in PLACES. Raises ImportError if none of its places
+    exists."""
     if name not in PLACES:
         raise AttributeError(name)
     *others, last = PLACES[name]
@@ -58,8 +57,8 @@ def __getattr__(name: str) -> Any:
 
 
 def find(place: str) -> Any:
-    """Return a module of ExecuTorch, or an object given as ``module:name``. Raises ImportError,
-    AttributeError."""
+    """Return a module of ExecuTorch, or an object in the form ``module:name``. Raises ImportError
+    or AttributeError."""
     module, _, name = place.partition(":")
     found = importlib.import_module(f"executorch.{module}")
     return getattr(found, name) if name else found

@@ -1,4 +1,4 @@
-"""PyTorch module -> QNN program, with the references that it is judged by."""
+"""Lowers a PyTorch module to a QNN program, and writes the references for judging it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ from provisioning.manifest.targets import Backend
 
 PROGRAM = "program.pte"
 MOST_LEFT = 4
-# ExecuTorch's quantizer prints this for an operator that it leaves in float; dropout does nothing.
+# ExecuTorch's quantizer prints this for an operator that it does not quantize. Dropout is ignored,
+# because it does nothing in eval mode.
 NO_RULE = re.compile(r"^No quant config .* for op, (?!aten\.dropout)(\S+)", re.MULTILINE)
 TARGETS = {Backend.LPAI: "kX86", Backend.LPAI_ARM: "kArm"}
 
@@ -83,8 +84,8 @@ def compiler_spec(
     *,
     saver: bool = False,
 ) -> list[Any]:
-    """Return ExecuTorch's compile specification. The GPU's graph is always composed on the device,
-    as upstream does it."""
+    """Return ExecuTorch's compile specification. Graphs for the GPU are always prepared on the
+    device, as in ExecuTorch's examples."""
     generate = getattr(utils, f"generate_{backend.kind}_compiler_spec")
     level = choices.profile_level
     traced = {"profile_level": PROFILE_LEVELS[level]} if level else {}  # 1.2.0 has no such key
@@ -103,7 +104,7 @@ def compiler_spec(
 
 
 def change_options(spec: list[Any], **values: Any) -> None:
-    """Set options that generate_qnn_executorch_compiler_spec has no parameter for."""
+    """Set options for which generate_qnn_executorch_compiler_spec has no parameter."""
     (one,) = spec
     options = flatbuffer_to_option(one.value)
     for name, value in values.items():
@@ -124,9 +125,9 @@ def _options(scheme: Scheme, choices: Choices, backend: Backend) -> Mapping[str,
 
 @dataclass(frozen=True)
 class Lowering:
-    """Lowers a model to a program in ``staging``. ``constants`` become methods of the program that
-    return them. With ``runner_io`` inputs and outputs are as upstream's runner for language models
-    needs them: integers if the model quantizes them, in memory that the caller allocates."""
+    """Lowers a model to a program in ``staging``. Each of the ``constants`` becomes a method of the
+    program that returns it. With ``runner_io``, the program suits upstream's runner for language
+    models: quantized inputs and outputs are integers, in memory that the caller allocates."""
 
     model: Model
     spec: CaseSpec
@@ -136,10 +137,10 @@ class Lowering:
     runner_io: bool = False
 
     def write(self) -> Compiled:
-        """Quantize if the scheme requires it, lower, and write all files."""
+        """Quantize the model if the scheme requires it, lower it, and write all files."""
         spec, model = self.spec, self.model
         module: Any = model.module
-        self.staging.write_float(model.reference, model.made)  # first: rejects what proves nothing
+        self.staging.write_float(model.reference, model.made)  # first: may raise FailedError
         if spec.scheme.quantized:
             choices = spec.source.choices
             module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
@@ -152,7 +153,7 @@ class Lowering:
         return structs.replace(exposed.write_program(module), layers=layers)
 
     def write_program(self, module: Any) -> Compiled:
-        """Lower the float or quantized ``module``, and write everything."""
+        """Lower the float or quantized ``module``, and write the program and its references."""
         model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
         weights = digest_weights(model.module)
         self.staging.write_inputs(model.evaluation)
@@ -194,8 +195,8 @@ class Lowering:
         )
 
     def write_bounds(self, kind: str, module: Any, outputs: Sequence[Inputs]) -> None:
-        """Write the bounds of values that noise decides, next to outputs that are not
-        floating-point."""
+        """Write bounds for outputs that are not floating-point, because small errors can change
+        their values."""
         if all(tensor.is_floating_point() for tensor in outputs[0]):
             return
         bounds = find_ties(module, self.model.evaluation, self.spec.scheme, outputs)
@@ -207,8 +208,8 @@ class Lowering:
                         path.write_bytes(np.asarray(tensor).tobytes())
 
     def compile(self, module: Any, choices: Choices) -> tuple[bytes, Delegation, Footprint]:
-        """Return the program of a float or quantized module, what QNN took of it, and the cost of
-        the program and its lowering."""
+        """Return the program of a float or quantized module, how many nodes QNN executes, and the
+        memory and size of the program and its lowering."""
         log, start = self.staging.log, self.staging.log.stat().st_size
         with measure_peak() as peak:
             with record_refusals(log, choices) as refusals:
@@ -240,11 +241,11 @@ class Lowering:
         return program, delegation, footprint
 
     def lower_edge(self, module: Any, spec: list[Any]) -> Any:
-        """Return ExecuTorch's form of a module before it becomes a program."""
+        """Return a module in ExecuTorch's edge dialect, with QNN's nodes delegated."""
         choices = self.spec.source.choices
-        # Without gradients: otherwise a model that switches them off itself, such as Hugging Face's
-        # Llama, is exported with a node that ExecuTorch's passes do not know. A DLC is written to
-        # the working directory.
+        # Without torch.no_grad, a model that disables gradients itself, such as Hugging Face's
+        # Llama, is exported with a node that ExecuTorch's passes do not support. A DLC is written
+        # to the working directory.
         with (
             torch.no_grad(),
             scratch_directory(self.staging.cache, "compiling") as scratch,
@@ -259,16 +260,15 @@ class Lowering:
                 skip_node_id_set=set(choices.skip_nodes),
                 skip_node_op_set=set(choices.skip_ops),
                 convert_linear_to_conv2d=self.spec.scheme.recipe.linear_as_convolution,
-                # Seen with ExecuTorch 1.5.1: a delegated mutable buffer starts with what its
-                # memory held before (SQNR -90 dB).
+                # Seen with ExecuTorch 1.5.1: a delegated mutable buffer starts with arbitrary
+                # contents of its memory (SQNR -90 dB).
                 skip_mutable_buffer=True,
             )
 
     def write_calls(self, module: Any) -> None:
-        """Write QNN's calls as C code with its Saver, which replaces a compiler and ends with
-        SystemExit.
-
-        Only in a fork: HTP's compiler must be the first that a process loads.
+        """Write QNN's calls as C code with its Saver, a backend that records calls instead of
+        compiling, and exits with SystemExit. Call this only in a fork, because HTP's compiler must
+        be the first compiler that a process loads.
         """
         directory = self.staging.directory / SAVER
         spec = compiler_spec(self.spec.scheme, self.spec.soc, self.spec.source.choices, saver=True)
@@ -279,21 +279,22 @@ class Lowering:
             raise FailedError(f"QNN's Saver wrote no {SAVER_CALLS}")
 
     def compile_unshared(self, module: Any, shared_bytes: int) -> bytes:
-        """Return the same program with a copy of the weights per method; empty if none are to be
-        shared. Raises FailedError if sharing did not make it smaller."""
+        """Return the same program with one copy of the weights per method; empty without
+        weight_sharing. Raises FailedError if sharing did not reduce the size."""
         choices = self.spec.source.choices
         if not choices.weight_sharing:
             return b""
         program, *_ = self.compile(module, structs.replace(choices, weight_sharing=False))
         if len(program) <= shared_bytes:
             raise FailedError(
-                f"QNN shared no weights: {shared_bytes} bytes, {len(program)} without"
+                f"QNN shared no weights: {shared_bytes} bytes with sharing, {len(program)} without"
             )
         return program
 
 
 def tag_quantized() -> Any:
-    """Return ExecuTorch's passes, including the one that keeps integers as inputs and outputs."""
+    """Return ExecuTorch's passes, with the pass enabled that keeps inputs and outputs as
+    integers."""
     passes = qnn_passes.get_qnn_pass_manager_cls().get_capture_program_passes()
     passes[TagQuantIO]["activate"] = True
     passes[TagQuantIO]["args_kwargs_defaults"]["get_quant_io_dtype_fn"] = find_io_dtype
@@ -301,8 +302,8 @@ def tag_quantized() -> Any:
 
 
 def find_io_dtype(node: Any) -> torch.dtype | None:
-    """Return the dtype of a graph's input or output in the program; None for other nodes, and for
-    values that are not quantized or are quantized to signed integers."""
+    """Return the dtype of a graph's input or output in the program. None for other nodes, and for
+    values that are not quantized to unsigned integers."""
     attributes = node.meta.get("quant_attrs")
     given = node.op == "placeholder" and not node.name.startswith(("p_", "b_", "c_"))
     if (
@@ -315,11 +316,12 @@ def find_io_dtype(node: Any) -> torch.dtype | None:
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
-    """Return what was not quantized, what was left to the CPU, QNN's error lines, the exception
-    that ExecuTorch raised, its cause, and where; our own errors are shown unchanged."""
+    """Return why a lowering failed: operators without quantization, nodes left to the CPU, QNN's
+    error lines, and ExecuTorch's exception with its cause and file. A QnnCiError is returned
+    unchanged."""
     if isinstance(error, QnnCiError):
         return str(error)
-    sys.stdout.flush()  # into the log
+    sys.stdout.flush()  # to the log
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     root: BaseException = error
     while root.__cause__:
@@ -335,13 +337,14 @@ def describe_refusal(error: Exception, log: Path) -> str:
 
 
 def describe_methods(model: Model) -> tuple[str, ...]:
-    """Return the methods of a program with several; empty for a single one."""
+    """Return the methods of a program that has several; empty if it has one."""
     methods = tuple(split_module(model.module))
     return methods if len(methods) > 1 else ()
 
 
 def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
-    """Make mutable buffers start with their values; ExecuTorch's default is to start at zero."""
+    """Return a configuration in which mutable buffers start with their values. ExecuTorch's default
+    is zeros."""
     names = []
     for method in sorted(edge.methods):
         signature = edge.exported_program(method).graph_signature
@@ -351,8 +354,8 @@ def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
 
 
 def describe_outputs(model: Model, lowered: Any) -> tuple[TensorInfo, ...]:
-    """Return dtype and shape of each output, the parts of those that are concatenations, and the
-    values that a quantized one can have."""
+    """Return dtype and shape of each output. If the model concatenates it, the sizes of its parts
+    are included; if it is quantized, its possible values."""
     with keep_state(model.module):
         joined = find_joined(model.module, model.evaluation[0])
     grids = find_grids(lowered) or [NO_GRID] * len(joined)

@@ -1,9 +1,9 @@
-"""Patches of torch that save time and do not change what a program computes: three for every
-lowering, one for the search for faults.
-
-Each patch names the versions that it was proven with: programs lowered with the patches are
-compared with those lowered without, and with tests/plain_script.py (tests/integration/emulator/
-test_plain_script.py). With any other version a patch is off; ``--plain`` switches all off.
+"""Patches of torch that save time and do not change the resulting programs: three for every
+lowering, and one for the search for faults.
+Each patch lists the versions for which it is verified. To verify a patch, programs lowered with it
+are compared with programs lowered without it and by tests/plain_script.py
+(tests/integration/emulator/test_plain_script.py). With other versions a patch is disabled;
+``--plain`` disables all patches.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from provisioning.versions import is_same
 
 SOC = "SM8650"
 write_code, reduce_module = GraphModule.recompile, GraphModule.__reduce__
-WRITTEN = ("_code", "_lineno_map", "_prologue_start")  # set in a module by writing its code
+WRITTEN = ("_code", "_lineno_map", "_prologue_start")  # set when code is generated
 
 
 @functools.cache
 def warm_up(*, plain: bool) -> tuple[str, ...]:
-    """Apply the patches, then quantize and lower a small model without QNN: once per process.
-
-    Returns a line for each patch that stays off because it was not proven with the installed
+    """Apply the patches, then quantize and lower a small model without QNN. This is done once per
+    process.
+    Returns one line per patch that is disabled because it is not verified with the installed
     versions.
     """
     still_tqdm()
@@ -50,7 +50,8 @@ def warm_up(*, plain: bool) -> tuple[str, ...]:
 
 
 def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:
-    """Apply the patches that were proven with the installed versions; yield why others are off."""
+    """Apply the patches that are verified with the installed versions. Yield why others are not
+    applied."""
     for patch in patches:
         unproven = [
             f"{name} {version(name)} (proven: {', '.join(proven)})"
@@ -64,9 +65,8 @@ def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:
 
 
 def write_code_late() -> None:
-    """Write a module's Python code when it is needed, not after each change of its graph.
-
-    Passes read graphs: of 434 generated texts in one lowering, 13 were run.
+    """Generate the Python code of a module only when it is needed, not after each graph change.
+    Most passes only read graphs: of 434 code texts generated in one lowering, only 13 ran.
     """
     GraphModule.recompile, GraphModule.__reduce__ = recompile_late, reduce_written
     for name in WRITTEN:
@@ -74,10 +74,9 @@ def write_code_late() -> None:
 
 
 def share_provenance() -> None:
-    """Let nodes share the record of their origin, which torch copies deeply for each node.
-
-    Nothing changes such a record once it is made. The copies took a quarter of the time to lower a
-    recurrent net.
+    """Let nodes share the record of their origin. torch makes a deep copy of it for each node,
+    which is unnecessary because such a record never changes. Without the copies, a recurrent net
+    lowers in three quarters of the time.
     """
 
     def share(source: Any, memo: dict[int, Any]) -> Any:  # noqa: ARG001 - copy's protocol
@@ -87,9 +86,8 @@ def share_provenance() -> None:
 
 
 def materialize_once() -> None:
-    """Look up the composite operators again only if one was registered since the last time.
-
-    torch looks up all 800 for each of its 40 namespaces, in every decomposition.
+    """Look up composite operators again only if one was registered since the last lookup.
+    In every decomposition, torch looks up all 800 of them for each of its 40 namespaces.
     """
     utils = torch._export.utils
     look_up, seen = utils._materialize_cpp_cia_ops, list[Any]()
@@ -107,17 +105,17 @@ COMPOSITE = "CompositeImplicitAutograd"
 
 
 def skip_training_patterns() -> None:
-    """Make convert_pt2e skip the batch norms of quantization-aware training; used only in the
-    search for faults. convert_pt2e exports 96 patterns, in 8 s, for each model that has a batch
-    norm, and none of them occurs in a model that was quantized after training."""
-    from torchao.quantization.pt2e import qat_utils  # private, and not in every version
+    """Make convert_pt2e skip the batch norm patterns of quantization-aware training. Only the
+    search for faults uses this patch. For each model with a batch norm, convert_pt2e exports 96
+    patterns in 8 s, but none of them matches a model that was quantized after training."""
+    from torchao.quantization.pt2e import qat_utils  # private; missing in some versions
 
     qat_utils._fold_conv_bn_qat_helper = lambda module, *_, **__: module
 
 
 @dataclass(frozen=True)
 class Patch:
-    """A patch, and the versions of torch and ExecuTorch that it was proven with."""
+    """A patch, and the versions of torch and ExecuTorch for which it is verified."""
 
     apply: Callable[[], None]
     torch: tuple[str, ...]
@@ -133,26 +131,27 @@ PATCHES_OF_SEARCH = (Patch(skip_training_patterns, ("2.13.0",), ("1.5.1",)),)
 
 
 def recompile_late(module: Any) -> Unwritten:
-    """Forget the code of a module and of its submodules."""
+    """Discard the code of a module and of its submodules."""
     if isinstance(module.graph._codegen, _PyTreeCodeGen):
         info = module.graph._codegen.pytree_info
         module._in_spec, module._out_spec = info.in_spec, info.out_spec
     for name in WRITTEN:
         vars(module).pop(name, None)
     later = Unwritten(module)
-    type(module).forward = later  # each module has a separate class
+    type(module).forward = later  # each module has its own class
     module._recompile_submodules()
     return later
 
 
 def reduce_written(module: Any) -> Any:
-    """Return what pickle stores of a module, including its code."""
+    """Return what pickle needs to store a module, including its code."""
     write_code(module)
     return reduce_module(module)
 
 
 class Unwritten:
-    """A module's ``forward``, and the result of ``recompile``, until its code is written."""
+    """Stands in for a module's ``forward`` and the result of ``recompile``. The first use generates
+    the code."""
 
     def __init__(self, module: Any) -> None:
         self._module = weakref.ref(module)
@@ -166,7 +165,7 @@ class Unwritten:
 
 
 class Written:
-    """An attribute that a module has once its code is written."""
+    """An attribute of a module whose first use generates the code."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""Quantization for QNN: calibration, training, and the schemes of parts and recipes."""
+"""Quantization for QNN: calibration, training, per-part schemes and recipes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BLOCK_SCALE_STEPS = 16
 
 
 def make_quantizer(soc: str, backend: Backend = Backend.HTP) -> QnnQuantizer:
-    """Return the quantizer, with the rules of the backend."""
+    """Return a quantizer with the rules of the backend."""
     chipset = qc_schema.QcomChipset[soc]
     if backend is Backend.HTP:
         return QnnQuantizer(soc_model=chipset)
@@ -59,7 +59,7 @@ def quantize_model(
     choices: Choices = NO_CHOICES,
     backend: Backend = Backend.HTP,
 ) -> Any:
-    """Quantize each method; the result runs eagerly and lowers to QNN."""
+    """Quantize each method. The result can run eagerly and can be lowered to QNN."""
     parts = {
         name: quantize_method(part, scheme, choices, make_quantizer(soc, backend))
         for name, part in split_model(model).items()
@@ -74,15 +74,15 @@ def quantize_method(
     quantizer: Any,
     annotations: Sequence[Callable[[GraphModule], None]] = (),
 ) -> GraphModule:
-    """Calibrate, train if the scheme requires it, and convert. ExecuTorch's ``annotations`` are
-    applied before that of the options."""
+    """Calibrate a model, or train it if the scheme requires that, and convert it. The functions in
+    ``annotations`` run before the annotation of the options."""
     recipe = scheme.recipe
-    # An exported program shares its weights with the module: training must not change the module's.
+    # An exported program shares its weights with the module, and training must not change those.
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module
     with torch.no_grad():
         program = torch.export.export(module, model.evaluation[0], strict=True)
-        # Without a call of a guard function, as torch does it for callers in ExecuTorch's files:
-        # ExecuTorch mistakes that call for the observer of an input that is concatenated.
+        # Without a call of a guard function, which ExecuTorch would mistake for the observer of a
+        # concatenated input. torch omits the call for callers in ExecuTorch's files.
         exported = program.module(check_guards=False)
     quantizer.set_default_quant_config(**configure(scheme))
     if recipe.block:
@@ -92,7 +92,7 @@ def quantize_method(
         if choices.block_size and not quantizer.block_size_map:
             raise UsageError(
                 f"block_size: blocks of {block} fit no layer of {Path(model.name).name}",
-                why="they fit layers with a kernel of 1 and a multiple of it as input channels",
+                why="a layer needs a kernel of 1, and a multiple of the block as input channels",
             )
     with annotated(quantizer, choices, annotations):
         prepare = prepare_qat_pt2e if recipe.training_steps else prepare_pt2e
@@ -115,9 +115,8 @@ def quantize_method(
 
 
 def round_blocks(module: Any) -> Any:
-    """Return a copy with block scales as QNN gets them: sixteenths of the channel's largest.
-
-    make_qnn_per_block_config in ExecuTorch's builders/node_visitor.py rounds them so.
+    """Return a copy with block scales rounded as for QNN: to sixteenths of the channel's largest.
+    ExecuTorch's make_qnn_per_block_config in builders/node_visitor.py rounds them in this way.
     """
     rounded = copy.deepcopy(module)
     for part in split_module(rounded).values():
@@ -132,10 +131,9 @@ def round_blocks(module: Any) -> Any:
 
 
 def find_grids(module: Any) -> list[Grid]:
-    """Return the values that each output can have: step, least and greatest multiple of it.
-
-    NO_GRID for an output that no dequantization produces; only a step for one that only moves an
-    input, which ExecuTorch does not always quantize; nothing for a model without a graph.
+    """Return a grid for each output, its possible values: the step, and the lowest and the highest
+    multiple. NO_GRID for an output that is not dequantized. An output that only moves an input has
+    a step but no bounds, because ExecuTorch may not quantize it. Empty for a model without a graph.
     """
     return [
         _find_grid(leaf)
@@ -161,7 +159,7 @@ def _find_grid(node: Any) -> Grid:
 
 
 def _is_moved_input(node: Any) -> bool:
-    """Return whether a node's value is an input whose elements are only moved."""
+    """Return whether a node's value is an input with its elements only moved."""
     while isinstance(node, Node) and node.op == "call_function":
         name = name_operator(node)
         if computes(node) and not name.startswith("quantize_"):
@@ -173,10 +171,9 @@ def _is_moved_input(node: Any) -> bool:
 def block_sizes(
     graph_module: GraphModule, block: int, others: Sequence[Part] = ()
 ) -> dict[str, tuple[int, ...]]:
-    """Return the block shape (output, input, kernel...) by node, for layers that blocks fit, except
-    those of parts in ``others``, which have schemes without blocks.
-
-    One size for all: ExecuTorch 1.5.1 keeps one configuration for every node of a model.
+    """Return the block shape (output, input, kernel...) per node, for layers that can have blocks,
+    except those of the parts in ``others``, whose schemes have no blocks.
+    All layers have the same block size, because ExecuTorch 1.5.1 has one configuration per model.
     """
     targets = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
     layers = (
@@ -185,8 +182,8 @@ def block_sizes(
         if node.target in targets and not any(_belongs(node, one, set()) for one in others)
     )
     shapes = {node.name: node.args[1].meta["val"].shape for node in layers}
-    # Measured with QNN 2.49.40: with a wider kernel the emulator's results differ from the
-    # quantized model's (SQNR near 0 dB), and from run to run.
+    # Measured with QNN 2.49.40: with a larger kernel, the emulator's results differ from the
+    # quantized model's (SQNR near 0 dB), and between runs.
     return {
         name: (1, block, *kernel)
         for name, (_, inputs, *kernel) in shapes.items()
@@ -200,10 +197,9 @@ RECIPE = "a recipe's function has no parameters and returns ExecuTorch's QuantRe
 
 def configure(scheme: Scheme) -> dict[str, Any]:
     """Return the arguments of QnnQuantizer and ModuleQConfig for a scheme.
-
-    The moving average of ExecuTorch's default observer clips the values of few calibration sets;
-    minimum and maximum do not. Training has separate observers. Raises FailedError for a scheme
-    that the installed ExecuTorch does not have.
+    The moving average of ExecuTorch's default observer clips values if there are few calibration
+    sets, so this uses minimum and maximum. Training has other observers. Raises FailedError if the
+    installed ExecuTorch does not have the scheme.
     """
     if scheme.recipe.dtype not in QuantDtype.__members__:
         installed = version("executorch")
@@ -228,10 +224,9 @@ def annotated(
     choices: Choices,
     annotations: Sequence[Callable[[GraphModule], None]] = (),
 ) -> Iterator[None]:
-    """Make ``quantizer`` annotate with ``annotations`` and as the lowering options say.
-
-    Raises UsageError for an invalid recipe and, on exit, for a part without nodes and for a missing
-    node to discard.
+    """Configure ``quantizer`` with ``annotations`` and with the lowering options.
+    Raises UsageError for an invalid recipe. When the block ends, raises UsageError if a part has no
+    nodes, or if a node to discard does not exist.
     """
     found: set[Part] = set()
     names: list[str] = []
@@ -260,7 +255,7 @@ def annotated(
     yield
     for part in choices.parts:
         if part not in found:
-            why = "module and type are those of the model, node is torch.export's name for it"
+            why = "module and type are names in the model, node is a name in torch.export's graph"
             raise UsageError(f"no node belongs to the part {part}", why=why)
     for name in choices.discard_nodes:
         if name not in names:
@@ -283,10 +278,9 @@ RATE = 1e-3
 
 
 def train(prepared: GraphModule, model: Model, steps: int) -> None:
-    """Train with Adam towards the float32 model's outputs for the calibration sets, one set a step.
-
-    Nothing is random, so that a training yields the same weights each time. Labels are not needed:
-    the float32 model is the teacher.
+    """Train with Adam to match the float32 model's outputs for the calibration sets, with one set
+    per step. No labels are needed, because the float32 model is the teacher. Nothing is random, so
+    training always yields the same weights.
     """
     with keep_state(model.module):
         wanted = run_eager(model.module, model.calibration)
@@ -306,16 +300,16 @@ def train(prepared: GraphModule, model: Model, steps: int) -> None:
 
 
 def measure_loss(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
-    """Return noise over signal, summed over the float outputs."""
+    """Return noise power over signal power, summed over the floating-point outputs."""
     pairs = [pair for pair in zip(made, wanted, strict=True) if pair[1].is_floating_point()]
     noise = [(one - other).square().mean() / other.square().mean() for one, other in pairs]
     return torch.stack(noise).sum()
 
 
 def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
-    """Set each range to the least and the greatest value in all sets, as calibration does.
-
-    By default torchao moves a range by a hundredth towards each set's, so that few sets clip.
+    """Set each range to the minimum and maximum over all sets, as calibration does.
+    By default, torchao moves a range by a hundredth towards each set's range. After few sets, the
+    range would be too narrow and would clip values.
     """
     fakes = [one for one in prepared.modules() if isinstance(one, FusedMovingAvgObsFakeQuantize)]
     observers = [one.activation_post_process for one in fakes]

@@ -1,4 +1,4 @@
-"""Run a .pte in this process with ExecuTorch's Python runtime."""
+"""Runs a .pte program in this process with ExecuTorch's Python runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provisioning.errors import FailedError
 
 M_PERTURB = -6  # malloc.h; see mallopt(3)
 FILL = 0x5A  # 1.5e16 as float32, 90 as int8
-# ExecuTorch encodes ScalarType as its number in torch's order.
+# ExecuTorch encodes ScalarType with torch's numbers.
 SCALAR_TYPES = {
     0: torch.uint8,
     1: torch.int8,
@@ -36,12 +36,10 @@ SCALAR_TYPES = {
 
 
 class LoadedProgram:
-    """A loaded program; the process may load more, and no program finds another's outputs in
-    memory.
-
-    The inputs and outputs of its methods are concatenated. ``quantizes`` says whether the CPU
-    quantizes inputs and outputs. With ``debug_bytes`` the runtime keeps a trace, with at most that
-    many bytes of intermediate outputs. Each input set runs as often as ``repeated`` says.
+    """A loaded program. The process may load several, but no program can find the outputs of
+    another in memory. The inputs and outputs of its methods are concatenated. ``quantizes`` is true
+    if the CPU quantizes inputs and outputs. With ``debug_bytes``, the runtime keeps a trace with at
+    most so many bytes of intermediate outputs. ``repeated`` defines how often each input set runs.
     """
 
     def __init__(
@@ -63,8 +61,8 @@ class LoadedProgram:
         self.repeated, self.times_s = repeated, list[float]()
 
     def run(self, sets: Sets) -> Sets:
-        """Execute every method for each input set, and return the outputs of its last run. Raises
-        FailedError for an input of another size."""
+        """Execute every method for each input set, and return the outputs of the last run. Raises
+        FailedError if an input has a different size."""
         return [self.repeat_set(number, tensors) for number, tensors in enumerate(sets)]
 
     def repeat_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
@@ -91,14 +89,14 @@ class LoadedProgram:
         for method, own in zip(self.methods, metas, strict=True):
             given = [convert_input(one, meta) for one, meta in zip(tensors, own, strict=False)]
             tensors = tensors[len(own) :]
-            # None and numbers among the outputs are not compared. Tensors are copied: the next
-            # method may write to the same memory.
+            # Outputs that are None or numbers are not compared. Tensors are copied, because the
+            # next method may write to the same memory.
             made = [one for one in method(given) if isinstance(one, torch.Tensor)]
             outputs += [np.array(one.detach()) for one in made]
         return outputs
 
     def finish(self) -> float:
-        """Return the mean time of a run, in seconds."""
+        """Return the mean duration of a run, in seconds."""
         return fmean(self.times_s)
 
     def write_trace(self, trace: Path, debug: Path) -> None:
@@ -107,10 +105,9 @@ class LoadedProgram:
 
 
 def overwrite_freed_memory() -> None:
-    """From now on the allocator fills freed memory with FILL, and allocated memory with the
-    complement, so that an unwritten output does not contain an earlier program's outputs.
-
-    Covers blocks of all sizes if GLIBC_TUNABLES has the TUNABLES of ci.cases.pool.
+    """Make the allocator fill freed memory with FILL, and allocated memory with its complement. An
+    output that is not written then does not contain the outputs of an earlier program.
+    Blocks of all sizes are filled only if GLIBC_TUNABLES has the TUNABLES of ci.cases.pool.
     """
     ctypes.CDLL(None).mallopt(M_PERTURB, FILL)
 

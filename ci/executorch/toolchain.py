@@ -1,4 +1,4 @@
-"""Name what determines ExecuTorch's programs besides the model: versions, digests, libraries."""
+"""Lists what determines ExecuTorch's programs besides the model: versions, digests, libraries."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LIBRARY, ADAPTOR, VALIDATION = "libQnnHtp.so", "adaptor", "operator-validation"
 LIMIT_S = 60.0
 HOST_LIBRARIES = "lib/x86_64-linux-clang/*.so*"
 PACKAGES = ("torch", "executorch", "torchao", "numpy")
-# Packages that a lowering process imports, and those that ExecuTorch's extensions link to;
-# checked by test_what_lowering_imports_of_executorch_is_in_its_key.
+# The parts of ExecuTorch that a lowering imports, or that its extensions link to. Checked by
+# test_what_lowering_imports_of_executorch_is_in_its_key.
 EXECUTORCH = (
     "backends/qualcomm",
     "backends/transforms",
@@ -45,15 +45,15 @@ PACKAGE = "qti.aisw.converters.common.backend_opinfo"
 
 
 def find_on_path(variables: Mapping[str, str]) -> None:
-    """Let this process find what a job finds: its forks inherit sys.path."""
+    """Add PYTHONPATH to sys.path, so that this process finds the same modules as its jobs."""
     for entry in reversed(variables.get("PYTHONPATH", "").split(os.pathsep)):
         if entry and entry not in sys.path:
             sys.path.insert(0, entry)
 
 
 def describe_toolchain(environment: Environment) -> Iterator[Tool]:
-    """Yield artifacts, packages, and the parts without a version: the adaptor, QNN's build, and
-    whether QNN validates operators."""
+    """Yield artifacts and packages, and the parts without a version: the QNN adaptor, QNN's build,
+    and whether ExecuTorch validates operators with the SDK."""
     yield from list_parts(environment)
     yield from (Tool(name=name, version=importlib.metadata.version(name)) for name in PACKAGES)
     root = Path(environment.variables["QNN_SDK_ROOT"])
@@ -70,8 +70,8 @@ def describe_toolchain(environment: Environment) -> Iterator[Tool]:
 
 
 def find_validation(root: Path, variables: Mapping[str, str]) -> str:
-    """Return ``sdk`` if ExecuTorch's quantizer validates operators with the SDK's lib/python (2.41
-    and later), or else why it does not."""
+    """Return ``sdk`` if ExecuTorch's quantizer validates operators with the SDK's lib/python (QNN
+    2.41 and later), else a text that starts with ``none`` and may have the reason."""
     place = root / "lib" / "python"
     if not place.joinpath(*PACKAGE.split(".")[:-1]).is_dir():
         return "none"
@@ -83,11 +83,10 @@ def find_validation(root: Path, variables: Mapping[str, str]) -> str:
 
 
 def name_toolchain(parts: tuple[Tool, ...], environment: Environment) -> tuple[str, ...]:
-    """Return what determines a program besides the model: versions, digests, and for an
-    installation used in place, which has no digest, its libraries by size and time.
-
-    One digest covers the contents of the packages that lower and of the QNN adaptor: they may have
-    been edited in place, and PYTHONPATH may put an overlay or a checkout before the wheel.
+    """Return text that determines a program besides the model: versions and digests. An SDK that is
+    used in place has no digest, so its libraries are listed by size and time.
+    One digest covers the contents of the lowering packages and of the QNN adaptor, because they may
+    be edited in place, and PYTHONPATH may put another copy before the wheel.
     """
     adopted = (artifact.root for artifact in environment.artifacts if artifact.adopted)
     stamps = [
@@ -100,6 +99,6 @@ def name_toolchain(parts: tuple[Tool, ...], environment: Environment) -> tuple[s
 
 
 def list_places() -> list[str]:
-    """Return the directories that ExecuTorch is imported from."""
+    """Return the directories from which ExecuTorch is imported."""
     spec = importlib.util.find_spec("executorch")
     return list(spec.submodule_search_locations or ()) if spec else []

@@ -1,4 +1,4 @@
-"""The Python runtime as a Runner, and the second run of a program to obtain a trace."""
+"""The Python runtime as a Runner, and the second run of a program that writes a trace."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ci.cases.runners import PooledProgram, PooledRunner
 
 NAME = "python"
 ETDUMP, DEBUG = "trace.etdump", "trace.debug"
-# The limit for intermediate outputs of one input set, with padding.
+# The limit for intermediate outputs of one input set, including padding.
 DEBUG_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class OpenJob:
-    """Opens a program in a worker. ``quantizes`` says whether the CPU quantizes its inputs."""
+    """A job that opens a program. ``quantizes`` is true if the CPU quantizes its inputs."""
 
     program: Program
     quantizes: bool = False
@@ -32,9 +32,8 @@ class OpenJob:
 
 @dataclass(frozen=True)
 class TracedRun:
-    """Runs a program on input sets, and writes its trace and the results in it to ``directory``.
-
-    With ``debug_bytes`` it keeps intermediate outputs instead of times.
+    """A job that runs a program on input sets and writes its trace to ``directory``, together with
+    files extracted from it. With ``debug_bytes``, these are intermediate outputs instead of times.
     """
 
     program: Program
@@ -43,8 +42,8 @@ class TracedRun:
     debug_bytes: int = 0
 
     def __call__(self) -> tuple[Sets, dict[str, int], tuple[str, ...]]:
-        """Return the outputs, the accelerator's figures, and the names of files. Raises FailedError
-        if the trace has nothing from QNN."""
+        """Return the outputs, the accelerator's figures, and the names of the files. Raises
+        FailedError if the trace has nothing from QNN."""
         from ci.executorch.etdump import read_trace
         from ci.executorch.runtime import LoadedProgram
 
@@ -57,7 +56,7 @@ class TracedRun:
 
 
 def make_runner(pool: Pool, timeout_s: float, *, quantizes: bool = False) -> PooledRunner:
-    """Return the runner for ExecuTorch's Python runtime; ``timeout_s`` also limits a trace."""
+    """Return a runner for ExecuTorch's Python runtime. ``timeout_s`` also limits a traced run."""
 
     def opening(program: Program) -> Job:
         return OpenJob(program, quantizes)
@@ -74,9 +73,8 @@ def make_runner(pool: Pool, timeout_s: float, *, quantizes: bool = False) -> Poo
 
 
 def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s: float) -> RunNotes:
-    """Run a program again with the trace that the entry requests; ``judged`` are its outputs.
-
-    Intermediate outputs are kept only for the first input set.
+    """Run a program again with the trace that the entry requests; ``judged`` are the outputs of the
+    first run. Intermediate outputs are kept only for the first input set.
     """
     directory, log = program.directory / "trace", program.log.with_name("trace.log")
     directory.mkdir(exist_ok=True)
@@ -87,7 +85,7 @@ def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s:
         else TracedRun(program, directory, sets)
     )
     ended = pool.run(job, log, timeout_s, fresh=True)
-    (directory / DEBUG).unlink(missing_ok=True)  # it has the full size that was reserved
+    (directory / DEBUG).unlink(missing_ok=True)  # it always has the full reserved size
     if ended.failure:
         return RunNotes(faults=(f"trace: {ended.failure}",))
     outputs, figures, names = ended.result
@@ -99,8 +97,8 @@ def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s:
 
 
 def find_differences(traced: Sets, judged: Sets) -> Iterator[str]:
-    """Yield differences between the outputs with and without a trace: the emulator returns the same
-    bits each time, so otherwise the trace does not belong to the judged run."""
+    """Yield differences between the outputs with and without a trace. The emulator is
+    deterministic, so a difference means that the trace does not belong to the judged run."""
     for number, (these, those) in enumerate(zip(traced, judged, strict=False)):
         for index, (one, other) in enumerate(zip(these, those, strict=True)):
             if one.tobytes() != other.tobytes():
