@@ -1,1 +1,2 @@
-"""The ONNX Runtime lane: quantize, compile a context binary, run on the HTP emulator, judge."""
+"""The ONNX Runtime engine: quantizes, compiles a context binary, and runs it on the HTP
+emulator."""

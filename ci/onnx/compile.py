@@ -1,8 +1,7 @@
-"""Float ONNX -> quantized ONNX -> context binary, with the references that it is judged by.
-
-The artifact holds quantized.onnx (if the scheme quantizes), program/model.onnx with the context
-binary inside or next to it, the files that ci.cases.cache describes, and Saver's files in
-saver_output/, if requested.
+"""Turns a float ONNX model into a quantized one and a context binary, and writes the references.
+The artifact has quantized.onnx (if the scheme quantizes), program/model.onnx with the context
+binary inside or next to it, the files that ci.cases.cache describes and, if requested, the files of
+QNN's Saver in saver_output/.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ from provisioning.errors import FailedError
 PROGRAM, CONTEXT = "program", "model.onnx"
 QUANTIZED_MODEL = "quantized.onnx"
 SAVER_LOG = "saver.log"
-EXPORTED_DB = 60.0  # the exported model against torch; 100 and more were seen
+EXPORTED_DB = 60.0  # limit for the exported model against torch; measured values exceed 100
 
 
 def load_source(spec: CaseSpec, command: str = "") -> Source:
-    """Return a case's model, from the suite, a user's function or a file, with its digest;
-    ``command`` is the command line that runs the case."""
+    """Return the model of a case, with its digest, from the suite, a user's function or a file.
+    ``command`` is the command line that runs the case, for error messages."""
     if spec.is_file:
         path = Path(spec.reference)
         shapes = spec.source.shapes
@@ -89,11 +88,10 @@ def compile_source(
     embed: bool | None,
     saver: str,
 ) -> Compiled:
-    """Export, quantize if the scheme does, compile, and write everything. ``options`` are the
-    provider's; ``saver`` is the library that records QNN's calls, if wanted. ``embed`` says whether
-    the context binary goes into the ONNX file; if it is None, the program is the model itself.
-
-    Raises FailedError for a model that proves nothing, and any error of the tools.
+    """Export the model, quantize it if the scheme requires that, compile it, and write all files.
+    ``options`` are the provider's. ``saver`` is the library that records QNN's calls, if requested.
+    With ``embed``, the context binary is stored in the ONNX file; with None, the program is the
+    model itself. Raises FailedError if the model's outputs prove nothing, and errors of the tools.
     """
     staging.write_inputs(source.evaluation)
     model = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
@@ -159,8 +157,8 @@ def compile_source(
 
 
 def digest_source(source: Source) -> str:
-    """Return the SHA-256 over a model's weights: the parameters and buffers of a module, the
-    constants of a file."""
+    """Return the SHA-256 of a model's weights: a module's parameters and buffers, or a file's
+    constants."""
     if not isinstance(source.origin, Path):
         return digest_weights(source.origin.module)
     digest = hashlib.sha256()
@@ -175,7 +173,7 @@ def digest_source(source: Source) -> str:
 def add_grids(
     infos: Sequence[TensorInfo], grids: Sequence[tuple[float, int, int]]
 ) -> tuple[TensorInfo, ...]:
-    """Return the outputs with the values that each can have."""
+    """Return the outputs with their possible values."""
     return tuple(
         structs.replace(info, step=step, lowest=low, highest=high)
         for info, (step, low, high) in zip(infos, grids, strict=True)
@@ -183,8 +181,8 @@ def add_grids(
 
 
 def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
-    """Return the float model as a file: the user's, with inputs of these ``shapes``, or one
-    exported to ``target``."""
+    """Return the file of the float model: the user's file with inputs of these ``shapes``, or a
+    module exported to ``target``."""
     if isinstance(source.origin, Path):
         return write_normal_form(source.origin, target, shapes)
 
@@ -193,7 +191,7 @@ def write_float(source: Source, target: Path, shapes: Shapes = ()) -> Path:
 
 
 def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
-    """Return the CPU's outputs for each input set."""
+    """Return the outputs for each input set, computed by ONNX Runtime on the CPU."""
     with stage(ONNXRUNTIME):
         session = open_reference(model)
     names = [one.name for one in session.get_inputs()]
@@ -205,7 +203,7 @@ def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
 
 
 def require_export(source: Source, reference: Sequence[Arrays]) -> None:
-    """Raise FailedError for an exported model that computes something else than the module."""
+    """Raise FailedError if the exported model computes other outputs than the module."""
     for wanted, got in zip(source.reference, reference, strict=False):
         for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
             reached = measure_pooled(one, other)
@@ -227,12 +225,10 @@ def write_context(
     *,
     embed: bool | None,
 ) -> tuple[Delegation, Footprint]:
-    """Let QNN's provider compile ``model``, and return what it leaves to the CPU, with the size of
-    the program and the cost of compilation.
-
-    The context is checked to be for ``soc``, and sealed. Raises the errors of onnxruntime and
-    check_context. A model from which QNN takes nothing leaves no context. If ``embed`` is None, the
-    program is a copy of the model instead of a context.
+    """Compile ``model`` with QNN's provider. Return which nodes stay on the CPU, and the size of
+    the program and the cost of its compilation. The context is checked to be for ``soc``, and
+    sealed. If QNN executes no node, there is no context. If ``embed`` is None, the program is a
+    copy of the model instead of a context. Raises the errors of onnxruntime and check_context.
     """
     directory.mkdir()
     log = log.with_name(PROVIDER_LOG)
@@ -245,7 +241,7 @@ def write_context(
         with output_to(log), measure_peak() as peak:
             session = open_session(model, options, entries, severity=VERBOSE)
     except Exception:
-        with stage(ONNXRUNTIME):  # the failure may be its optimizer's alone
+        with stage(ONNXRUNTIME):  # its optimizer may be the only cause
             open_reference(model, optimize=True)
         raise
     contexts: tuple[ContextBinary, ...] = ()
@@ -275,9 +271,8 @@ def write_context(
 
 @stage(QNN)
 def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> None:
-    """Let QNN's Saver record the calls that it gets for ``model``; nothing is compiled.
-
-    It writes below the working directory, which only this fork uses. Raises onnxruntime's errors.
+    """Record with QNN's Saver the calls that QNN receives for ``model``; nothing is compiled.
+    Saver writes to the working directory, so call this in a fork. Raises onnxruntime's errors.
     """
     with output_to(staging.log.with_name(SAVER_LOG)), working_directory(staging.directory):
         open_session(model, options, {})
@@ -285,7 +280,7 @@ def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> No
 
 @contextmanager
 def output_to(log: Path) -> Iterator[None]:
-    """Send the output of this process, including C++ code, to a file for a while."""
+    """Redirect the output of this process, including C++ code, to a file during the block."""
     kept = [os.dup(number) for number in (1, 2)]
     held = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
@@ -301,18 +296,18 @@ def output_to(log: Path) -> Iterator[None]:
 
 
 def describe_outputs(model: Path, outputs: Arrays) -> tuple[TensorInfo, ...]:
-    """Return dtype and shape of each output, and the parts of those that are concatenations."""
+    """Return dtype and shape of each output and, if the model concatenates it, the parts' sizes."""
     joined = find_joined(onnx.load(model, load_external_data=False))
     return tuple(
         describe_tensor(array, *origin) for array, origin in zip(outputs, joined, strict=True)
     )
 
 
-OPSET = 21  # the first with 16-bit and 4-bit QuantizeLinear in the standard
+OPSET = 21  # the first opset with 16-bit and 4-bit QuantizeLinear
 
 
 def export_module(module: torch.nn.Module, inputs: Inputs, target: Path) -> None:
-    """Write ``module`` as ONNX, weights inside. Raises the exporter's errors."""
+    """Write ``module`` as an ONNX file that includes its weights. Raises the exporter's errors."""
     with torch.no_grad(), keep_state(module):
         program = torch.onnx.export(
             module, inputs, dynamo=True, opset_version=OPSET, verbose=False, external_data=False
@@ -324,7 +319,7 @@ def export_module(module: torch.nn.Module, inputs: Inputs, target: Path) -> None
 
 @functools.cache
 def warm_exporter() -> None:
-    """Make the exporter load its slow parts: it takes seconds the first time in a process."""
+    """Export a small model, because the first export in a process takes seconds."""
     still_tqdm()
     with TemporaryDirectory() as scratch:
         target = Path(scratch, "warm-up.onnx")

@@ -1,13 +1,11 @@
-"""Context models: ONNX files whose EPContext nodes hold, or name, QNN's context binary.
-
+"""Context models: ONNX files whose EPContext nodes contain QNN's context binary, or its file name.
 The execution provider (EP) loads the binary of another SoC, or one with changed weights, and the
-emulator runs it (seen with 2.3.0 to 2.7.0); on a device the former fails, the latter returns wrong
-values. The binary of a newer QNN is rejected without a reason (INVALID_ARGUMENT). So the bytes are
-checked here.
-
-The fields inside a binary are read in provisioning/elf/programs.py. The EP writes the target that
-it compiled for into the model's metadata: ``v2:BACKEND:QNN:FORMAT:ARCH:SOC:VTCM:0``, with commas
-between the numbers of several SoCs.
+emulator runs it (seen with 2.3.0 to 2.7.0). On a device, the first fails and the second returns
+wrong values. A binary of a newer QNN is rejected without a reason (INVALID_ARGUMENT). The bytes are
+therefore checked here.
+provisioning/elf/programs.py reads the fields inside a binary. The EP writes the target of the
+compilation to the model's metadata: ``v2:BACKEND:QNN:FORMAT:ARCH:SOC:VTCM:0``, with commas between
+the numbers of several SoCs.
 """
 
 from __future__ import annotations
@@ -47,10 +45,10 @@ AGAIN = "compile the model again; keep NAME_ctx.onnx and NAME_ctx_qnn.bin togeth
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A context model and its binary. ``file`` is None if the binary is inside the model; ``qnn``
-    is the version in the binary's bytes, ``sdk_version`` the one that the model claims; ``socs``
-    are QNN's SoC numbers in the model's metadata, if any; ``seal`` is the SHA-256 that the binary
-    must have, if any.
+    """A context model and its binary. ``file`` is None if the binary is inside the model. ``qnn``
+    is the version in the binary's bytes, ``sdk_version`` the version in the model's metadata.
+    ``socs`` are QNN's SoC numbers in the metadata, if any. ``seal`` is the SHA-256 of the binary
+    that seal_context wrote, if any.
     """
 
     path: Path
@@ -65,7 +63,7 @@ class Context:
     seal: str
 
     def as_data(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the context as data for JSON."""
         return {
             "model": self.path.name,
             "binary": self.file.name if self.file else None,
@@ -84,8 +82,8 @@ class Context:
 def read_context(path: Path) -> Context:
     """Return what a context model and its binary contain.
 
-    Raises UsageError for a file that is not a context model of QNN's, FailedError if its binary is
-    missing, damaged, or not the one that belongs to it.
+    Raises UsageError if the file is not a context model of QNN, FailedError if its binary is
+    missing, damaged, or belongs to another model.
     """
     return open_context(path)[1]
 
@@ -106,7 +104,7 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
         )
     sources = {_text(node, "source") for node in nodes}
     if sources - {PROVIDER, "QNN", ""}:
-        why = f"its EPContext nodes are of {', '.join(sorted(sources))}"
+        why = f"the source of its EPContext nodes is {', '.join(sorted(sources))}"
         raise UsageError(f"{path.name} is not a context model of {PROVIDER}", why=why)
     main = [node for node in nodes if _number(node, "main_context")]
     if len(main) != 1:
@@ -133,10 +131,9 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
 
 
 def check_context(path: Path, soc: str, runtime: str = "") -> Context:
-    """Check a context for ``soc`` (SM8750) and the QNN ``runtime`` (2.49.40; "" skips this part).
-
-    Raises UsageError and FailedError as read_context does, UnfitError for a context of another SoC
-    or of a newer QNN.
+    """Check a context for a ``soc`` such as SM8750 and the version of the QNN ``runtime``, such as
+    2.49.40; without a version, only for the SoC. Raises UsageError and FailedError as read_context
+    does, UnfitError if the context is for another SoC or from a newer QNN.
     """
     context, wanted = read_context(path), find_soc(soc)
     names = {one.soc for one in context.targets} - {NO_SOC}
@@ -152,7 +149,7 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
             " 5005 or 14001, although the emulator runs it",
             fix=f"compile it with soc_model={wanted.id}",
         )
-    newest = context.qnn or context.sdk_version  # the same, if both are known
+    newest = context.qnn or context.sdk_version  # they are equal if both are known
     if runtime and newest and not is_loadable(newest, runtime):
         raise UnfitError(
             f"{path.name} was compiled with QNN {newest}, but the runtime is {runtime}",
@@ -163,14 +160,13 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
 
 
 def seal_context(path: Path) -> str:
-    """Write the SHA-256 of the binary into the context model's metadata, and return it.
-
-    From then on read_context detects a changed binary. Raises as read_context does.
+    """Write the SHA-256 of the binary to the context model's metadata, and return it.
+    read_context can then detect a changed binary. Raises as read_context does.
     """
     _, context, blob = open_context(path)
     digest = hashlib.sha256(blob).hexdigest()
     if not context.seal:
-        # Concatenated messages parse as one message, so the provider's bytes stay unchanged.
+        # Concatenated messages are parsed as one message, so the provider's bytes do not change.
         entry = onnx.StringStringEntryProto(key=SEAL, value=digest)
         added = onnx.ModelProto(metadata_props=[entry])
         write_whole(path, path.read_bytes() + added.SerializeToString())
@@ -205,12 +201,12 @@ def _find_binary(path: Path, node: Mapping[str, Any]) -> tuple[Path | None, Blob
 
 
 def _find_strangeness(context: Context, blob: Blob) -> str:
-    """Return why a binary cannot be the one of its model; empty if it can."""
+    """Return why a binary cannot belong to its model; empty if it can."""
     made, claimed = context.qnn, context.sdk_version
     if not made and blob[:4] != ARCHIVE:
-        return "its context binary names no version of QNN"
+        return "its context binary has no version of QNN"
     if made and claimed and parse_version(made) != parse_version(claimed):
-        return f"its context binary is from QNN {made}, but the model says {claimed}"
+        return f"its context binary is from QNN {made}, but the model's metadata has {claimed}"
     for name in context.partitions:
         if name and blob.find(b"\0%b\0" % name.encode()) < 0:
             return f"its context binary has no graph {name!r}: it belongs to another model"

@@ -1,4 +1,4 @@
-"""The ONNX Runtime engine, as the session and its workers see it; only the process that runs a case
+"""The ONNX Runtime engine for the session and its workers. Only the process that runs a case
 imports onnxruntime."""
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ BACKEND = ("backend_path", "backend_type")
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxEngine:
-    """Quantizes, and compiles a context binary with QNN's provider.
-
-    ``sdk`` is the root of QNN's libraries; ``given`` are the user's provider options. ``embed``
-    says whether the context binary is inside the ONNX file (embed mode 1) or next to it (0);
-    ``saver`` requests a record of QNN's calls too. ``log_level`` is QNN's while a program runs.
-    With ``direct`` a session loads the model itself instead of a context binary. ``exports`` says
-    whether any model is torch's. ``command`` is the command line that runs the session, without its
-    choice of cases.
+    """Quantizes models, and compiles context binaries with QNN's provider.
+    ``sdk`` is the root of QNN's libraries. ``given`` are the user's provider options. With
+    ``embed``, the context binary is inside the ONNX file (embed mode 1), else next to it (0).
+    ``saver`` requests a record of QNN's calls. ``log_level`` is QNN's while a program runs. With
+    ``direct``, a session loads the model itself instead of a context binary. ``exports`` is true if
+    any model is exported from torch. ``command`` is the command line of the session, without the
+    selection of cases.
     """
 
     toolchain: tuple[str, ...]
@@ -55,7 +54,7 @@ class OnnxEngine:
         return replace(spec, layers=True)
 
     def repeat(self, spec: CaseSpec) -> str:
-        """Return the command that runs a case again; empty if unknown."""
+        """Return the command that runs only this case again; empty if unknown."""
         return self.command and choose_case(self.command, spec.model, spec.scheme.value, spec.soc)
 
     def preload(self, spec: CaseSpec) -> None:

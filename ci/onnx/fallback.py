@@ -1,4 +1,5 @@
-"""Find which nodes run where, from a new session's assignment and the profile of its runs."""
+"""Finds the provider that runs each node, from a new session's assignment or the profile of its
+runs."""
 
 from __future__ import annotations
 
@@ -16,17 +17,18 @@ from ci.report.schema import OperatorCount
 from provisioning.manifest.reader import read_policy
 
 QNN = "QNNExecutionProvider"
-# Nodes that change the form of a number and compute nothing.
+# Nodes that convert the format of numbers but compute nothing.
 QUANTIZING = {"QuantizeLinear", "DequantizeLinear"}
-# Log lines of 2.5.0 at verbose level: LogNodeSupport in qnn_execution_provider.cc, CreateQnnNode in
-# qnn_model_wrapper.cc. A unit is a node together with the quantizers of its inputs and outputs.
+# Log lines of onnxruntime-qnn 2.5.0 at verbose level: LogNodeSupport in qnn_execution_provider.cc,
+# CreateQnnNode in qnn_model_wrapper.cc. A unit is a node and the quantizers of its inputs and
+# outputs.
 UNIT = re.compile(r"(?=Validation (?:PASSED|FAILED) for \d+ nodes in \w+ \()")
 MEMBER = re.compile(r"^\tOperator type: \S+ Node name: (.*) Node index: \d+$", re.MULTILINE)
 REASON = re.compile(r"^\tREASON : (.*)", re.MULTILINE)
 OFFERED = re.compile(r"Qnn_OpConfig node name: .* QNN_op_type: (\S+)")
 DATATYPE = re.compile(r"^ name=.* dataType=QNN_DATATYPE_(\w+)", re.MULTILINE)
 REFUSED = re.compile(r"backendValidateOpConfig\(\) failed .* error code (\d+)")
-# Messages of the provider that give no cause: only QNN knows it.
+# Messages of the provider that have no cause, because only QNN knows it.
 UNSAID = ("Failed to add node.", "QNN.backendValidateOpConfig() failed")
 KERNEL = "_kernel_time"
 
@@ -34,7 +36,7 @@ Nodes = Sequence[tuple[str, str]]
 
 
 def read_reasons(log: str) -> dict[str, str]:
-    """Return why QNN's provider rejected a node, by the node's name; its last message counts."""
+    """Return why QNN's provider rejected nodes, by the node's name. The last message is used."""
     reasons: dict[str, str] = {}
     before, *units = UNIT.split(log)
     for unit in units:
@@ -52,8 +54,8 @@ def read_reasons(log: str) -> dict[str, str]:
 
 
 def _describe_offer(log: str) -> str:
-    """Return ``QNN refuses FullyConnected of ufixed_point_16, ufixed_point_16 (error 3110)`` for
-    the last node that QNN was offered in this part of the log."""
+    """Return which operator QNN refused last in this part of the log, in the form ``QNN refuses
+    FullyConnected of ufixed_point_16, ufixed_point_16 (error 3110)``."""
     *_, (at, kind) = [(0, ""), *((one.start(), one[1]) for one in OFFERED.finditer(log))]
     codes = REFUSED.findall(log, at) if kind else []
     types = ", ".join(DATATYPE.findall(log, at)).lower()
@@ -61,8 +63,8 @@ def _describe_offer(log: str) -> str:
 
 
 def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) -> Delegation:
-    """Count the nodes that QNN takes. ``parts`` are the subgraphs of the session: a provider, and
-    its nodes as (name, operator), with operators as in the notes."""
+    """Count the nodes that QNN executes. ``parts`` are the subgraphs of the session, each with its
+    provider and its nodes as (name, operator), where operators are named by name_operator."""
     taken = [nodes for provider, nodes in parts if provider == QNN]
     left = [node for provider, nodes in parts if provider != QNN for node in nodes]
     return Delegation(
@@ -81,7 +83,7 @@ def count_nodes(parts: Iterable[tuple[str, Nodes]], reasons: Mapping[str, str]) 
 
 
 def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCount]:
-    """Yield per operator how many nodes QNN takes, and how many another provider does."""
+    """Yield per operator the number of nodes that QNN and other providers execute."""
     counts: dict[str, Counter[bool]] = {}
     for provider, nodes in parts:
         for _, operator in nodes:
@@ -99,8 +101,7 @@ def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:
 
 def read_profile(path: Path) -> dict[str, tuple[str, ...]]:
     """Return the nodes that each provider executed, sorted, from the profile of a session.
-
-    Raises OSError or ValueError for a file that is not such a profile.
+    Raises OSError or ValueError if the file is not a profile.
     """
     events = json.loads(path.read_text(encoding="utf-8"))
     ran: dict[str, set[str]] = {}
@@ -122,13 +123,13 @@ class _File(Struct, forbid_unknown_fields=True):
 
 @functools.cache
 def read_notes() -> Mapping[str, str]:
-    """Return advice by operator; for a domain other than ONNX's, the domain comes first.
-
+    """Return advice by operator, in the form of name_operator.
     Raises ManifestError.
     """
     return read_policy("onnx-operators", _File).notes
 
 
 def name_operator(domain: str, op_type: str) -> str:
-    """Return an operator's name as in the notes: ``com.microsoft:Inverse``, or ``Relu``."""
+    """Return an operator's name, such as ``Relu``, with a domain that is not ONNX's before it:
+    ``com.microsoft:Inverse``."""
     return op_type if domain in ("", "ai.onnx") else f"{domain}:{op_type}"

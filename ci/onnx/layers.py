@@ -1,5 +1,5 @@
-"""Find the node at which a quantized ONNX model departs from the float32 one, and expose the
-results of nodes as outputs."""
+"""Finds the node at which a quantized ONNX model starts to differ from the float32 model, and adds
+the results of nodes to a model's outputs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ EXPOSED = "{}/layer"
 
 
 def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> Loss | None:
-    """Return where a quantized model loses most on one input set; ``reference`` are the float32
-    model's outputs for it. None if there is nothing to lose or too much to hold in memory. Models
-    that expose all values are written to ``scratch``."""
+    """Return where a quantized model loses most accuracy on one input set; ``reference`` has the
+    float32 model's outputs. None if it loses none or if its values need too much memory. A model
+    with all values as outputs is written to ``scratch``."""
     graph = onnx.load(model).graph
     rounded = find_rounded(graph)
     names = {name: elements for name, elements in list_values(onnx.load(model)).items() if elements}
@@ -58,9 +58,9 @@ def find_loss(model: Path, scratch: Path, inputs: Arrays, reference: Arrays) -> 
 
 
 def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
-    """Write to ``target`` a model that also returns the results of its nodes, in order, after its
-    outputs, and return the names of these; only some if they are many or large. Raises FailedError
-    if there are none."""
+    """Write a model to ``target`` that also returns the results of its nodes, in order and after
+    its outputs, and return the nodes' names. Some are skipped if there are many or they are large.
+    Raises FailedError if there are none."""
     proto = onnx.load(model)
     graph = proto.graph
     makers = {name: node for node in graph.node for name in node.output}
@@ -78,14 +78,14 @@ def expose_layers(model: Path, target: Path) -> tuple[str, ...]:
     chosen = layers[every - 1 :: every]
     for source, name in chosen:
         output = name
-        if source != name:  # another node: QNN expects one after each quantizer, per reader
+        if source != name:  # QNN expects a separate dequantizer for each reader of a quantizer
             output = EXPOSED.format(name)
             node = helper.make_node("DequantizeLinear", [*makers[name].input], [output])
             node.attribute.extend(makers[name].attribute)
             graph.node.append(node)
         graph.output.append(helper.make_empty_tensor_value_info(output))
     if not chosen:
-        raise FailedError("the sizes of its nodes' results are not known")
+        raise FailedError("the sizes of the nodes' results are not known")
     onnx.save(infer(proto), target)
     return tuple(name_node(source, makers) for source, _ in chosen)
 
@@ -95,14 +95,14 @@ def computes(node: Any) -> bool:
 
 
 def name_node(name: str, makers: Mapping[str, Any]) -> str:
-    """Return ``Conv 'first'`` for the result of this node, ``input 'x'`` for an input."""
+    """Return ``Conv 'first'`` for the result of such a node, ``input 'x'`` for an input."""
     node = makers.get(name)
     return f"{node.op_type} {node.name or name!r}" if node is not None else f"input {name!r}"
 
 
 def find_rounded(graph: Any) -> dict[str, str]:
-    """Return the value before rounding, by the name of each value that was quantized and
-    dequantized."""
+    """Return the name of the value before rounding, by the name of each value that was quantized
+    and dequantized."""
     quantizers = {node.output[0]: node for node in graph.node if node.op_type == "QuantizeLinear"}
     return {
         node.output[0]: quantizers[node.input[0]].input[0]
@@ -121,12 +121,12 @@ def skip_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def infer(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with inferred shapes of its values, including those computed from shapes."""
+    """Return the model with inferred shapes, including those computed from other shapes."""
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
 def list_values(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the number of elements of each floating-point result of a node, 0 if unknown."""
+    """Return the number of elements of each floating-point result of a node; 0 if unknown."""
     inferred = infer(model).graph
     made = {name for node in model.graph.node for name in node.output}
     return {
@@ -139,7 +139,8 @@ def list_values(model: onnx.ModelProto) -> dict[str, int]:
 def compute_values(
     model: onnx.ModelProto, scratch: Path, inputs: Arrays, names: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the values of these names for one input set; the model is written to ``scratch``."""
+    """Return the values called ``names`` for one input set. A model with them as outputs is written
+    to ``scratch``."""
     known = {one.name for one in model.graph.output}
     model.graph.output.extend(
         helper.make_empty_tensor_value_info(name) for name in names if name not in known

@@ -1,8 +1,7 @@
-"""Read a user's ONNX model with the onnx package, and check it before ONNX Runtime and QNN see it.
-
-Only faults that these two do not explain are checked here. onnx.checker is not used: it rejects
-models that ONNX Runtime accepts (nodes in any order, outputs without a shape), and faults that it
-rightly rejects are also reported by ONNX Runtime when the model is compiled.
+"""Reads a user's ONNX model with the onnx package, and checks it before ONNX Runtime and QNN do.
+Only faults that those two do not explain are checked here. onnx.checker is not used, because it
+rejects models that ONNX Runtime accepts (nodes in any order, outputs without a shape). Real faults
+that it detects are also reported by ONNX Runtime when the model is compiled.
 """
 
 from __future__ import annotations
@@ -24,15 +23,16 @@ from google.protobuf.message import DecodeError
 from provisioning.errors import UsageError
 from provisioning.files import mib
 
-# The newest that onnxruntime 1.31 accepts; a test asks the installed one.
+# The newest versions that onnxruntime 1.31 accepts. A test compares them with the installed one.
 NEWEST_IR, NEWEST_OPSET = 13, 26
-LIMIT_BYTES = 2 << 30  # of a message, set by protobuf, and of a graph on HTP
-# Parsing a message takes up to a hundred times its bytes, a model with weights about once.
+LIMIT_BYTES = 2 << 30  # protobuf's limit for a message, and HTP's for a graph
+# Parsing a message takes up to a hundred times its size in memory, for a model with weights about
+# its size.
 MEMORY_FACTOR, MEMORY_BASE = 3, 512 << 20
 MOST_SHOWN = 8
 MISSING = "is missing"
 DOMAINS = ("", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc")
-# Operators of quantized models; QNN's provider supports only the first two.
+# Operators of quantized models. QNN's provider supports only the first two.
 QUANTIZED = (
     "QuantizeLinear",
     "DequantizeLinear",
@@ -44,15 +44,15 @@ QUANTIZED = (
 )
 CONTROL_FLOW = ("Loop", "Scan")
 REFUSED = {8: "string", 11: "float64", 14: "complex64", 15: "complex128"}  # by TensorProto.DataType
-AGAIN = "export or copy it again; `python -m onnx.checker` says more"
-# Suggested sizes for dimensions that are not fixed: of pictures, and others.
+AGAIN = "export or copy it again; `python -m onnx.checker` shows details"
+# Suggested sizes for dimensions that are not fixed: for images, and for other inputs.
 PIXELS, LENGTH = 224, 128
 PICTURE_RANK = 4
-# First bytes of files that often carry the suffix .onnx by mistake.
+# First bytes of files that often have the suffix .onnx by mistake.
 OTHERS = {
     b"\x80": "a Python pickle",
-    b"PK\x03\x04": "a zip archive, as torch.save writes it",
-    b"version https://git-lfs": "a pointer of Git LFS: run `git lfs pull`",
+    b"PK\x03\x04": "a zip archive, as written by torch.save",
+    b"version https://git-lfs": "a Git LFS pointer: run `git lfs pull`",
     b"\x7fELF": "an ELF file",
     b"<": "HTML or XML, likely the error page of a download",
     b"{": "JSON",
@@ -63,7 +63,7 @@ Shapes = Iterable[tuple[str, tuple[int, ...]]]  # of inputs, by name
 
 
 class Fault(NamedTuple):
-    """A fault and its fix; with ``options``, the case's command plus these options is shown."""
+    """A fault and its fix. ``options`` are added to the case's command, which is then shown."""
 
     what: str
     fix: str = AGAIN
@@ -72,10 +72,9 @@ class Fault(NamedTuple):
 
 def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
     """Return the onnx.ModelProto without external weights, with its inputs in these ``shapes``.
-    ``command`` is the command line of the case, for a fix that needs further options.
-
-    Raises UsageError for a file that is not a complete ONNX model, or one that QNN cannot take: a
-    shape that is not fixed, a loop, weights that are missing or outside its directory, etc.
+    ``command`` is the command line of the case, for a fix that needs more options.
+    Raises UsageError if the file is not a complete ONNX model, or if QNN cannot execute it: a shape
+    that is not fixed, a loop, weights that are missing or outside its directory, etc.
     """
     model = parse_model(path)
     fix_shapes(model, shapes)
@@ -95,8 +94,8 @@ def external_files(path: Path, shapes: Shapes = ()) -> list[Path]:
 
 
 def fix_shapes(model: Any, shapes: Shapes) -> None:
-    """Set the shapes of the named inputs. Raises UsageError for an unknown input, and for a shape
-    that contradicts a fixed one."""
+    """Set the shapes of inputs by name. Raises UsageError for an unknown input, or for a shape that
+    differs from a fixed one."""
     ports = {one.name: one for one in model.graph.input}
     for name, shape in shapes:
         if name not in ports:
@@ -109,7 +108,7 @@ def fix_shapes(model: Any, shapes: Shapes) -> None:
         if held.HasField("shape") and contradicts:
             raise UsageError(
                 f"input {name!r} cannot have the shape {list(shape)}",
-                why=f"the model says {describe_shape(ports[name])}",
+                why=f"the model has {describe_shape(ports[name])}",
             )
         held.shape.CopyFrom(onnx.TensorShapeProto(dim=[{"dim_value": size} for size in shape]))
     if shapes:
@@ -117,7 +116,7 @@ def fix_shapes(model: Any, shapes: Shapes) -> None:
 
 
 def describe_shape(port: Any) -> str:
-    """Return the shape of an input, ``[batch, 3, ?, ?]``; ``?`` is a size that is unknown."""
+    """Return the shape of an input, such as ``[batch, 3, ?, ?]``. ``?`` is an unknown size."""
     held = port.type.tensor_type
     if not held.HasField("shape"):
         return "without a shape"
@@ -128,12 +127,13 @@ def describe_shape(port: Any) -> str:
 
 
 def is_fixed(dimension: Any) -> bool:
-    """Return whether a dimension has a size; exporters write -1 for one that has none."""
+    """Return whether a dimension has a fixed size. Exporters write -1 for an unknown size."""
     return dimension.HasField("dim_value") and dimension.dim_value != -1
 
 
 def parse_model(path: Path) -> Any:
-    """Return the onnx.ModelProto, unchecked. Raises UsageError for an incomplete ONNX model."""
+    """Return the onnx.ModelProto without checking it. Raises UsageError if the file is
+    incomplete."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -148,12 +148,12 @@ def parse_model(path: Path) -> Any:
     what = f"{path.name} is not an ONNX model"
     for start, kind in OTHERS.items():
         if data.startswith(start):
-            raise UsageError(what, why=f"it is {kind}", fix="name the .onnx file itself")
+            raise UsageError(what, why=f"it is {kind}", fix="pass the .onnx file itself")
     try:
         with limited_memory(MEMORY_FACTOR * len(data) + MEMORY_BASE):
             model = onnx.ModelProto.FromString(data)
     except (DecodeError, MemoryError) as error:
-        why = f"it cannot be parsed to its end: {error}"
+        why = f"it cannot be parsed completely: {error}"
         raise UsageError(what, why=why, fix=AGAIN) from error
     if not model.HasField("graph"):
         raise UsageError(what, why="it has no graph", fix=AGAIN)
@@ -162,7 +162,7 @@ def parse_model(path: Path) -> Any:
 
 @contextmanager
 def limited_memory(size_bytes: int) -> Iterator[None]:
-    """Limit the memory that this process may take in addition, for a while, on Linux."""
+    """Limit the additional memory that this process can allocate during the block, on Linux."""
     if sys.platform != "linux":
         yield
         return
@@ -180,7 +180,7 @@ def limited_memory(size_bytes: int) -> Iterator[None]:
 
 
 def check_model(model: Any, path: Path, command: str = "") -> None:
-    """Raise a UsageError that names the first faults of the model at ``path``."""
+    """Raise UsageError with the first faults of the model at ``path``, if it has any."""
     faults = list(itertools.islice(find_faults(model, path), MOST_SHOWN))
     if faults:
         first, *others = faults
@@ -196,7 +196,7 @@ def find_faults(model: Any, path: Path) -> Iterator[Fault]:
     constants = {one.name for one in model.graph.initializer}
     inputs = [one for one in model.graph.input if one.name not in constants]
     if not inputs:
-        yield Fault("it has no inputs", "make what varies an input: QNN has no graph without one")
+        yield Fault("it has no inputs", "make a variable value an input: a QNN graph needs one")
     if not model.graph.output:
         yield Fault("it has no outputs")
     yield from _find_free_shapes(inputs)
@@ -214,7 +214,7 @@ def find_faults(model: Any, path: Path) -> Iterator[Fault]:
         if node.domain not in DOMAINS and (node.domain, node.op_type) not in functions:
             yield Fault(
                 f"{label} is in domain {node.domain!r}, which ONNX Runtime does not have",
-                "use ONNX's operators, or add it to the model as a function",
+                "use ONNX's operators, or define it as a function in the model",
             )
     for tensor in list_external(model):
         location = find_location(tensor)
@@ -237,7 +237,7 @@ def _find_version_faults(model: Any) -> Iterator[Fault]:
 
 
 def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
-    """Yield one fault that names all sizes that are not fixed, with options that fix them."""
+    """Yield one fault with all sizes that are not fixed, and with options that set them."""
     free = [
         port
         for port in inputs
@@ -253,13 +253,14 @@ def _find_free_shapes(inputs: Iterable[Any]) -> Iterator[Fault]:
         words = [f"--shape {shlex.quote(_suggest_shape(port, known))}" for port in free]
         yield Fault(
             f"QNN has only fixed shapes, but some sizes of its inputs are not fixed: {named}",
-            "give the sizes used in practice, or the model's `shapes` in a policy:",
+            "set the sizes that you use in practice, here or as `shapes` in a policy:",
             " ".join(words),
         )
 
 
 def _suggest_shape(port: Any, known: dict[str, int]) -> str:
-    """Return ``x=1,3,224,224``. ``known`` has the sizes chosen so far for named dimensions."""
+    """Return an option's value such as ``x=1,3,224,224``. ``known`` has the sizes chosen so far for
+    named dimensions."""
     dimensions = port.type.tensor_type.shape.dim
     usual = PIXELS if len(dimensions) == PICTURE_RANK else LENGTH
     sizes = []
@@ -276,13 +277,13 @@ def _suggest_shape(port: Any, known: dict[str, int]) -> str:
 def _find_input_faults(port: Any) -> Iterator[Fault]:
     label, held = f"input {port.name!r}", port.type.tensor_type
     if not port.type.HasField("tensor_type"):
-        yield Fault(f"{label} is not a tensor", "QNN takes only tensors: export with tensor inputs")
+        yield Fault(f"{label} is not a tensor", "QNN supports only tensors: export tensor inputs")
         return
     known = held.elem_type in onnx.helper.get_all_tensor_dtypes()
     kind = REFUSED.get(held.elem_type, "" if known else f"of element type {held.elem_type}")
     if kind:
         fix = "export with float32 or integer inputs"
-        yield Fault(f"{label} is {kind}, which QNN does not have", fix)
+        yield Fault(f"{label} is {kind}, which QNN does not support", fix)
     width = 0 if kind else onnx.helper.tensor_dtype_to_np_dtype(held.elem_type).itemsize
     sizes = [one.dim_value for one in held.shape.dim]
     if not all(map(is_fixed, held.shape.dim)):
@@ -295,7 +296,7 @@ def _find_input_faults(port: Any) -> Iterator[Fault]:
 
 
 def list_graphs(graph: Any) -> Iterator[Any]:
-    """Yield the graph and the graphs inside its nodes; protobuf limits how deep they are."""
+    """Yield the graph and the graphs inside its nodes. protobuf limits the depth."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -315,7 +316,7 @@ def read_constants(graph: Any) -> dict[str, Any]:
 
 
 def list_external(model: Any) -> Iterator[Any]:
-    """Yield the tensors with data in another file, also those of inner graphs and attributes."""
+    """Yield the tensors whose data is in another file, including those of inner graphs."""
     for graph in list_graphs(model.graph):
         attributes = itertools.chain.from_iterable(one.attribute for one in graph.node)
         held = ((one.t, *one.tensors) for one in attributes)
@@ -325,15 +326,14 @@ def list_external(model: Any) -> Iterator[Any]:
 
 
 def find_location(tensor: Any) -> str:
-    """Return the file that an external tensor names, relative to its model; empty if none."""
+    """Return the file of an external tensor, relative to its model; empty if there is none."""
     found = [one.value for one in tensor.external_data if one.key == "location"]
     return os.fsdecode(found[-1]) if found else ""  # protobuf returns bytes if it is not UTF-8
 
 
 def find_location_fault(location: str, directory: Path) -> str:
-    """Return why a file that a model names may not be read; empty if it may.
-
-    ONNX Runtime rejects a symbolic link that leads out of the directory; QNN's provider follows it.
+    """Return why a weight file of a model must not be read; empty if it may.
+    ONNX Runtime rejects a symbolic link out of the directory, but QNN's provider follows it.
     """
     parts = PurePosixPath(location.replace("\\", "/"))
     path = directory / location

@@ -1,7 +1,6 @@
-"""A model's legitimate noise (ci.models.noise) for ONNX: the graph gets nodes that draw errors.
-
-ONNX Runtime draws from a node's seed, so a session draws different errors in each run, and another
-session the same ones again.
+"""Predicts the noise of a correct program (ci.models.noise) for an ONNX model. Nodes that draw
+random errors are added to the graph. ONNX Runtime draws numbers from a node's seed, so each run of
+a session has different errors, but a new session repeats them.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from ci.onnx.session import open_reference
 from ci.onnx.source import Arrays
 from provisioning.errors import FailedError
 
-# Operators that move or select elements and compute nothing.
+# Operators that move or select elements but compute nothing.
 MOVES = re.compile(
     "Reshape|Transpose|Slice|Concat|Squeeze|Unsqueeze|Flatten|Expand|Relu|MaxPool|Clip|Split|Tile"
     "|Gather.*|Identity|Cast|Dropout|Pad|DepthToSpace|SpaceToDepth|Constant|Where|Shape"
     "|QuantizeLinear|DequantizeLinear"
 )
-# These activations are approximated, too: an absolute error of their float16 result.
+# HTP also approximates these: an absolute error of their float16 result.
 RECURRENT, CELL = frozenset({"LSTM", "GRU", "RNN"}), 2**-8
-STATE = 2  # an LSTM's cell state: its gates multiply it, so their errors grow with it
+STATE = 2  # an LSTM's cell state: gates multiply it, so the error grows with it
 FUSED_THROUGH = ("Reshape", "Concat", "Identity", "Flatten")
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 WIDE = {TensorProto.INT16, TensorProto.UINT16, TensorProto.INT4, TensorProto.UINT4}
@@ -52,9 +51,9 @@ ROUNDED = "{}/before_noise"
 def predict_noise(
     model: Path, target: Path, sets: Sequence[Arrays], right: Sequence[Arrays]
 ) -> list[Any]:
-    """Return the error of each floating-point output under disturbance, [run, input set, *shape];
-    an array without elements for any other output. ``right`` are the undisturbed model's outputs;
-    the disturbed model is written to ``target``. Raises onnxruntime's errors."""
+    """Return the error of each floating-point output in disturbed runs, [run, input set, *shape].
+    For other outputs the array is empty. ``right`` has the outputs of the original model. The
+    disturbed model is written to ``target``. Raises onnxruntime's errors."""
     onnx.save(disturb(onnx.load(model)), target)
     session = open_reference(target)
     names = [one.name for one in session.get_inputs()]
@@ -71,8 +70,8 @@ def predict_noise(
 
 
 def disturb(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with an error after each quantizer of a computed value, after each other
-    computation as float16 rounds it, and in the model's inputs and constants."""
+    """Return the model with added errors: after each quantizer of a computed value, after each
+    float16 computation, and in the model's inputs and constants."""
     graph = model.graph
     inferred = onnx.shape_inference.infer_shapes(model).graph
     known = {
@@ -106,8 +105,8 @@ def disturb(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def find_float16(nodes: Sequence[Any]) -> frozenset[str]:
-    """Return the names of the values that are computed in float16: results that are not quantized
-    next, and the dequantized values that they depend on. ``nodes`` are in order."""
+    """Return the names of values that are computed in float16: results that are not quantized next,
+    and the dequantized values from which they are computed. ``nodes`` are in execution order."""
     found: set[str] = set()
     quantized: set[str] = set()
     read: set[str] = set()
@@ -128,8 +127,8 @@ def find_float16(nodes: Sequence[Any]) -> frozenset[str]:
 
 
 def _round_given(graph: Any, writer: _Writer) -> list[Any]:
-    """Add the rounding error of float16 to each float input and constant where it is read; exact
-    constants, such as the 2 of a square, get none."""
+    """Add float16's rounding error to each float input and constant where it is read. Constants
+    that float16 represents exactly, such as an exponent of 2, get no error."""
     constants = {
         one.name: numpy_helper.to_array(one)
         for one in graph.initializer
@@ -149,7 +148,7 @@ def _round_given(graph: Any, writer: _Writer) -> list[Any]:
 
 
 class _Writer:
-    """Makes the nodes that draw an error and add it."""
+    """Makes the nodes that draw an error and add it to a value."""
 
     def __init__(self, made_by: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
         self.made_by, self.weights = made_by, weights
@@ -158,13 +157,13 @@ class _Writer:
         self.count = 0
 
     def round(self, node: Any, raw: str, name: str, place: int = 0) -> list[Any]:
-        """Add a relative error to the tensor ``raw``, which is output ``place`` of a node or an
-        input of the model; the result is called ``name``."""
+        """Add a relative error to the tensor ``raw``, which is output ``place`` of a node, or an
+        input of the model. The result is called ``name``."""
         self.nodes = []
         softmax = node is not None and node.op_type == "Softmax"
         limits = (self.constant(np.float32(one)) for one in (-FLOAT16_MAX, FLOAT16_MAX))
         finite = self.add("Clip", raw, *limits)
-        if node is None:  # values that float16 can hold, such as a mask's, are exact
+        if node is None:  # values that float16 represents exactly get no error
             half = self.add("Cast", raw, to=TensorProto.FLOAT16)
             same = self.add("Equal", raw, self.add("Cast", half, to=TensorProto.FLOAT))
             off = self.add("Not", same)
@@ -182,13 +181,13 @@ class _Writer:
         return self.nodes
 
     def blur(self, raw: str, name: str) -> list[Any]:
-        """Add QNN's error in reading an input that it quantizes to 8 bits: float16's."""
+        """Add QNN's error in reading an input that it quantizes to 8 bits: rounding to float16."""
         self.nodes = []
         self.add("Add", raw, self.add("Mul", raw, self.draw(raw, RELATIVE)), result=name)
         return self.nodes
 
     def read_zero(self, node: Any) -> Any:
-        """Return the zero point of a quantizer; its type is that of the quantizer's output."""
+        """Return the zero point of a quantizer. Its dtype is that of the quantizer's output."""
         return self.read(node.input[2]) if len(node.input) > 2 else np.zeros((), np.uint8)
 
     def is_narrow(self, node: Any) -> bool:
@@ -196,7 +195,7 @@ class _Writer:
         return np.iinfo(self.read_zero(node).dtype).bits == 8
 
     def move(self, node: Any, source: Any, raw: str, name: str) -> list[Any]:
-        """Move elements of the quantized tensor ``raw`` by a step; the result is called
+        """Move elements of the quantized tensor ``raw`` by steps. The result is called
         ``name``."""
         self.nodes = []
         zero = self.read_zero(node)
@@ -211,7 +210,7 @@ class _Writer:
         kind = self.find_weights(source)
         if kind in WIDE:
             signal = self.add("Sub", levels, self.constant(np.float32(zero)))
-            # Twice the gain, since elements draw separately here; the real error is per channel.
+            # Twice the gain, because here each element has a separate error; QNN's is per channel.
             error = self.add("Mul", signal, self.draw(levels, 2 * WEIGHT_GAIN))
             steps = self.add("Add", steps, self.add("Add", error, self.draw(levels, WEIGHT_STEPS)))
         elif kind == TensorProto.UINT8 and limits.bits == 16:
@@ -225,15 +224,15 @@ class _Writer:
         return self.nodes
 
     def choose(self, rolled: str, share: float) -> str:
-        """Return the name of a mask with ones at a share of the elements; ``rolled`` are uniform
-        values from -1 to 1."""
+        """Return the name of a mask that selects a ``share`` of the elements at random; ``rolled``
+        has uniform values from -1 to 1."""
         limit = self.constant(np.float32(1 - share))
         far = self.add("Greater", self.add("Abs", rolled), limit)
         return self.add("Cast", far, to=TensorProto.FLOAT)
 
     def find_weights(self, source: Any) -> int:
-        """Return the type of a layer's quantized weights; UINT8 for a product of activations, which
-        has the same error; 0 for other operators."""
+        """Return the type of a layer's quantized weights. A product of two activations returns
+        UINT8, because it has the same error; other operators return 0."""
         maker = self.made_by.get(source.input[1]) if source.op_type in LAYERS else None
         if maker is None or maker.op_type != "DequantizeLinear":
             return 0
@@ -243,7 +242,7 @@ class _Writer:
         return int(weight.data_type)
 
     def is_layer(self, node: Any) -> bool:
-        """Return whether a node is a layer, or adds a constant to one, its bias."""
+        """Return whether a node is a layer, or applies a constant bias or factor to its result."""
         while node is not None and (node.op_type in FUSED_THROUGH or self.adds_bias(node)):
             node = next(filter(None, map(self.made_by.get, node.input)), None)
         return node is not None and node.op_type in LAYERS
@@ -280,8 +279,8 @@ class _Writer:
 
 
 def read_constant(name: str, made_by: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
-    """Return the value of an initializer or a Constant node. Raises FailedError for other
-    values."""
+    """Return the value of an initializer or a Constant node. Raises FailedError if it is
+    neither."""
     if name in weights:
         return numpy_helper.to_array(weights[name])
     maker = made_by.get(name)
@@ -292,8 +291,8 @@ def read_constant(name: str, made_by: Mapping[str, Any], weights: Mapping[str, A
 
 
 def find_grids(model: Path) -> list[tuple[float, int, int]]:
-    """Return the values that each output can have: the step, and its least and greatest multiple; a
-    step of 0 for an output that no dequantization produces."""
+    """Return the possible values of each output: the step, and the lowest and highest multiple of
+    it. The step is 0 for an output that is not dequantized."""
     graph = onnx.load(model, load_external_data=False).graph
     made_by = {name: node for node in graph.node for name in node.output}
     weights = {one.name: one for one in graph.initializer}
@@ -307,7 +306,7 @@ def _find_grid(
         return 0.0, 0, 0
     scale, zero = (read_constant(name, made_by, weights) for name in node.input[1:3])
     limits = np.iinfo(zero.dtype)
-    # QNN's steps of 16-bit results are not always the model's: seen for a softmax.
+    # For 16-bit results, QNN's steps can differ from the model's: seen for a softmax.
     if scale.size != 1 or limits.bits > 8:
         return 0.0, 0, 0
     return float(scale.item()), limits.min - int(zero.item()), limits.max - int(zero.item())

@@ -1,7 +1,6 @@
-"""Options of the QNN execution provider (EP): a case's options, checked before a session is made.
-
-The EP ignores an unknown key, and most invalid values: the session then silently runs with other
-settings than requested. The table is manifests/policies/onnx-options.toml.
+"""Checks a case's options of the QNN execution provider (EP) before a session is created.
+The EP ignores an unknown key and most invalid values. The session then runs with other settings
+than requested, without an error. The table is manifests/policies/onnx-options.toml.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from provisioning.versions import is_older
 PACKAGE = "onnxruntime-qnn"
 PREFIX = "ep.qnnexecutionprovider."  # added to the EP's options as session entries
 OFF = ("", "0", "off")
-BF16_SOC = 88  # the EP's limit
-UDMA_HEXAGON = 81  # error 6007 with V75 and V79, none with V81
+BF16_SOC = 88  # the lowest soc_model with bfloat16, according to the EP
+UDMA_HEXAGON = 81  # V75 and V79 return error 6007, V81 works
 LIBRARIES = "lib/x86_64-linux-clang"
 HTP = f"{LIBRARIES}/libQnnHtp.so"
 SAVER_LIBRARY = f"{LIBRARIES}/libQnnSaver.so"
 
 
 class Kind(str, Enum):
-    """The kind of values that an option takes."""
+    """The kind of an option's values."""
 
     SWITCH = "switch"
     CHOICE = "choice"
@@ -44,7 +43,7 @@ class Kind(str, Enum):
 
 
 class Option(Struct, frozen=True, forbid_unknown_fields=True):
-    """One key; the head of the policy explains each field."""
+    """One option. The comment at the top of the policy explains each field."""
 
     name: str
     kind: Kind
@@ -82,7 +81,7 @@ class Option(Struct, frozen=True, forbid_unknown_fields=True):
         return words[self.kind]
 
     def fits(self, value: str) -> bool:
-        """Return whether the option takes ``value``, unless it is a path."""
+        """Return whether ``value`` is allowed. Paths are not checked here."""
         if self.kind is Kind.NUMBER:
             most = 2**31 if self.most is None else self.most
             is_number = re.fullmatch(r"\d{1,9}", value, re.ASCII)
@@ -93,7 +92,7 @@ class Option(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OptionTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole policy. ``others`` are session entries that do not belong to QNN."""
+    """The whole table. ``others`` are session entries that have nothing to do with QNN."""
 
     checked: str
     newest: str
@@ -111,9 +110,8 @@ def read_options() -> OptionTable:
 
 
 def parse_options(words: Sequence[str]) -> dict[str, str]:
-    """Parse ``KEY=VALUE`` arguments; check_options checks how they depend on each other.
-
-    Raises UsageError, which names every fault.
+    """Parse ``KEY=VALUE`` arguments. Dependencies between options are left to check_options.
+    Raises UsageError with all faults.
     """
     options: dict[str, str] = {}
     faults = []
@@ -135,9 +133,8 @@ def check_options(
     *,
     version: str = "",
 ) -> None:
-    """Check the options and session entries of one session, for the EP's installed ``version``.
-
-    Raises UsageError, which names every fault with the allowed values.
+    """Check the options and session entries of one session against the EP's ``version``, by default
+    the installed one. Raises UsageError with all faults and the allowed values.
     """
     version = version or installed_version()
     table, entries = read_options(), entries or {}
@@ -149,8 +146,8 @@ def check_options(
 
 
 def installed_version() -> str:
-    """Return onnxruntime-qnn's version; if it is missing, the one that the table was checked
-    with."""
+    """Return the version of onnxruntime-qnn. If it is not installed, return the version with which
+    the table was checked."""
     try:
         return importlib.metadata.version(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -179,7 +176,7 @@ def _find_own_faults(
             if name not in others:
                 yield _explain_unknown(name, known, others)
         elif option.since and is_older(version, option.since):
-            yield f"{name} needs {PACKAGE} {option.since}, this is {version}"
+            yield f"{name} needs {PACKAGE} {option.since}, but {version} is installed"
         elif fault := _find_value_fault(option, value):
             yield f"{name}={value}: {fault}"
 
@@ -220,7 +217,7 @@ def _find_path_fault(option: Option, value: str) -> str:
         return "" if path.is_dir() else "no such directory"
     if option.made:
         return "" if path.parent.is_dir() and not path.is_dir() else "its directory does not exist"
-    if len(path.parts) == 1:  # a name that the loader looks for
+    if len(path.parts) == 1:  # the loader searches for such a name
         return "" if re.fullmatch(r"lib\w+\.so", value) else "allowed: a library, libQnnHtp.so"
     return "" if path.is_file() else "no such file"
 
@@ -251,9 +248,9 @@ def _find_lacks(option: Option, given: Mapping[str, str]) -> Iterator[str]:
     shown = f"{option.name}={value}"
     backend = find_backend(given)
     if option.backends and backend not in option.backends:
-        yield f"{shown} has no effect on the backend {backend}: it is for {option.backends[0]}"
+        yield f"{shown} has no effect on the backend {backend}: it is only for {option.backends[0]}"
     if option.where:
-        yield f"{shown} has no effect here: it is for {option.where}"
+        yield f"{shown} has no effect here: it is only for {option.where}"
     for need in option.needs:
         name, _, values = need.partition("=")
         if not _is_on(given, name) or (values and given[name] not in values.split("|")):
@@ -264,7 +261,7 @@ def _find_lacks(option: Option, given: Mapping[str, str]) -> Iterator[str]:
 
 
 def find_backend(options: Mapping[str, str]) -> str:
-    """Return ``htp``, ``gpu`` etc. from backend_type or the library's name, in lower case."""
+    """Return the backend, such as ``htp`` or ``gpu``, from backend_type or the library's name."""
     if "backend_path" in options:
         stem = PurePath(options["backend_path"]).name.split(".")[0]
         return stem.removeprefix("lib").removeprefix("Qnn").lower()
@@ -308,11 +305,10 @@ def _find_contradictions(
 
 
 def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options except the backend's path; those that a user has ``given`` override ours.
-
-    Without a SoC the emulator computes float models in float32, which no HTP does, and the provider
-    by default leaves the quantization of inputs and outputs to the CPU. Both are changed here.
-    Other backends get only the given options.
+    """Return all options except the backend's path. Options that a user has ``given`` take
+    precedence. By default, the emulator computes float models in float32, which no HTP does, and
+    the provider leaves the quantization of inputs and outputs to the CPU. Both are changed here for
+    HTP; other backends have only the given options.
     """
     if find_backend(given) != "htp":
         return dict(given)
@@ -325,8 +321,8 @@ def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[s
 
 
 def find_library(sdk: Path, given: Mapping[str, str]) -> Path:
-    """Return the backend's library: HTP's, or the one in ``given`` by backend_path or backend_type.
-    Raises UnfitError if the SDK at ``sdk`` has no such library."""
+    """Return the backend's library: HTP's by default, or that of backend_path or backend_type in
+    ``given``. Raises UnfitError if the SDK at ``sdk`` does not have it."""
     kind = given.get("backend_type", "")
     name = given.get("backend_path") or (f"libQnn{kind.capitalize()}.so" if kind else "")
     if not name or len(Path(name).parts) > 1:
@@ -336,11 +332,11 @@ def find_library(sdk: Path, given: Mapping[str, str]) -> Path:
         raise UnfitError(
             f"{sdk} has no {path.name}",
             why="the wheels have no such library for the CPU; one of Qualcomm's QNN SDKs has it",
-            fix="give it with --sdk, or leave the backend out",
+            fix="pass such an SDK with --sdk, or omit the backend",
         )
     return path
 
 
 def profile_options(level: str, path: Path) -> dict[str, str]:
-    """Return options that make QNN write its profile of a ``level`` to ``path``; none if empty."""
+    """Return options that make QNN write its profile to ``path``; none if ``level`` is empty."""
     return {"profiling_level": level, "profiling_file_path": str(path)} if level else {}

@@ -1,4 +1,4 @@
-"""Prepare an ONNX file for QNN: bring it into a form that the tools accept, and quantize it."""
+"""Prepares an ONNX file for QNN: converts it to a form that the tools accept, and quantizes it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from ci.onnx.source import Arrays, list_inputs
 from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
 from provisioning.errors import FailedError
 
-OLDEST_OPSET = 13  # the first with per-channel scales in DequantizeLinear
-OLDEST_IR = 4  # the first in which initializers are not inputs
-# Inputs that are weights, by operator. For those of OVERRIDDEN, the quantizer uses the type of an
-# activation (seen with 1.31; get_qnn_qdq_config fixes only MatMul's, with 8-bit weights).
+OLDEST_OPSET = 13  # the first opset with per-channel scales in DequantizeLinear
+OLDEST_IR = 4  # the first IR version in which initializers need not be inputs
+# Inputs that are weights, by operator. The quantizer gives the weights of operators in OVERRIDDEN
+# the type of an activation (seen with 1.31; get_qnn_qdq_config corrects only MatMul's 8-bit
+# weights).
 WEIGHTS = {
     "Conv": (1,),
     "ConvTranspose": (1,),
@@ -38,17 +39,17 @@ WEIGHTS = {
     "GRU": (1, 2),
 }
 OVERRIDDEN = ("MatMul", "LSTM", "GRU")
-LARGEST = (-65504.0, 65504.0)  # of float16, used for infinity
+LARGEST = (-65504.0, 65504.0)  # float16's range, which replaces infinite values
 MOST_NAMED = 3
 
 
 @stage(ONNXRUNTIME)
 def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
-    """Return the file itself if its weights are constants and its opset is recent, or else write an
-    equivalent copy to ``target``, with inputs of these ``shapes``, and return that.
-
-    Up to IR version 3 each initializer is also an input, which a caller may replace, and QNN takes
-    no node without constant weights. Raises onnx's errors for an opset that it cannot convert.
+    """Return the file itself if its weights are constants and its opset is recent. Otherwise write
+    an equivalent copy to ``target``, with inputs of these ``shapes``, and return that.
+    Up to IR version 3, each initializer is also an input that a caller may replace, and QNN
+    executes only nodes with constant weights. Raises onnx's errors for an opset that it cannot
+    convert.
     """
     model = onnx.load(path, load_external_data=False)
     opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
@@ -72,7 +73,7 @@ def copy_file(path: Path, target: Path) -> Path:
 
 
 class SetReader(CalibrationDataReader):
-    """Reads calibration sets one after the other."""
+    """Passes the calibration sets one by one to the quantizer."""
 
     def __init__(self, names: Sequence[str], sets: Sequence[Arrays]) -> None:
         self.feeds: Iterator[Mapping[str, Any]] = (
@@ -85,18 +86,18 @@ class SetReader(CalibrationDataReader):
 
 @stage(ONNXRUNTIME)
 def prepare_file(source: Path) -> Any:
-    """Return the float model in the form to quantize: constants folded into initializers, batch
-    norms merged into convolutions, shapes inferred, and only operators that QNN has.
-
+    """Return the float model in a form that can be quantized: constants are folded, batch norms are
+    merged into convolutions, shapes are inferred, and all operators are supported by QNN.
     Raises onnxruntime's errors.
     """
     with TemporaryDirectory() as scratch:
         folded, prepared = (Path(scratch, name) for name in ("folded", "prepared"))
-        # Shapes are fixed, so symbolic inference, which fails on some models, would add nothing.
+        # Shapes are fixed, so symbolic inference is unnecessary, and it fails on some models.
         quant_pre_process(str(source), str(folded), skip_symbolic_shape=True)
         model = onnx.load(folded)
         metadata = {one.key: one.value for one in model.metadata_props}
-        # qnn_preprocess_model of 1.31 raises "cannot convert dictionary update sequence element".
+        # With metadata, qnn_preprocess_model of 1.31 raises "cannot convert dictionary update
+        # sequence element".
         del model.metadata_props[:]
         mend_names(model.graph)
         mend_constants(model.graph)
@@ -108,9 +109,9 @@ def prepare_file(source: Path) -> Any:
 
 
 def mend_names(graph: Any) -> None:
-    """Rename initializers that would clash with other values once a number is appended: so the
-    quantizer names copies of a bias, without checking for existing names ("All inputs to Concat
-    must have same rank")."""
+    """Rename initializers whose name plus a number is the name of another value. The quantizer
+    forms names in this way for copies of a bias, without checking for existing names. The error
+    would be "All inputs to Concat must have same rank"."""
     made = [name for node in graph.node for name in node.output]
     heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}
     renamed = {one.name: f"{one.name}_weight" for one in graph.initializer if one.name in heads}
@@ -122,8 +123,8 @@ def mend_names(graph: Any) -> None:
 
 
 def mend_constants(graph: Any) -> None:
-    """Give constants a form that can be quantized: finite elements, since float16 and integers have
-    no useful others, and Gemm's bias as a row ("truth value of an array ...")."""
+    """Change constants that the quantizer cannot handle: replace infinite elements by float16's
+    limits, and make Gemm's bias one-dimensional ("truth value of an array ...")."""
     biases = {
         node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2
     }
@@ -142,12 +143,11 @@ def mend_constants(graph: Any) -> None:
 
 @stage(QUANTIZER)
 def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arrays]) -> None:
-    """Write the quantized model of ``source`` to ``target``, with QuantizeLinear and
-    DequantizeLinear as QNN's provider needs them; ranges cover all of ``sets``. It keeps the
-    metadata of the source.
-
-    Raises the errors of onnxruntime's quantizer, and FailedError if a weight has another type than
-    the scheme's.
+    """Quantize the model ``source`` and write it to ``target``, with QuantizeLinear and
+    DequantizeLinear as QNN's provider expects them. Ranges cover all of ``sets``. The metadata of
+    the source is kept.
+    Raises the errors of onnxruntime's quantizer, and FailedError if a weight does not have the
+    scheme's type.
     """
     recipe = scheme.recipe
     model = prepare_file(source)
@@ -165,9 +165,8 @@ def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arr
 
 
 def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
-    """Return the quantizer's overrides that give the weights of OVERRIDDEN the recipe's type.
-
-    With per-channel weights a layer norm's scale would get it, too: HTP takes no signed one.
+    """Return overrides with which the quantizer uses the recipe's type for weights of OVERRIDDEN.
+    With per-channel weights, a layer norm's scale stays unsigned, because HTP requires it.
     """
     kind = QuantType[recipe.weights]
     symmetric = kind in {QuantType.QInt8, QuantType.QInt16}
@@ -183,8 +182,8 @@ def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any
 
 
 def require_weights(model: Any, scheme: Scheme) -> None:
-    """Raise a FailedError that names the weights with another type in a quantized model than the
-    scheme's."""
+    """Raise FailedError with the weights of a quantized model that do not have the scheme's
+    type."""
     wanted = QuantType[scheme.recipe.weights].tensor_type
     wrong = {name: kind for name, kind in find_weights(model) if kind != wanted}
     if wrong:
@@ -193,7 +192,7 @@ def require_weights(model: Any, scheme: Scheme) -> None:
         raise FailedError(
             f"{len(wrong)} weights do not have the type of {scheme.value}, {_name_type(wanted)}:"
             f" {', '.join(named)}{more}",
-            why="the case would be named after a scheme that it does not have; the quantizer skips"
+            why="the case would have the name of a scheme that it does not use; the quantizer skips"
             " branches of an If, and weights that another node computes",
             fix="export the model without branches and with its weights as initializers, or use"
             " fp16",
@@ -205,8 +204,8 @@ def _name_type(kind: int) -> str:
 
 
 def find_weights(model: Any) -> Iterator[tuple[str, int]]:
-    """Yield ``Conv 'first' input 1`` and the element type of each weight in WEIGHTS, also in
-    branches."""
+    """Yield the name and element type of each weight in WEIGHTS, also in branches. The name has the
+    form ``Conv 'first' input 1``."""
     for graph in list_graphs(model.graph):
         types = {name: one.data_type for name, one in read_constants(graph).items()}
         types |= {
@@ -221,9 +220,9 @@ def find_weights(model: Any) -> Iterator[tuple[str, int]]:
 
 
 def find_joined(model: onnx.ModelProto) -> list[tuple[int, tuple[int, ...]]]:
-    """Return for each output the axis along which it is a concatenation (directly, or behind
-    transposes) and the sizes of the parts, which are judged as separate tensors; (0, ()) for an
-    output that is not a concatenation, or if shapes are unknown.
+    """Return for each output the axis along which the model concatenates it, and the sizes of the
+    parts, which are judged separately. Transposes after the concatenation are allowed. (0, ()) if
+    there is no concatenation or if shapes are unknown.
     """
     graph = onnx.shape_inference.infer_shapes(model).graph
     makers = {name: node for node in graph.node for name in node.output}

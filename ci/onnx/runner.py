@@ -1,4 +1,4 @@
-"""Run a context binary in a separate process, and report which provider executed each node."""
+"""Runs a context binary in a separate process, and reports which provider executed each node."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ MAX_RESTARTS = 3
 
 
 class Executed(NamedTuple):
-    """The nodes that each provider executed, by the session's profile, and how often the session
-    was recreated because the subsystem restarted."""
+    """The nodes that each provider executed, from the session's profile, and the number of times
+    that the session was recreated after a restart of the NPU's subsystem."""
 
     providers: Mapping[str, tuple[str, ...]]
     restarts: int = 0
@@ -30,8 +30,8 @@ class Executed(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenSession:
-    """Opens the context at ``path``, or with ``direct`` the model, in a worker, to run it as on
-    ``soc``. ``options`` are the provider's; ``strict`` forbids nodes to fall back to the CPU."""
+    """A job that opens the context at ``path``, or with ``direct`` the model, to run it as on
+    ``soc``. ``options`` are the provider's. With ``strict``, no node may fall back to the CPU."""
 
     path: Path
     soc: str
@@ -42,7 +42,8 @@ class OpenSession:
     direct: bool = False
 
     def __call__(self) -> RecoveringSession:
-        """Raise UnfitError for a context of another SoC, which the emulator would run."""
+        """Open the session. Raises UnfitError if the context is for another SoC, because the
+        emulator would run it."""
         from ci.onnx.contexts import check_context
         from ci.onnx.session import NO_FALLBACK, name_severity, open_session
 
@@ -58,8 +59,7 @@ class OpenSession:
 
 
 class RecoveringSession:
-    """A session that is recreated when the subsystem, the system on the NPU, has restarted.
-
+    """A session that is recreated after the subsystem, the NPU's operating system, has restarted.
     QNN's provider then raises ENGINE_ERROR, and the session cannot be used again.
     """
 
@@ -82,22 +82,21 @@ class RecoveringSession:
                 raise FailedError(
                     f"the subsystem restarted {MAX_RESTARTS + 1} times",
                     why=" ".join(str(error).split()),
-                    fix="see what else runs on the NPU, and its log (logcat, dmesg)",
+                    fix="check what else runs on the NPU, and the system log (logcat, dmesg)",
                 ) from error
             self.restarts += 1
             self.session = self.make()
             return self.run_set(tensors)
 
     def finish(self) -> Executed:
-        """Return which provider executed which nodes, by the session's profile."""
+        """Return the nodes that each provider executed, from the session's profile."""
         return Executed(read_profile(Path(self.session.end_profiling())), self.restarts)
 
 
 def make_runner(engine: OnnxEngine, pool: Pool, level: str = "") -> PooledRunner:
-    """Return the runner for programs of ``engine``. ``level`` is that of QNN's profile, if wanted.
-
-    Each program runs in a separate process, because QNN's libraries keep a device, and a later
-    session for another SoC would get it.
+    """Return a runner for programs of ``engine``. ``level`` is the level of QNN's profile, if
+    requested. Each program runs in a separate process. QNN's libraries keep a device, so a later
+    session for another SoC would use the wrong one.
     """
 
     def opening(program: Program) -> Job:
@@ -112,7 +111,7 @@ def make_runner(engine: OnnxEngine, pool: Pool, level: str = "") -> PooledRunner
 
 
 def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
-    """Return the profile's contradictions to the program, restarts, and QNN's profile."""
+    """Return notes on a run: nodes on the wrong provider, restarts, and QNN's profile."""
     program, compiled = opened.program, opened.program.compiled
     profile = program.directory / PROFILE_CSV
     many = "1 restart" if executed.restarts == 1 else f"{executed.restarts} restarts"
@@ -125,7 +124,7 @@ def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
 
 
 def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
-    """Yield differences between the nodes that were executed and those that were compiled."""
+    """Yield differences between where nodes were executed and where they were compiled to run."""
     if not executed.providers.get(QNN):
         seen = describe_providers(executed)
         yield f"QNN executed nothing, according to the session's profile: {seen}"
@@ -134,16 +133,16 @@ def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
     fallback = compiled.delegation.fallback_nodes
     if others > fallback:
         yield (
-            f"{others} nodes ran elsewhere, only {fallback} were compiled to do so:"
+            f"{others} nodes ran on other providers, but only {fallback} were compiled for them:"
             f" {describe_providers(executed)}"
         )
 
 
 def describe_providers(executed: Executed) -> str:
-    """Return ``CPUExecutionProvider ran node_1, node_2``."""
+    """Return which nodes ran on other providers, such as ``CPUExecutionProvider ran node_1``."""
     listed = (
         f"{name} ran {', '.join(nodes[:4])}{' ...' if len(nodes) > 4 else ''}"
         for name, nodes in executed.providers.items()
         if name != QNN
     )
-    return "; ".join(listed) or "no node is in it"
+    return "; ".join(listed) or "it has no nodes"

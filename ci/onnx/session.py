@@ -1,7 +1,6 @@
-"""The only place that makes sessions: on QNN's provider with checked options, or on the CPU alone.
-
-Python's InferenceSession by default falls back to the CPU when a provider raises, and prints the
-error; here it does not. QNN and the provider log to stderr, which is in a job's log.
+"""Creates all sessions: on QNN's provider with checked options, or only on the CPU.
+By default, Python's InferenceSession falls back to the CPU if a provider raises, and prints the
+error; here this is off. QNN and the provider log to stderr, which a job redirects to its log.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ RECORD_ASSIGNMENT = {"session.record_ep_graph_assignment_info": "1"}
 
 
 def name_severity(log_level: str) -> int:
-    """Return ONNX Runtime's severity for a level of QNN's log (the provider derives QNN's level
-    from it); the default severity if ``log_level`` is empty."""
+    """Return ONNX Runtime's severity for a level of QNN's log; the provider derives QNN's level
+    from it. The default severity if ``log_level`` is empty."""
     return max(FATAL - LOG_LEVELS.index(log_level), VERBOSE) if log_level else WARNING
 
 
 def context_entries(path: Path, *, embed: bool) -> dict[str, str]:
-    """Return the session entries that make it write a context binary."""
+    """Return session entries with which a session writes a context binary."""
     return {
         "ep.context_enable": "1",
         "ep.context_file_path": str(path),
@@ -48,8 +47,8 @@ def open_session(
     severity: int = WARNING,
 ) -> Any:
     """Open a session on QNN's provider. Raises onnxruntime's errors, and FailedError if the
-    provider is missing. A process may open sessions for one SoC only: a second session can inherit
-    the device of the first (seen with 2.5.0)."""
+    provider is missing. All sessions of a process must be for the same SoC, because a second
+    session can inherit the device of the first (seen with 2.5.0)."""
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = severity
     for key, value in entries.items():
@@ -61,8 +60,8 @@ def open_session(
 
 
 def open_reference(model: Path, *, optimize: bool = False) -> Any:
-    """Open a session on the CPU that runs the nodes one by one, without fusing any, unless
-    ``optimize`` is true."""
+    """Open a session on the CPU. Without ``optimize``, it runs the nodes one by one and fuses
+    none."""
     settings = onnxruntime.SessionOptions()
     if not optimize:
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -73,7 +72,7 @@ def open_reference(model: Path, *, optimize: bool = False) -> Any:
 
 @functools.cache
 def find_device() -> Any:
-    """Load the library of QNN's provider, and return its device."""
+    """Load the library of QNN's provider, and return the device that it registers."""
     library = onnxruntime_qnn.get_library_path()
     onnxruntime.register_execution_provider_library(PROVIDER, library)
     found = [one for one in onnxruntime.get_ep_devices() if one.ep_name == PROVIDER]

@@ -1,9 +1,8 @@
-"""A model to compile as ONNX, from a file or from torch, with the inputs that it is judged on.
-
-An .onnx file has its inputs next to it: in folders test_data_set_0, test_data_set_1 etc., each with
-input_0.pb, input_1.pb etc. (the layout of the ONNX model zoo), or in an .npz file of the same name
-with an array per input, [input set, *shape]. A policy can name other files. Missing inputs are
-made, and the report names them.
+"""A model to compile as ONNX, from a file or from torch, with its inputs.
+The inputs of an .onnx file are next to it: in directories test_data_set_0, test_data_set_1 etc.,
+each with input_0.pb, input_1.pb etc. (the layout of the ONNX model zoo), or in an .npz file of the
+same name with one array per input, [input set, *shape]. A policy can specify other files. Missing
+inputs are generated, and the report shows this.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from provisioning.errors import UsageError, at_key
 from provisioning.files import hash_file
 
 SEED = 20250724
-RANDOM_IDS = 4  # random integers are smaller: they may be indices of a table
-# Names of inputs with few legal values; case and everything except letters are ignored.
+RANDOM_IDS = 4  # random integers are below this, because they may be indices of a table
+# Names of inputs with few valid values, in lower case and without anything but letters.
 RATES = {"sr", "samplerate", "samplingrate", "samplefreq", "samplingfreq"}
-# Operators that keep the value of a single element.
+# Operators that do not change the value of a single element.
 PASSING = {"Identity", "Cast", "Reshape", "Gather", "Squeeze", "Unsqueeze"}
 
 Array = NDArray[Any]
@@ -41,10 +40,10 @@ Ports = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape b
 
 @dataclass(frozen=True)
 class Source:
-    """``digest`` covers everything that determines the float model and its inputs.
-
-    ``origin`` is a torch model, whose outputs for ``evaluation`` are ``reference``, or a user's
-    file. ``made`` and ``calibration_made`` say how inputs were made if the user gave none.
+    """A model and its inputs. ``digest`` covers everything that determines both.
+    ``origin`` is a user's file, or a torch model whose outputs for ``evaluation`` are
+    ``reference``. ``made`` and ``calibration_made`` describe inputs that were generated because the
+    user provided none.
     """
 
     origin: Model | Path
@@ -57,7 +56,7 @@ class Source:
 
 
 def from_torch(model: Model, digest: str) -> Source:
-    """Return the source for a model of the suite or of a user's factory."""
+    """Return the source of a model of the suite or of a user's factory."""
 
     def plain(sets: Sequence[Sequence[Any]]) -> tuple[Arrays, ...]:
         return tuple(tuple(tensor.numpy() for tensor in tensors) for tensors in sets)
@@ -79,11 +78,10 @@ def from_file(
     external: Sequence[Path],
     data: user_models.Source = user_models.NO_SOURCE,
 ) -> Source:
-    """Return the source for a user's .onnx file, already read and checked, with the ``data`` of its
-    policy or the input sets next to it: the first MIN_SETS to judge on, the others to calibrate on.
-
-    A set to judge on also calibrates only if the policy gives it for both. Raises UsageError for
-    data that does not fit, and FailedError if a user's function raises.
+    """Return the source of a user's .onnx file that was already read and checked. Its inputs are
+    the policy's ``data`` or the sets next to the file: the model is judged on the first MIN_SETS
+    and calibrated on the others. Only a policy can use a set for both. Raises UsageError for data
+    that does not fit, FailedError if a user's function raises.
     """
     inputs = list_inputs(model)
     beside = () if data.calibration and data.inputs else tuple(read_beside(path, inputs))
@@ -114,36 +112,35 @@ def from_file(
 
 
 def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> None:
-    """Check the float model that a quantized one was made from, with inputs of these ``shapes``.
-
-    Raises UsageError as read_model does, and unless both have the same inputs and outputs.
+    """Check the float model from which a quantized model was made, with inputs of these ``shapes``.
+    Raises UsageError as read_model does, and if their inputs or outputs differ.
     """
     model = read_model(path, shapes)
     if not is_quantized(quantized):
         raise UsageError(
             "it is only for a model that is already quantized",
             why="the model of `path` is a float model itself",
-            fix="leave the key out",
+            fix="remove this key",
         )
     if is_quantized(model):
-        raise UsageError(f"{path.name} is quantized itself", fix="name the float model")
+        raise UsageError(f"{path.name} is itself quantized", fix="specify the float model")
     if list_ports(model) != list_ports(quantized):
         own, others = (_describe_ports(list_inputs(one)) for one in (model, quantized))
         raise UsageError(
             f"{path.name} does not fit the quantized model",
             why=f"it takes {own} and the quantized model {others}, or their outputs differ",
-            fix="name the file that it was made from",
+            fix="specify the file from which the quantized model was made",
         )
 
 
 def list_ports(model: onnx.ModelProto) -> tuple[list[Any], list[int]]:
-    """Return the inputs of a model, and the element types of its outputs, both in its order."""
+    """Return the inputs of a model and the element types of its outputs, in the model's order."""
     outputs = [one.type.tensor_type.elem_type for one in model.graph.output]
     return [*list_inputs(model).items()], outputs
 
 
 def list_inputs(model: onnx.ModelProto) -> Ports:
-    """Return dtype and shape of each input that no initializer fills, in the model's order."""
+    """Return dtype and shape of each input without an initializer, in the model's order."""
     known = {one.name for one in model.graph.initializer}
     return {
         one.name: (
@@ -156,7 +153,7 @@ def list_inputs(model: onnx.ModelProto) -> Ports:
 
 
 def read_beside(path: Path, inputs: Ports) -> Iterator[Arrays]:
-    """Yield the input sets next to a model. Raises UsageError for a set that does not fit it."""
+    """Yield the input sets next to a model. Raises UsageError if a set does not fit the model."""
     packed = path.with_suffix(".npz")
     if packed.is_file():
         yield from fit_sets(str(packed), read_sets(str(packed), [*inputs]), inputs)
@@ -174,8 +171,8 @@ def _read_tensor(file: Path) -> Array:
 
 
 def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[Arrays, ...]:
-    """Return the sets as arrays, matched by name or by the order of ``inputs``. Raises UsageError
-    for a set with other dtypes or shapes."""
+    """Return the sets as arrays, matched by name or in the order of ``inputs``. Raises UsageError
+    if a set has other dtypes or shapes."""
     rows = []
     for number, given in enumerate(sets):
         if len(given) == 1 and isinstance(given[0], Mapping):
@@ -187,14 +184,14 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
             raise UsageError(
                 f"{place} does not fit the model",
                 why=f"its set {number} has {told}",
-                fix=f"give an array per input: {_describe_ports(inputs)}",
+                fix=f"provide one array per input: {_describe_ports(inputs)}",
             )
         rows.append(row)
     return tuple(rows)
 
 
 def _describe_ports(inputs: Ports, *sets: int) -> str:
-    """Return ``x float32[1, 3], ids int64[4]``, with ``sets`` before each shape."""
+    """Return text such as ``x float32[1, 3], ids int64[4]``, with ``sets`` before each shape."""
     return ", ".join(f"{name} {dtype}{[*sets, *shape]}" for name, (dtype, shape) in inputs.items())
 
 
@@ -204,8 +201,8 @@ def is_same(one: Arrays, other: Arrays) -> bool:
 
 
 def find_rates(path: Path, model: onnx.ModelProto, inputs: Ports) -> dict[str, int]:
-    """Return the value of each integer input that is named like a sampling rate: from the model's
-    metadata, or the value that the model compares it with. Raises UsageError if there is none.
+    """Return a value for each integer input whose name is that of a sampling rate. It is taken from
+    the model's metadata or from a comparison in the model. Raises UsageError if there is none.
     """
     told = {_plain_name(one.key): one.value for one in model.metadata_props}
     known = [told[name] for name in told.keys() & RATES if told[name].isdecimal()]
@@ -224,7 +221,7 @@ def _plain_name(name: str) -> str:
 
 
 def find_compared(model: onnx.ModelProto, name: str) -> set[int]:
-    """Return the constants that a single-element input is compared with."""
+    """Return the constants with which the model compares a single-element input."""
     reached, found, constants = {name}, set(), read_constants(model.graph)
     for node in model.graph.node:
         if node.op_type in PASSING and node.input[0] in reached:
@@ -243,7 +240,7 @@ def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
     others = {one: port for one, port in inputs.items() if one != name}
     return UsageError(
         f"input {name!r} of {path.name} looks like a sampling rate, but its value is not known",
-        why="the model does not say which values it accepts, and a random one is probably wrong",
+        why="the model does not define the accepted values, and a random value is probably wrong",
         fix=f"put input sets next to the model: np.savez('{path.with_suffix('.npz')}',"
         f" {', '.join(arrays)}), with {_describe_ports(others, sets)}",
     )
@@ -252,9 +249,9 @@ def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
 def make_sets(
     inputs: Ports, examples: Sequence[Arrays], fixed: Mapping[str, int], count: int, seed: int
 ) -> tuple[Arrays, ...]:
-    """Return ``count`` seeded input sets: shuffled elements of ``examples``, which keeps their
-    range; without examples, normal floats, integers below RANDOM_IDS and booleans, except for
-    ``fixed`` inputs. Floats that are all equal get normal noise.
+    """Return ``count`` seeded input sets. With ``examples``, their elements are shuffled, which
+    keeps the range, and normal noise is added to floats that are all equal. Without examples, draw
+    normal floats, integers below RANDOM_IDS, and booleans; ``fixed`` inputs have their value.
     """
     random = np.random.default_rng(seed)
 

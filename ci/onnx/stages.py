@@ -1,4 +1,4 @@
-"""Report which stage of a compilation rejected a model, and why."""
+"""Determines which stage of a compilation rejected a model, and why."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from provisioning.errors import QnnCiError
 
 QUANTIZER, ONNXRUNTIME, QNN, CPU = "quantizer", "onnxruntime", "QNN", "CPU"
 PROVIDER_LOG, TRACEBACK_LOG = "provider.log", "traceback.log"
-# ONNX Runtime's lines at level error, and those that QNN prints directly.
+# ONNX Runtime's lines at level error, and lines that QNN prints directly.
 SAID = re.compile(r"^(?:\x1b\[[\d;]*m)?\d{4}-.* \[E:onnxruntime:[^]]*\] (.*)", re.MULTILINE)
 MOST_SAID = 8
 
 
 class StageError(Exception):
-    """An error of a stage; the original exception is its cause."""
+    """An error of a stage. The original exception is its cause."""
 
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Turn an exception inside into a StageError with this name, unless an inner stage did."""
+    """Turn an exception in the block into a StageError with this name, unless it already is one."""
     try:
         yield
     except StageError:
@@ -34,8 +34,8 @@ def stage(name: str) -> Iterator[None]:
 
 
 def describe_refusal(error: Exception, log: Path) -> str:
-    """Return ``QNN: ...``: the stage, the provider's error lines and the exception raised from
-    them. The traceback and all these lines go to a log next to ``log``."""
+    """Return the stage that failed, the provider's error lines and the exception, such as
+    ``QNN: ...``. The traceback and all error lines are written to a log next to ``log``."""
     cause = error.__cause__ if isinstance(error, StageError) else error
     raised = str(cause)
     if not isinstance(cause, QnnCiError):

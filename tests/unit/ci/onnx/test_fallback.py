@@ -154,9 +154,9 @@ def test_a_profile_names_the_provider_of_each_kernel(tmp_path: Path) -> None:
     [
         ({QNN: ("fused",)}, 0, ""),
         ({QNN: ("fused",), CPU: ("erf1",)}, 1, ""),
-        ({QNN: ("fused",), CPU: ("a", "b")}, 1, "2 nodes ran elsewhere, only 1"),
+        ({QNN: ("fused",), CPU: ("a", "b")}, 1, "2 nodes ran on other providers, but only 1"),
         ({CPU: ("a",)}, 1, "QNN executed nothing, according to the session's profile: CPU"),
-        ({}, 0, "QNN executed nothing, according to the session's profile: no node is in it"),
+        ({}, 0, "QNN executed nothing, according to the session's profile: it has no nodes"),
     ],
 )
 def test_a_profile_that_contradicts_the_compilation_is_a_lie(

@@ -87,10 +87,10 @@ GOOD = relu().SerializeToString()
 # A file that is no model, and what the error has to name.
 NO_MODEL: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "graph"),
-    "truncated": (GOOD[: len(GOOD) // 2], "to its end"),
-    "one byte short": (GOOD[:-1], "to its end"),
-    "text": (b"hello, world\n", "to its end"),
-    "zeros": (bytes(200), "to its end"),
+    "truncated": (GOOD[: len(GOOD) // 2], "parsed completely"),
+    "one byte short": (GOOD[:-1], "parsed completely"),
+    "text": (b"hello, world\n", "parsed completely"),
+    "zeros": (bytes(200), "parsed completely"),
     "page of a server": (b"<!DOCTYPE html><html>no</html>", "HTML"),
     "JSON": (b'{"error": "denied"}', "JSON"),
     "pickle": (pickle.dumps({"a": [1, 2]}, 4), "pickle"),
@@ -99,9 +99,9 @@ NO_MODEL: dict[str, tuple[bytes, str]] = {
     "ELF": (b"\x7fELF" + bytes(60), "ELF"),
     "no graph": (b"\x08\x0a", "graph"),
     "a number for a graph": (b"\x08\x0a\x38\x05", "graph"),
-    "endless number": (b"\x08" + b"\xff" * 30, "to its end"),
+    "endless number": (b"\x08" + b"\xff" * 30, "parsed completely"),
     "group": (b"\x0b\x0c", "graph"),
-    "deep": (nested(2000), "to its end"),
+    "deep": (nested(2000), "parsed completely"),
 }
 # A model that cannot be used, and what the error has to name.
 UNUSABLE: dict[str, tuple[ModelProto, tuple[str, ...]]] = {

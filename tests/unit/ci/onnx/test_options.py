@@ -117,9 +117,9 @@ WRONG = [
     ({"soc_model": "0", "enable_htp_fp16_precision": "1"}, {}, "no effect without soc_model"),
     ({"profiling_level": "off", "profiling_file_path": "p.csv"}, {}, "without profiling_level"),
     ({"dump_json_qnn_graph": "0", "json_qnn_graph_dir": "."}, {}, "dump_json_qnn_graph=1"),
-    ({"backend_type": "gpu", "vtcm_mb": "4"}, {}, "no effect on the backend gpu: it is for htp"),
+    ({"backend_type": "gpu", "vtcm_mb": "4"}, {}, "the backend gpu: it is only for htp"),
     ({"backend_path": "libQnnSaver.so", "soc_model": "69"}, {}, "no effect on the backend saver"),
-    ({"genie_log_level": "info"}, {}, "no effect on the backend htp: it is for genie"),
+    ({"genie_log_level": "info"}, {}, "no effect on the backend htp: it is only for genie"),
     ({"soc_model": "57,69"}, {}, "needs ep.context_enable=1"),
     ({"htp_arch": "75,79"}, {}, "needs ep.context_enable=1"),
     ({"htp_arch": "75,79"}, {**CONTEXT, "ep.share_ep_contexts": "1"}, "several are given"),
@@ -176,7 +176,7 @@ def test_all_faults_are_named_at_once() -> None:
 def test_an_option_that_the_provider_does_not_have_yet_is_named() -> None:
     later = {"enable_htp_graph_splitting": "1"}
     check_options(later, version="2.6.0")
-    with pytest.raises(UsageError, match=r"needs onnxruntime-qnn 2\.6\.0, this is 2\.5\.0"):
+    with pytest.raises(UsageError, match=r"needs onnxruntime-qnn 2\.6\.0, but 2\.5\.0 is"):
         check_options(later, version="2.5.0")
 
 

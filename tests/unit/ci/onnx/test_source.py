@@ -324,7 +324,7 @@ def test_a_float_model_has_the_ports_of_the_quantized_one(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match="does not fit the quantized model"):
         read_float(tmp_path / "net.onnx", quantized)
     onnx.save(quantized, tmp_path / "other.onnx")
-    with pytest.raises(UsageError, match=r"other\.onnx is quantized itself"):
+    with pytest.raises(UsageError, match=r"other\.onnx is itself quantized"):
         read_float(tmp_path / "other.onnx", quantized)
     free = onnx.ModelProto.FromString(plain.SerializeToString())
     free.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"

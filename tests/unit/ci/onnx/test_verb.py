@@ -80,7 +80,7 @@ def test_a_float_model_has_the_form_of_the_quantized_one(tmp_path: Path, quantiz
     wrong = [
         (quantized, files["wide"], "does not fit"),
         (quantized, files["short"], "does not fit"),
-        (quantized, quantized, "is quantized itself"),
+        (quantized, quantized, "is itself quantized"),
         (files["plain"], files["plain"], "only for a model that is already quantized"),
         (quantized, tmp_path / "none.onnx", "cannot read"),
     ]
