@@ -1,1 +1,1 @@
-"""Turn pins into verified directories, and those into environments."""
+"""Fetch pinned artifacts into verified directories, and set up environments from them."""

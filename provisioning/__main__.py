@@ -1,4 +1,4 @@
-"""``python -m provisioning VERB``: turn pins into verified directories and environments."""
+"""``python -m provisioning VERB``: fetch and verify pinned artifacts, and set up environments."""
 
 from __future__ import annotations
 
@@ -12,32 +12,35 @@ VERBS: dict[str, Verb] = {
     ),
     "path": Verb("provisioning.verbs.path", "print where an artifact is"),
     "verify": Verb(
-        "provisioning.verbs.verify", "hash the store again; --repair restores files that differ"
+        "provisioning.verbs.verify",
+        "check the hashes in the store; --repair restores files that differ",
     ),
     "list": Verb(
         "provisioning.verbs.list", "list artifacts, profiles and the content of the store"
     ),
     "lock": Verb(
-        "provisioning.verbs.lock", "show the hashes of an artifact as a diff; --write pins them"
+        "provisioning.verbs.lock",
+        "show as a diff how an artifact's lock would change; --write changes it",
     ),
     "lock-skels": Verb(
         "provisioning.verbs.lock_skels",
-        "show the genuine skels in wheels as a diff; --write pins them",
+        "show new genuine skels in wheels as a diff; --write pins them",
     ),
     "update": Verb(
-        "provisioning.verbs.update", "show the pins of another version as a diff; --write pins it"
+        "provisioning.verbs.update",
+        "show as a diff what pinning another version changes; --write pins it",
     ),
     "gc": Verb(
-        "provisioning.verbs.gc", "remove from the store whatever no profile names and nothing uses"
+        "provisioning.verbs.gc", "remove what no profile needs and no process uses from the store"
     ),
-    "cache": Verb("provisioning.verbs.cache", "show how large caches are; remove them"),
+    "cache": Verb("provisioning.verbs.cache", "show the size of each cache, or remove caches"),
     "cache-key": Verb(
-        "provisioning.verbs.cache_key", "print the key and the paths of a CI system's cache"
+        "provisioning.verbs.cache_key", "print the key and the paths for a CI system's cache"
     ),
-    "env": Verb("provisioning.verbs.env", "print the variables of a profile"),
+    "env": Verb("provisioning.verbs.env", "print the environment variables of a profile"),
     "doctor": Verb(
         "provisioning.verbs.doctor",
-        "check an environment and print a fix for each fault",
+        "check an environment and print a fix for each problem",
         "validate",
     ),
 }

@@ -1,4 +1,6 @@
-"""The error classes: what happened, why, and what to do next; one exit code per kind."""
+"""The error classes. Each error states what happened, why, and what to do next; each class has an
+exit code.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,10 @@ def mask_credentials(text: str) -> str:
 
 
 class QnnCiError(Exception):
-    """Base of every error that a user may see.
+    """Base class of every error that is shown to a user.
 
-    ``what`` happened, ``why`` it did (may be empty) and ``fix``, the next step (may be empty). The
-    user, password and query of URLs are masked in all three.
+    ``what`` states what happened, ``why`` the reason (may be empty), and ``fix`` the next step (may
+    be empty). The user name, password and query of URLs are masked in all three.
     """
 
     exit_code = ExitCode.FAILED
@@ -63,8 +65,8 @@ class UsageError(QnnCiError):
 
 @contextmanager
 def at_key(key: str) -> Iterator[None]:
-    """Prefix each UsageError raised inside with ``key``, a key of a user's file, unless it is
-    empty.
+    """Prefix every UsageError raised in the block with ``key``, a key in the user's file; an empty
+    key adds nothing.
     """
     try:
         yield
@@ -74,7 +76,7 @@ def at_key(key: str) -> Iterator[None]:
 
 
 class UnfitError(QnnCiError):
-    """The environment is not fit: a tool, a library, a version or a variable."""
+    """The environment is unsuitable: a tool, library, version or variable is missing or wrong."""
 
     exit_code = ExitCode.ENVIRONMENT
 
@@ -92,7 +94,7 @@ class IntegrityError(QnnCiError):
 
 
 class StoreError(QnnCiError):
-    """A result or a download could not be written: no room, permissions, a lock."""
+    """A result or a download could not be written because of disk space, permissions or a lock."""
 
     exit_code = ExitCode.DOWNLOAD
 
@@ -104,7 +106,7 @@ class ManifestError(QnnCiError):
 
 
 class ToolError(QnnCiError):
-    """A tool that we ran failed, hung or wrote nothing."""
+    """A tool that was run failed, hung or wrote nothing."""
 
     exit_code = ExitCode.TOOL
 
@@ -116,7 +118,7 @@ class MissingToolError(ToolError):
 
 
 class DefectError(QnnCiError):
-    """Something that this project did not expect: a bug in it."""
+    """An unexpected error, which means a bug in this project."""
 
     exit_code = ExitCode.DEFECT
 

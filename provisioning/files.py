@@ -27,17 +27,18 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_LEAVE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 REPLACED = "replaced"
-ELSEWHERE = "name a place that can be written"
+ELSEWHERE = "choose a path that can be written"
 
 
 def leads_out(path: str) -> bool:
-    """Return whether a path that a manifest or record gives leads outside its tree."""
+    """Return whether a path from a manifest or record leads outside its tree."""
     is_odd = ".." in path or path[:1] == "/" or "\0" in path
     return is_odd and (path[:1] == "/" or "\0" in path or ".." in path.split("/"))
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
-    """Replace ``path`` by ``data`` (text as UTF-8) in one step; make its directory if needed.
+    """Replace the content of ``path`` with ``data`` (text as UTF-8) in one step; make its directory
+    if needed.
 
     The target of a symbolic link, a pipe or a device is written in place. Temporary files that
     killed processes left next to it are removed. Raises OSError.
@@ -64,9 +65,10 @@ def _clear_writes(path: Path) -> None:
 
 
 def open_own(path: Path, mode: int = 0o600) -> int:
-    """Open one of our files to read and write; anything else with its name is removed.
+    """Open one of our own files for reading and writing.
 
-    A symbolic link, a hard link or a pipe would lead elsewhere. Raises OSError.
+    A link, pipe or device at ``path`` is removed first, since writing to it would change something
+    else. Raises OSError.
     """
     with suppress(FileNotFoundError):
         state = path.lstat()
@@ -98,7 +100,7 @@ def hash_stream(file: Any, digest: Any) -> str:
 def digest_sources(*places: Path) -> str:
     """Return the SHA-256 of the code that computes a result, for the result's cache key.
 
-    A directory stands for all files in it; each file counts with its path and content.
+    A directory stands for all files in it. The path and the content of every file are hashed.
     """
     rows = [
         f"{path.relative_to(place.parent)}\0{hash_file(path)}\n"
@@ -114,8 +116,8 @@ def staged_directory(target: Path) -> Iterator[Path]:
     """Yield a fresh directory next to ``target`` that replaces it in one step if the block
     succeeds.
 
-    Several processes may stage the same target: the last one wins. The next process removes what a
-    killed one left. Raises OSError.
+    Several processes may stage the same target: the last one wins. Directories that killed
+    processes left are removed first. Raises OSError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with scratch_directory(target.parent, target.name) as staging:
@@ -186,7 +188,7 @@ def remove_tree(path: Path) -> None:
 
 
 def walk(top: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Yield what os.walk does, without the recursion that it uses before Python 3.12."""
+    """Walk a tree like os.walk, but without the recursion that os.walk uses before Python 3.12."""
     pending = [top]
     while pending:
         at = pending.pop()
@@ -228,22 +230,24 @@ def explain_no_room(error: BaseException | None) -> StoreError | None:
     while error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             place = Path(os.fsdecode(error.filename) if error.filename else tempfile.gettempdir())
-            return explain_write(place, error, "name a place that has room")
+            return explain_write(place, error, "choose a disk with enough free space")
         error = error.__cause__ or error.__context__
     return None
 
 
 def explain_write(place: Path, error: OSError, fix: str) -> StoreError:
-    """Return the error for a ``place`` that has no room or cannot be written."""
+    """Return the error for a ``place`` on a full disk or one that cannot be written."""
     why = f"{error.filename or place}: {error.strerror or error}"
     if error.errno in NO_ROOM:
         why = f"{mib(free_bytes(place))} are free; {why}"
-        return StoreError(f"there is no room in {place}", why=why, fix=f"free some, or {fix}")
+        return StoreError(
+            f"there is no space left for {place}", why=why, fix=f"free some space, or {fix}"
+        )
     return StoreError(f"{place} cannot be written", why=why, fix=fix)
 
 
 def free_bytes(place: Path) -> int:
-    """Return the free bytes on the disk of ``place``, which need not exist yet."""
+    """Return the number of free bytes on the disk of ``place``, which need not exist yet."""
     there = next((path for path in (place, *place.parents) if path.exists()), Path())
     return shutil.disk_usage(there).free
 
@@ -280,7 +284,9 @@ def _is_held(descriptor: int) -> bool:
 
 
 def _clear_staging(target: Path) -> None:
-    """Remove what killed processes left, and move back a target that one had moved aside."""
+    """Remove directories that killed processes left, and restore a target that one of them had
+    moved aside.
+    """
     aside = _beside(target, REPLACED)
     for left in sorted(target.parent.glob(glob.escape(_beside(target, "").name) + "*")):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Compare versions with packaging, after vendors' version strings are converted for it."""
+"""Compare versions with the library packaging, after converting vendors' version strings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def is_version(word: str) -> bool:
 
 
 def parse_version(text: str) -> Version:
-    """Return the version that ``text`` starts with, without a build date; 0 if it has none."""
+    """Return the version at the start of ``text``, without its build date; 0 if there is no
+    version.
+    """
     if built := BUILT.fullmatch(text):
         return Version(built[1])
     try:
@@ -46,6 +48,6 @@ def is_older(version: str, than: str) -> bool:
 
 
 def is_same(left: str, right: str) -> bool:
-    """Return whether both are one release, regardless of local version and build date."""
+    """Return whether both versions are the same release, ignoring local version and build date."""
     versions = [parse_version(text).base_version for text in (left, right)]
     return Version(versions[0]) == Version(versions[1])

@@ -1,7 +1,7 @@
 """Map an archive's members into a tree, refuse unsafe ones, and check bytes while writing them.
 
-All members are checked before a byte is written, and they go only into a fresh directory: regular
-files with O_EXCL and without following links, symbolic links after all files.
+Members are checked before they are written, and written only into a fresh directory: regular files
+with O_EXCL and without following links, symbolic links after all files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MAX_LINK_HOPS = 40
 MAX_DEPTH = 100
 MAX_RATIO = 1100  # deflate cannot do better than 1032:1
 MIN_BOMB_BYTES = 1 << 20
-# More than any SDK or compiler has; beyond this, an archive costs memory and time, not disk space.
+# More than any SDK or compiler has. Beyond this, even the list of members takes too much memory and
+# time.
 MAX_MEMBERS = 120_000
 MAX_DIRECTORIES = 40_000
 MAX_NAMES = 32 << 20  # characters of all names and links together
@@ -40,8 +41,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 class Member:
     """One member of an archive, as the archive's directory declares it.
 
-    ``link`` is a link's target. A ZIP holds a symbolic link's target in the member's bytes, so that
-    it is empty here and is checked when the link is made.
+    ``link`` is a link's target. A ZIP stores the target as the link's content, so ``link`` is empty
+    here, and the target is checked when the link is made.
     """
 
     name: str
@@ -78,10 +79,11 @@ def unsafe(archive: str, why: str) -> IntegrityError:
 
 
 class Layout:
-    """Decides where each member goes, from pairs of ``take`` and ``put`` (see manifest.Rule).
+    """Decides where each member goes, by rules, each with a ``take`` and a ``put`` (see
+    manifest.Rule).
 
-    Without rules every member keeps its path. ``components`` are globs that select new paths;
-    without any, all are wanted.
+    Without rules every member keeps its path. ``components`` are globs that select paths in the
+    tree; without components, all paths are selected.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class Layout:
         return not self.wanted and all(take.endswith("**") for take in self.takes)
 
     def literal_paths(self) -> set[str]:
-        """The paths of a layout whose rules name single files; empty for any other layout."""
+        """The paths of the files if every rule of the layout names a single file, else empty."""
         if any(mark in take for take in self.takes for mark in "*?"):
             return set()
         return {path for take in self.takes if (path := self.place(take))}
@@ -123,14 +125,14 @@ def _fixed_part(take: str) -> str:
 
 
 def _glob(pattern: str) -> re.Pattern[str]:
-    """Return a glob as a regular expression; ``*`` stays within a directory, ``**`` does not."""
+    """Return a glob as a regular expression; ``**`` matches ``/``, ``*`` does not."""
     words = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
     parts = re.split(r"(\*\*|\*|\?)", pattern)
     return re.compile("".join(words.get(part, re.escape(part)) for part in parts), re.DOTALL)
 
 
 def check_members(archive: str, members: Sequence[Member], limits: Limits) -> None:
-    """Refuse an archive if its members could write elsewhere, clash, or fill the disk.
+    """Refuse an archive if its members could be written outside the tree, clash, or fill the disk.
 
     Raises IntegrityError, naming the member.
     """
@@ -154,13 +156,16 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
     files = {member.name for member in members if member.kind == "file"}
     for member in members:
         if member.name in links and resolve_link(member.name, links) is None:
-            raise unsafe(archive, f"link {member.name!r} leaves the tree: {member.link!r}")
+            raise unsafe(archive, f"link {member.name!r} leads outside the tree: {member.link!r}")
         if member.kind == "hardlink" and member.link not in files:
-            raise unsafe(archive, f"hard link {member.name!r} to {member.link!r}, not a member")
+            raise unsafe(
+                archive,
+                f"hard link {member.name!r} points to {member.link!r}, which is not a member",
+            )
 
 
 class Census:
-    """Counts the members of an archive as they become known."""
+    """Checks and counts the members of an archive as they are read."""
 
     def __init__(self, archive: str, limits: Limits) -> None:
         self.archive, self.limits = archive, limits
@@ -187,17 +192,19 @@ class Census:
         if self.size > most > 0:
             raise unsafe(self.archive, f"it unpacks to more than {most} bytes")
         if member.compressed and member.size > MAX_RATIO * member.compressed + MIN_BOMB_BYTES:
-            raise unsafe(self.archive, f"member {member.name!r} claims a ratio over {MAX_RATIO}:1")
+            raise unsafe(
+                self.archive, f"member {member.name!r} has a compression ratio above {MAX_RATIO}:1"
+            )
 
 
 def check_name(archive: str, member: Member) -> None:
-    """Refuse a member if its name could lead elsewhere or its kind is not supported."""
+    """Refuse a member if its name could lead outside the tree or its kind is not supported."""
     name = member.name
     parts = name.rstrip("/").split("/")
     problems = {
         "has no name": not name.strip("/"),
         "is an absolute path": name.startswith("/") or bool(re.match(r"[A-Za-z]:", name)),
-        "leaves the tree": ".." in parts,
+        "leads outside the tree": ".." in parts,
         "has a control character or a backslash in its name": bool(_ODD.search(name)),
         "has an empty or '.' part in its path": not {"", "."}.isdisjoint(parts),
         "has a name that is not UTF-8": bool(_SURROGATE.search(name + member.link)),
@@ -298,7 +305,9 @@ def make_directories(root: Path, paths: Sequence[str]) -> list[TreeEntry]:
 
 
 def place_members(members: Sequence[Member], layout: Layout) -> Iterator[tuple[str, Member]]:
-    """Yield the new path and the member for all wanted members except non-empty directories."""
+    """Yield the path in the tree and the member for all wanted members except non-empty
+    directories.
+    """
     parents = find_parents(member.name for member in members)
     for member in members:
         if member.kind == "dir":
@@ -319,7 +328,7 @@ def make_links(
     """
     for path in links:
         if resolve_link(path, links) is None:
-            raise unsafe(archive, f"link {path!r} leaves the tree: {links[path]!r}")
+            raise unsafe(archive, f"link {path!r} leads outside the tree: {links[path]!r}")
     if dangling := find_dangling(links, present):
         path = dangling[0]
         raise unsafe(archive, f"link {path!r} names {links[path]!r}, which is not in the tree")

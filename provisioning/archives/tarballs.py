@@ -1,5 +1,5 @@
-"""Read tar archives, plain or inside xz or gzip, in one pass; each member is checked as it is read,
-and anything that the format does not allow is refused.
+"""Read tar archives, uncompressed or compressed with xz or gzip, in one pass. Each member is
+checked as it is read, and anything that the format does not allow is refused.
 
 Formats: POSIX.1-1988 (ustar), POSIX.1-2001 (pax) and GNU's long names. Python's tarfile treats a
 damaged header after the first member as the end of the archive, and reads headers of any size into
@@ -57,7 +57,7 @@ class ByteStream(Protocol):
 
 @dataclass
 class _Extra:
-    """What extended headers say about the member that follows them."""
+    """The values that extended headers set for the member after them."""
 
     name: str = ""
     link: str = ""
@@ -129,7 +129,7 @@ class TarReader:
         return data
 
     def _drain(self) -> None:
-        """Read on after the end, so that a compressed stream's checksum is compared."""
+        """Read the stream to its end, so that the checksum of compressed data is checked."""
         count = 0
         while data := self.stream.read(COPY_BYTES):
             count += len(data)
@@ -146,7 +146,7 @@ class TarReader:
         else:
             number = MAX_NUMBER
         if number >= MAX_NUMBER:
-            raise unsafe(self.name, f"a header has {raw!r} where a number belongs")
+            raise unsafe(self.name, f"a header has {raw!r} instead of a number")
         return number
 
     def _read_extra(self, kind: bytes, size: int, extra: _Extra) -> None:
@@ -218,7 +218,7 @@ def _text(raw: bytes) -> str:
 
 
 class XzStream:
-    """Unpacks an xz file of one or more streams, with a limit for the memory of xz's dictionary."""
+    """Unpacks an xz file of one or more streams, limiting the memory for the xz dictionary."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -258,10 +258,10 @@ def extract_tar(
     path: Path, root: Path, layout: Layout, limits: Limits, *, whole: bool = True
 ) -> tuple[list[TreeEntry], dict[str, str]]:
     """Write the wanted regular files and empty directories below ``root`` (fresh) and return their
-    tree entries, with the symbolic links (path -> target), which are not made.
+    tree entries, and the symbolic links (path -> target), which the caller has to make.
 
-    Members are checked one by one before they are written, and together at the end. Unless
-    ``whole``, reading stops once all files of a layout that names single files are written; use
+    Each member is checked before it is written, and all of them together at the end. Without
+    ``whole``, if the layout names single files, reading stops once all of them are written; use
     that only for an archive with a verified hash. Raises IntegrityError or OSError.
     """
     work = _Extraction(path.name, root, layout, limits)
@@ -293,7 +293,7 @@ def read_members(path: Path, name: str, limits: Limits) -> list[Member]:
 
 @contextmanager
 def explain_damage(name: str) -> Iterator[None]:
-    """Turn the errors of decompressors into IntegrityError."""
+    """Turn the errors of decompressors into an IntegrityError."""
     try:
         yield
     except (lzma.LZMAError, zlib.error, EOFError) as error:
@@ -338,7 +338,7 @@ class _Extraction:
         if not path:
             return
         if path in self.taken:
-            raise unsafe(self.name, f"two members go to {path!r}")
+            raise unsafe(self.name, f"two members would be written to {path!r}")
         self.taken.add(path)
         self.places[member.name] = path
         if member.kind == "symlink":
@@ -362,8 +362,8 @@ class _Extraction:
             return writer.finish(member.stored_mode)
 
     def write_targets(self, reader: TarReader, missing: Mapping[str, str]) -> None:
-        """In a second pass, write the targets of hard links that the layout does not take, at the
-        links' paths. ``missing`` maps each target to such a path.
+        """In a second pass, write hard-linked files that the layout does not select, at the path of
+        a link to them. ``missing`` maps the name of each such file to that path.
         """
         for member in reader.members():
             if member.kind == "file" and (path := missing.get(member.name)):

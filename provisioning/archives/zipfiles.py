@@ -69,8 +69,8 @@ class FileSource:
 def read_directory(source: ByteSource) -> list[Member]:
     """Return the members of a ZIP file in the order of its central directory.
 
-    Raises IntegrityError when the directory is not well-formed, is split over disks, or
-    names encrypted members or methods other than stored and deflated.
+    Raises IntegrityError if the directory is malformed or split over disks, or if a member is
+    encrypted or compressed by a method other than stored and deflated.
     """
     tail_offset = max(0, source.size - TAIL_BYTES)
     tail = source.read_at(tail_offset, source.size - tail_offset)
@@ -118,11 +118,11 @@ def _parse_directory(archive: str, raw: bytes, count: int) -> list[Member]:
     at = 0
     for _ in range(count):
         if not raw.startswith(CENTRAL, at):
-            raise unsafe(archive, "its central directory has fewer members than it says")
+            raise unsafe(archive, "its central directory has fewer members than it declares")
         member, at = _parse_entry(archive, raw, at)
         members.append(member)
     if at != len(raw):
-        raise unsafe(archive, "its central directory has more bytes than members")
+        raise unsafe(archive, "its central directory has data after its last member")
     return members
 
 
@@ -160,7 +160,7 @@ def _kind(name: str, mode: int) -> str:
 
 
 def _apply_zip64(extra: bytes, size: int, packed: int, offset: int) -> tuple[int, int, int]:
-    """Replace those of the three 32-bit fields that are saturated by values of the ZIP64 extra
+    """Replace each of the three fields that has its 32-bit maximum by the value in the ZIP64 extra
     field.
     """
     at = 0
@@ -178,7 +178,7 @@ def _apply_zip64(extra: bytes, size: int, packed: int, offset: int) -> tuple[int
 
 
 def _check_extents(source: ByteSource, members: Sequence[Member], directory: int) -> None:
-    """Refuse members that share bytes, with which small archives become zip bombs."""
+    """Refuse members that overlap in the file, as in a zip bomb."""
     end = 0
     for member in sorted(members, key=lambda member: member.offset):
         if member.offset < end:
@@ -199,16 +199,16 @@ def extract_members(
     placed: Sequence[tuple[str, Member]],
     on_bytes: OnBytes = lambda _: None,
 ) -> tuple[list[TreeEntry], dict[str, str]]:
-    """Write members, each at its path below ``root`` (fresh), on all cores.
+    """Write each member at its path below the fresh directory ``root``, using all cores.
 
     Returns the tree entries of files and empty directories, and the symbolic links (path ->
-    target), which are not made. CRC-32 and declared sizes are checked and SHA-256 is computed while
-    the bytes are written. ``on_bytes`` gets the number of unpacked bytes of each piece. Raises
-    IntegrityError, OSError.
+    target), which the caller has to make. CRC-32 and declared sizes are checked and SHA-256 is
+    computed while the bytes are written. ``on_bytes`` is called with the number of bytes written
+    each time. Raises IntegrityError, OSError.
     """
     path, count = Counter(path for path, _ in placed).most_common(1)[0] if placed else ("", 0)
     if count > 1:
-        raise unsafe(source.name, f"the manifest's layout sends two members to {path!r}")
+        raise unsafe(source.name, f"the manifest's layout puts two members at {path!r}")
     make_parents(root, (path for path, _ in placed))
     files = [pair for pair in placed if pair[1].kind == "file"]
     files.sort(key=lambda pair: -pair[1].compressed)
@@ -287,14 +287,14 @@ def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], N
         crc = isal_zlib.crc32(data, crc)
         total += len(data)
         if total > member.size:
-            raise unsafe(source.name, f"member {member.name!r} is longer than declared")
+            raise unsafe(source.name, f"member {member.name!r} is longer than its declared size")
         take(data)
     if total != member.size:
-        raise unsafe(source.name, f"member {member.name!r} is shorter than declared")
+        raise unsafe(source.name, f"member {member.name!r} is shorter than its declared size")
     if crc != member.crc:
         raise unsafe(
             source.name,
-            f"member {member.name!r} has CRC-32 {crc:08x}, its directory says {member.crc:08x}",
+            f"member {member.name!r} has CRC-32 {crc:08x}, not {member.crc:08x}",
         )
 
 

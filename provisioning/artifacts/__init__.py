@@ -1,1 +1,1 @@
-"""Turn pins into verified directories, and those into environments."""
+"""Fetch and verify pinned artifacts, and set up environments from them."""

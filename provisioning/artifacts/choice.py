@@ -1,4 +1,6 @@
-"""The choice of QNN and AOT adaptor (ExecuTorch's QNN bindings for Python) that models run with."""
+"""Choose the QNN and the AOT adaptor (ExecuTorch's QNN bindings for Python) that models run
+with.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,9 @@ DEVICE_COMPONENTS = {"android", "linux"}
 
 @dataclass(frozen=True)
 class QnnChoice:
-    """``sdk`` is ``wheel``, ``pinned``, a version or a directory. ``adaptor`` is ``wheel``,
-    ``overlay``, an overlay's directory, or empty to use the first that fits, starting with the
-    wheel's.
+    """The chosen QNN and adaptor. ``sdk`` is ``wheel``, ``pinned``, a version or a directory.
+    ``adaptor`` is ``wheel``, ``overlay``, an overlay's directory, or empty for the first compatible
+    one; the wheel's is tried first.
     """
 
     sdk: str = WHEEL
@@ -46,7 +48,7 @@ class QnnChoice:
 
     @property
     def is_usual(self) -> bool:
-        """Whether it is the choice that the project's baselines use: the wheel's runtime and
+        """Whether this is the choice used for the project's baselines: the wheel's runtime and
         adaptor.
         """
         return self.sdk == WHEEL and self.adaptor in {"", WHEEL}
@@ -58,7 +60,9 @@ class QnnChoice:
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, adaptor: bool = True) -> None:
-    """Add ``--sdk`` and ``--adaptor``, for every verb that uses the choice."""
+    """Add the options ``--sdk`` and, unless ``adaptor`` is false, ``--adaptor`` to a verb's
+    parser.
+    """
     parser.add_argument(
         "--sdk",
         default="",
@@ -75,7 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, adaptor: bool = True) -> N
 
 
 def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
-    """Return the choice of the command line, or of the variables if that is empty.
+    """Return the choice from the command line or, where that is empty, from the environment
+    variables.
 
     Sets the variables to the choice, so that later steps and child processes use the same one.
     Raises UsageError for a missing directory, and for a version that has no release.
@@ -96,8 +101,8 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
 
 
 def lay_over(environment: Environment, overlay: Path, base: Mapping[str, str]) -> Environment:
-    """Return an environment in which Python finds the executorch of ``overlay``, and the dynamic
-    loader finds its backend.
+    """Return an environment in which Python imports executorch from ``overlay`` and the dynamic
+    loader finds the overlay's backend.
     """
     path = [str(overlay), *filter(None, [base.get("PYTHONPATH")])]
     libraries = [str(path.parent) for path in find_backends(overlay)]
@@ -116,16 +121,18 @@ def find_laid(environment: Environment) -> Path | None:
 
 
 def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield each name of ``wanted`` that brings QNN to a device, and its version there, such as
-    ("android", "2.37.0.250724"): profiles that push it, and qnn-android, which applications get
-    from Maven.
+    """Yield each name in ``wanted`` that provides QNN on a device, with the QNN version, such as
+    ("android", "2.37.0.250724"). The names are profiles that push QNN to the device, and
+    qnn-android, which applications get from Maven.
 
     If QNN_CI_SDK chooses an SDK, profiles push that one. Raises UsageError for an unknown name.
     """
     unknown = sorted({*wanted} - {*read_profiles(), MAVEN})
     if unknown:
         known = ", ".join([*read_profiles(), MAVEN])
-        raise UsageError(f"no profile {unknown[0]!r} brings QNN to a device", fix=f"one of {known}")
+        raise UsageError(
+            f"no profile {unknown[0]!r} puts QNN on a device", fix=f"use one of {known}"
+        )
     if MAVEN in wanted:
         yield MAVEN, read_toolchain(MAVEN).default
     toolchain = read_toolchain(SDK)
@@ -141,7 +148,7 @@ def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 RECORD = "overlay.json"
-# The QNN backend of ExecuTorch's Python runtime: until 1.4, and from 1.5 on.
+# The QNN backend of ExecuTorch's Python runtime: its name up to 1.4, and its name since 1.5.
 BACKENDS = (
     "executorch/backends/qualcomm/libqnn_executorch_backend.so",
     "executorch/lib/libexecutorch_backend_qnn.so",
@@ -149,7 +156,9 @@ BACKENDS = (
 
 
 class OverlayRecord(msgspec.Struct, frozen=True):
-    """overlay.json: the checkout's version, the SDK whose headers it was built with, its Python."""
+    """The content of overlay.json: the version of the checkout, and the SDK and Python that the
+    overlay was built with.
+    """
 
     executorch: str
     sdk: str

@@ -1,5 +1,5 @@
-"""Ask for the user's consent once, before the first fetch, and record it: to a licence, and to the
-first use of an archive for which the vendor publishes no hash.
+"""Ask the user to accept a licence, or to trust an archive for which the vendor publishes no hash.
+This happens once, before the first fetch, and is recorded.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ MACHINES = (
 def trust_first_use(
     request: ArtifactRequest, store: Store, progress: Progress
 ) -> Iterator[tuple[ArtifactRequest, Path | None]]:
-    """Yield the request with a hash to check against, and a staged directory. If no hash was known,
-    the artifact is fetched, its hash is trusted now, and the directory has the whole unpacked
-    artifact; else the directory is None.
+    """Yield the request with a hash to check against, and a directory or None. If no hash is known,
+    the artifact is fetched, its hash is trusted from now on, and the directory contains the whole
+    unpacked artifact.
 
-    Call it while holding the artifact's lock. Raises IntegrityError if there is no hash and a first
-    use may not be trusted here, or if the archive contradicts itself.
+    The caller has to hold the artifact's lock. Raises IntegrityError if there is no hash and the
+    user has not allowed trusting the first download, or if the archive contradicts itself.
     """
     if not request.release.pin:
         request = request.pinned(store)  # another process may have trusted it meanwhile
@@ -68,7 +68,9 @@ def trust_first_use(
 
 
 def require_trust(request: ArtifactRequest) -> None:
-    """Raise IntegrityError unless there is a hash or the user agreed to trust a first use."""
+    """Raise IntegrityError unless there is a hash or the user agreed to trust the first
+    download.
+    """
     if request.release.pin or not request.release.can_lock:
         return
     if is_ci():
@@ -78,12 +80,12 @@ def require_trust(request: ArtifactRequest) -> None:
     else:
         return
     adoption = request.toolchain.adoption
-    installed = f"; or set {adoption.variable} to an installed one" if adoption else ""
+    installed = f"; or set {adoption.variable} to an existing installation" if adoption else ""
     raise IntegrityError(
-        f"{request.label} has no SHA-256 to be checked against",
+        f"{request.label} has no known SHA-256 to check it against",
         why=why,
         fix=(
-            f"add --trust-first-use on a machine that you trust; for others and for CI, then run "
+            f"add --trust-first-use on a machine that you trust; for other machines and CI, run "
             f"`qnn-ci lock {request.name}` with --write and commit "
             f"manifests/locks/{installed}"
         ),
@@ -94,7 +96,7 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
     """Fetch and unpack the whole artifact, and return its lock.
 
     Raises IntegrityError if a CRC is wrong, or the version or an ELF machine contradicts the
-    manifest. A download without a known hash is then removed, so that it is fetched again.
+    manifest. A download without a known hash is removed in that case, so that it is fetched again.
     """
     with _unpack_whole(request, store, progress) as (lock, _):
         return lock
@@ -137,16 +139,18 @@ def _unpack_whole(
 def _count_files(release: FileRelease, entries: Sequence[TreeEntry]) -> str:
     count = sum(1 for entry in entries if entry.sha256)
     if isinstance(release, ZigRelease):
-        return f"{count} files: the sources and what the pinned compiler built from them"
+        return f"{count} files: the sources, and the files that the pinned compiler built from them"
     if is_tarball(release.filename):
-        return f"{count} files unpacked, the tarball is complete; it has no checksums of files"
+        return (
+            f"{count} files unpacked, the tarball is complete, but has no checksums of single files"
+        )
     return f"{count} files unpacked, each matches its checksum in the archive"
 
 
 def check_version(request: ArtifactRequest, root: Path) -> list[str]:
     """Compare the version file and the libraries' version strings with the manifest.
 
-    Returns what they state, one line each. Raises IntegrityError for another version.
+    Returns one line for each source of a version. Raises IntegrityError if a version differs.
     """
     version, found = request.release.version, []
     adoption = request.toolchain.adoption
@@ -167,10 +171,11 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
 
 
 def check_machines(root: Path) -> list[str]:
-    """Check the ELF machine of every library below a directory that is named after a machine.
+    """Check every library in a directory that is named after a machine: its ELF file must be for
+    that machine.
 
-    Raises IntegrityError for a library of another machine, for one that is not an ELF file, and for
-    one that does not match its embedded checksum (HTP skels since QNN 2.40 have one).
+    Raises IntegrityError if a library is for another machine, is not an ELF file, or does not match
+    the checksum embedded in it (HTP skels since QNN 2.40 have one).
     """
     from provisioning.elf.reader import read_elf
 
@@ -205,11 +210,12 @@ def check_machines(root: Path) -> list[str]:
 
 
 def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
-    """Return what catalogs and the list of genuine skels prove about a QNN SDK's skels, and what
-    remains unproven; nothing for other artifacts.
+    """Return lines that state which of a QNN SDK's skels (libraries for the Hexagon DSP) are proven
+    genuine by catalogs or the list of genuine skels, and what remains unproven. Other artifacts get
+    none.
 
-    Raises IntegrityError if a skel's bytes differ from those listed, if a catalog is forged, or if
-    a library comes from another build than a proven skel.
+    Raises IntegrityError if a skel differs from the listed one, if a catalog is forged, or if a
+    library is from another build than a proven skel.
     """
     skels = sorted(path for path in root.rglob(SKELS) if not path.is_symlink())
     if not skels:
@@ -230,12 +236,12 @@ def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
         build = None if path.is_symlink() else find_qnn_build(path)
         if build and not build.agrees_with(proven):
             relative = path.relative_to(root)
-            raise contradiction(request, f"{relative} is from {build.text}, the proven skel is not")
+            raise contradiction(request, f"{relative} is from {build.text}, unlike the proven skel")
         same, other = same + bool(build), other + (not build)
     return [
         *found,
-        f"{same} libraries name the same build as a proven skel, {proven.text}",
-        f"unproven: the content of all others, and the build of {other} libraries that name none",
+        f"{same} libraries contain the same build ID as a proven skel, {proven.text}",
+        f"unproven: all other files, and the build of {other} libraries without a build ID",
     ]
 
 
@@ -252,7 +258,9 @@ ACCEPT_VARIABLE = "QNN_CI_ACCEPT_LICENCE"
 
 
 class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A recorded consent to a licence; ``how`` is the option, the variable or the answer given."""
+    """A recorded consent to a licence; ``how`` is the option, the variable or the answer that gave
+    it.
+    """
 
     licence: str
     text: str
@@ -267,7 +275,8 @@ def record_path(store: Store) -> Path:
 def require_acceptance(request: ArtifactRequest, store: Store, progress: Progress) -> None:
     """Ask for acceptance of the artifact's licence, unless none is needed or it was given before.
 
-    Raises UnfitError without it, naming the licence, its text and the ways to accept it.
+    Raises UnfitError if it is not accepted; the error shows the licence, its text and how to accept
+    it.
     """
     licence = request.toolchain.licence
     if not licence.accept:
@@ -297,12 +306,12 @@ def _ask(request: ArtifactRequest, progress: Progress) -> str:
     if request.name in named or "all" in named:
         return f"{ACCEPT_VARIABLE}={' '.join(named)}"
     if sys.stdin.isatty() and not is_ci():
-        progress.step(f"{request.label} comes under: {licence.name}\n  text: {licence.text}")
+        progress.step(f"{request.label} is licensed under: {licence.name}\n  text: {licence.text}")
         progress.step("Do you accept it? [y/N]")
         if sys.stdin.readline().strip().lower() in {"y", "yes"}:
             return "answered yes"
     raise UnfitError(
-        f"{request.label} comes under a licence that has not been accepted",
+        f"{request.label} has a licence that you have not accepted",
         why=f"{licence.name}: {licence.text}",
         fix=f"read it, then use --accept-licence or set {ACCEPT_VARIABLE}={request.name}",
     )

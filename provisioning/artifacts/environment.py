@@ -1,4 +1,6 @@
-"""Turn a profile into published artifacts and the environment variables that a process needs."""
+"""Provision the artifacts of a profile, and compose the environment variables that a process needs
+to use them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from provisioning.errors import UnfitError
 from provisioning.manifest.reader import Profile, ProfileArtifact, read_profile, read_toolchain
 from provisioning.store.store import Store
 
-# Roots and search paths that Qualcomm's own envsetup scripts leave in a shell.
+# Roots and search paths that Qualcomm's envsetup scripts set in a shell.
 ROOT_VARIABLES = (
     "QNN_SDK_ROOT",
     "QAIRT_SDK_ROOT",
@@ -46,11 +48,12 @@ class Environment:
     variables: Mapping[str, str]
 
     def root(self, name: str) -> Path:
-        """The root of an artifact of this profile. Raises KeyError."""
+        """The root directory of an artifact of this profile. Raises KeyError."""
         return {artifact.name: artifact.root for artifact in self.artifacts}[name]
 
     def apply(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Return a process's whole environment: ``base`` without any other QNN, plus this one.
+        """Return a process's whole environment: ``base`` without the variables of any other QNN,
+        and with those of this one.
 
         LD_LIBRARY_PATH of ``base`` is dropped; PYTHONPATH is kept.
         """
@@ -91,7 +94,7 @@ def provision_profile(
 
 
 def locate_profile(name: str, progress: Progress) -> Environment:
-    """Return the environment of a profile that is already in place; fetch nothing.
+    """Return the environment of a profile whose artifacts are in place; fetch nothing.
 
     Raises UnfitError, naming everything that is missing and the command that fetches it.
     """
@@ -113,7 +116,7 @@ def locate_profile(name: str, progress: Progress) -> Environment:
 
 
 def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest]:
-    """Return requests for the artifacts that a profile needs on this machine."""
+    """Return a request for each artifact that a profile needs on this machine."""
     names = (wanted.unless_library for wanted in profile.artifacts)
     found = find_libraries(filter(None, names))
     needed = (wanted for wanted in profile.artifacts if not found.get(wanted.unless_library))
@@ -137,8 +140,9 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
 
 
 def _is_brought(wanted: ProfileArtifact) -> bool:
-    """Return whether an installation that a variable names contains the marker files of ``wanted``,
-    and no variable names an installation of ``wanted`` itself.
+    """Return whether ``wanted`` is contained in another artifact's installation that a variable
+    points to: the marker files are there, and no variable points to an installation of ``wanted``
+    itself.
     """
     own = read_toolchain(wanted.name).adoption
     if own is None or own.find_named(os.environ)[1]:
@@ -155,7 +159,9 @@ def _is_brought(wanted: ProfileArtifact) -> bool:
 def compose_environment(
     name: str, profile: Profile, artifacts: tuple[Provisioned, ...]
 ) -> Environment:
-    """Fill the roots into the profile's variables; variables set by the caller take precedence."""
+    """Return the environment of a profile, with the artifacts' roots in its variables. Variables
+    that the user has set take precedence.
+    """
     roots = {artifact.name: str(artifact.root) for artifact in artifacts}
     variables = {key: value.format_map(roots) for key, value in profile.variables.items()}
     for wanted in profile.artifacts:
@@ -168,7 +174,9 @@ def compose_environment(
 
 
 def render_shell(environment: Environment) -> str:
-    """Return lines for a POSIX shell's eval; they also unset variables of another QNN."""
+    """Return lines for ``eval`` in a POSIX shell. They also unset the variables of any
+    other QNN.
+    """
     stale = sorted(set(DROPPED_VARIABLES) - environment.variables.keys())
     lines = [f"unset {name}" for name in stale]
     lines += [
@@ -178,7 +186,7 @@ def render_shell(environment: Environment) -> str:
 
 
 def render_github(environment: Environment) -> str:
-    """Return lines for the file that GITHUB_ENV names; a multi-line value gets a delimiter.
+    """Return lines for the file in GITHUB_ENV; a value of several lines gets a delimiter.
 
     The format is that of GitHub's workflow commands. It cannot unset a variable, so variables of
     another QNN are set to ''.
@@ -189,7 +197,9 @@ def render_github(environment: Environment) -> str:
 
 
 def github_line(name: str, value: str) -> str:
-    """Return one value in the format of GITHUB_ENV, with a unique delimiter if it is multi-line."""
+    """Return a variable in the format of GITHUB_ENV, with a unique delimiter if it has several
+    lines.
+    """
     if "\n" not in value and "\r" not in value:
         return f"{name}={value}\n"
     delimiter = f"end_{hashlib.sha256(value.encode()).hexdigest()}"

@@ -1,7 +1,8 @@
-"""Locks: what is recorded of an artifact at its first use: hash, size, every file, the evidence.
+"""Read and find locks. A lock records an artifact at its first use: hash, size, every file, and why
+it was trusted.
 
-manifests/locks/ contains the project's locks, ``pins/`` in the store those that this machine
-trusted. Both have one JSON file per artifact and version.
+manifests/locks/ contains the project's locks, and ``pins/`` in the store the locks made on this
+machine. Both have one JSON file per artifact and version.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ SCHEMA_VERSION = 1
 
 
 class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A locked artifact. ``files`` is its whole tree after layout, empty if unknown."""
+    """A locked artifact. ``files`` lists its whole tree as unpacked by its layout; it is empty if
+    unknown.
+    """
 
     artifact: str
     version: str
@@ -41,12 +44,12 @@ def lock_name(artifact: str, version: str) -> str:
 
 
 def project_lock_path(artifact: str, version: str) -> Path:
-    """Return the path of the project's lock of an artifact, existing or not."""
+    """Return the path where the project's lock of an artifact is or would be."""
     return manifests_root() / "locks" / lock_name(artifact, version)
 
 
 def machine_lock_path(store: Store, artifact: str, version: str) -> Path:
-    """Return the path of this machine's lock of an artifact, existing or not."""
+    """Return the path where this machine's lock of an artifact is or would be."""
     return store.home / "pins" / lock_name(artifact, version)
 
 
@@ -56,7 +59,8 @@ LOCKS = msgspec.json.Decoder(Lock)  # made here: see CONVERTING in manifest/read
 def read_lock(path: Path) -> Lock | None:
     """Read a lock file; return None if there is none.
 
-    Raises ManifestError, also for a lock of another artifact than its file name says.
+    Raises ManifestError if it cannot be read or is the lock of another artifact than its file name
+    says.
     """
     try:
         lock = LOCKS.decode(path.read_bytes())
@@ -68,8 +72,8 @@ def read_lock(path: Path) -> Lock | None:
         ) from error
     if lock_name(lock.artifact, lock.version) != path.name:
         raise ManifestError(
-            f"the lock {path} is for something else",
-            why=f"it is for {lock.artifact} {lock.version}",
+            f"the lock {path} is for another artifact",
+            why=f"it is the lock of {lock.artifact} {lock.version}",
             fix=_ways_out(path),
         )
     return lock
@@ -91,7 +95,7 @@ def _ways_out(path: Path) -> str:
 
 
 def find_lock(name: str, release: Release, store: Store) -> Lock | None:
-    """Return the lock of a release: the project's, else this machine's, else None.
+    """Return the project's lock of a release, or else this machine's, or else None.
 
     Raises ManifestError, and IntegrityError if the lock and the manifest name different hashes.
     """
@@ -104,8 +108,8 @@ def find_lock(name: str, release: Release, store: Store) -> Lock | None:
     lock = next(filter(None, map(read_lock, paths)), None)
     if lock and release.sha256 and lock.sha256 != release.sha256:
         raise IntegrityError(
-            f"{name} {release.version} is locked to an archive that its manifest does not pin",
+            f"the lock and the manifest of {name} {release.version} have different hashes",
             why=f"the lock has SHA-256 {lock.sha256}, the manifest {release.sha256}",
-            fix="find out which one the vendor provides, and correct the other",
+            fix="find out which of the two hashes the vendor's archive has, and correct the other",
         )
     return lock

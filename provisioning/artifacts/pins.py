@@ -1,4 +1,6 @@
-"""Change the project's pins: show changes of manifests and locks as a diff, and write them."""
+"""Plan changes to the project's pins in manifests and locks, show them as a diff, and write
+them.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ HEAD = re.compile(r"^\[\[releases\]\]\s*(?:#.*)?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Change:
-    """A changed file below manifests/; with an empty ``after`` it is removed. ``old`` is the file
-    that it replaces.
+    """A change to a file below manifests/. If ``after`` is empty, the file is removed. ``old`` is
+    the file that it replaces.
     """
 
     path: Path
@@ -66,13 +68,13 @@ def plan_lock(request: ArtifactRequest, store: Store, progress: Progress) -> lis
     if not request.release.can_lock:
         raise UsageError(
             f"{request.name} has no lock",
-            why=f"its source is {request.release.source}: it is pinned by its commit",
+            why=f"its source is {request.release.source}, which is pinned by its commit",
         )
     return list(_change_lock(request, _learn(request, store, progress), request.release.version))
 
 
 def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
-    """Copy a local archive to the place where its download would be kept.
+    """Copy a local archive to the path where its download would be stored.
 
     Raises UsageError if the file is missing or the artifact is not a single file, IntegrityError if
     the file does not match the pin, StoreError.
@@ -119,8 +121,8 @@ def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator
 
 
 def plan_baselines(name: str, old: str, new: str, *, carry: bool) -> Iterator[Change]:
-    """Yield changes to the recorded figures of an artifact's old version: rename them for the new
-    version, so that it is compared with them, or remove them.
+    """Yield changes to the files of figures recorded with an artifact's old version. With ``carry``
+    they are renamed, so that the new version is compared with them; else they are removed.
     """
     part = re.compile(rf"(?:^|(?<=-)){re.escape(f'{name}-{old}')}(?=-|\.toml$)")
     for path in sorted((manifests_root() / "baselines").glob("*.toml")):
@@ -138,12 +140,12 @@ def plan_update(
     *,
     carry: bool = True,
 ) -> list[Change]:
-    """Return the changes that replace ``request``'s manifest row and lock by those of another
-    version. With ``carry``, the new version takes over the recorded figures; else they are removed.
-    A version that already has a row becomes the default.
+    """Return the changes that replace the manifest row and the lock of ``request`` by those of
+    another version. With ``carry``, recorded figures are kept for the new version; else they are
+    removed. A version that already has a row becomes the default.
 
-    ``version`` is the source's name for it, '' the newest. Raises UsageError, DownloadError,
-    IntegrityError, ManifestError.
+    ``version`` is written as the source writes it; '' means the newest. Raises UsageError,
+    DownloadError, IntegrityError, ManifestError.
     """
     old, source = request.release, load_source(request.release.source)
     path = manifests_root() / "toolchains" / f"{request.name}.toml"
@@ -204,8 +206,9 @@ def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
 
 
 def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[str, Release]:
-    """Return a manifest's text with ``new`` instead of the request's release, comments kept, and
-    the release parsed from it: the files in its ``write`` name versions too.
+    """Return a manifest's text with ``new`` instead of the request's release, keeping comments, and
+    the release that is parsed from that text. Files in the release's ``write`` may contain the
+    version too.
 
     Raises ManifestError if the text cannot be rewritten.
     """
@@ -223,7 +226,9 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
     after = head + text[starts[0] : starts[index]] + block + text[ends[index] :]
     found = parse_toml(after, Toolchain).releases[index]
     if msgspec.structs.replace(found, write=new.write) != new:
-        raise _cannot_rewrite(name, f"its row for {old.version} lacks a value that has to change")
+        raise _cannot_rewrite(
+            name, f"its row for {old.version} lacks a value that has to be changed"
+        )
     return after, found
 
 
@@ -231,7 +236,7 @@ def rewrite_default(text: str, request: ArtifactRequest, version: str) -> str:
     """Return a manifest's text with another default version. Raises ManifestError."""
     old = f'default = "{request.toolchain.default}"'
     if text.count(old) != 1:
-        raise _cannot_rewrite(request.name, f"it does not contain {old} exactly once")
+        raise _cannot_rewrite(request.name, f"{old} does not occur exactly once")
     return text.replace(old, f'default = "{version}"')
 
 

@@ -1,5 +1,5 @@
-"""Put artifacts in place: find, verify or repair them, or fetch and publish them. Several are
-fetched in parallel, after one summary of all fetches.
+"""Put artifacts in place: find, verify and repair existing ones, fetch and publish missing ones. A
+summary of all fetches is shown first; several artifacts are fetched in parallel.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHOWN_DIFFERENCES = 10
 
 @dataclass(frozen=True)
 class Provisioned:
-    """An artifact in place. ``origin`` is what its content was checked against.
+    """An artifact in place. ``origin`` states what its content was checked against.
 
     ``repaired`` lists the paths that this call restored; ``fetched`` is true if this call published
     it, ``adopted`` if it is the user's own installation, used in place.
@@ -88,11 +88,11 @@ def locate_artifact(
 def adopt_artifact(
     request: ArtifactRequest, store: Store, progress: Progress, *, verify: bool = False
 ) -> Provisioned | None:
-    """Return the user's own installation if a variable names one, else None.
+    """Return the user's own installation if a variable points to one, else None.
 
-    Another version in the store counts as an installation. Releases that are copied into the store
-    are not adopted. ``verify`` compares with the lock. Raises UnfitError, and with ``verify``
-    ManifestError.
+    If a variable points to another version in the store, that is also taken for an installation.
+    Releases that are copied into the store are never used in place. ``verify`` compares the files
+    with the lock. Raises UnfitError, and with ``verify`` ManifestError.
     """
     adoption = None if request.release.is_copied else request.toolchain.adoption
     variable, named = adoption.find_named(os.environ) if adoption else ("", "")
@@ -106,7 +106,7 @@ def adopt_artifact(
     if found is None:
         return None
     (root, version), pinned = found, request.release.version
-    note = "" if version == pinned else f" (the pin is {pinned})"
+    note = "" if version == pinned else f" (the pinned version is {pinned})"
     progress.step(f"{request.name}: using {variable}={root}, version {version}{note}")
     adopted = Provisioned(request.name, version, root, adopted=True)
     if verify:
@@ -115,8 +115,8 @@ def adopt_artifact(
 
 
 def _is_of_env(root: Path, request: ArtifactRequest, store: Store) -> bool:
-    """Return whether ``root`` was set by `qnn-ci env` for some profile: it is in the store, and it
-    is either the requested version or another artifact, such as the runtime of profile emulator.
+    """Return whether the variable was set by `qnn-ci env`: ``root`` is in the store, and is either
+    the requested version or another artifact, such as the runtime of profile emulator.
     """
     trees = store.trees.resolve()
     if not root.is_relative_to(trees):
@@ -127,9 +127,10 @@ def _is_of_env(root: Path, request: ArtifactRequest, store: Store) -> bool:
 
 
 def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
-    """Hash an installation against the lock of its version, if there is one.
+    """Compare the hashes of an installation's files with the lock of its version, if there is one.
 
-    Modes may differ and there may be more files. Raises UnfitError, naming a file that differs.
+    Different modes and additional files are accepted. Raises UnfitError for the first file that
+    differs.
     """
     if not adopted.version.startswith(request.release.version):
         return
@@ -141,7 +142,7 @@ def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
         raise UnfitError(
             f"{adopted.root} does not match the lock of {request.label}",
             why=f"{found[0]}{more}",
-            fix="reinstall it, or unset the variable that names it and fetch it",
+            fix="reinstall it, or unset the variable that points to it and fetch the artifact",
         )
 
 
@@ -178,7 +179,9 @@ def _publish(
 
 
 def check_lock(request: ArtifactRequest, entries: Sequence[TreeEntry]) -> None:
-    """Compare the written files with the lock. Raises IntegrityError, showing both."""
+    """Compare the written files with the lock. Raises IntegrityError, which shows the first
+    difference.
+    """
     wanted = {entry.path: entry for entry in request.locked}
     if not wanted:
         return
@@ -229,7 +232,9 @@ def verify_published(
 def find_differences(
     request: ArtifactRequest, published: Published, *, quick: bool = False
 ) -> list[Difference]:
-    """Return how a published directory differs from its lock, or without one from its tree.json."""
+    """Return how a published directory differs from its lock or, without a lock, from its
+    tree.json.
+    """
     tree = trusted_tree(request, published)
     if tree is None:
         return [Difference("tree.json", "is damaged or belongs to another artifact")]
@@ -268,12 +273,12 @@ def provision_artifacts(
     requests: Sequence[ArtifactRequest], store: Store, progress: Progress, *, verify: bool = False
 ) -> list[Provisioned]:
     """Return every artifact of ``requests``, in their order: the user's own installation if a
-    variable names one, else from the store, fetched if it is missing.
+    variable points to one, else the one in the store, fetched if it is missing.
 
     Before anything is fetched, all fetches are listed and consent is asked for. With ``verify``,
-    every file is hashed again; differences are restored in the store and reported for an
-    installation. If one artifact fails, the others are finished first, then the first failure is
-    raised. Libraries to compile come first, since the other artifacts need them.
+    every file is hashed again; files that differ are restored in the store, and reported as an
+    error in an installation. If an artifact fails, the first failure is raised after the others
+    have finished. Libraries to compile come first, since the other artifacts need them.
 
     Raises UnfitError, DownloadError, IntegrityError, StoreError, ToolError, ManifestError.
     """
@@ -321,7 +326,7 @@ def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
     """Print each artifact's source, size, check and licence, and ask for missing consent.
 
     Prints nothing for a single artifact that needs no consent. Raises UnfitError or IntegrityError,
-    which name every licence and first use without consent, and one command that gives it.
+    which list everything that lacks consent, and one command that gives it all.
     """
     if len(requests) == 1 and not requests[0].toolchain.licence.accept:
         return
@@ -391,7 +396,7 @@ def _require_yes(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
         fix = f"{fix}; {first_uses[0].fix}"
     kind = UnfitError if licences else IntegrityError
     raise kind(
-        f"this fetch needs your consent on {len(problems)} points",
+        f"this fetch needs your consent to {len(problems)} items",
         why="; ".join(f"{error.what}" for error in problems),
         fix=fix,
     )

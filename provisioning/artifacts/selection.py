@@ -21,8 +21,8 @@ from provisioning.store.tree import Tree
 
 
 def parse_selection(words: Sequence[str], options: Options) -> list[ArtifactRequest]:
-    """Return the requests that ``words`` name, without duplicates. Raises UsageError for an unknown
-    name.
+    """Return the requests for ``words``, without duplicates. Raises UsageError for an
+    unknown name.
     """
     return unique_requests(
         request for word in words or ["emulator"] for request in _parse_word(word, options)
@@ -52,7 +52,7 @@ def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
 
 
 def unique_requests(requests: Iterable[ArtifactRequest]) -> list[ArtifactRequest]:
-    """Return the requests without duplicates of one directory."""
+    """Return the requests, with only one for each directory in the store."""
     return list({request.key().directory: request for request in requests}.values())
 
 
@@ -63,7 +63,7 @@ def stored_trees(store: Store) -> Iterator[tuple[Published, Tree]]:
 
 
 def unreadable_trees(store: Store) -> list[Path]:
-    """Return directories that are named like published ones but have no valid tree.json."""
+    """Return directories whose names look like published ones but which have no valid tree.json."""
     readable = {published.path for published, _ in stored_trees(store)}
     found = store.trees.iterdir() if store.trees.is_dir() else ()
     is_ours = re.compile(r"[^.].*-[0-9a-f]{12}").fullmatch
@@ -71,7 +71,9 @@ def unreadable_trees(store: Store) -> list[Path]:
 
 
 def stored_requests(store: Store) -> list[ArtifactRequest]:
-    """Return requests for everything published that the manifests describe, profiles first."""
+    """Return a request for every published artifact that the manifests describe, those of profiles
+    first.
+    """
     candidates = all_requests(Options())
     for name in list_toolchains():
         toolchain = read_toolchain(name)

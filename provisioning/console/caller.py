@@ -1,7 +1,7 @@
-"""How this program was called: it determines the commands in messages and the start of paths.
+"""Show commands and paths in messages as the user would type them.
 
-Messages contain commands in backticks as ``qnn-ci VERB ARGUMENTS``. For a user who called ``./nox``
-or ``python -m ci`` they are translated into that command.
+In the source, messages contain commands as ``qnn-ci VERB ARGUMENTS`` in backticks. For a user who
+started ``./nox`` or ``python -m ci``, they are translated into such commands.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _HINT = re.compile(r"`qnn-ci ([a-z][a-z-]*)((?: [^`]*)?)`")
 
 @dataclass(frozen=True)
 class Caller:
-    """``program`` was called with ``words``; ``sessions`` maps its verbs to nox sessions.
+    """How the program was called: its command ``program`` and its arguments ``words``. ``sessions``
+    maps verbs to nox sessions.
 
-    To a session that ends in ``_``, the first argument after the verb is appended.
+    If a session's name ends in ``_``, the first argument after the verb completes it.
     """
 
     program: str
@@ -36,8 +37,8 @@ class Caller:
     nox: str = ""
 
     def label(self, verb: str = "", *, passing: bool = False) -> str:
-        """Return the command that was typed, without options; with ``passing``, options can follow
-        it.
+        """Return the command that the user typed, without options; with ``passing``, it ends so
+        that options can be appended.
         """
         if verb and self.nox and self.sessions[verb]:
             command = self.command(verb, self.words[1:2] if self.sessions[verb][-1] == "_" else ())
@@ -64,14 +65,17 @@ class Caller:
 
 
 def is_ci() -> bool:
-    """Return whether this is a CI job, which is never prompted and never trusts a first use."""
+    """Return whether this is a CI job. CI jobs are never prompted, and never trust a first
+    download.
+    """
     values = (os.environ.get(name, "").lower() for name in CI_VARIABLES)
     return any(value not in {"", "0", "false"} for value in values)
 
 
 def keep_cause(text: str) -> None:
-    """Write this program's final error to a file; the noxfile prints it again after all
-    sessions."""
+    """Write this program's final error to a file, so that the noxfile can repeat it after all
+    sessions.
+    """
     if path := os.environ.get(CAUSE_VARIABLE):
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
 
@@ -82,7 +86,9 @@ def caller_path(path: Path) -> Path:
 
 
 def shown_path(path: Path) -> str:
-    """Return ``path`` relative to the caller's directory if it is below that, else absolute."""
+    """Return ``path`` relative to the caller's directory if it is inside that directory, else
+    absolute.
+    """
     whole = Path(os.path.abspath(path))  # noqa: PTH100 - resolves no links
     try:
         return str(whole.relative_to(os.environ.get(DIRECTORY_VARIABLE) or Path.cwd()))

@@ -1,4 +1,4 @@
-"""Read the time to record, from the clock or from SOURCE_DATE_EPOCH."""
+"""Read the time to record in results, from the clock or from SOURCE_DATE_EPOCH."""
 
 from __future__ import annotations
 

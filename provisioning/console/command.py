@@ -53,11 +53,11 @@ OWN_PACKAGES = frozenset({"ci", "provisioning"})
 INSTALLS = {"onnx": 'pip install "executorch-qnn-ci[onnxruntime]", with Python 3.11 or later'}
 # Errors that may occur anywhere, and their fixes.
 REFUSALS = {
-    errno.EACCES: "run it as a user who is allowed to, or name another place",
+    errno.EACCES: "run it as a user with that permission, or choose another path",
     errno.EMFILE: "raise `ulimit -n`",
     errno.ENFILE: "close other programs",
     errno.ENOMEM: "give it more memory, or run fewer jobs at a time",
-    errno.EPERM: "run it as a user who is allowed to, or name another place",
+    errno.EPERM: "run it as a user with that permission, or choose another path",
 }
 
 
@@ -65,8 +65,8 @@ REFUSALS = {
 class Outcome:
     """The result of a verb: ``data`` for --json, ``text`` for people, and the exit code.
 
-    Terminal sequences and CI runners' commands are removed from ``text``, unless it is ``exact``:
-    meant for a program, or already clean.
+    Escape sequences for terminals and commands to CI runners are removed from ``text``, unless
+    ``exact`` is set: for text that a program reads, or that is already clean.
     """
 
     text: str = ""
@@ -85,9 +85,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verb:
-    """A row of a package's table of verbs; ``session`` is the nox session that runs it.
+    """One verb in a package's table of verbs; ``session`` is the nox session that runs it.
 
-    To a session that ends in ``_``, the first argument after the verb is appended.
+    If ``session`` ends in ``_``, the first argument after the verb completes its name.
     """
 
     module: str
@@ -111,7 +111,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, fix=f"see `{self.prog} --help`")
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help; a pipe without a reader is not an error."""
+        """Print the help. A closed pipe is not an error."""
         if file is None:
             write_output(self.format_help())
         else:
@@ -126,8 +126,8 @@ def run_program(
 ) -> int:
     """Run ``program VERB ...``, write its output to stdout, and return the exit code.
 
-    ``advise`` returns a fix, or '', for the text of an error without one, such as the output of a
-    failed tool.
+    For an error without a fix, ``advise`` is called with its text, such as the output of a failed
+    tool, and returns a fix or ''.
     """
     open_missing_streams()
     catch_signals()
@@ -180,13 +180,13 @@ def run_command(
 
 
 def find_verb(verbs: Mapping[str, Verb], word: str) -> str:
-    """Return the verb that a word names by its name or its nox session, '' if none."""
+    """Return the verb whose name or nox session is ``word``, '' if there is none."""
     runs = (name for name, verb in verbs.items() if verb.session == word)
     return word if word in verbs else next(runs, "")
 
 
 def read_version() -> str:
-    """Return the version of this distribution, in a checkout from pyproject.toml."""
+    """Return the version of this distribution; in a checkout, read it from pyproject.toml."""
     from importlib import metadata
 
     try:
@@ -203,13 +203,13 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
         near = difflib.get_close_matches(words[0], verbs) if words else []
         raise UsageError(
             f"unknown verb {words[0]!r}" if words else "a verb is missing",
-            fix=f"did you mean {near[0]}?" if near else "name one of the verbs above",
+            fix=f"did you mean {near[0]}?" if near else "use one of the verbs above",
         )
     parser, progress = make_parser(caller, verbs, name), Progress.to_stderr()
     others = [make_parser(caller, verbs, one) for one in list_together(caller.sessions, name)]
     own, left = keep_own(words[1:], parser, others) if others else (words[1:], [])
     if left:
-        progress.step(f"{' '.join(left)}: ignored here, for other sessions of this call")
+        progress.step(f"{' '.join(left)}: ignored, since only other sessions of this call use it")
     return load_verb(verbs[name]).execute(parser.parse_args(own), progress)
 
 
@@ -228,24 +228,24 @@ def make_parser(caller: Caller, verbs: Mapping[str, Verb], name: str) -> Parser:
 
 
 def explain_exception(error: Exception) -> QnnCiError:
-    """Return the QnnCiError for any other exception."""
+    """Turn any other exception into a QnnCiError."""
     if isinstance(error, ImportError) and (error.name or "").split(".")[0] not in OWN_PACKAGES:
         return explain_missing(error)
     if isinstance(error, MemoryError):
         return UnfitError(
             "out of memory",
-            why="this process may not use more (see `ulimit -v` and the container's limit)",
+            why="this process reached its memory limit (see `ulimit -v` and the container's limit)",
             fix="raise the limit, or run fewer jobs at a time",
         )
     if isinstance(error, OSError) and error.filename and error.errno in NAMES:
-        return UsageError(f"{error.filename}: {error.strerror}", fix="name another path")
+        return UsageError(f"{error.filename}: {error.strerror}", fix="choose another path")
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):
-        return UsageError(str(error), fix="name another path")  # Path.resolve before Python 3.13
+        return UsageError(str(error), fix="choose another path")  # Path.resolve before Python 3.13
     if isinstance(error, OSError) and error.errno == errno.ENOENT and not error.filename:
         fix = "set TMPDIR to a writable directory"
         return UnfitError(error.strerror or str(error), fix=fix)  # from tempfile
     if isinstance(error, OSError) and is_refused_write(error):
-        return explain_write(Path(error.filename or "a file"), error, "name another place")
+        return explain_write(Path(error.filename or "a file"), error, "choose another path")
     if isinstance(error, OSError) and error.errno in REFUSALS:
         where = f"{error.filename}: " if error.filename else ""
         return UnfitError(
@@ -261,7 +261,9 @@ def explain_exception(error: Exception) -> QnnCiError:
 
 
 def is_refused_write(error: OSError) -> bool:
-    """Return whether a write failed: no room, a read-only disk, or a file that can be read."""
+    """Return whether ``error`` comes from writing: the disk is full or read-only, or the file can
+    be read but not written.
+    """
     if error.errno in NO_ROOM or error.errno == errno.EROFS:
         return True
     if error.errno not in NO_LEAVE or not error.filename:
@@ -271,12 +273,11 @@ def is_refused_write(error: OSError) -> bool:
 
 
 def explain_missing(error: ImportError) -> UnfitError:
-    """Return the error for a package that is not installed in this Python, or that does not
-    load."""
+    """Return the error for a package that is not installed in this Python or cannot be imported."""
     missing = isinstance(error, ModuleNotFoundError)
     return UnfitError(
         f"this Python has no package {error.name!r}" if missing else f"import failed: {error}",
-        why=f"{sys.executable} lacks packages that this needs",
+        why=f"{sys.executable} lacks packages that this command needs",
         fix=INSTALLS.get(error.name or "", 'pip install "executorch-qnn-ci[lowering]"'),
     )
 
@@ -363,8 +364,8 @@ SESSIONS_VARIABLE = "QNN_CI_SESSIONS"  # the sessions of one call, if several
 
 
 def list_together(sessions: Mapping[str, str], own: str) -> list[str]:
-    """Return the other verbs of this call. ``sessions`` maps verbs to nox sessions; a name that
-    ends in ``_`` is a prefix of several sessions.
+    """Return the other verbs that run in the same call of nox. ``sessions`` maps verbs to nox
+    sessions; a name that ends in ``_`` is the prefix of several sessions.
     """
     names = os.environ.get(SESSIONS_VARIABLE, "").split()
     return [
@@ -404,13 +405,13 @@ def keep_own(
 
 
 def _find_name(word: str, known: set[str]) -> str:
-    """Return the option that a word names, also for ``--model=mlp`` and ``-DA=1``."""
+    """Return the option in an argument: ``--model`` for ``--model=mlp``, ``-D`` for ``-DA=1``."""
     name = word.partition("=")[0] if word.startswith("--") else word
     return name if name in known or word.startswith("--") else word[:2]
 
 
 def _count_values(action: argparse.Action, is_bare: bool, rest: Sequence[str]) -> int:
-    """Return how many of the words after an option are its values."""
+    """Return how many of the arguments after an option are its values."""
     if not is_bare:
         return 0
     following = len(list(takewhile(lambda word: not word.startswith("-"), rest)))

@@ -1,4 +1,6 @@
-"""The only caller of git: it works on the given directory, never on an enclosing repository."""
+"""Run git, on the given directory and never on an enclosing repository. No other module
+runs git.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def ask_git(
     timeout_s: float = TIMEOUT_S,
     variables: Mapping[str, str] = NONE,
 ) -> bytes:
-    """Return git's stdout for ``root``: a checkout, its .git, or a bare repository.
+    """Run git in ``root`` (a checkout, its .git, or a bare repository) and return its stdout.
 
     Raises ToolError; its ``why`` is git's stderr.
     """
@@ -65,7 +67,7 @@ def ask_git(
 
 
 def read_commit(root: Path, revision: str = "HEAD") -> str:
-    """Return the commit of a revision of ``root``, 40 digits. Raises ToolError."""
+    """Return the commit hash (40 digits) of a revision of ``root``. Raises ToolError."""
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     return ask_git(root, *words).decode().strip()
 
@@ -112,7 +114,7 @@ def _environment(root: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key not in REPOSITORY_VARIABLES}
     return {
         **kept,
-        # Without a .git, a directory does not count as part of an enclosing repository.
+        # A directory without .git is not taken for a part of an enclosing repository.
         "GIT_CEILING_DIRECTORIES": str(root.resolve().parent),
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_LFS_SKIP_SMUDGE": "1",

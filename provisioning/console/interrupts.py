@@ -1,4 +1,4 @@
-"""Treat SIGTERM and SIGHUP as Ctrl-C, and several signals at once as one interrupt.
+"""Treat SIGTERM and SIGHUP like Ctrl-C, and several signals in quick succession as one interrupt.
 
 CI sends SIGTERM to cancel a job, and a closing terminal sends SIGHUP. Child processes have their
 own process groups, so only this process can end them.
@@ -17,9 +17,10 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupt:
-    """A signal handler: the first signal interrupts; further ones within CLEANUP_S are ignored.
+    """A signal handler. The first signal raises KeyboardInterrupt; signals in the next CLEANUP_S
+    seconds are ignored.
 
-    Otherwise a second, impatient Ctrl-C would interrupt the ending of child processes.
+    Otherwise a second, impatient Ctrl-C would interrupt the code that ends child processes.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def release(self) -> None:
-        """Stop holding interrupts, and raise one that arrived meanwhile."""
+        """Stop delaying interrupts, and raise KeyboardInterrupt if one arrived meanwhile."""
         self.held = False
         if self.pending:
             self.pending = False
@@ -43,9 +44,10 @@ class Interrupt:
 
 
 def catch_signals() -> None:
-    """Install an Interrupt for ENDING_SIGNALS, except for ignored ones (nohup ignores SIGHUP).
+    """Install an Interrupt as the handler of ENDING_SIGNALS, except of ignored ones (nohup ignores
+    SIGHUP).
 
-    Does nothing outside the main thread, which alone can install handlers.
+    Does nothing outside the main thread, since no other thread can install handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -66,7 +68,8 @@ def ignore_signals() -> None:
 def interrupts_held() -> Iterator[None]:
     """Delay interrupts to the end of the block, if catch_signals installed a handler.
 
-    An interrupt between the start of a process and its registration would leave it running.
+    Otherwise an interrupt between the start of a process and its registration would leave the
+    process running.
     """
     interrupt = signal.getsignal(signal.SIGTERM)
     if (

@@ -1,5 +1,6 @@
-"""The only user of subprocess: no shell, separate process groups, time limits, and the last lines
-kept; and tasks in threads, with processes that an interrupt ends.
+"""Run processes without a shell, each in its own process group, with time limits and the last lines
+of output kept; run tasks in threads, whose processes an interrupt ends. No other module uses
+subprocess.
 """
 
 from __future__ import annotations
@@ -95,10 +96,10 @@ def run_process(
 ) -> Completed:
     """Run ``argv`` to its end; ``on_line`` gets each line of stdout and stderr, which are merged.
 
-    A child process that still holds the stream afterwards is ended if it is in the same group, and
-    not waited for otherwise. ``env`` replaces the whole environment. On a time-out, an interrupt or
-    an exception in ``on_line``, the whole process group is ended. ``log`` receives all output;
-    ``keep_lines`` limits the lines kept in memory.
+    If a child process still holds the output pipe afterwards, it is ended if it is in the same
+    process group, and otherwise not waited for. ``env`` replaces the whole environment. On a
+    time-out, an interrupt or an exception in ``on_line``, the whole process group is ended. ``log``
+    receives all output; ``keep_lines`` limits the lines kept in memory.
 
     Raises ToolError if the program cannot be started and, with ``check``, if it exits with a code
     other than 0 or exceeds ``timeout_s``.
@@ -144,7 +145,9 @@ def run_process(
 
 @dataclass(frozen=True)
 class Streams:
-    """A program's stdout and stderr as bytes, and how it ended; a time-out has no exit code."""
+    """A program's stdout and stderr as bytes, and how it ended: by an exit code, a signal (as -N)
+    or a time-out.
+    """
 
     returncode: int
     stdout: bytes
@@ -259,7 +262,8 @@ def _arm(
 
 
 class _Output(io.RawIOBase):
-    """The output of a process; it ends with the process, even if another one still holds the pipe.
+    """Reads the output of a process until the process ends, even if another one still holds the
+    pipe.
 
     ``held`` is set if a child process that outlived it holds the pipe.
     """
@@ -312,9 +316,9 @@ def _drain(
 
 
 def end_running(futures: Iterable[Future[Any]]) -> None:
-    """End the processes that threads run or start for ``futures``, until all are done.
+    """End the processes that threads run or start for ``futures``, until all futures are done.
 
-    An interrupt reaches only the main thread.
+    The threads do not notice an interrupt themselves, because it reaches only the main thread.
     """
     waited = list(futures)
     while True:
@@ -361,8 +365,11 @@ def end_marked(mark: str) -> list[str]:
 
 
 def _find_marked(mark: str) -> dict[int, str]:
-    """During exec a process briefly has no visible variables, so processes without any are read
-    again. Kernel threads and zombies have no ``exe``.
+    """Return the names of the processes that were started with the variable ``mark``, by process
+    ID.
+
+    During exec a process briefly has no visible variables, so processes without any are read again.
+    Kernel threads and zombies have no ``exe``.
     """
     found = {}
     looked_at = [*Path("/proc").glob("[0-9]*")]
@@ -389,7 +396,8 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def end_with_parent(parent: int) -> None:
     """Make the kernel kill this process when the thread that started it ends.
 
-    ``parent`` is the process ID that the parent has, or had. Forked processes do not inherit this.
+    ``parent`` is the process ID of the parent; if that has already ended, this process exits.
+    Forked processes do not inherit the setting.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:  # it ended before prctl was called

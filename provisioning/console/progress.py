@@ -1,4 +1,4 @@
-"""Progress on stderr: bars on a terminal, plain lines in CI, or nothing.
+"""Show progress on stderr: bars on a terminal, plain lines in CI, or nothing.
 
 A long step prints the elapsed time, even if nothing else happens.
 """
@@ -26,7 +26,8 @@ CLEAR = "\r\x1b[2K"
 
 @dataclass
 class Bar:
-    """A long piece of work: ``advance`` counts ``unit`` up to ``total`` (0 if unknown).
+    """The progress of a long task, counted in ``unit`` by ``advance`` up to ``total`` (0 if
+    unknown).
 
     ``columns`` is the maximal width of a line, None for no limit.
     """
@@ -46,7 +47,7 @@ class Bar:
     _shown: float = field(default_factory=time.monotonic)
 
     def advance(self, amount: float, note: str = "") -> None:
-        """Count ``amount`` more, and show it if it is time to."""
+        """Add ``amount`` to the count, and redraw the bar if it is due."""
         self.done += amount
         self._counted += amount
         self._note = note
@@ -129,7 +130,7 @@ class Progress:
 
     @classmethod
     def to_stderr(cls) -> Progress:
-        """Use live bars if stderr is a terminal and this is not a CI job, else plain lines."""
+        """Return live bars if stderr is a terminal and this is not a CI job, else plain lines."""
         return cls(sys.stderr, live=sys.stderr.isatty() and not is_ci())
 
     def step(self, message: str) -> None:

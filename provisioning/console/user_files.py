@@ -1,4 +1,4 @@
-"""Read a user's files as a whole, with a size limit, and never an endless one."""
+"""Read a user's file as a whole; refuse devices, pipes and files above a size limit."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ def read_user_file(path: Path, what: str, limit_bytes: int = LIMIT_BYTES) -> byt
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             kind = KINDS[stat.S_IFMT(status.st_mode)]
-            raise UsageError(f"cannot read {what} {path}", why=f"it is {kind}", fix="name a file")
+            raise UsageError(
+                f"cannot read {what} {path}", why=f"it is {kind}", fix="use a regular file"
+            )
         if status.st_size > limit_bytes:
-            why = f"it has {status.st_size} bytes, at most {limit_bytes} are read"
+            why = f"it has {status.st_size} bytes; the limit is {limit_bytes}"
             raise UsageError(f"{what} {path} is too large", why=why)
         return path.read_bytes()
     except OSError as error:

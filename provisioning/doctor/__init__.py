@@ -1,1 +1,1 @@
-"""Decide whether an environment is fit: facts, checks, verdict."""
+"""Decide whether an environment is fit: gather facts, run checks on them, give a verdict."""

@@ -1,5 +1,5 @@
 """Gather the facts of an environment, run all checks on them and return a verdict; and choose the
-QNN adaptor for a session: the wheel's if it fits, else an overlay's.
+QNN adaptor for a session: the wheel's if it is compatible, else an overlay's.
 """
 
 from __future__ import annotations
@@ -134,12 +134,12 @@ def examine(
     tolerated: Collection[str] = (),
     progress: Progress | None = None,
 ) -> Verdict:
-    """Examine a composed environment as a job's process would see it.
+    """Examine a profile's environment as a process in a job would see it.
 
     ``python`` None means the running interpreter. ``tries_device`` lets the adaptor create a device
     in a separate process, which happens anyway for a ``backend`` other than HTP. Findings with ids
-    in ``tolerated`` become warnings. Every fault is a finding; raises ManifestError only for a
-    profile without a policy.
+    in ``tolerated`` become warnings. Faults are returned as findings. Raises ManifestError only for
+    a profile without a policy.
     """
     roots = {artifact.name: artifact.root for artifact in environment.artifacts}
     request = replace(
@@ -171,7 +171,7 @@ def wanted_requests(profile: str) -> list[ArtifactRequest]:
 def make_request(
     profile: str, roots: Mapping[str, Path], variables: Mapping[str, str]
 ) -> SurveyRequest:
-    """Return what to examine for a profile, with its pins and submodules."""
+    """Return the request for a survey of a profile, with its pins and submodules."""
     wanted = wanted_requests(profile)
     # The submodules of the checkout that the profile's targets need.
     checkouts = (request for request in wanted if request.name == CHECKOUT)
@@ -227,13 +227,13 @@ def find_fitness(profile: str) -> Fitness:
         raise ManifestError(
             f"the doctor has no policy for profile {profile!r}",
             why="manifests/policies/doctor.toml has: " + ", ".join(profiles),
-            fix="name one of these; a profile of your own needs a [profiles.NAME] there",
+            fix="use one of these; your own profile needs a table [profiles.NAME] there",
         )
     return profiles[profile]
 
 
 def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
-    """Return facts in JSON's types; trees are summarised for the reader of a report."""
+    """Return facts as JSON types, with a summary instead of each tree of files."""
     host = msgspec.to_builtins(facts.host, enc_hook=str)
     host["cpu_flags"] = len(facts.host.cpu_flags)
     return {
@@ -289,9 +289,9 @@ def _judge(case: Case, subjects: Iterable[Subjects[Any]]) -> list[Finding]:
 def judge_staged(
     tree: TreeFacts, profile: str, soc: str = "", wanted: Sequence[str] | None = None
 ) -> list[Finding]:
-    """Return every finding once, sorted, for the libraries and programs of a device of ``profile``.
-    ``wanted`` are the required names, by default the profile's. Raises UsageError for an unknown
-    SoC.
+    """Return every finding once, sorted, for libraries and programs staged for a device of
+    ``profile``. ``wanted`` are the required names, by default the profile's. Raises UsageError for
+    an unknown SoC.
     """
     fitness = find_fitness(profile)
     if wanted is not None:
@@ -326,11 +326,11 @@ def settle_adaptor(
     backend: Backend = Backend.HTP,
     tolerated: Collection[str] = (),
 ) -> tuple[Environment, Verdict]:
-    """Return the environment with the adaptor that ``choice`` selects, and its verdict, with
-    findings of ``tolerated`` ids as warnings.
+    """Return the environment with the adaptor that ``choice`` selects, and its verdict. Findings
+    with ids in ``tolerated`` become warnings.
 
-    If no adaptor fits, returns the verdict of the first one. Raises UnfitError if there is no
-    overlay to choose.
+    If no adaptor is compatible, returns the verdict on the first one. Raises UnfitError if there is
+    no overlay to choose.
     """
     tried: list[tuple[Environment, Verdict]] = []
     for overlay in list_overlays(choice, environment):
@@ -355,8 +355,8 @@ def settle_adaptor(
 
 
 def require_runtime(environment: Environment, progress: Progress) -> None:
-    """Raise UnfitError if programs of an overlay's adaptor would run with the wheel's backend and
-    that cannot create a device: it was built with the headers of the wheel's adaptor.
+    """Raise UnfitError if programs from an overlay's adaptor would run with the wheel's backend,
+    and the wheel's adaptor, which was built with the same headers, cannot create a device.
     """
     overlay = find_laid(environment)
     if not overlay or find_backends(overlay):
@@ -367,9 +367,9 @@ def require_runtime(environment: Environment, progress: Progress) -> None:
     for fault in verdict.errors:
         if fault.id in OF_HEADERS:
             raise UnfitError(
-                f"{overlay} has no QNN backend for Python's runtime, and the wheel's does not fit",
-                why=f"it was built with the headers of the wheel's adaptor: {fault.what}; from "
-                "ExecuTorch 1.5 on build_aot makes none",
+                f"{overlay} has no QNN backend for Python's runtime, and the wheel's does not work",
+                why=f"it was built with the headers of the wheel's adaptor: {fault.what}; since "
+                "ExecuTorch 1.5, build_aot makes none",
                 fix="build qnn_executor_runner with `qnn-ci build runner --source CHECKOUT` and "
                 "the same --sdk, and pass it as --runner",
             )
@@ -396,7 +396,8 @@ def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path 
         if choice.adaptor == OVERLAY and not found:
             raise UnfitError(
                 f"no overlay is built for QNN {sdk.version} and {python_tag()}",
-                why="--adaptor overlay needs one that build_aot made for this SDK and Python",
+                why="--adaptor overlay needs one that was built by build_aot for this SDK and "
+                "Python",
                 fix=f"run `qnn-ci build aot --sdk {sdk.root}`",
             )
         yield from found

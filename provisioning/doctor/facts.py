@@ -25,7 +25,7 @@ QNN_NAME = re.compile(
 
 class QnnName(NamedTuple):
     """The parts of a library's name: its backend, its Hexagon version, and its part: ``Stub`` on
-    the CPU or ``Skel`` on the DSP; '' if the name does not tell.
+    the CPU or ``Skel`` on the DSP. Parts that the name does not contain are ''.
     """
 
     backend: str
@@ -47,8 +47,8 @@ def parse_qnn_name(name: str) -> QnnName | None:
 @dataclass(frozen=True)
 class FileFacts:
     """A library or program of a tree: its ELF facts, or why it has none. ``sha256`` is set for an
-    unsigned DSP library, ``proof`` proves that it is genuine. ``targets`` are what a program was
-    compiled for; ``misplaced`` tells why its segments cannot be mapped.
+    unsigned DSP library, ``proof`` proves that it is genuine. ``targets`` are the hardware that a
+    program was compiled for; ``misplaced`` is the reason why its segments cannot be mapped.
     """
 
     relative: str
@@ -105,7 +105,7 @@ class TreeFacts:
 
     @property
     def is_pointers(self) -> bool:
-        """Whether it has several libraries and all are LFS pointers."""
+        """Whether it has several libraries and all of them are LFS pointers."""
         pointers = [file for file in self.files if file.defect is Defect.LFS_POINTER]
         return len(pointers) == len(self.files) > 1
 
@@ -122,9 +122,10 @@ class TreeFacts:
 class SdkFacts:
     """A QNN SDK, or a tree with its layout.
 
-    ``version`` and ``stamp`` (12 digits, from build_id) come from sdk.yaml; ``fault`` is why it
-    cannot be read. ``api_version`` is that of the headers, ``library_api`` that of libQnnHtp.so;
-    ``soc_offset`` is the byte of QnnHtpDevice_CustomConfig_t at which the library reads socModel.
+    ``version`` and ``stamp`` (12 digits, from build_id) come from sdk.yaml; ``fault`` is the reason
+    why that cannot be read. ``api_version`` is that of the headers, ``library_api`` that of
+    libQnnHtp.so; ``soc_offset`` is the byte of QnnHtpDevice_CustomConfig_t at which the library
+    reads socModel.
     """
 
     root: Path
@@ -188,10 +189,10 @@ class PythonFacts:
     ``lacking`` are libraries that the adaptor needs and the loader does not find; ``unmet`` are
     (distribution, installed version, version that executorch requires); ``error`` is set if the
     interpreter did not answer. ``installed`` is the package directory of the installed executorch,
-    ``pth`` the .pth files that name the directory above ``executorch``. ``headers`` is the QNN
-    release that provided the headers for the adaptor; ``checkout`` and ``built_with`` are the
-    ExecuTorch and the SDK that an overlay was built from; ``no_device`` is why the adaptor creates
-    no device, None if it was not tried.
+    ``pth`` the .pth files that contain the parent directory of ``executorch``. ``headers`` is the
+    QNN release that provided the headers for the adaptor; ``checkout`` and ``built_with`` are the
+    ExecuTorch and the SDK that an overlay was built from; ``no_device`` is the reason why the
+    adaptor cannot create a device, None if it was not tried.
     """
 
     executable: str
@@ -216,9 +217,9 @@ class PythonFacts:
 
 @dataclass(frozen=True)
 class BackendFacts:
-    """A backend other than HTP: whether its library is in the SDK; ``no_backend`` is why the
-    adaptor cannot create the backend, None if it was not tried. ``why`` and ``fix`` are for both
-    faults.
+    """A backend other than HTP: whether its library is in the SDK; ``no_backend`` is the reason why
+    the adaptor cannot create the backend, None if it was not tried. ``why`` and ``fix`` are the
+    texts for either fault.
     """
 
     name: str
@@ -262,7 +263,7 @@ class VariableFacts:
 
 @dataclass(frozen=True)
 class InstallationFacts:
-    """An artifact at its root: what it lacks, and the value of the variable that names it."""
+    """An artifact at its root: what it lacks, and the value of the variable that points to it."""
 
     name: str
     root: Path

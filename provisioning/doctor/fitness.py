@@ -1,5 +1,5 @@
-"""Requirements of profiles for environments, and of directories for ELF files:
-manifests/policies/doctor.toml and elf.toml.
+"""The requirements that profiles have for environments (manifests/policies/doctor.toml), and
+directories for ELF files (elf.toml).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NdkPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DevicePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Recommendations for a device."""
+    """What is recommended for a device."""
 
     free_mb: int
 
@@ -129,7 +129,7 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def choose_policy(
     directory: str, policies: Mapping[str, ElfPolicy]
 ) -> tuple[str, ElfPolicy] | None:
-    """Return kind and policy for ``directory`` (relative, with '/'), None if none applies.
+    """Return the kind and the policy for ``directory`` (relative, with '/'), None if none applies.
 
     In a Hexagon directory, the required e_flags are those in its name.
     """

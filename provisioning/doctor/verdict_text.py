@@ -1,4 +1,4 @@
-"""Render a verdict for the terminal: the first thing to fix, then the rest in short."""
+"""Render a verdict for the terminal: the first thing to fix, then a summary of the rest."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ CASES = (
         "no room for SARIF",
         ExitCode.DOWNLOAD,
         "ci parity --source {tmp} --no-cache --sarif /dev/full",
-        said="there is no room in /dev/full",
+        said="there is no space left for /dev/full",
     ),
     Case(
         "SARIF below /proc",

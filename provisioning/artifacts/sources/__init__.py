@@ -1,9 +1,10 @@
-"""Sources of artifacts: one Protocol, one module per kind of source.
+"""The sources that artifacts are fetched from: a Protocol, and one module for each kind of source.
 
-A module has the name of its kind in manifests; its release is a struct of manifest.releases.
+A module has the name that its kind has in manifests. The release struct of each kind is defined in
+manifest.releases.
 
-A source fills a fresh directory and returns what it wrote; only the store publishes. The downloaded
-file of an artifact, if it has one, is kept in downloads/.
+A source fills a fresh directory and returns what it wrote; the store publishes the directory. The
+downloaded file of an artifact, if it has one, is kept in downloads/.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ R = TypeVar("R", bound=Release)
 
 @dataclass(frozen=True)
 class Options:
-    """How the user wants a fetch done."""
+    """The user's options for fetching."""
 
     offline: bool = False
     trust_first_use: bool = False
     accept_licence: bool = False
-    cooldown_days: int = 0  # an update takes no younger version
+    cooldown_days: int = 0  # an update ignores versions that are younger
 
 
 @dataclass(frozen=True)
 class ArtifactRequest:
-    """A wanted release of an artifact, and the wanted components (none means all).
+    """The release of an artifact that is wanted, and its wanted components (an empty tuple means
+    all).
 
     An adopted installation must have version ``minimum`` or later.
     """
@@ -69,7 +71,7 @@ class ArtifactRequest:
 
     @property
     def installation(self) -> str:
-        """The directory that the release is copied from; '' for other releases."""
+        """The directory that a release is copied from, '' if its source copies nothing."""
         adoption = self.toolchain.adoption if self.release.is_copied else None
         return os.environ.get(adoption.variable, "") if adoption else ""
 
@@ -97,7 +99,7 @@ class ArtifactRequest:
         return self.release.filename if isinstance(self.release, FileRelease) else ""
 
     def key(self) -> Key:
-        """Return the identity of the published directory: pins, layout and components."""
+        """Return the key of the published directory, made from pins, layout and components."""
         release = self.release
         recipe = {
             "source": release.pin or self.installation or release.place,
@@ -129,8 +131,9 @@ class ArtifactRequest:
     def pinned(self, store: Store) -> ArtifactRequest:
         """Return the request with the hash, size and files of its lock, if there is one.
 
-        Call it once per request, at the start. Only a request without a lock is pinned again, while
-        the store's lock of the artifact is held. Raises IntegrityError or ManifestError.
+        Call it once per request, at the start. Only a request that had no lock may be pinned a
+        second time, while the artifact is locked in the store. Raises IntegrityError or
+        ManifestError.
         """
         lock = find_lock(self.name, self.release, store)
         return self.locked_by(lock) if lock else self
@@ -141,7 +144,7 @@ class ArtifactRequest:
         return replace(self, release=msgspec.structs.replace(self.release, **pin), lock=lock)
 
     def limits(self) -> Limits:
-        """Return the limits for unpacking its archive."""
+        """Return the limits that apply when its archive is unpacked."""
         release = self.release_as(FileRelease)
         return Limits(release.unpacked_bytes, release.case_collisions)
 
@@ -167,18 +170,18 @@ class FillJob:
 
 
 class Source(Protocol):
-    """The functions in the module of each kind of source."""
+    """The functions that the module of each kind of source has."""
 
     def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
-        """Write the artifact, or those of its paths that are wanted, below the job's root.
+        """Write the artifact, or only the wanted paths, below the job's root.
 
         Returns every entry, sorted by path. Raises DownloadError, IntegrityError, StoreError,
-        ToolError, and OSError, which the caller, a stage of the store, explains.
+        ToolError, and OSError, which the store turns into a StoreError.
         """
         ...
 
     def mirror(self, job: FillJob, directory: Path) -> list[Path]:
-        """Put the files or repositories that another machine needs for ``fill`` below
+        """Write the files or repositories that another machine needs for ``fill`` below
         ``directory``.
 
         The job's root is a scratch directory. Raises the errors of ``fill``, and OSError.
@@ -186,16 +189,18 @@ class Source(Protocol):
         ...
 
     def find_release(self, job: FillJob, version: str) -> Release:
-        """Return the release of another version, '' the newest, instead of the job's.
+        """Return the release for another version than the job's; '' means the newest.
 
-        The job's root is a scratch directory. Fields unknown before a first use stay empty. Raises
-        UsageError if a version has to be named, DownloadError.
+        The job's root is a scratch directory. Fields that are unknown before the first use stay
+        empty. Raises UsageError if the source needs a version, DownloadError.
         """
         ...
 
 
 def substitute(text: str, words: Mapping[str, str]) -> str:
-    """Return ``text`` with each key of ``words`` replaced, except inside a longer number."""
+    """Return ``text`` with each key of ``words`` replaced by its value, except inside a longer
+    number.
+    """
     if not words:
         return text
     longest = sorted(map(re.escape, words), key=len, reverse=True)
@@ -204,14 +209,16 @@ def substitute(text: str, words: Mapping[str, str]) -> str:
 
 
 def require_version(job: FillJob, version: str) -> str:
-    """Return ``version``. Raises UsageError if it is empty: this source cannot tell the newest."""
+    """Return ``version``. Raises UsageError if it is empty, since this source cannot find out the
+    newest.
+    """
     if version:
         return version
     request = job.request
     raise UsageError(
         f"which version of {request.name}?",
-        why=f"its source, {request.release.source}, cannot tell which version is the newest",
-        fix=f"name it: {request.name}@VERSION (now {request.release.version})",
+        why=f"its source, {request.release.source}, cannot find out which version is the newest",
+        fix=f"specify it: {request.name}@VERSION (now {request.release.version})",
     )
 
 
@@ -239,8 +246,8 @@ def obtain_file(
 ) -> Path:
     """Return the verified file in downloads/; fetch it if it is missing or does not match its pin.
 
-    ``fetch`` writes the pinned file to a path; ``advice`` is the fix shown if it fails. Raises
-    DownloadError, IntegrityError, StoreError.
+    ``fetch`` writes the pinned file to the given path; ``advice`` is shown as the fix if that
+    fails. Raises DownloadError, IntegrityError, StoreError.
     """
     release = request.release_as(FileRelease)
     target = store.downloads / release.filename
@@ -250,7 +257,7 @@ def obtain_file(
             if not problem:
                 return target
             progress.step(
-                f"{request.label}: the kept {target.name} does not match its pin: {problem}"
+                f"{request.label}: the existing {target.name} does not match its pin: {problem}"
             )
             if not request.options.offline:
                 target.unlink()

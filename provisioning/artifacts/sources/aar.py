@@ -1,4 +1,4 @@
-"""An Android archive (AAR) in a Maven repository, found by its coordinates.
+"""Fetch an Android archive (AAR) from a Maven repository by its coordinates.
 
 An AAR is a ZIP; it is compared with the .sha1 file of the repository if there is one.
 """
@@ -54,7 +54,7 @@ def locate_job(job: FillJob) -> FillJob:
 
 
 def read_start(body: Iterator[bytes], most_bytes: int) -> bytes:
-    """Return the first bytes of a body, joining small pieces."""
+    """Return the first ``most_bytes`` bytes of a body, or all if there are fewer."""
     data = b""
     while len(data) < most_bytes and (piece := next(body, b"")):
         data += piece
@@ -62,9 +62,9 @@ def read_start(body: Iterator[bytes], most_bytes: int) -> bytes:
 
 
 def check_published_sha1(job: FillJob) -> None:
-    """Compare the download with the .sha1 file that the Maven repository has for it.
+    """Compare the download with its .sha1 file in the Maven repository.
 
-    Raises IntegrityError if it names another hash.
+    Raises IntegrityError if the hashes differ.
     """
     release = job.request.release_as(ArchiveRelease)
     path = job.store.downloads / release.filename

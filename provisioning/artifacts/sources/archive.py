@@ -1,4 +1,4 @@
-"""A ZIP or tarball at a URL: downloaded whole, or only the wanted parts.
+"""Fetch a ZIP or tarball from a URL, either whole or only the wanted parts.
 
 Locked files that another published tree already has are not fetched again.
 """
@@ -41,7 +41,9 @@ from provisioning.store.store import Store, link_or_copy
 from provisioning.store.tree import TreeEntry, compare_tree, list_files, remove_others
 
 F = TypeVar("F", bound=FileRelease)
-EXTRA_BYTES = 64  # how much longer a local header's extra field may be than the directory's
+EXTRA_BYTES = (
+    64  # how much longer a local header's extra field may be than in the central directory
+)
 
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
@@ -64,8 +66,8 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
 
 
 def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
-    """Fetch the wanted members over HTTP ranges; return nothing if that is impossible or
-    unverifiable.
+    """Fetch only the wanted members, with HTTP range requests. Return an empty tuple if that is
+    impossible or could not be verified.
     """
     request, release = job.request, job.request.release_as(ArchiveRelease)
     locked = request.lock is not None and request.lock.files
@@ -95,8 +97,8 @@ def find_release(job: FillJob, version: str) -> ArchiveRelease:
     new = rename_release(old, require_version(job, version))
     if new.url == old.url != "" and new != old:
         raise UsageError(
-            f"no URL is known for {job.request.name} {version}",
-            why=f"{old.url} does not name the version {old.version}",
+            f"the URL of {job.request.name} {version} is unknown",
+            why=f"{old.url} does not contain the version {old.version}",
             fix="change its row by hand, then run `python -m provisioning lock` with --write",
         )
     return new
@@ -114,7 +116,7 @@ def rename_release(old: F, version: str) -> F:
 def reuse_published(job: FillJob) -> list[TreeEntry]:
     """Link files of other published trees of this release into this one.
 
-    Only locked files, from trees of the same archive, after their hashes were verified.
+    Only locked files are linked, from trees of the same archive, and only if their hashes match.
     """
     locked = job.locked
     wanted = {entry.path: entry for entry in locked if entry.sha256}
@@ -136,7 +138,7 @@ def reuse_published(job: FillJob) -> list[TreeEntry]:
 
 
 def _make_rest(job: FillJob, locked: Sequence[TreeEntry]) -> list[TreeEntry]:
-    """Make the locked links and empty directories, once every file is there."""
+    """Make the locked links and empty directories. All files have to be there already."""
     links = {entry.path: entry.link for entry in locked if entry.link}
     paths = [entry.path for entry in locked]
     empty = make_directories(job.root, [path for path in paths if path.endswith("/")])
@@ -159,7 +161,7 @@ def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:
 
 
 def _compare_listing(placed: Sequence[tuple[str, Member]], job: FillJob) -> None:
-    """Raise MismatchError if the archive lists files or directories that differ from the lock."""
+    """Raise MismatchError if a file or directory in the archive's listing differs from the lock."""
     sizes = {entry.path: entry.size for entry in job.locked if not entry.link}
     for path, member in placed:
         if member.kind != "symlink" and sizes.get(path) != member.size:

@@ -1,6 +1,7 @@
-"""A source tree at a pinned commit, shallow, with the wanted submodules and no others.
+"""Fetch a source tree from git: a shallow clone of a pinned commit, with only the wanted
+submodules.
 
-``.git`` is kept; tree.json lists those of its files that control what git does.
+``.git`` is kept. Of its files, tree.json lists those that control what git does.
 """
 
 from __future__ import annotations
@@ -62,20 +63,20 @@ def _copy_bare(source: Path, url: str, directory: Path) -> Path:
 
 
 def _list_sources() -> list[list[str]]:
-    """Return the mirrors to try per source, in order: QNN_CI_MIRROR if set, then none (the own
-    URL).
+    """Return the lists of mirrors to try, in order: QNN_CI_MIRROR if it is set, then none (the
+    repository's own URL).
     """
     mirrors = mirror_urls("git/")
     return [mirrors, []] if mirrors else [[]]
 
 
 def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return how git reaches a repository, through any mirrors: arguments without secrets, and
-    variables that hold the secrets.
+    """Return how git reaches a repository, possibly through mirrors: arguments without secrets, and
+    environment variables with the secrets.
 
-    git gives up on a host that is silent for QNN_CI_TIMEOUT_S. Its configuration has URLs without
-    credentials; for http, a credential helper prints them from a variable, since every user of the
-    machine can read a process's arguments.
+    git gives up on a host that sends nothing for QNN_CI_TIMEOUT_S. The URLs in its arguments have
+    no credentials, since every user of the machine can read a process's arguments; for http, a
+    credential helper takes them from a variable.
     """
     words, variables = _log_in(url, "QNN_CI_GIT_LOGIN")
     policy = TransferPolicy.from_environment()
@@ -102,8 +103,9 @@ def _without_login(url: str) -> str:
 
 
 def _log_in(url: str, variable: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return git's arguments for the login of an http URL, and the variable that holds the
-    login."""
+    """Return git's arguments for the login of an http URL, and the variable that contains the
+    login.
+    """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or parts.username is None:
         return (), {}
@@ -124,7 +126,7 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
 
 
 def mirror(job: FillJob, directory: Path) -> list[Path]:
-    """Put bare copies of the repository and of its submodules below ``directory``/git."""
+    """Write bare clones of the repository and its submodules below ``directory``/git."""
     fill(job)
     copies = [(job.root, job.request.release.place)]
     modules = job.root / GIT / "modules"
@@ -152,7 +154,9 @@ def find_release(job: FillJob, version: str) -> GitRelease:
 
 
 def _list_tags(root: Path, url: str) -> list[str]:
-    """Return the rows of ls-remote from the first source that has any. Raises DownloadError."""
+    """Return the rows of ``git ls-remote`` from the first source that returns any. Raises
+    DownloadError.
+    """
     failures = []
     for mirrors in _list_sources():
         access, variables = _find_access(url, mirrors)
@@ -182,7 +186,8 @@ class _Checkout:
             raise ToolError(f"git {ended.describe()}: {' '.join(ended.argv)}", why=why)
 
     def git_from_network(self, *words: str, from_mirror: Sequence[str] = ()) -> None:
-        """Run git in the tree with each source, ATTEMPTS times each, until one works.
+        """Run git in the tree with one source after another, up to ATTEMPTS times each, until one
+        works.
 
         For a mirror, ``from_mirror`` is used instead of ``words``. Raises DownloadError.
         """
@@ -221,8 +226,8 @@ class _Checkout:
         )
 
     def fetch_from_store(self) -> bool:
-        """Fetch the commit from a published tree of it, even a damaged one; return whether that
-        worked.
+        """Fetch the commit from a published tree that has it, even a damaged one; return whether
+        that worked.
 
         git transfers and hashes every object. Nothing else in that tree's .git is used, since its
         configuration, hooks and links could lead anywhere.
@@ -261,8 +266,8 @@ class _Checkout:
         if found != release.commit:
             raise IntegrityError(
                 f"{self.job.request.label} is not the pinned commit",
-                why=f"{name} at {release.url} is {found}, the pin is {release.commit}",
-                fix="a tag was moved: find out why before changing the pin",
+                why=f"{name} at {release.url} is {found}, but the pin is {release.commit}",
+                fix="the tag was moved: find out why before you change the pin",
             )
         self.git("checkout", "--quiet", "--detach", found)
 
@@ -274,7 +279,7 @@ class _Checkout:
         if missing:
             raise IntegrityError(
                 f"{self.job.request.label} has no submodule {', '.join(missing)}",
-                why="its .gitmodules names: " + ", ".join(known),
+                why="its .gitmodules lists: " + ", ".join(known),
                 fix="correct the components in manifests/toolchains/",
             )
         for path, wanted in zip(plain, self.wanted, strict=True):
@@ -286,7 +291,9 @@ class _Checkout:
                 self.git_from_network(*words, "--", path)
 
     def seal(self) -> None:
-        """Set fixed file times, refresh git's index, and remove files of git's template."""
+        """Set fixed file times, refresh git's index, and remove the files of git's template
+        directory.
+        """
         for directory in [self.root / GIT, *_list_modules(self.root / GIT)]:
             for name in ("hooks", "info", "branches"):
                 if (directory / name).is_dir():
@@ -305,7 +312,7 @@ def _list_modules(git: Path) -> list[Path]:
 
 
 def _list_near(git: Path) -> list[str]:
-    """Return arguments that make git fetch submodules from another checkout's .git directory."""
+    """Return arguments with which git fetches submodules from another checkout's .git directory."""
     words: list[str] = []
     for module in _list_modules(git):
         with suppress(ToolError):

@@ -1,4 +1,4 @@
-"""Existing installations, used in place or copied; sdk.yaml states a QNN SDK's version."""
+"""Use or copy existing installations. The version of a QNN SDK is read from its sdk.yaml."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from provisioning.versions import is_older
 def find_installation(
     request: ArtifactRequest, variables: Mapping[str, str]
 ) -> tuple[Path, str] | None:
-    """Check the installation that a variable names and return its root and version; None if the
-    variable is not set.
+    """Check the installation that a variable points to, and return its root and version; None if
+    the variable is not set.
 
-    Raises UnfitError if a marker or a component is missing, or it is too old.
+    Raises UnfitError if a marker file or a component is missing, or if the version is too old.
     """
     adoption = request.toolchain.adoption
     variable, named = adoption.find_named(variables) if adoption else ("", "")
@@ -71,7 +71,7 @@ def check_minimum(request: ArtifactRequest, variable: str, version: str) -> None
     """Raise UnfitError if the version is older than the profile's minimum."""
     if request.minimum and version != "unknown" and is_older(version, request.minimum):
         raise UnfitError(
-            f"{request.name} {version} of {variable} is too old",
+            f"{request.name} {version} in {variable} is too old",
             why=request.minimum_reason or f"{request.minimum} or later is needed",
             fix=f"set {variable} to {request.minimum} or later, or unset it",
         )
@@ -138,14 +138,16 @@ STAMP = re.compile(r"(\d{12})(?!\d)")
 
 @dataclass(frozen=True)
 class SdkIdentity:
-    """``version`` such as 2.37.0.250724, ``stamp`` (12 digits, from build_id); '' if missing."""
+    """The version in an sdk.yaml, such as 2.37.0.250724, and the ``stamp`` in its build_id (12
+    digits); '' if missing.
+    """
 
     version: str = ""
     stamp: str = ""
 
 
 def read_sdk_yaml(root: Path) -> SdkIdentity:
-    """Read the sdk.yaml of an SDK; both fields are '' if there is none.
+    """Read the sdk.yaml of an SDK; both fields are '' if there is no such file.
 
     Raises UnfitError if it cannot be read or is not YAML.
     """
@@ -166,11 +168,11 @@ def read_sdk_yaml(root: Path) -> SdkIdentity:
 
 
 def parse_rows(data: bytes) -> dict[str, str]:
-    """Return the top-level scalar values of a YAML document as text. Raises ValueError."""
+    """Return the scalar values at the top level of a YAML document, as text. Raises ValueError."""
     import yaml  # takes 30 ms, and most verbs do not need it
 
     try:
-        document: Any = yaml.load(data, Loader=yaml.BaseLoader)  # noqa: S506 - makes only str
+        document: Any = yaml.load(data, Loader=yaml.BaseLoader)  # noqa: S506 - it constructs only str
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
     except RecursionError as error:

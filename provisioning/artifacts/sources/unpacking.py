@@ -1,4 +1,6 @@
-"""Check and unpack a downloaded archive, and complete its tree as the manifest describes."""
+"""Check and unpack a downloaded archive, and add the links and small files that the
+manifest lists.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,8 @@ def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
 
 
 def judge_archive(path: Path, request: ArtifactRequest) -> None:
-    """Raise IntegrityError unless a file without a known hash can be the archive: complete, within
-    its limits, not a stub, and with something that the manifest wants.
+    """Raise IntegrityError unless a file without a known hash may be the archive: it is complete,
+    within its limits, not much too small, and contains files that the manifest selects.
     """
     name, limits = request.release_as(FileRelease).filename, request.limits()
     if is_tarball(name):
@@ -54,9 +56,9 @@ def judge_archive(path: Path, request: ArtifactRequest) -> None:
     check_members(name, members, limits)
     total = sum(member.size for member in members)
     if not any(place_members(members, request.layout())):
-        raise unsafe(name, "it contains nothing that the manifest wants")
+        raise unsafe(name, "it contains nothing that the manifest selects")
     if total < limits.unpacked_bytes // LEAST_SHARE:
-        raise unsafe(name, f"it unpacks to {total} bytes, a stub of what the manifest expects")
+        raise unsafe(name, f"it unpacks to {total} bytes, far less than the manifest expects")
 
 
 def select_members(source: ByteSource, job: FillJob) -> list[tuple[str, Member]]:
@@ -88,7 +90,7 @@ def complete_tree(
     """
     layout, release = job.request.layout(), job.request.release
     if not entries and not links and job.only is None:
-        raise unsafe(archive, "it contains nothing that the manifest wants")
+        raise unsafe(archive, "it contains nothing that the manifest selects")
     for path, text in release.write.items():
         if layout.wants(path) and job.wants(path):
             data = text.lstrip("\n").encode()

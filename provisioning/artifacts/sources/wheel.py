@@ -1,6 +1,6 @@
-"""A pinned wheel, fetched with pip so that the user's index, proxy and certificates apply.
+"""Fetch a pinned wheel with pip, so that the user's index, proxy and certificates are used.
 
-It stays in downloads/, so that a repair needs no network.
+The wheel is kept in downloads/, so that a repair needs no network.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
 
 
 def find_release(job: FillJob, version: str) -> WheelRelease:
-    """Return the release that pip downloads for the pin's Python and machine."""
+    """Return the release that pip selects for the Python and machine of the pin."""
     old = job.request.release_as(WheelRelease)
     wheel = _download_version(job, old, version)
     new = describe_wheel(old, wheel)
     if (new.filename, new.sha256) == (old.filename, old.sha256):
         return old
     if not version and is_older(new.package_version, old.package_version):
-        return old  # the pin is newer than the cooldown allows
+        return old  # the pinned version is newer than the cooldown allows
     kept = wheel.replace(job.store.downloads / wheel.name)
     job = replace(job, request=replace(job.request, release=new), root=job.root / "tree")
     with closing(FileSource(kept)) as source:
@@ -89,7 +89,8 @@ def describe_wheel(old: WheelRelease, wheel: Path) -> WheelRelease:
 
 
 def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, str]:
-    """Return the links with their new targets: auditwheel puts a hash into the names of libraries.
+    """Return the links with their targets in this wheel, since auditwheel puts a hash into the
+    names of libraries.
 
     Raises IntegrityError if a link matches no file or several.
     """
@@ -102,15 +103,15 @@ def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, 
         if len(fitting) != 1:
             raise IntegrityError(
                 f"{link} pointed to {end}: this wheel has {', '.join(fitting) or 'no such file'}",
-                why="libraries that need the link would not find it",
-                fix="correct links in the artifact's manifest by hand",
+                why="a library that needs the link would not find it",
+                fix="correct ``links`` in the artifact's manifest by hand",
             )
         found[link] = fitting[0]
     return found
 
 
 def stated_version(root: Path) -> str:
-    """Return the QNN version that most libraries name, '' if none names one."""
+    """Return the QNN version that most libraries contain, '' if none contains one."""
     builds = map(find_qnn_build, sorted(root.rglob("lib*.so")))
     counted = Counter(build.version for build in builds if build and build.version)
     return counted.most_common(1)[0][0] if counted else ""
@@ -212,7 +213,9 @@ def download_with_pip(
 
 
 def _last_words(output: str) -> str:
-    """Return why pip failed; a broken connection comes first, since pip's last line hides it."""
+    """Return why pip failed. A broken connection takes precedence, since pip's last line does not
+    show it.
+    """
     lines = output.splitlines()
     said = [line for line in lines if line.startswith("ERROR:")] or lines[-1:]
     words = [line.removeprefix("ERROR:").strip() for line in said]

@@ -1,4 +1,5 @@
-"""A small library that this machine lacks, compiled with Zig's C compiler from a pinned wheel.
+"""Compile a small library that this machine lacks with Zig's C compiler, which comes from a pinned
+wheel.
 
 ``write`` of the release contains the sources and, in the file ``arguments``, the compiler's
 arguments. The layout puts the compiler at ``zig``. The same compiler and sources produce the same

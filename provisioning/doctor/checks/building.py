@@ -17,7 +17,7 @@ UPDATE = "git -C {root} submodule update --init --recursive"
 
 
 class Checkout(NamedTuple):
-    """A checkout and its case."""
+    """A checkout of ExecuTorch, and the case (environment and requirements) that it belongs to."""
 
     facts: CheckoutFacts
     case: Case
@@ -36,8 +36,8 @@ class Checkout(NamedTuple):
         return seen(subject, where or root, root=root, checkout=self, **values)
 
     def submodules(self, state: str) -> Iterator[tuple[SubmoduleFacts, str]]:
-        """Yield each submodule in this state that is needed or inside a needed one, and the needed
-        one.
+        """Yield each submodule in ``state`` that is needed or is inside a needed one, together with
+        the needed one.
         """
         needed = self.case.facts.submodules
         known = {module.path for module in self.facts.submodules}
@@ -69,16 +69,16 @@ CHECKOUTS.add(
 CHECKOUTS.add(
     "QNN702",
     "the checkout is named {root.name}, not executorch",
-    "its includes are <executorch/...>, relative to the directory above: 'file not found'",
+    "its sources include <executorch/...> from the parent directory: 'file not found'",
     "rename the directory to executorch",
     lambda checkout: checkout.facts.root.name != "executorch",
     after=("QNN701",),
 )
 CHECKOUTS.add(
     "QNN703",
-    "git knows no commit of the checkout",
-    "neither its commit nor its submodules can be compared with anything",
-    "clone it with git; an archive of a release has no submodules in it",
+    "git finds no commit in the checkout",
+    "its commit and its submodules cannot be checked",
+    "clone it with git; a release archive does not contain the submodules",
     lambda checkout: not checkout.facts.is_git,
     after=("QNN701",),
 )
@@ -96,7 +96,7 @@ CHECKOUTS.add(
 @CHECKOUTS.check(
     "QNN705",
     "submodule {subject} is missing",
-    "CMake names only the first group of missing ones, or stops at a target that needs it",
+    "CMake reports only the first missing group, or fails at a target that needs this one",
     f"{UPDATE} {{subject}}",
     after=("QNN703",),
 )
@@ -109,7 +109,7 @@ def see_no_submodule(checkout: Checkout) -> Iterator[Seen]:
 @CHECKOUTS.check(
     "QNN706",
     "submodule {subject} inside {owner} is missing",
-    "CMake stops at a target that needs it",
+    "CMake fails at a target that needs it",
     f"{UPDATE} {{owner}}",
     after=("QNN703",),
 )
@@ -123,7 +123,7 @@ def see_no_nested_submodule(checkout: Checkout) -> Iterator[Seen]:
 @CHECKOUTS.check(
     "QNN707",
     "submodule {subject} is at {commit}, not at the recorded commit",
-    "headers and sources of different commits compile, and differ at run time",
+    "headers and sources of different commits can compile and then misbehave at run time",
     f"{UPDATE} --force {{owner}}",
     after=("QNN703",),
 )
@@ -136,7 +136,7 @@ def see_moved_submodule(checkout: Checkout) -> Iterator[Seen]:
 @CHECKOUTS.check(
     "QNN708",
     "flatcc's source tree contains outputs of an earlier build for {machine}",
-    "the build uses them: 'is incompatible with' {wanted}, or 'Exec format error'",
+    "the build uses them and fails: 'is incompatible with' {wanted}, or 'Exec format error'",
     "remove {where}, or use a separate work tree per target",
     after=("QNN703",),
 )
@@ -152,7 +152,7 @@ def see_leftovers(checkout: Checkout) -> Iterator[Seen]:
 
 
 class Ndk(NamedTuple):
-    """An NDK and its case."""
+    """An Android NDK, and the case (environment and requirements) that it belongs to."""
 
     facts: NdkFacts
     case: Case
@@ -190,9 +190,9 @@ NDKS = Subjects(lambda case: [Ndk(case.facts.ndk, case)] if case.facts.ndk else 
 
 NDKS.add(
     "QNN601",
-    "this is not an Android NDK: source.properties names no revision",
+    "this is not an Android NDK: source.properties states no revision",
     "CMake fails at its first compiler test",
-    "give the root of {pinned}: --root android-ndk=DIR",
+    "pass the root of {pinned}: --root android-ndk=DIR",
     lambda ndk: not ndk.facts.is_directory or ndk.facts.revision is None,
     where="{ndk.facts.root}",
 )
@@ -208,7 +208,7 @@ NDKS.add(
 NDKS.add(
     "QNN603",
     "NDK {revision} was found, the pin is {pinned}",
-    "upstream tests only with the pin",
+    "upstream tests only with the pinned NDK",
     "use {pinned}, or run the Android build's tests with this NDK",
     lambda ndk: ndk.pin and ndk.facts.revision != ndk.pin,
     after=("QNN602",),
@@ -226,7 +226,7 @@ NDKS.add(
 NDKS.add(
     "QNN605",
     "the NDK is not for this machine: it is for {found}, not {ndk.policy.host_tag}",
-    "'cannot execute binary file: Exec format error'",
+    "its compiler fails with 'cannot execute binary file: Exec format error'",
     "unpack the NDK for {ndk.policy.host_tag}",
     lambda ndk: ndk.policy.host_tag not in ndk.facts.host_tags,
     where="{ndk.prebuilt}",
@@ -235,7 +235,7 @@ NDKS.add(
 NDKS.add(
     "QNN606",
     "the NDK's clang++ does not run: {ndk.facts.clang.said}",
-    "nothing can be compiled; an NDK whose executable bits were lost looks the same",
+    "nothing can be compiled; one possible cause is that the files lost their executable bits",
     "run chmod +x on it; if it still does not run, unpack the NDK again with `unzip`",
     lambda ndk: ndk.facts.clang and ndk.facts.clang.version is None,
     where="{place}",
@@ -244,8 +244,8 @@ NDKS.add(
 NDKS.add(
     "QNN608",
     "the NDK has no clang++",
-    "nothing can be compiled: CMake stops at its first compiler test",
-    "unpack the whole NDK again: part of it was left out",
+    "nothing can be compiled: CMake fails at its first compiler test",
+    "unpack the whole NDK again: part of it is missing",
     lambda ndk: ndk.facts.clang is None,
     where="{ndk.prebuilt}/{ndk.policy.host_tag}/bin",
     after=("QNN605",),
@@ -253,7 +253,7 @@ NDKS.add(
 NDKS.add(
     "QNN607",
     "the sysroot has no API level {ndk.case.android_api}, its newest is {newest}",
-    "the linker finds no crtbegin_so.o",
+    "the linker does not find crtbegin_so.o",
     "use an NDK with API level {ndk.case.android_api}, or unpack it again",
     lambda ndk: ndk.case.android_api not in ndk.facts.api_levels,
     where="{ndk.prebuilt}/{ndk.policy.host_tag}/sysroot/usr/lib",

@@ -1,7 +1,7 @@
 """Checks that libraries come from one QNN build: Htp, System, Prepare, stubs, skels.
 
-A stub and a skel of different builds fail on the device with "Stub lib id mismatch", error 1008, or
-with 0x8000040e, AEE_EBADCLASS.
+A stub (the CPU's part of a backend) and a skel (the DSP's part) of different builds fail on the
+device with "Stub lib id mismatch", error 1008, or with 0x8000040e, AEE_EBADCLASS.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def find_families(case: Case) -> Iterator[Family]:
 
 
 def split_sets(files: Sequence[FileFacts]) -> list[tuple[FileFacts, ...]]:
-    """Split a tree into sets of libraries: one per directory with QNN's CPU libraries, plus the
-    other directories, such as those of skels, that are nearest to it.
+    """Split a tree into sets of libraries. Each directory with QNN's CPU libraries makes one set,
+    with the other directories (such as those of skels) that are nearest to it.
     """
     places = sorted({file.directory for file in files if _is_cpu_library(file)})
     sets: dict[str, list[FileFacts]] = {place: [] for place in places or [""]}
@@ -70,7 +70,9 @@ def _is_cpu_library(file: FileFacts) -> bool:
 
 
 def _shared_parts(place: str, directory: str) -> tuple[bool, int]:
-    """Return whether they are equal, and how many parent directories they share."""
+    """Return whether both directories are equal, and how many leading parts of their paths are
+    equal.
+    """
     pairs = zip(place.split("/"), directory.split("/"), strict=False)
     return place == directory, len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
@@ -79,7 +81,7 @@ FAMILIES = Subjects(find_families)
 
 
 def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
-    """Return the build that most libraries name in full."""
+    """Return the most common QNN build among libraries that contain a complete build ID."""
     builds = (file.build for file in files)
     counted = Counter(build for build in builds if build and build.version and build.stamp)
     return counted.most_common(1)[0][0] if counted else None
@@ -88,7 +90,7 @@ def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
 @FAMILIES.check(
     "QNN301",
     "{subject} is from {build}, the others are from {usual}",
-    "the device ends with 'Stub lib id mismatch' (error 1008) or 0x8000040e (AEE_EBADCLASS), the "
+    "the device fails with 'Stub lib id mismatch' (error 1008) or 0x8000040e (AEE_EBADCLASS), the "
     "host with error 14001",
     "take all of them from one SDK",
 )
@@ -101,7 +103,7 @@ def see_other_build(family: Family) -> Iterator[Seen]:
 @FAMILIES.check(
     "QNN316",
     "{subject} is from {build}, newer than the others, which are from {usual}",
-    "this has worked (System 2.48.40, the others 2.46.0), but QNN does not guarantee it",
+    "this has worked (System 2.48.40, the others 2.46.0), but QNN does not guarantee that it works",
     "take all of them from one SDK",
     severity=Severity.WARNING,
 )
@@ -112,9 +114,9 @@ def see_newer_system(family: Family) -> Iterator[Seen]:
 
 
 def _strays(family: Family) -> Iterator[tuple[FileFacts, QnnBuild, QnnBuild]]:
-    """Yield QNN's own libraries from another build than most: the file, its build, the usual build.
-    Libraries of models and of users' operators are skipped: they name the QNN that compiled them,
-    and newer versions run them.
+    """Yield QNN's own libraries that are not from the most common build: the file, its build, the
+    common build. Libraries of models and of users' operators are skipped: they state the QNN that
+    compiled them, and newer versions can run them.
     """
     usual = most_common_build(family.files)
     for file in family.files:
@@ -133,9 +135,9 @@ def _is_newer_system(file: FileFacts, build: QnnBuild, usual: QnnBuild) -> bool:
 
 @FAMILIES.check(
     "QNN302",
-    "sdk.yaml says {stated}, the libraries are from {usual}",
-    "ExecuTorch would compile for one version and run the other",
-    "provision it again; do not copy libraries from one SDK into another",
+    "sdk.yaml states {stated}, but the libraries are from {usual}",
+    "ExecuTorch would compile for one version and run with the other",
+    "provision the SDK again; do not copy libraries from one SDK into another",
 )
 def see_other_statement(family: Family) -> Iterator[Seen]:
     usual, version, stamp = most_common_build(family.files), family.version, family.stamp
@@ -149,9 +151,9 @@ def see_other_statement(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN303",
-    "no library names its QNN build",
-    "nothing shows that they belong together",
-    "take them from an SDK, unchanged",
+    "no library states its QNN build",
+    "so it is unknown whether they belong together",
+    "copy them unchanged from an SDK",
     severity=Severity.WARNING,
 )
 def see_no_build(family: Family) -> Iterator[Seen]:
@@ -162,7 +164,7 @@ def see_no_build(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN314",
-    "{subject} names no QNN build, the others are from {usual}",
+    "{subject} states no QNN build, the others are from {usual}",
     "despite its name it is not a library of that SDK: it lacks functions that the others call",
     "take {subject} from the SDK again",
 )
@@ -175,8 +177,8 @@ def see_unidentified_library(family: Family) -> Iterator[Seen]:
 
 
 def _names_a_build(file: FileFacts) -> bool:
-    """Return whether a library names its build in 2.20, 2.37 and 2.47 to 2.51; the LPAI skel, for
-    example, does not.
+    """Return whether libraries with this name state their build in QNN 2.20, 2.37 and 2.47 to 2.51;
+    the LPAI skel, for example, does not.
     """
     found = file.qnn_name
     is_htp = found and found.backend == "Htp" and bool(found.hexagon) == found.is_half
@@ -186,7 +188,7 @@ def _names_a_build(file: FileFacts) -> bool:
 @FAMILIES.check(
     "QNN304",
     "{subject} was found without {skel}",
-    "the DSP cannot load its half: error 4000, or 14001 on the device",
+    "the DSP cannot load its part: error 4000, or 14001 on the device",
     "add {skel} from the same SDK (lib/{directory}/unsigned)",
 )
 def see_lone_stub(family: Family) -> Iterator[Seen]:
@@ -201,11 +203,13 @@ def see_lone_stub(family: Family) -> Iterator[Seen]:
     "a device needs the skel of its Hexagon version and of the stub's build, below /vendor for "
     "example: without it error 4000 or 14001, with one of another build 1008 or 0x8000040e",
     "add {skel} of the same SDK (lib/{directory}/unsigned), or make sure that the device has it; "
-    "with --soc only the stub of that SoC counts",
+    "with --soc, only the stub of that SoC is checked",
     severity=Severity.WARNING,
 )
 def see_no_skel(family: Family) -> Iterator[Seen]:
-    """Report it once per set, since an app may have many stubs for devices with their own skel."""
+    """Report a missing skel once per set, since an app may have many stubs, for devices that have
+    their own skel.
+    """
     skels = _backends_with_skels(family)
     lone = [(file, stub) for file, stub in _lone_stubs(family) if stub.backend not in skels]
     if family.is_staged and lone:
@@ -247,7 +251,7 @@ def _name_skel(stub: QnnName) -> dict[str, str]:
 @FAMILIES.check(
     "QNN318",
     "{catalog} next to {subject} is forged: {reason}",
-    "nothing proves that {subject} is Qualcomm's: if one was changed, the other may be too",
+    "nothing proves that {subject} is Qualcomm's: if one was changed, so may the other be",
     "take both from the SDK again",
 )
 def see_forged_catalog(family: Family) -> Iterator[Seen]:
@@ -316,7 +320,7 @@ def see_misnamed_skel(family: Family) -> Iterator[Seen]:
 
 
 def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
-    """Yield skels of a stub's backend: the file, and its Hexagon version by name, flags and
+    """Yield skels of a stub's backend: the file, and the Hexagon versions in its name, flags and
     directory.
     """
     for file in family.files if "Htp" in family.backends else ():

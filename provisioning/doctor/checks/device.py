@@ -1,5 +1,5 @@
-"""Checks of an attached device, which never make an environment unfit; and of a staging directory:
-whether it contains everything that a program needs on a device.
+"""Checks of an attached device, whose faults never make an environment unfit, and of a staging
+directory, which has to contain everything that a program needs on a device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ RPC, LINUX_LIBC = "libcdsprpc.so", "libc.so.6"
 
 
 class Device(NamedTuple):
-    """A device and its case; the SDK's files are those that would be pushed to it."""
+    """A device, and the case that it belongs to. The files of the case's SDK would be
+    pushed to it.
+    """
 
     facts: DeviceFacts
     case: Case
@@ -48,7 +50,7 @@ DEVICES = Subjects(
 
 
 def _is_below(found: int | None, least: int) -> bool:
-    """Return whether a figure is known and too small."""
+    """Return whether ``found`` is known and less than ``least``."""
     return found is not None and found < least
 
 
@@ -72,7 +74,7 @@ DEVICES.add(
 DEVICES.add(
     "QNN803",
     "{subject} has API level {device.api_level}, the libraries are for {case.android_api}",
-    "'cannot locate symbol'",
+    "they fail to load with 'cannot locate symbol'",
     "build with ANDROID_PLATFORM android-{device.api_level}, or use a newer device",
     lambda device: _is_below(device.facts.api_level, device.case.android_api),
     where="{where}ro.build.version.sdk",
@@ -80,8 +82,8 @@ DEVICES.add(
 )
 DEVICES.add(
     "QNN804",
-    "{subject} has {device.free_mb} MB free, {case.policy.device.free_mb} are advised",
-    "'No space left on device' in the middle of a push",
+    "{subject} has {device.free_mb} MB free, {case.policy.device.free_mb} are recommended",
+    "a push stops midway with 'No space left on device'",
     "remove what you do not need from {device.directory}",
     lambda device: _is_below(device.facts.free_mb, device.case.policy.device.free_mb),
     where="{where}{device.directory}",
@@ -100,7 +102,7 @@ DEVICES.add(
 
 @DEVICES.check(
     "QNN806",
-    "{subject} has {name} from {there}, the SDK is {build}",
+    "{subject} has {name} from {there}, but the SDK is {build}",
     "a run that pushes only some libraries fails with 'Stub lib id mismatch' (error 1008)",
     "push all of them again, or remove {device.directory}/libQnn*",
     after=("QNN801",),
@@ -115,7 +117,7 @@ def see_stale_libraries(device: Device) -> Iterator[Seen]:
 
 DEVICES.add(
     "QNN807",
-    "{subject} has pages of {device.page_bytes} bytes, libraries are aligned to fewer bytes",
+    "{subject} has pages of {device.page_bytes} bytes, but libraries have a smaller alignment",
     "the loader refuses segments aligned to {align} bytes",
     "use libraries linked with -Wl,-z,max-page-size=16384 (QNN225 names those that are not)",
     lambda device: device.facts.page_bytes and 0 < device.align < device.facts.page_bytes,
@@ -125,14 +127,14 @@ DEVICES.add(
 
 
 class Staging(NamedTuple):
-    """A staging directory and its case."""
+    """A staging directory, and the case (environment and requirements) that it belongs to."""
 
     tree: TreeFacts
     case: Case
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The files that the profile stages at least."""
+        """The files that the profile requires in a staging directory."""
         return self.case.fitness.staged
 
     @property
@@ -168,7 +170,7 @@ STAGINGS.add(
 @STAGINGS.check(
     "QNN300",
     "{subject} is a link to {target}, which does not exist",
-    "'library \"{subject}\" not found' on the device; copying onto the link fails too",
+    "loading fails: 'library \"{subject}\" not found'; copying onto the link fails, too",
     "remove {where}, then copy {subject} itself there from the SDK",
     after=("QNN308",),
 )
@@ -189,7 +191,7 @@ STAGINGS.add(
 STAGINGS.add(
     "QNN320",
     "the staging directory is a whole QNN SDK",
-    "a device loads libraries of one kind, from one directory: nothing here is laid out for it",
+    "a device loads libraries of one kind from one directory; an SDK has another layout",
     "stage a directory with the libraries of the device's kind (such as lib/aarch64-android): "
     "{names} and libQnnHtpVNNStub.so, and lib/hexagon-vNN/unsigned/libQnnHtpVNNSkel.so",
     lambda staging: staging.tree.is_sdk,
@@ -198,7 +200,7 @@ STAGINGS.add(
 STAGINGS.add(
     "QNN321",
     "all {count} libraries that are staged are LFS pointers",
-    "'invalid ELF header' when one of them is loaded",
+    "loading any of them fails with 'invalid ELF header'",
     "run 'git lfs pull' in the checkout that they come from",
     lambda staging: staging.tree.is_pointers,
     after=("QNN309",),
@@ -207,7 +209,7 @@ STAGINGS.add(
 
 @STAGINGS.check(
     "QNN325",
-    "libcdsprpc.so is needed by {subject}, and the system has {versioned}",
+    "{subject} needs libcdsprpc.so, but the system has only {versioned}",
     "'libcdsprpc.so: cannot open shared object file': so it is on Qualcomm Linux without the "
     "development files of fastrpc",
     "run `patchelf --replace-needed libcdsprpc.so {versioned}` on {subject}, as Qualcomm's own "
@@ -216,7 +218,9 @@ STAGINGS.add(
     severity=Severity.WARNING,
 )
 def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
-    """Report it once. Not on Android, where neither this library nor libc has a version."""
+    """Report it once. Libraries for Android are skipped: this library and libc have no version
+    there.
+    """
     names = staging.names | {path.rpartition("/")[2] for path in staging.tree.links}
     versioned = sorted(name for name in names if name.startswith(f"{RPC}."))
     found = [
@@ -235,7 +239,7 @@ def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
     "{subject} {faults}",
     "a runtime that maps the file into memory passes QNN a misplaced context, or copies it",
     "lower the model again; to_executorch without extract_delegate_segments or with a "
-    "segment_alignment of less than {least} makes such a program",
+    "segment_alignment of less than {least} makes such programs",
     after=("QNN322",),
     severity=Severity.WARNING,
 )
@@ -248,7 +252,7 @@ def see_unaligned_program(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN322",
     "{subject} {damage}",
-    "it cannot be loaded: a copy or a download ended early, or a compiler failed",
+    "it cannot be loaded; a copy or a download was cut short, or a compiler failed",
     "copy the program again; if the original is not longer, lower the model again",
     after=("QNN308",),
 )
@@ -279,7 +283,7 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN324",
     "{subject} was compiled for {made}, not for {wanted}",
-    "they have the same Hexagon version, but if their memory (VTCM) differs: error 5005",
+    "both have the same Hexagon version, but error 5005 follows if their VTCM (memory) differs",
     "lower the model for {wanted}",
     after=("QNN323",),
     severity=Severity.WARNING,
@@ -299,7 +303,7 @@ def _name_targets(file: FileFacts) -> str:
 @STAGINGS.check(
     "QNN310",
     "{subject} is missing",
-    "'library \"{subject}\" not found' on the device",
+    "loading fails on the device with 'library \"{subject}\" not found'",
     "copy {subject} from the SDK's libraries for the device into {where}",
     after=("QNN309", "QNN320", "QNN321"),
 )
@@ -313,7 +317,7 @@ def see_not_staged(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN311",
     "there is no stub: {subject} is missing",
-    "libQnnHtp.so talks to the DSP through it: error 4000 or 14001 on the device",
+    "libQnnHtp.so reaches the DSP through it: without it, error 4000 or 14001 on the device",
     "copy {subject} from the same SDK into {where}{more}",
     after=("QNN309", "QNN320", "QNN321"),
 )
@@ -347,7 +351,7 @@ def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check(
     "QNN313",
-    "{subject} was compiled with QNN {compiler}, the libraries next to it are from {runtime}",
+    "{subject} was compiled with QNN {compiler}, but the libraries next to it are from {runtime}",
     "an older runtime cannot read it: 'Unknown QNN BinaryInfo version', error 30010",
     "lower it with QNN {runtime}, or stage libraries of QNN {compiler} or newer",
     after=("QNN309", "QNN320", "QNN321"),
@@ -365,14 +369,14 @@ def see_newer_program(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check(
     "QNN315",
-    "{subject} was compiled with QNN {compiler}, this profile's SDK is {runtime}",
+    "{subject} was compiled with QNN {compiler}, but this profile's SDK is {runtime}",
     "libraries staged from it cannot read the program: 'Unknown QNN BinaryInfo version', 30010",
-    "lower it with QNN {runtime} (test_emulator's --sdk), or take the libraries of {compiler}",
+    "lower it with QNN {runtime} (test_emulator's --sdk), or use the libraries of {compiler}",
     after=("QNN308",),
     severity=Severity.WARNING,
 )
 def see_program_of_another_profile(staging: Staging) -> Iterator[Seen]:
-    """With libraries next to it, QNN313 reports this instead."""
+    """Check programs without libraries next to them; for others, QNN313 reports this fault."""
     sdk = staging.case.facts.sdk
     runtime = (sdk.version if sdk else None) or staging.case.pin
     if staging.tree.files or not runtime:

@@ -26,14 +26,14 @@ GLIBC = ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libstdc++.s
 FIRST_CHECKSUM, LAST_WITHOUT = "2.40", "2.38"
 # Google Play requires 16 KiB alignment of every library in an app, even unused ones.
 OF_UNUSED = {"QNN225"}
-REBUILD = "build it for this target, or use the file from the SDK's directory for it"
+REBUILD = "build it for this target, or use the file from the SDK's directory for this target"
 
 
 class Placed(NamedTuple):
-    """A file and the requirements of its directory. ``depth`` is how many directories above the
-    file's own belong to its tree; ``wanted`` are names that libraries next to it need and do not
-    find, None for a file that is judged alone. ``knows_level`` is whether the policy's API level is
-    that of the app that loads it.
+    """A file and the requirements of its directory. ``depth`` is the number of parent directories
+    that belong to its tree. ``wanted`` are the libraries that files next to it need and do not
+    find, None for a file that is checked by itself. ``knows_level`` is whether the policy's API
+    level is that of the app that loads the file.
     """
 
     elf: ElfFacts
@@ -46,7 +46,7 @@ class Placed(NamedTuple):
 
     @property
     def is_newer_level(self) -> bool:
-        """Whether it is for a newer Android than its policy's."""
+        """Whether the file needs a higher Android API level than its policy has."""
         wanted, note = self.policy.android_api, self.elf.android
         return wanted is not None and note is not None and note.api_level > wanted
 
@@ -60,7 +60,7 @@ CONTENT: Subjects[Placed] = Subjects(tell=Placed.seen)
 
 
 def judge(facts: ElfFacts, policy: ElfPolicy, *, depth: int = 1) -> list[Finding]:
-    """Return every fault of a file that is judged alone."""
+    """Return every fault of a file that is checked by itself."""
     return judge_placed(Placed(facts, policy, depth))
 
 
@@ -84,12 +84,12 @@ def see_defect(defect: Defect, error: ElfError) -> Iterator[Seen]:
 
 
 for code, defect, meaning in (
-    ("QNN201", Defect.UNREADABLE, "'Permission denied' when it is loaded"),
-    ("QNN202", Defect.EMPTY, "'file too short' when it is loaded"),
-    ("QNN203", Defect.LFS_POINTER, "'invalid ELF header' when it is loaded"),
-    ("QNN204", Defect.HTML, "'invalid ELF header' when it is loaded"),
-    ("QNN205", Defect.NOT_ELF, "'invalid ELF header' when it is loaded"),
-    ("QNN206", Defect.TRUNCATED, "'file too short', or a crash when it is loaded"),
+    ("QNN201", Defect.UNREADABLE, "loading it fails with 'Permission denied'"),
+    ("QNN202", Defect.EMPTY, "loading it fails with 'file too short'"),
+    ("QNN203", Defect.LFS_POINTER, "loading it fails with 'invalid ELF header'"),
+    ("QNN204", Defect.HTML, "loading it fails with 'invalid ELF header'"),
+    ("QNN205", Defect.NOT_ELF, "loading it fails with 'invalid ELF header'"),
+    ("QNN206", Defect.TRUNCATED, "loading it fails with 'file too short' or crashes"),
     ("QNN207", Defect.CORRUPT, "the loader crashes, or refuses it"),
 ):
     DEFECTS.check(code, f"{{subject}} is {defect.value}{{reason}}", meaning, "{repair}")(
@@ -113,7 +113,7 @@ def see_other_machine(file: Placed) -> Iterator[Seen]:
 @TARGET.check(
     "QNN210",
     "{subject} is ELF{bits}, not ELF{wanted}",
-    "'wrong ELF class' when it is loaded",
+    "loading it fails with 'wrong ELF class'",
     REBUILD,
     after=("QNN212",),
 )
@@ -125,7 +125,7 @@ def see_other_class(file: Placed) -> Iterator[Seen]:
 TARGET.add(
     "QNN211",
     "{subject} is big-endian",
-    "'ELF file data encoding not little-endian'",
+    "loading it fails with 'ELF file data encoding not little-endian'",
     REBUILD,
     lambda file: file.elf.little_endian != file.policy.little_endian,
     after=("QNN210",),
@@ -135,7 +135,7 @@ TARGET.add(
 @TARGET.check(
     "QNN213",
     "{subject} is {kind}",
-    "only loadable files may be here: 'only ET_DYN and ET_EXEC can be loaded'",
+    "the loader refuses it: 'only ET_DYN and ET_EXEC can be loaded'",
     REBUILD,
     after=("QNN211",),
 )
@@ -168,7 +168,7 @@ TARGET.add(
 TARGET.add(
     "QNN214",
     "{subject} is for Hexagon V{elf.hexagon_version:x}, its directory is for V{policy.flags:x}",
-    "the DSP refuses code for a newer Hexagon; on a device that is error 4000 or 14001",
+    "the DSP refuses code for a newer Hexagon, with error 4000 or 14001 on a device",
     "put there what an unchanged SDK has there: copy {subject} from a fresh one, or provision it "
     "again",
     lambda file: file.policy.flags not in {None, file.elf.hexagon_version},
@@ -179,7 +179,7 @@ TARGET.add(
 @CONTENT.check(
     "QNN215",
     "{subject} has the soname {soname}",
-    "{soname} is not found by what needs it, and loading {subject} loads another library",
+    "files that need {soname} do not find it, and loading {subject} loads another library",
     "copy {subject} again from where it was built, and keep the file name {soname} for the other",
 )
 def see_other_soname(file: Placed) -> Iterator[Seen]:
@@ -204,8 +204,8 @@ def _is_another_of_qnn(name: str, soname: str) -> bool:
 
 @CONTENT.check(
     "QNN217",
-    "{subject} searches {entry}",
-    "libraries outside the tree may be loaded instead of the checked ones",
+    "{subject} has {entry} in its RPATH or RUNPATH",
+    "libraries outside the tree, which nobody checked, may be loaded",
     "link with an rpath of $ORIGIN, or run patchelf --set-rpath '$ORIGIN' on it",
 )
 def see_path_out(file: Placed) -> Iterator[Seen]:
@@ -215,7 +215,7 @@ def see_path_out(file: Placed) -> Iterator[Seen]:
 
 
 def _leaves(entry: str, depth: int) -> bool:
-    """Return whether a search path is not relative to the file, or leaves its tree."""
+    """Return whether a search path is not relative to the file, or leads out of its tree."""
     origin, *steps = PurePosixPath(entry.replace("${ORIGIN}", "$ORIGIN")).parts or ("",)
     level = lowest = 0
     for step in steps:
@@ -226,8 +226,8 @@ def _leaves(entry: str, depth: int) -> bool:
 
 @CONTENT.check(
     "QNN218",
-    "{subject} searches {entry}",
-    "it is a directory of the machine that built it; another library may be there",
+    "{subject} has {entry} in its RPATH or RUNPATH",
+    "the directory was on the machine that built it; here it may contain another library",
     "link with -Wl,-rpath,'$ORIGIN', set CMAKE_INSTALL_RPATH, or run patchelf --set-rpath "
     "'$ORIGIN' on it",
 )
@@ -248,7 +248,7 @@ for code, family in (("QNN219", "GLIBC"), ("QNN220", "GLIBCXX"), ("QNN221", "CXX
     CONTENT.check(
         code,
         f"{{subject}} needs {family} {{version}}, the target has {{limit}}",
-        f"'version `{family}_{{version}}' not found' when it is loaded",
+        f"loading it fails with 'version `{family}_{{version}}' not found'",
         f"use a build that needs {family} {{limit}} or older, or a newer target",
     )(partial(see_newer, family))
 
@@ -264,7 +264,7 @@ CONTENT.add(
 CONTENT.add(
     "QNN223",
     "{subject} is for API level {elf.android.api_level}, the target has {policy.android_api}",
-    "'cannot locate symbol' on a device of that level",
+    "it fails with 'cannot locate symbol' on a device of that level",
     "take one for API level {policy.android_api} or lower: build yours with ANDROID_PLATFORM "
     "android-{policy.android_api}, take a prebuilt one from the SDK",
     lambda file: file.is_newer_level and file.knows_level,
@@ -296,7 +296,7 @@ CONTENT.add(
 )
 CONTENT.add(
     "QNN227",
-    "{subject} asks for an executable stack",
+    "{subject} requires an executable stack",
     "kernels that enforce W^X refuse it: 'cannot enable executable stack'",
     "link with -Wl,-z,noexecstack (an assembly file without .note.GNU-stack is the cause), or take "
     "a fresh copy of a prebuilt one",
@@ -307,8 +307,8 @@ CONTENT.add(
 @CONTENT.check(
     "QNN230",
     "{subject} is damaged: {what}",
-    "a byte was changed after the build: the DSP refuses it ('ELF verification') or runs it",
-    "take it from the SDK again, or fetch the artifact again; compare where the two differ",
+    "a byte was changed after the build: the DSP may refuse it ('ELF verification') or run it",
+    "take it from the SDK again, or fetch the artifact again; then compare the two",
 )
 def see_damage(file: Placed) -> Iterator[Seen]:
     yield from _see_wrong_sum(file, is_stripped=False)
@@ -327,7 +327,9 @@ def see_stripped(file: Placed) -> Iterator[Seen]:
 
 
 def _see_wrong_sum(file: Placed, *, is_stripped: bool) -> Iterator[Seen]:
-    """Find a library with a wrong checksum; name the SHA-256 of the genuine one if it is known."""
+    """Find a library with a wrong checksum; report the SHA-256 of the genuine one if it is
+    known.
+    """
     checksum, proof = file.elf.checksum, file.proof
     if checksum and checksum.is_wrong and checksum.is_stripped == is_stripped:
         what = checksum.describe()
@@ -353,7 +355,7 @@ def see_no_checksum(file: Placed) -> Iterator[Seen]:
 @CONTENT.check(
     "QNN235",
     "{subject} of QNN {version} has no checksum (SWIV)",
-    "nothing shows whether a byte of it was changed; skels up to 2.37.1 have none, those from 2.40 "
+    "nothing shows whether a byte in it was changed; skels up to 2.37.1 have none, those from 2.40 "
     "on have one, and none of {version} has been seen",
     "compare it with the SDK's file",
     severity=Severity.NOTE,
@@ -381,7 +383,7 @@ def _is_skel(name: str) -> bool:
 CONTENT.add(
     "QNN228",
     "{subject} is not stripped",
-    "its symbols are shipped: they take space, and others can read them",
+    "its symbols take space, and anyone who gets it can read them",
     "run `strip --strip-unneeded` on it, if it is for shipping",
     lambda file: not file.elf.stripped and file.elf.machine != EM_QDSP6,  # QNN236 explains why
     severity=Severity.WARNING,

@@ -20,9 +20,9 @@ from provisioning.elf.facts import EM_QDSP6, EM_X86_64, ElfError, ElfFacts
 
 @dataclass(frozen=True)
 class Group:
-    """Files that one loader sees together. ``depth`` is how far up their tree goes; ``brings`` maps
-    names of libraries that the machine may have to their paths; ``beside`` are names that are found
-    elsewhere; ``knows_level`` as in Placed.
+    """Files that one loader finds together. ``depth`` and ``knows_level`` are as in Placed.
+    ``brings`` maps system libraries that the machine may have to their path or None; ``beside`` are
+    names of libraries that the loader finds in other directories.
     """
 
     files: Sequence[FileFacts]
@@ -56,7 +56,7 @@ def _is_host(file: FileFacts) -> bool:
 
 
 def target_kind(case: Case) -> str:
-    """Return the kind of a device's libraries."""
+    """Return the kind of the libraries for a device, such as aarch64-android."""
     return next((kind for kind in case.fitness.kinds if kind != HOST_KIND), "aarch64-android")
 
 
@@ -108,7 +108,7 @@ def _group_staging(
 
 
 def judge_group(group: Group) -> Iterator[Finding]:
-    """Check each file by itself, then the dependencies of those that fit."""
+    """Check each file by itself, then the dependencies of those without a fault."""
     fitting = []
     for file in group.files:
         if file.elf is None:
@@ -156,7 +156,7 @@ NEEDS.add(
     "QNN216",
     "{subject} is missing; {chain} needs it{others}",
     "'{subject}: cannot open shared object file' when {user} is loaded",
-    "put {subject} from the same build next to it",
+    "put {subject} from the same build next to {user}",
     lambda need: not need.is_libcxx,
 )
 NEEDS.add(
@@ -173,7 +173,7 @@ def find_needs(
 ) -> Iterator[Need]:
     """Yield each missing library once, with the chain of files that need it.
 
-    ``files`` are those that fit their policy; ``provided`` are names that the loader finds in the
+    ``files`` are those that meet their policy; ``provided`` are names that the loader finds in the
     directory, on the search path or in the system. ``host_brings`` maps names that the machine may
     have installed to their path or None.
     """

@@ -23,7 +23,7 @@ PACKAGES = {
 @ENVIRONMENT.check(
     "QNN001",
     "this is {subject}, not {wanted}",
-    "QNN's host libraries and the HTP emulator are only built for that",
+    "QNN's host libraries and the HTP emulator exist only for {wanted}",
     "use a machine with {wanted}, or the project's container image on one",
 )
 def see_other_machine(case: Case) -> Iterator[Seen]:
@@ -35,7 +35,7 @@ def see_other_machine(case: Case) -> Iterator[Seen]:
 
 @ENVIRONMENT.check(
     "QNN002",
-    "the machine has {found}, QNN needs glibc {glibc} or newer",
+    "the machine has {found}, but QNN needs glibc {glibc} or newer",
     '"version `GLIBC_{glibc}\' not found" when libQnnHtp.so is loaded',
     "use Debian 12, Ubuntu 22.04 or newer, or the project's container image",
     after=("QNN001",),
@@ -63,8 +63,8 @@ def see_lacking_flags(case: Case) -> Iterator[Seen]:
 
 @ENVIRONMENT.check(
     "QNN005",
-    "{free:g} GB are free, {needed:g} GB are needed",
-    "'No space left on device' while unpacking or building",
+    "{free:g} GB of disk space are free, {needed:g} GB are needed",
+    "unpacking or building fails with 'No space left on device'",
     "free some space, or set QNN_CI_HOME to a directory on a larger disk",
     after=("QNN001",),
 )
@@ -76,7 +76,7 @@ def see_small_disk(case: Case) -> Iterator[Seen]:
 
 @ENVIRONMENT.check(
     "QNN006",
-    "the machine has {found:g} GB of memory, {advised:g} are advised",
+    "the machine has {found:g} GB of memory, {advised:g} GB are recommended",
     "the kernel may kill a compiler or a lowering (exit code 137)",
     "use fewer jobs (--jobs 1) or a larger machine",
     after=("QNN001",),
@@ -90,7 +90,7 @@ def see_little_memory(case: Case) -> Iterator[Seen]:
 
 @ENVIRONMENT.check(
     "QNN007",
-    "cores that may be used: {found}, advised: {advised}",
+    "usable CPU cores: {found}, recommended: {advised}",
     "a run takes several times as long",
     "give the machine or the container more cores",
     after=("QNN001",),
@@ -156,27 +156,27 @@ TOOLS: Subjects[Tool] = Subjects(
 TOOLS.add(
     "QNN010",
     "{subject} is not on PATH",
-    "the build stops at its first step",
+    "the build fails at its first step",
     "install {subject} {advised}",
     lambda tool: tool.facts.path is None and not tool.policy.optional,
 )
 TOOLS.add(
     "QNN011",
     "{subject} does not print its version: {answer}",
-    "a program that cannot run --version cannot build",
+    "a program that fails with --version cannot be used for a build",
     "reinstall {subject}",
     lambda tool: tool.facts.path and tool.facts.version is None,
 )
 TOOLS.add(
     "QNN012",
-    "{subject} is {version}, at least {minimum} is needed",
+    "{subject} is {version}, but at least {minimum} is needed",
     "{reason}",
     "install {subject} {advised} or newer",
     lambda tool: tool.facts.version and is_older(tool.facts.version, tool.policy.minimum),
 )
 TOOLS.add(
     "QNN013",
-    "{subject} is {version}, {advised} is advised",
+    "{subject} is {version}, {advised} or newer is recommended",
     "{reason}",
     "install {subject} {advised} or newer",
     lambda tool: tool.facts.version and is_older(tool.facts.version, tool.policy.advised),

@@ -17,7 +17,7 @@ REINSTALL = "install the executorch wheel for this Python, or build target aot f
 
 
 class Interpreter(NamedTuple):
-    """A Python and its case."""
+    """A Python interpreter, and the case (environment and requirements) that it belongs to."""
 
     facts: PythonFacts
     case: Case
@@ -42,7 +42,7 @@ class Interpreter(NamedTuple):
 
     @property
     def is_hidden(self) -> bool:
-        """Whether the executorch that it finds is on PYTHONPATH."""
+        """Whether it imports executorch from a directory on PYTHONPATH."""
         variables, place = self.case.facts.variables, self.facts.executorch
         entries = variables.executorch_on_path if variables else ()
         return place is not None and any(Path(place).is_relative_to(one) for one in entries)
@@ -71,7 +71,7 @@ PYTHON.add(
     "QNN501",
     "the interpreter does not answer: {python.error}",
     "nothing can be lowered with it",
-    "name another one with --python",
+    "choose another one with --python",
     lambda python: python.facts.error,
     subject="Python",
 )
@@ -79,9 +79,9 @@ PYTHON.add(
 
 @PYTHON.check(
     "QNN502",
-    "this is Python {version}, {policy.minimum} to below {policy.below} are supported",
+    "this is Python {version}; {policy.minimum} to below {policy.below} are supported",
     "there is no wheel of ExecuTorch for it",
-    "use a Python from {policy.minimum} to below {policy.below}: name it with --python",
+    "use a Python from {policy.minimum} to below {policy.below}: pass it with --python",
     after=("QNN501",),
 )
 def see_other_python(python: Interpreter) -> Iterator[Seen]:
@@ -117,8 +117,9 @@ def see_old_torch(python: Interpreter) -> Iterator[Seen]:
 @PYTHON.check(
     "QNN505",
     "executorch {executorch} with torch {torch}{qnn} is not supported",
-    "they have not been tested together: 'undefined symbol' at import, or error 14001",
-    "install the nearest supported: {nearest}; or try these with test-emulator --try-unsupported",
+    "they have not been tested together and may fail: 'undefined symbol' at import, or error 14001",
+    "install the nearest supported versions: {nearest}; or try yours with test-emulator "
+    "--try-unsupported",
     after=("QNN504",),
 )
 def see_unknown_pair(python: Interpreter) -> Iterator[Seen]:
@@ -146,7 +147,7 @@ PYTHON.add(
 @PYTHON.check(
     "QNN516",
     "{place} hides the installed executorch, {python.installed}",
-    "Python imports the first one that it finds, and that has no QNN adaptor",
+    "Python imports the first executorch that it finds, and that has no QNN adaptor",
     "remove {parent} from Python's path{pth}",
     after=("QNN506",),
 )
@@ -163,7 +164,7 @@ def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
 PYTHON.add(
     "QNN507",
     "executorch is installed without its QNN adaptor",
-    "'No module named PyQnnManagerAdaptor' when a model is lowered",
+    "lowering fails with 'No module named PyQnnManagerAdaptor'",
     f"{REINSTALL} (only the x86_64 Linux wheels have it)",
     lambda python: not python.facts.adaptors and not python.is_hidden,  # else QNN408
     subject="PyQnnManagerAdaptor",
@@ -173,7 +174,7 @@ PYTHON.add(
 PYTHON.add(
     "QNN508",
     "the QNN adaptor is for another Python: {names}, not {python.tag}",
-    "ModuleNotFoundError for PyQnnManagerAdaptor, although a file with that name exists",
+    "lowering fails with ModuleNotFoundError for PyQnnManagerAdaptor, although that file exists",
     REINSTALL,
     lambda python: python.facts.adaptors and python.facts.adaptor is None,
     subject="PyQnnManagerAdaptor",
@@ -183,7 +184,7 @@ PYTHON.add(
 PYTHON.add(
     "QNN512",
     "the QNN adaptor is {defect}",
-    "'invalid ELF header' when a model is lowered",
+    "lowering fails with 'invalid ELF header'",
     REINSTALL,
     lambda python: python.facts.adaptor and python.elf is None,
     subject="{python.adaptor.name}",
@@ -193,7 +194,7 @@ PYTHON.add(
 PYTHON.add(
     "QNN513",
     "the QNN adaptor is for {python.adaptor.elf.machine_name}, this machine is {host}",
-    "ModuleNotFoundError or ImportError for PyQnnManagerAdaptor",
+    "lowering fails with ModuleNotFoundError or ImportError for PyQnnManagerAdaptor",
     REINSTALL,
     lambda python: python.elf and python.elf.machine != EM_X86_64,
     subject="{python.adaptor.name}",
@@ -205,7 +206,7 @@ PYTHON.add(
 @PYTHON.check(
     "QNN515",
     "{subject} is missing; the QNN adaptor needs it",
-    "'{subject}: cannot open shared object file' when a model is lowered",
+    "lowering fails with '{subject}: cannot open shared object file'",
     "install executorch=={python.distributions[executorch]} again: its wheel contains {subject}",
     after=("QNN513",),
 )
@@ -216,7 +217,7 @@ def see_lone_adaptor(python: Interpreter) -> Iterator[Seen]:
 
 @PYTHON.check(
     "QNN514",
-    "{subject} is {found}, executorch asks for {wanted}",
+    "{subject} is {found}, but executorch requires {wanted}",
     "executorch may import names from it that are missing or behave differently",
     "install '{subject}{wanted}'",
     after=("QNN506",),
@@ -228,9 +229,9 @@ def see_unmet(python: Interpreter) -> Iterator[Seen]:
 
 @PYTHON.check(
     "QNN509",
-    "the QNN adaptor needs GLIBC {need}, the machine has {glibc}",
+    "the QNN adaptor needs GLIBC {need}, but the machine has {glibc}",
     '"version `GLIBC_{need}\' not found" when a model is lowered',
-    "build it on this machine, or use the wheel's",
+    "build it on this machine, or use the wheel's adaptor",
     after=("QNN513",),
 )
 def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
@@ -258,7 +259,7 @@ def see_no_module(python: Interpreter) -> Iterator[Seen]:
 @PYTHON.check(
     "QNN511",
     "flatc is not on PATH, but executorch {executorch} runs it",
-    "'No such file or directory: flatc' when a program is written",
+    "writing a program fails with 'No such file or directory: flatc'",
     "put {bin} on PATH",
     after=("QNN506",),
 )

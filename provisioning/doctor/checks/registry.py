@@ -1,5 +1,5 @@
-"""The registry of checks, each registered next to the function that detects the fault; and
-findings.
+"""The registry of checks, and the findings that they return. A check is registered next to the
+function that detects its fault.
 
 A check's texts are templates that are filled with the function's values, so that
 docs/reference/checks.md and findings have the same text.
@@ -22,7 +22,9 @@ PLACES = {"subject", "where"}
 
 
 class Severity(str, Enum):
-    """An error makes an environment unfit, a warning only with --strict, a note never."""
+    """An error makes an environment unfit, a warning does so only with --strict, a note
+    never does.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -33,8 +35,9 @@ class Severity(str, Enum):
 class Finding:
     """One fault. ``id`` is stable and has a section in docs/reference/checks.md.
 
-    ``subject`` is the thing at fault, ``where`` is where it was found, ``why`` is what would happen
-    later, ``fix`` the next step. Findings sort by id: causes before effects.
+    ``subject`` is the thing at fault, ``where`` the place where it was found, ``why`` the
+    consequence, and ``fix`` the next step. Findings are sorted by id, so that causes come before
+    effects.
     """
 
     id: str
@@ -62,8 +65,8 @@ class Finding:
 class Case:
     """An environment and its requirements.
 
-    ``soc`` is a name and its Hexagon version; ``minimum`` is the oldest usable SDK and the reason;
-    ``pairs`` are the versions that work together.
+    ``soc`` is a SoC's name and its Hexagon version; ``minimum`` is the oldest usable SDK, and the
+    reason; ``pairs`` are versions that work together.
     """
 
     facts: EnvironmentFacts
@@ -85,7 +88,7 @@ class Case:
 
     @property
     def android_api(self) -> int:
-        """The API level of libraries for Android."""
+        """The API level that libraries for Android are checked against."""
         return self.kinds["aarch64-android"].android_api or 0
 
     @property
@@ -114,7 +117,7 @@ class Seen:
 
 
 def seen(subject: str, where: object, **values: object) -> Seen:
-    """Return a fault of ``subject`` at ``where``; the texts may use both names too."""
+    """Return a fault of ``subject`` at ``where``; the check's texts can refer to both, too."""
     return Seen(subject, str(where), {"subject": subject, "where": where, **values})
 
 
@@ -138,14 +141,14 @@ class Check(Generic[S]):
 
 
 def tell_nothing(_: object) -> Seen:
-    """Return an empty fault, for subjects with checks that describe their faults themselves."""
+    """Return an empty fault, for subjects whose checks all describe their faults themselves."""
     return seen("", "")
 
 
 class Subjects(Generic[S]):
-    """Things of one kind in an environment, and the checks to run on each of them, in order.
+    """All things of one kind in an environment, and the checks to run on each of them, in order.
 
-    ``tell`` returns the values for the texts of checks that are just a condition.
+    ``tell`` returns the values for the texts of checks that consist only of a condition.
     """
 
     def __init__(
@@ -170,7 +173,9 @@ class Subjects(Generic[S]):
         after: tuple[str, ...] = (),
         severity: Severity | None = None,
     ) -> None:
-        """Add a fault that is found ``when`` a condition is true; ``tell`` fills its texts."""
+        """Add a check that finds a fault if the condition ``when`` is true; ``tell`` fills its
+        texts.
+        """
 
         def see(one: S) -> Iterator[Seen]:
             if when(one):

@@ -22,14 +22,14 @@ from provisioning.doctor.facts import (
 )
 from provisioning.versions import find_place_version, is_older, is_same, parse_version
 
-REFETCH = "provision the profile again, or name the root of another SDK"
+REFETCH = "provision the profile again, or specify the root of another SDK"
 
 
 @ENVIRONMENT.check(
     "QNN100",
     "profile {profile} needs {subject}, which is missing",
     "builds and runs of the profile use its files",
-    "run `qnn-ci fetch {profile}`, or give --root {subject}=DIR",
+    "run `qnn-ci fetch {profile}`, or pass --root {subject}=DIR",
 )
 def see_no_root(case: Case) -> Iterator[Seen]:
     """Find missing roots; of the artifacts that may serve as the SDK, only the first is
@@ -49,7 +49,7 @@ INSTALLATIONS: Subjects[InstallationFacts] = Subjects(
     "QNN113",
     "this is not {subject}: it has no {missing}",
     "a build or signing fails halfway, or uses another installation",
-    "name the root of {subject}: --root {subject}=DIR, or {variable}",
+    "specify the root of {subject} with --root {subject}=DIR or {variable}",
 )
 def see_other_installation(one: InstallationFacts) -> Iterator[Seen]:
     # Others have their own checks.
@@ -61,8 +61,8 @@ def see_other_installation(one: InstallationFacts) -> Iterator[Seen]:
 
 INSTALLATIONS.add(
     "QNN416",
-    "{one.variable} names another {subject} than the examined one",
-    "another one would be used than the examined one",
+    "{one.variable} points to another {subject} than the examined one",
+    "builds and runs would use that one",
     "set it to {one.root}; `qnn-ci env PROFILE` prints the lines that set them all",
     lambda one: not one.is_same and one.variable != "QNN_SDK_ROOT",  # reported by QNN403
     where="{one.value}",
@@ -96,22 +96,22 @@ SDK = Subjects(lambda case: [Sdk(case.facts.sdk, case)] if case.facts.sdk else [
 SDK.add(
     "QNN101",
     "the root of the QNN SDK is not a directory",
-    "QNN_SDK_ROOT would point at nothing; ExecuTorch's CMake configures and then fails",
-    "provision one, or correct --root or QNN_SDK_ROOT",
+    "QNN_SDK_ROOT would point to nothing; with ExecuTorch, configuring succeeds and building fails",
+    "provision an SDK, or correct --root or QNN_SDK_ROOT",
     lambda sdk: not sdk.facts.is_directory,
 )
 SDK.add(
     "QNN102",
     "this is not a QNN SDK: sdk.yaml is missing",
     "a half-unpacked SDK looks the same; missing files make a build fail halfway",
-    f"{REFETCH}; the root is the directory that has sdk.yaml in it",
+    f"{REFETCH}; the root is the directory that contains sdk.yaml",
     lambda sdk: "sdk.yaml" not in sdk.facts.markers,
     after=("QNN101",),
 )
 SDK.add(
     "QNN103",
-    "sdk.yaml names no version{fault}",
-    "its version is unknown, so programs compiled with it cannot be traced",
+    "sdk.yaml states no version{fault}",
+    "programs that it compiles cannot be traced to a version",
     REFETCH,
     lambda sdk: sdk.facts.version is None,
     subject="sdk.yaml",
@@ -130,7 +130,7 @@ SDK.add(
 SDK.add(
     "QNN104",
     "QNN {sdk.version} was found, the pin is {pin}",
-    "only the pin was tested; with others the emulator has failed with error 14001",
+    "only the pinned one was tested; with others the emulator has failed with error 14001",
     "choose it with --sdk {sdk.root} (QNN_CI_SDK) if you want this one, or provision QNN {pin}",
     lambda sdk: sdk.pin and sdk.facts.version and not is_same(sdk.facts.version, sdk.pin),
     where="{sdk.root}/sdk.yaml",
@@ -141,7 +141,7 @@ SDK.add(
 @SDK.check(
     "QNN106",
     "{subject} is missing",
-    "the profile takes its libraries from it: 'cannot find -lQnnHtp' or a failed push",
+    "the profile's libraries are there: without them 'cannot find -lQnnHtp', or a failed push",
     f"{REFETCH}; a provisioned subset must include this component",
     after=("QNN102",),
 )
@@ -154,7 +154,7 @@ def see_no_part(sdk: Sdk) -> Iterator[Seen]:
 @SDK.check(
     "QNN107",
     "{subject} is missing from {directory}",
-    "'{subject}: cannot open shared object file' when the backend is created",
+    "creating the backend fails with '{subject}: cannot open shared object file'",
     REFETCH,
     after=("QNN102",),
 )
@@ -182,7 +182,7 @@ def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
 @SDK.check(
     "QNN110",
     "the headers have QNN API {headers}, libQnnHtp.so has {library}",
-    "'Qnn API version mismatched' when a model is lowered: the compiled code needs a newer library",
+    "lowering fails with 'Qnn API version mismatched': the compiled code needs a newer library",
     f"take headers and libraries from one SDK: {REFETCH}",
     after=("QNN108",),
 )
@@ -208,7 +208,7 @@ SDK.add(
 @SDK.check(
     "QNN112",
     "{subject} is a link to {target}, which does not exist",
-    "'{subject}: cannot open shared object file' for a file that ls shows",
+    "loading fails with '{subject}: cannot open shared object file', although ls shows it",
     "copy the whole SDK including the links' targets (cp -a), or provision it again",
     after=("QNN102",),
 )
@@ -222,7 +222,7 @@ def see_dangling_links(sdk: Sdk) -> Iterator[Seen]:
 SDK.add(
     "QNN109",
     "QnnCommon.h has no QNN_API_VERSION",
-    "the sources compare it with the library's own at run time",
+    "the sources compare it with the library's version at run time",
     REFETCH,
     lambda sdk: sdk.case.fitness.headers and sdk.facts.api_version is None,
     subject="QnnCommon.h",
@@ -276,8 +276,8 @@ REBUILD = (
 
 ADAPTOR.add(
     "QNN901",
-    "the QNN adaptor was built from ExecuTorch {checkout}, executorch {installed} is installed",
-    "Python code of another version passes it structures of that version",
+    "the QNN adaptor was built from ExecuTorch {checkout}, but executorch {installed} is installed",
+    "Python code of another version passes it other structures",
     "install executorch=={checkout}, or build the adaptor from a checkout of {installed}",
     lambda one: one.checkout and not is_same(one.checkout, one.installed or one.checkout),
 )
@@ -285,7 +285,7 @@ ADAPTOR.add(
 
 @ADAPTOR.check(
     "QNN902",
-    "the QNN adaptor was built with the headers of QNN {headers}, libQnnHtp.so is from {library}",
+    "the QNN adaptor was built with headers of QNN {headers}, but libQnnHtp.so is from {library}",
     "it calls functions that an older library lacks: 'Qnn API version mismatched', error 30010",
     REBUILD,
 )
@@ -298,9 +298,10 @@ def see_newer_headers(adaptor: Adaptor) -> Iterator[Seen]:
 
 ADAPTOR.add(
     "QNN903",
-    "the QNN adaptor (headers of QNN {headers}) creates no device with QNN {library}: "
+    "the QNN adaptor (headers of QNN {headers}) cannot create a device with QNN {library}: "
     "{adaptor.python.no_device}",
-    "each lowering begins by creating one. If QNN names socModel: this library reads it at {place} "
+    "each lowering starts by creating one. If QNN's message mentions socModel: this library "
+    "reads it at {place} "
     "of QnnHtpDevice_CustomConfig_t, the adaptor's headers have it elsewhere (error 14001)",
     REBUILD,
     lambda adaptor: adaptor.python.no_device,
@@ -317,9 +318,9 @@ def find_executorch(case: Case) -> str:
 
 @ENVIRONMENT.check(
     "QNN904",
-    "QNN SDK {sdk} with ExecuTorch {executorch}: {oldest} is the oldest that works with it",
-    "its sources need newer headers and libraries",
-    "take QNN {oldest} or later (upstream's pin is {pinned}), or an older ExecuTorch",
+    "QNN SDK {sdk} with ExecuTorch {executorch}: {oldest} is the oldest SDK that works with it",
+    "ExecuTorch's sources need newer headers and libraries",
+    "use QNN {oldest} or later (upstream's pin is {pinned}), or an older ExecuTorch",
 )
 def see_older_sdk(case: Case) -> Iterator[Seen]:
     executorch, sdk = find_executorch(case), case.facts.sdk
@@ -331,9 +332,9 @@ def see_older_sdk(case: Case) -> Iterator[Seen]:
 
 @ENVIRONMENT.check(
     "QNN905",
-    "QNN SDK {sdk} with ExecuTorch {executorch}: {newest} is the newest that is known to work",
+    "QNN SDK {sdk} with ExecuTorch {executorch}: {newest} is the newest SDK that is known to work",
     "newer headers have changed structures before: error 14001 when a device is created",
-    "run the emulator's suite with it before it ships",
+    "run the emulator's suite with this SDK before you ship it",
     severity=Severity.WARNING,
 )
 def see_newer_sdk(case: Case) -> Iterator[Seen]:
@@ -346,9 +347,9 @@ def see_newer_sdk(case: Case) -> Iterator[Seen]:
 
 @ENVIRONMENT.check(
     "QNN906",
-    "Hexagon SDK {version} with {soc}: the first with tools for its V{hexagon} is {first}",
+    "Hexagon SDK {version} with {soc}: the first with tools for Hexagon V{hexagon} is {first}",
     "its compiler does not know the architecture: 'unknown target CPU'",
-    "name the root of Hexagon SDK {first} or later, or an SoC that it supports",
+    "specify the root of Hexagon SDK {first} or later, or an SoC that this SDK supports",
 )
 def see_older_hexagon(case: Case) -> Iterator[Seen]:
     version = find_place_version(case.facts.roots.get(HEXAGON_SDK, ""))
@@ -361,7 +362,7 @@ def see_older_hexagon(case: Case) -> Iterator[Seen]:
 
 @ENVIRONMENT.check(
     "QNN907",
-    "Hexagon tools {version} with {soc}: the first for its V{hexagon} are {first}",
+    "Hexagon tools {version} with {soc}: the first for Hexagon V{hexagon} are {first}",
     "their compiler does not know the architecture: 'unknown target CPU'",
     "set HEXAGON_TOOLS_ROOT to tools {first} or later, such as those below tools/HEXAGON_Tools of "
     "the Hexagon SDK, or unset it",
@@ -377,9 +378,9 @@ def see_older_tools(case: Case) -> Iterator[Seen]:
 
 @ENVIRONMENT.check(
     "QNN908",
-    "QNN SDK {sdk} with ExecuTorch {executorch}: {first} is the first for LPAI",
-    "ExecuTorch lowers for LPAI with that version or later, and a runtime must not be older",
-    "use --sdk DIR with QNN {first} or later; profile lpai provisions one",
+    "QNN SDK {sdk} with ExecuTorch {executorch}: {first} is the first SDK for LPAI",
+    "ExecuTorch lowers for LPAI with that version or later; the runtime must not be older",
+    "use --sdk DIR with QNN {first} or later; profile lpai provisions one that works",
 )
 def see_older_lpai(case: Case) -> Iterator[Seen]:
     executorch, sdk = find_executorch(case), case.facts.sdk
@@ -404,7 +405,7 @@ def see_no_backend_library(case: Case) -> Iterator[Seen]:
 
 @ENVIRONMENT.check(
     "QNN910",
-    "{subject} of QNN {version} creates no backend on this machine: {reason}",
+    "{subject} of QNN {version} cannot create a backend on this machine: {reason}",
     "{why}",
     "{fix}",
     after=("QNN908", "QNN909"),

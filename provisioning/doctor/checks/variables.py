@@ -1,4 +1,4 @@
-"""Checks of environment variables: which QNN a process would really load."""
+"""Checks of environment variables, which determine the QNN that a process loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ EMPTY_ENTRY = "(an empty entry: the current directory)"
 
 
 class Variables(NamedTuple):
-    """The variables of a job, the SDK that they should name, and whether QNN runs on the host."""
+    """The variables of a job, the SDK that they should point to, and whether QNN runs on
+    the host.
+    """
 
     facts: VariableFacts
     sdk_root: Path
@@ -42,7 +44,7 @@ class Variables(NamedTuple):
 
 
 def find_variables(case: Case) -> Iterator[Variables]:
-    """Yield the variables, if there is an SDK for them to name."""
+    """Yield the variables, if there is an SDK that they should point to."""
     facts = case.facts
     if facts.variables and facts.sdk and facts.sdk.markers:
         yield Variables(facts.variables, facts.sdk.root, case.runs_on_host)
@@ -68,8 +70,8 @@ VARIABLES.add(
 )
 VARIABLES.add(
     "QNN403",
-    "QNN_SDK_ROOT names another SDK than the examined one",
-    "another one would be used than the examined one",
+    "QNN_SDK_ROOT points to another SDK than the examined one",
+    "builds and runs would use that one",
     f"set it to {{root}}; {COMPOSE}",
     lambda variables: not variables.facts.is_same(variables.root, variables.sdk_root),
     after=("QNN402",),
@@ -79,7 +81,7 @@ VARIABLES.add(
 @VARIABLES.check(
     "QNN404",
     "LD_LIBRARY_PATH lacks {wanted}",
-    "'libQnnHtp.so: cannot open shared object file', or another libQnnHtp.so is found",
+    "'libQnnHtp.so: cannot open shared object file', or another libQnnHtp.so is loaded",
     f"put {{wanted}} first before Python starts; {COMPOSE}",
 )
 def see_no_library_path(variables: Variables) -> Iterator[Seen]:
@@ -113,7 +115,7 @@ def see_shadows(variables: Variables) -> Iterator[Seen]:
 @VARIABLES.check(
     "QNN406",
     "libraries of a device are on the host's search path: {names}",
-    "'wrong ELF class' or 'cannot open shared object file' for an existing file",
+    "loading fails with 'wrong ELF class', or 'cannot open shared object file' although it exists",
     "remove {where} from LD_LIBRARY_PATH; for a device, set it on the device",
 )
 def see_device_libraries(variables: Variables) -> Iterator[Seen]:
@@ -131,7 +133,7 @@ def _is_for_device(file: FileFacts) -> bool:
 
 @VARIABLES.check(
     "QNN407",
-    "{subject} points at another SDK",
+    "{subject} points to another SDK",
     "Qualcomm's converters and envsetup scripts prefer it to QNN_SDK_ROOT",
     "unset {subject}",
     severity=Severity.WARNING,
@@ -146,7 +148,7 @@ def see_rivals(variables: Variables) -> Iterator[Seen]:
 @VARIABLES.check(
     "QNN410",
     "DSP_LIBRARY_PATH hides ADSP_LIBRARY_PATH",
-    "FastRPC uses it instead (qualcomm/fastrpc#379) and does not find the skel: 14001 or 4000",
+    "FastRPC uses it instead (qualcomm/fastrpc#379) and finds no skel: error 14001 or 4000",
     "unset it, or set it to {wanted}",
     severity=Severity.WARNING,
 )
@@ -182,7 +184,9 @@ class Runtime(NamedTuple):
 
 
 def find_runtimes(case: Case) -> Iterator[Runtime]:
-    """Yield those that the loader of this machine would use before the system's."""
+    """Yield each libstdc++ or libgcc_s that this machine's loader would use instead of the
+    system's.
+    """
     facts = case.facts
     adaptor = facts.python.adaptor if facts.python else None
     users = [*case.sdk_files, *([adaptor] if adaptor else [])]
@@ -210,7 +214,7 @@ RUNTIMES = Subjects(find_runtimes, Runtime.seen)
     "QNN415",
     "{subject} in {where} comes first and has at most {family} {found}; {user} needs {need}",
     '"version `{family}_{need}\' not found" when {user} is loaded',
-    "take {where} out of LD_LIBRARY_PATH",
+    "remove {where} from LD_LIBRARY_PATH",
 )
 def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
     for family, (need, user) in runtime.needs.items():
@@ -223,8 +227,8 @@ def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
 @RUNTIMES.check(
     "QNN417",
     "{subject} in {where} comes first and defines no version of GLIBCXX",
-    "'version `GLIBCXX_3.4' not found' when torch, or any other C++ library, is loaded",
-    "take {where} out of LD_LIBRARY_PATH",
+    "loading torch, or any other C++ library, fails with 'version `GLIBCXX_3.4' not found'",
+    "remove {where} from LD_LIBRARY_PATH",
 )
 def see_runtime_without_versions(runtime: Runtime) -> Iterator[Seen]:
     elf = runtime.file.elf
@@ -235,7 +239,7 @@ def see_runtime_without_versions(runtime: Runtime) -> Iterator[Seen]:
 RUNTIMES.add(
     "QNN411",
     "{subject} in {where} comes first and is {defect}",
-    "'file too short' or 'invalid ELF header' when any C++ library is loaded",
+    "loading any C++ library fails with 'file too short' or 'invalid ELF header'",
     "remove {where} from LD_LIBRARY_PATH, or repair that file",
     lambda runtime: runtime.file.defect,
 )
@@ -243,9 +247,9 @@ RUNTIMES.add(
 
 @ENVIRONMENT.check(
     "QNN412",
-    "{subject} is separated by ':'",
-    "FastRPC treats ':' as part of a name and finds no skel: error 4000",
-    "separate its directories by ';': {subject}='{joined}'",
+    "the directories in {subject} are separated by ':'",
+    "FastRPC treats ':' as part of a name, so it finds no skel: error 4000",
+    "separate them by ';': {subject}='{joined}'",
 )
 def see_colons(case: Case) -> Iterator[Seen]:
     for name in ("ADSP_LIBRARY_PATH", "DSP_LIBRARY_PATH"):

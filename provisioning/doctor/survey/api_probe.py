@@ -24,7 +24,7 @@ def find_provider(path: str) -> int:
     providers, count = ctypes.POINTER(POINTER)(), WORD()
     library = ctypes.CDLL(path)
     if library.QnnInterface_getProviders(ctypes.byref(providers), ctypes.byref(count)) != 0:
-        raise OSError(f"{path} names no provider")
+        raise OSError(f"{path} has no provider")
     return providers[0] or 0
 
 
@@ -41,10 +41,10 @@ class DeviceConfig(ctypes.Structure):
 
 
 def find_soc_offset(provider: int) -> int:
-    """Return the byte of QnnHtpDevice_CustomConfig_t at which a device finds its SoC, 0 if none
-    does.
+    """Return the offset in QnnHtpDevice_CustomConfig_t at which the library reads the SoC, 0 if
+    there is none.
 
-    Tries each offset: creates a device with an SoC there and zeros elsewhere.
+    Tries each offset by creating a device with an SoC there and zeros elsewhere.
     """
     backend, device = POINTER(), POINTER()
     create = bind_function(provider, BACKEND_CREATE, POINTER, POINTER, POINTER)

@@ -33,8 +33,8 @@ INFO_AT, SIZE_AT = 40, 16
 KNOWN_INFO = 3  # the supported versions of QnnSystemContext_BinaryInfo_t and of the graphs in it
 UNDEFINED = 0x7FFFFFFF
 MIN_ARCH = re.compile(rb"min_arch=(\d{1,3})")
-# Of HTP, about a graph: the VTCM (u32) and the bytes of constants (u64), which follow the bits of
-# the weights: 44, 28 and 20 KiB for a mlp of 16, 8 and 4 bits.
+# HTP's data about a graph: its VTCM (u32) and the size of its constants (u64), which depends on the
+# bits per weight: 44, 28 and 20 KiB for an mlp with weights of 16, 8 and 4 bits.
 VTCM_AT, CONSTANTS_AT = 16, 88
 SCALE_OFFSET = 0
 # Names of Qnn_DataType_t (QnnTypes.h).
@@ -96,8 +96,8 @@ class ContextBinary:
     ``build`` is QNN's full version, ``qnn`` its numbers (2.49.40), ``core_api`` and ``backend_api``
     are the versions of QNN's API and of the backend's; ``format`` is the version of the backend's
     data. ``soc_id`` is QNN's number of the SoC, ``min_arch`` the oldest Hexagon version in the
-    compiler's options. Unknown values are empty or 0. ``unread`` is why its graphs cannot be
-    listed, ``damage`` why it cannot be loaded.
+    compiler's options. Unknown values are empty or 0. ``unread`` is the reason why its graphs
+    cannot be listed, ``damage`` the reason why it cannot be loaded.
     """
 
     offset: int

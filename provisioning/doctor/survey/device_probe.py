@@ -2,8 +2,8 @@
 lowering does first. Uses only the standard library and executorch: it is run as a script, in a
 process that may crash.
 
-The last line of its output is ``device`` and ok, or ``device`` and ExecuTorch's error. QNN's own
-messages come before.
+The last line of its output is ``device`` followed by ok or by ExecuTorch's error. QNN's messages
+come before it.
 """
 
 from __future__ import annotations

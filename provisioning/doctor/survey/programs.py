@@ -38,7 +38,7 @@ from provisioning.errors import UsageError
 QNN_BACKEND, COMPILE_SPEC = "QnnBackend", "qnn_compile_spec"
 DLC = re.compile(
     rb"dlc\.metadata"
-)  # a file in QNN's archive, by its directory, which is at the end
+)  # a file in QNN's archive; the archive's directory, at its end, names it
 DLC_TAIL = 1 << 16
 IDENTIFIER = b"ET"  # and two digits, at byte 4
 HEADER = struct.Struct("<IQQ")
@@ -86,7 +86,9 @@ class Partition:
 
 @dataclass(frozen=True)
 class Method:
-    """A method; ``cpu_operators`` counts each operator that stays on the CPU."""
+    """A method of a program; ``cpu_operators`` counts the calls of each operator that stays on the
+    CPU.
+    """
 
     name: str
     inputs: tuple[TensorSpec, ...]
@@ -108,15 +110,16 @@ class SegmentSpan:
 
 @dataclass(frozen=True)
 class Program:
-    """By its ``kind``: a ``program``, a ``context`` binary alone, or an ``onnx`` model with one.
+    """A lowered file. Its ``kind`` is ``program``, ``context`` (a context binary alone), or
+    ``onnx`` (a model that contains one).
 
     ``is_package`` means that it has one equivalent context per SoC, and a device loads only its
     own; otherwise a device needs them all.
 
     ``metadata`` are the methods without inputs that return constants, such as get_max_seq_len.
     ``constant_bytes`` are the weights outside QNN by type; for weights packed by QNN, a binary does
-    not contain the types. ``damage`` is why it cannot be loaded, ``misplaced`` why it cannot be
-    mapped.
+    not contain the types. ``damage`` is the reason why it cannot be loaded, ``misplaced`` why it
+    cannot be mapped.
     """
 
     file: str

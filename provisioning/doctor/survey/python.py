@@ -81,8 +81,8 @@ def _describe(said: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFa
 
 
 def _lacking(file: FileFacts, variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield needed libraries that the loader does not find on its own, the job's or the system's
-    path.
+    """Yield needed libraries that the loader does not find through the file's RPATH or RUNPATH, on
+    the job's search path or in the system.
     """
     if file.elf is None or file.elf.machine != EM_X86_64:
         return
@@ -116,10 +116,10 @@ def try_device(
     *,
     backend: Backend = Backend.HTP,
 ) -> str:
-    """Return why the adaptor that ``python`` finds creates no device (for a ``backend`` other than
-    HTP, no backend) with the backend's ``library``; '' if it creates one.
+    """Return the reason why the adaptor that ``python`` finds cannot create a device (for a
+    ``backend`` other than HTP, a backend) with the backend's ``library``; '' if it can.
 
-    ``remembered`` is a cache directory for results with the same bytes.
+    ``remembered`` is a cache directory: files with the same bytes are tried only once.
     """
     key = hashlib.sha256(backend.value.encode())
     for path in (adaptor, library, Path(device_probe.__file__)):

@@ -98,7 +98,7 @@ def find_min_sdk(root: Path) -> int | None:
 
 
 def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | None:
-    """Read an ExecuTorch program or a context binary, which names the QNN that compiled it; return
+    """Read an ExecuTorch program or a context binary, which states the QNN that compiled it; return
     None for any other .bin. An empty file may be either.
     """
     from provisioning.doctor.survey.context_binaries import scan_context_binaries

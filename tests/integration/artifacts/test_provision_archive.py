@@ -181,7 +181,7 @@ def test_all_that_needs_consent_is_asked_for_at_once(
         "to read: LICENSE.pdf",
         "you have to trust the first download",
         "are free in",
-        "needs your consent on 2 points",
+        "needs your consent to 2 items",
     ):
         assert words in ended.stderr
     fix = next(line for line in ended.stderr.splitlines() if line.startswith("  fix:"))
@@ -314,7 +314,7 @@ def test_a_disk_that_fills_up_leaves_nothing(world: World, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device", str(self.target))
 
     monkeypatch.setattr(FileWriter, "write", full)
-    with pytest.raises(StoreError, match="there is no room in") as caught:
+    with pytest.raises(StoreError, match="there is no space left for") as caught:
         fetch()
     assert "MiB are free" in caught.value.why
     assert not list((world.home / "store").glob(".*"))

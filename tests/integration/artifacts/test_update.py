@@ -213,7 +213,7 @@ def test_an_archive_follows_its_url(
     server.files[f"v{newest}.zip"] = rename_sdk(new, newest)
     words = ("update", f"qnn-sdk@{newest}", "--accept-licence", "--write")
     untrusted = run(*words)
-    assert (untrusted.returncode, "has no SHA-256" in untrusted.stderr) == (4, True)
+    assert (untrusted.returncode, "has no known SHA-256" in untrusted.stderr) == (4, True)
     ended = run(*words, "--trust-first-use")
     assert ended.returncode == 0, ended.stderr
     after = (world.manifests / "toolchains" / "qnn-sdk.toml").read_text()

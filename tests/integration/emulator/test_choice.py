@@ -127,7 +127,7 @@ def test_an_overlay_for_a_newer_sdk_is_refused_with_the_command_that_builds_one(
 ) -> None:
     said = refuse(capfd, "--adaptor", str(make_overlay(set_headers(51), sdk="2.51.0")))
     assert "QNN902" in said["what"]
-    assert "headers of QNN 2.51, libQnnHtp.so is from 2.49.40" in said["what"]
+    assert "headers of QNN 2.51, but libQnnHtp.so is from 2.49.40" in said["what"]
     assert "ci build aot --sdk " in said["fix"]
 
 
@@ -150,11 +150,11 @@ def test_a_runtime_whose_backend_is_the_wheel_s_is_judged_by_the_wheel_s_headers
     overlay = make_overlay()
     laid = lay_over(environment, overlay, {})
     require_runtime(laid, Progress())
-    told = Finding("QNN903", "a", "creates no device with QNN 2.51", "w", "y", "f")
+    told = Finding("QNN903", "a", "cannot create a device with QNN 2.51", "w", "y", "f")
     monkeypatch.setattr(adaptor_room, "examine", lambda *_, **__: Verdict("emulator", (told,)))
     with pytest.raises(UnfitError, match="has no QNN backend for Python's runtime") as caught:
         require_runtime(laid, Progress())
-    assert "creates no device with QNN 2.51" in caught.value.why
+    assert "cannot create a device with QNN 2.51" in caught.value.why
     require_runtime(environment, Progress())
     place = overlay / "executorch/backends/qualcomm/libqnn_executorch_backend.so"
     place.write_bytes(b"")

@@ -427,7 +427,7 @@ def test_a_full_disk_ends_with_4(tmp_path: Path, home: Path, words: tuple[str, .
     case = ("--model", "mlp", "--scheme", "fp16")
     ended, report = run_emulator(tmp_path, *case, *words, home=home, limit_bytes=20_000)
     assert (ended.returncode, report) == (4, None), ended.stderr
-    assert "there is no room in" in ended.stderr
+    assert "there is no space left for" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -257,7 +257,7 @@ def test_a_hard_link_of_a_tarball_is_repaired_and_a_cut_one_is_not_trusted(
     server.files["hard.tar.gz"] = whole
     root = fetch(name="libcxx", trust=True)[0].root
     lock = json.loads((world.home / "pins/libcxx-14.0.0.json").read_text())
-    assert "no checksums of files" in lock["evidence"][0]
+    assert "no checksums" in lock["evidence"][0]
     (root / "lib/hard").unlink()
     assert fetch(name="libcxx", verify=True)[0].repaired == ("lib/hard",)
     assert fetch(name="libcxx", verify=True)[0].repaired == ()

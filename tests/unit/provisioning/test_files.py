@@ -188,8 +188,8 @@ def test_a_read_only_directory_inside_is_removed_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "what"),
     [
-        (errno.ENOSPC, "there is no room in /here"),
-        (errno.EDQUOT, "there is no room in /here"),
+        (errno.ENOSPC, "there is no space left for /here"),
+        (errno.EDQUOT, "there is no space left for /here"),
         (errno.EROFS, "/here cannot be written"),
         (errno.EACCES, "/here cannot be written"),
         (errno.EIO, "/here cannot be written"),
@@ -200,7 +200,7 @@ def test_what_the_system_refuses_has_one_kind_and_one_code(number: int, what: st
         raise OSError(number, os.strerror(number), "/here/file")
     assert caught.value.what == what
     assert caught.value.why.endswith(f"/here/file: {os.strerror(number)}")
-    assert (" MiB are free; " in caught.value.why) == what.startswith("there is no room")
+    assert (" MiB are free; " in caught.value.why) == what.startswith("there is no space")
     assert caught.value.exit_code == ExitCode.DOWNLOAD
 
 

@@ -144,7 +144,7 @@ def test_a_cut_sync_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.Monkey
         real(*words, **more)
 
     monkeypatch.setattr("ci.builds.inputs.shutil.copy", fail_second)
-    with pytest.raises(StoreError, match="there is no room in"):
+    with pytest.raises(StoreError, match="there is no space left for"):
         sync(source, tmp_path)
     monkeypatch.undo()
     write(source, {"a.c": "old", "b.c": "old"})

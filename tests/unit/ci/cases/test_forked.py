@@ -45,7 +45,7 @@ def test_a_fork_collects_no_garbage() -> None:
         (
             OSError(errno.ENOSPC, "No space left", "/there"),
             StoreError,
-            "there is no room in /there",
+            "there is no space left for /there",
         ),
     ],
 )

@@ -528,7 +528,7 @@ def test_a_full_disk_is_no_refusal(tmp_path: Path) -> None:
     no_room = RuntimeError("flatc failed")
     no_room.__cause__ = OSError(errno.ENOSPC, "No space left on device", "/there")
     case = run_case(tmp_path, make_engine(raises=no_room), echo(RIGHT)).case
-    assert "there is no room in /there" in case.reason
+    assert "there is no space left for /there" in case.reason
     assert "refused" not in case.reason
     assert not list((tmp_path / "cache").rglob("artifact.json"))
 

@@ -269,15 +269,15 @@ def test_only_files_have_a_method(directory_of: Read) -> None:
         ),
         (
             lambda: forge(GOOD, end=End(here=0, count=0)),
-            "its central directory has more bytes than members",
+            "its central directory has data after its last member",
         ),
         (
             lambda: forge(GOOD, end=End(here=2, count=2)),
-            "its central directory has fewer members than it says",
+            "its central directory has fewer members than it declares",
         ),
         (
             lambda: forge(GOOD, after=b"x", end=End(size=len(GOOD.central(0)) + 1)),
-            "its central directory has more bytes than members",
+            "its central directory has data after its last member",
         ),
         (lambda: forge(GOOD, end=End(size=len(GOOD.central(0)) - 1)), CUT),
         (
@@ -461,9 +461,9 @@ def test_a_member_is_inflated_after_its_local_header() -> None:
 @pytest.mark.parametrize(
     ("declared", "why"),
     [
-        ({"size": 35}, "member 'a' is longer than declared"),
-        ({"size": 37}, "member 'a' is shorter than declared"),
-        ({"crc": 0xAB}, f"member 'a' has CRC-32 {CRC:08x}, its directory says 000000ab"),
+        ({"size": 35}, "member 'a' is longer than its declared size"),
+        ({"size": 37}, "member 'a' is shorter than its declared size"),
+        ({"crc": 0xAB}, f"member 'a' has CRC-32 {CRC:08x}, not 000000ab"),
         ({"offset": 0}, "member 'a' has no local header"),
         ({"offset": 10_000}, "member 'a' has no local header"),
         ({"name": "b"}, "member 'b' has another name in its local header"),
@@ -588,7 +588,7 @@ def test_one_path_is_not_for_two_members(tmp_path: Path) -> None:
     twice = [("y", placed[0][1]), *(("x", member) for _, member in placed)]
     with pytest.raises(IntegrityError, match=r"a\.zip is refused") as caught:
         extract_members(source, tmp_path / "root", twice)
-    assert caught.value.why == "the manifest's layout sends two members to 'x'"
+    assert caught.value.why == "the manifest's layout puts two members at 'x'"
     assert not (tmp_path / "root").exists()
 
 

@@ -52,9 +52,9 @@ def refusal(*members: Member, limits: Limits = FREE) -> str:
         (Member("/a", 0), "is an absolute path"),
         (Member("C:a", 0), "is an absolute path"),
         (Member("z:/a", 0), "is an absolute path"),
-        (Member("a/../b", 0), "leaves the tree"),
-        (Member("..", 0), "leaves the tree"),
-        (Member("../", 0, kind="dir"), "leaves the tree"),
+        (Member("a/../b", 0), "leads outside the tree"),
+        (Member("..", 0), "leads outside the tree"),
+        (Member("../", 0, kind="dir"), "leads outside the tree"),
         (Member("a\x1f", 0), "has a control character or a backslash in its name"),
         (Member("\0a", 0), "has a control character or a backslash in its name"),
         (Member("a\x7f", 0), "has a control character or a backslash in its name"),
@@ -120,7 +120,7 @@ def test_a_name_that_is_taken(name: str) -> None:
         ),
         (
             (Member("l", 0, kind="symlink", link="../b"),),
-            "link 'l' leaves the tree: '../b'",
+            "link 'l' leads outside the tree: '../b'",
         ),
         ((Member("l", 0, kind="symlink"), Member("a/m", 0, kind="symlink", link="../b")), ""),
         ((Member("a", 0, link="../b"), Member("b/", 0, kind="dir", link="/")), ""),
@@ -129,7 +129,7 @@ def test_a_name_that_is_taken(name: str) -> None:
         *(
             (
                 (other, Member("h", 0, kind="hardlink", link="a")),
-                "hard link 'h' to 'a', not a member",
+                "hard link 'h' points to 'a', which is not a member",
             )
             for other in (
                 Member("ab", 0),
@@ -154,7 +154,9 @@ def test_sizes_are_added_up() -> None:
 def test_a_member_may_be_as_dense_as_deflate_can() -> None:
     size = MAX_RATIO * 7 + MIN_BOMB_BYTES
     assert refusal(Member("a", size, compressed=7)) == ""
-    assert refusal(Member("a", size + 1, compressed=7)) == ("member 'a' claims a ratio over 1100:1")
+    assert refusal(Member("a", size + 1, compressed=7)) == (
+        "member 'a' has a compression ratio above 1100:1"
+    )
     assert refusal(Member("a", size + 1)) == ""
 
 
@@ -208,8 +210,8 @@ def test_links_are_made_after_all_that_they_lead_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("links", "why"),
     [
-        ({"a": "x", "l": "/etc"}, "link 'l' leaves the tree: '/etc'"),
-        ({"l": "../x"}, "link 'l' leaves the tree: '../x'"),
+        ({"a": "x", "l": "/etc"}, "link 'l' leads outside the tree: '/etc'"),
+        ({"l": "../x"}, "link 'l' leads outside the tree: '../x'"),
         ({"l": "y", "b": "x", "a": "z"}, "link 'a' names 'z', which is not in the tree"),
         ({"l": "x/y"}, "link 'l' names 'x/y', which is not in the tree"),
     ],

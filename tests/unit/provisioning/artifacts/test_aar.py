@@ -172,4 +172,4 @@ def test_a_repository_is_neither_one_file_nor_locked(
     assert "--from" in caught.value.fix
     with pytest.raises(UsageError, match="lib has no lock") as caught:
         plan_lock(job.request, job.store, job.progress)
-    assert caught.value.why == "its source is git: it is pinned by its commit"
+    assert caught.value.why == "its source is git, which is pinned by its commit"

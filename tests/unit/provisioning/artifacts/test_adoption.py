@@ -108,8 +108,10 @@ def test_installations_are_used_in_place(tmp_path: Path, monkeypatch: pytest.Mon
     (line,) = (one for one in said.getvalue().splitlines() if "EXECUTORCH_ROOT" in one)
     (executorch,) = (one for one in environment.artifacts if one.name == "executorch")
     told = f"executorch: using EXECUTORCH_ROOT={checkout}, version {executorch.version}"
-    assert line.strip().partition(" (the pin is ")[0] == told
-    assert (" (the pin is " in line) == (executorch.version != read_toolchain("executorch").default)
+    assert line.strip().partition(" (the pinned version is ")[0] == told
+    assert (" (the pinned version is " in line) == (
+        executorch.version != read_toolchain("executorch").default
+    )
     assert not (tmp_path / "home").exists()
 
 

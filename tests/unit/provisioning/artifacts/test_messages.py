@@ -243,7 +243,7 @@ def test_a_terminal_is_asked(
         with pytest.raises(QnnCiError):
             consent._ask(tiny(), Progress(said))
     licence = read_toolchain("tiny").licence
-    assert f"tiny 1.0 comes under: {licence.name}\n  text: {licence.text}" in said.getvalue()
+    assert f"tiny 1.0 is licensed under: {licence.name}\n  text: {licence.text}" in said.getvalue()
     assert "Do you accept it? [y/N]" in said.getvalue()
 
 
