@@ -1,4 +1,5 @@
-"""``qnn-ci VERB``, also ``python -m ci VERB``: all verbs, those of provisioning first."""
+"""``qnn-ci VERB`` or ``python -m ci VERB``: run any verb. Those of provisioning are listed
+first."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ VERBS: dict[str, Verb] = {
     **provisioning.__main__.VERBS,
     "setup": Verb("ci.verbs.setup", "provision and check a profile for the steps of a CI job"),
     "test-emulator": Verb(
-        "ci.verbs.emulate", "lower models, run them on the HTP emulator, judge", "test_emulator"
+        "ci.verbs.emulate",
+        "lower models, run them on the HTP emulator, judge them",
+        "test_emulator",
     ),
     "test-onnx": Verb(
         "ci.verbs.lanes.onnx",
@@ -20,7 +23,9 @@ VERBS: dict[str, Verb] = {
         "test_onnx",
     ),
     "audit": Verb(
-        "ci.verbs.audit", "list which operators QNN takes, and what stays on the CPU", "audit"
+        "ci.verbs.audit",
+        "list the operators that QNN supports and those that stay on the CPU",
+        "audit",
     ),
     "test-llm": Verb(
         "ci.verbs.lanes.llm", "run a language model on the emulator, judge its tokens", "test_llm"
@@ -38,24 +43,26 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
     ),
     "plan": Verb("ci.verbs.plan", "list which sessions a change needs, and why", "plan"),
-    "matrix": Verb("ci.verbs.matrix", "print a plan's jobs as GitHub's matrix"),
-    "gate": Verb("ci.verbs.gate", "judge the results of a plan's jobs: one verdict"),
+    "matrix": Verb("ci.verbs.matrix", "print a plan's jobs as the matrix of a GitHub workflow"),
+    "gate": Verb("ci.verbs.gate", "judge the results of a plan's jobs together"),
     "stage": Verb("ci.verbs.stage", "collect what a device needs to run programs", "stage"),
     "deploy": Verb("ci.verbs.deploy", "push a bundle to a phone or a board", "deploy"),
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that a DSP loads", "sign_skel"),
     "inspect": Verb("ci.verbs.inspect", "show what a program, library, APK or AAR contains"),
     "check-app": Verb("ci.verbs.check_app", "check whether an Android app can run QNN"),
     "compat": Verb("ci.verbs.compat", "check whether a runtime can load a program, and why not"),
-    "context": Verb("ci.verbs.context", "the old name of inspect and compat for ONNX models"),
-    "explain": Verb("ci.verbs.explain", "name the first cause in a log, with its fix and source"),
+    "context": Verb("ci.verbs.context", "deprecated: use inspect and compat"),
+    "explain": Verb(
+        "ci.verbs.explain", "name the first cause of a failure in a log, with its fix and source"
+    ),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
     "versions-matrix": Verb(
         "ci.verbs.versions_matrix", "run the known faults of the compiler with each QNN"
     ),
     "upgrade-report": Verb(
-        "ci.verbs.upgrade_report", "show what another QNN or ExecuTorch changes, worst first"
+        "ci.verbs.upgrade_report", "show what another version of QNN or ExecuTorch changes"
     ),
-    "verify-evidence": Verb("ci.verbs.evidence", "check from its evidence that a program passed"),
+    "verify-evidence": Verb("ci.verbs.evidence", "check a program's evidence that it passed"),
     "verify-signature": Verb(
         "ci.verbs.verify_signature", "verify a signed Hexagon library from its bytes"
     ),
@@ -70,7 +77,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def explain_error(text: str) -> str:
-    """Return the known fix for an error message that names none; empty if no rule matches it."""
+    """Return the known fix for an error message that names none, or an empty string if no rule
+    matches it."""
     from ci.explain.render import advise
 
     return advise(text)

@@ -1,1 +1,1 @@
-"""The verbs, one module each: arguments in, outcome out."""
+"""The command-line verbs, one module per verb. Each parses its arguments and returns an outcome."""

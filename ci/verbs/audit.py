@@ -1,4 +1,4 @@
-"""``audit``: list which operators of a model QNN takes, without lowering it."""
+"""``audit``: list which operators of a model QNN supports, without lowering the model."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def run(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> Audit:
-    """Provision, check the environment, then let ExecuTorch's partitioner judge each case."""
+    """Provision, check the environment, then ask ExecuTorch's partitioner about each case."""
     from ci.audit.operators import Audit, AuditJob, Found, judge_case
     from ci.cases.session import Phases, started_now
     from ci.executorch.engine import ExecutorchEngine
@@ -107,7 +107,7 @@ def run(
 
 
 def publish(audit: Audit, directory: Path, progress: Progress) -> Outcome:
-    """Write audit.json and index.html, and show the audit on the page of the CI system's run."""
+    """Write audit.json and index.html, and show the audit in the CI system's summary of the run."""
     from ci.audit.operators_render import (
         make_annotations,
         render_html,

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=0, help="parallel compilers (default: one per core)")
     add("--clean", action="store_true", help="remove the earlier build first")
     add("--release", action="store_true", help="CMAKE_BUILD_TYPE Release")
-    add("--dry-run", action="store_true", help="check, print the commands, stop")
+    add("--dry-run", action="store_true", help="check, print the commands, and build nothing")
     add(
         "--check",
         action="store_true",
@@ -57,10 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=user_program,
         default=[],
-        help="path, command or version (aot: repeatable)",
+        help="the Python to use: path, command or version (aot: repeatable)",
     )
-    add("--install", choices=PLACES, default=PLACES[0], help="where aot's adaptor goes")
-    add("--no-proof", action="store_true", help="aot: lower no model with the adaptor")
+    add("--install", choices=PLACES, default=PLACES[0], help="aot: where to install the adaptor")
+    add("--no-proof", action="store_true", help="aot: do not lower a model with the new adaptor")
     add("--no-doctor", action="store_true", help="build even if the doctor reports errors")
     add(
         "--with",
@@ -69,7 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="also build an extra, such as llama",
     )
-    add("-D", dest="defines", action="append", default=[], help="one more CMake option, NAME=VALUE")
+    add(
+        "-D",
+        dest="defines",
+        action="append",
+        default=[],
+        help="an additional CMake option, NAME=VALUE",
+    )
     add(
         "--parity",
         choices=("on", "strict", "off"),
@@ -80,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_executorch(parser)
     add("--soc", default="", help="direct: the SoC, such as SM8750")
     add("--dsp-type", type=int, default=3, help="direct: 0 LPAI (aDSP), 3 HTP (cDSP)")
-    add("--reports", type=user_path, default=Path("reports"), help="where to write")
+    add("--reports", type=user_path, default=Path("reports"), help="directory of the reports")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -120,7 +126,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def add_parity(outcome: Outcome, parity: ParityReport | None, *, strict: bool) -> Outcome:
-    """Return the outcome with parity's findings added; with ``strict`` they make it fail."""
+    """Return the outcome with parity's findings added. With ``strict``, the outcome fails if there
+    are findings that fail parity."""
     if not parity:
         return outcome
     fails = strict and (parity.failing or parity.unread)
@@ -132,8 +139,8 @@ def add_parity(outcome: Outcome, parity: ParityReport | None, *, strict: bool) -
 
 
 def compare_parity(job: BuildJob, progress: Progress) -> ParityReport | None:
-    """Return where Buck and CMake disagree about what a target builds; None for a target without
-    Buck files. Raises UsageError for a tree that parity cannot read."""
+    """Return where Buck and CMake disagree about what a target builds, or None if the target has no
+    Buck files. Raises UsageError if parity cannot read the tree."""
     folders = job.plan.target.parity
     if not folders:
         return None
@@ -143,8 +150,8 @@ def compare_parity(job: BuildJob, progress: Progress) -> ParityReport | None:
 
 
 def choose_target(args: argparse.Namespace) -> Target:
-    """Return the target of the command line: --source chooses its variant for checkouts, DSP type 0
-    the profile for LPAI. Raises UsageError."""
+    """Return the target that the command line selects. --source selects its variant for checkouts,
+    and DSP type 0 the profile for LPAI. Raises UsageError."""
     target = find_target(args.target)
     if args.dsp_type == LPAI and target.lpai_profile and not args.profile:
         return msgspec.structs.replace(target, profile=target.lpai_profile)
@@ -158,14 +165,15 @@ def choose_target(args: argparse.Namespace) -> Target:
             )
         target = msgspec.structs.replace(target, profile=args.profile)
     if len(args.python) > 1 and not target.per_python:
-        raise UsageError(f"{target.name} takes one --python")
+        raise UsageError(f"{target.name} accepts only one --python")
     return target
 
 
 def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
-    """Return the command line's request for one build. Raises UsageError or UnfitError."""
+    """Return the request for one build that the command line describes. Raises UsageError or
+    UnfitError."""
     if args.jobs < 0:
-        raise UsageError(f"--jobs {args.jobs} is not a number of compilers")
+        raise UsageError(f"--jobs {args.jobs} is negative")
     return BuildRequest(
         source=args.source.absolute() if args.source else None,
         python=find_python(python),

@@ -46,9 +46,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     found = inspect_file(args.file)
     if found.program is None:
         if found.kind == "onnx":
-            raise FailedError(f"{found.file} cannot be judged", why=f"it {found.damage}")
+            raise FailedError(f"{found.file} cannot be checked", why=f"it {found.damage}")
         why = f"it is of kind {found.kind}"
-        raise UsageError(f"{found.file} is not a program", why=why, fix="name a .pte or a context")
+        raise UsageError(
+            f"{found.file} is not a program", why=why, fix="pass a .pte or a context binary"
+        )
     operators = {one for method in found.program.methods for one in method.cpu_operators}
     runtime = read_runtime(args.runtime, operators) if args.runtime else None
     answer = judge_compat(found.program, runtime, args.soc)

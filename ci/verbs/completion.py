@@ -22,7 +22,8 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def make_whole_parser() -> argparse.ArgumentParser:
-    """Return one parser with all verbs; the program itself only builds that of the verb it runs."""
+    """Return one parser with all verbs. A normal call builds only the parser of the verb that it
+    runs."""
     from ci.__main__ import VERBS
 
     whole = argparse.ArgumentParser("qnn-ci")

@@ -1,4 +1,5 @@
-"""``context FILE``: the old name, until the next release, of inspect and compat for ONNX models."""
+"""``context FILE``: the deprecated name of inspect and compat for ONNX models, until the next
+release."""
 
 from __future__ import annotations
 
@@ -17,18 +18,22 @@ if TYPE_CHECKING:  # it imports the onnx package, which --help does not need
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=user_path, metavar="FILE", help="a NAME_ctx.onnx")
     parser.add_argument(
-        "--soc", type=str.upper, choices=sorted(read_socs()), metavar="SOC", help="judge it for SOC"
+        "--soc",
+        type=str.upper,
+        choices=sorted(read_socs()),
+        metavar="SOC",
+        help="check it for this SoC",
     )
     parser.add_argument(
         "--qnn",
         default="",
         metavar="VERSION",
-        help="judge it for a runtime of QNN VERSION, such as 2.49.40",
+        help="check it for a runtime with this version of QNN, such as 2.49.40",
     )
     parser.add_argument(
         "--seal",
         action="store_true",
-        help="write the SHA-256 of its binary into it, so that later changes are found",
+        help="write the SHA-256 of its binary into it, so that later changes are detected",
     )
 
 

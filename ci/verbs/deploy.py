@@ -17,7 +17,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 from provisioning.manifest.targets import read_socs
 
-ROOM = 64 << 20  # bytes besides the bundle: programs, inputs and outputs
+ROOM = 64 << 20  # bytes needed in addition to the bundle, for programs, inputs and outputs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not (args.device or args.any):
-        raise UsageError("no device", fix="give --device adb: or --device ssh:HOST, or --any")
+        raise UsageError("no device", fix="pass --device adb: or --device ssh:HOST, or --any")
     if args.clean:
         device = open_device(choose_word(args), args.place)
         device.ask(f"rm -rf {quote(device.place)}")
@@ -78,7 +78,7 @@ def ready_device(
     """Push the bundle to the device that the options name, and yield a runner on it; the device is
     locked meanwhile. Raises UsageError, UnfitError, ToolError or StoreError."""
     if not args.bundle:
-        raise UsageError("--device without --bundle", fix="make one with `qnn-ci stage`")
+        raise UsageError("--device without --bundle", fix="create one with `qnn-ci stage`")
     bundle = read_bundle(args.bundle)
     found = (
         list_candidates(args, bundle, progress)
@@ -106,7 +106,7 @@ def ready_device(
 
 
 def choose_word(args: argparse.Namespace) -> str:
-    """Return the one --device of the call. Raises UsageError if there are several, or --any."""
+    """Return the only --device of the call. Raises UsageError if there are several, or --any."""
     if len(args.device) != 1 or args.any:
         raise UsageError(
             "one --device is needed here" if args.any else f"{len(args.device)} devices are named",
@@ -118,8 +118,8 @@ def choose_word(args: argparse.Namespace) -> str:
 def find_device(
     word: str, args: argparse.Namespace, bundle: Bundle, progress: Progress
 ) -> tuple[Device, DeviceFacts]:
-    """Return a device that matches a bundle, and its facts. Raises what open_device, identify and
-    require_match raise."""
+    """Return a device that matches a bundle, and its facts. Raises the errors of open_device,
+    identify and require_match."""
     device = open_device(word, args.place)
     facts = identify(device)
     progress.step(f"{device.name}: {facts.describe()}")
@@ -130,8 +130,8 @@ def find_device(
 def list_candidates(
     args: argparse.Namespace, bundle: Bundle, progress: Progress
 ) -> list[tuple[Device, DeviceFacts]]:
-    """Return the reachable devices with the wanted SoC; any host is suitable for a bundle that runs
-    on the emulator. Raises UsageError or UnfitError."""
+    """Return the reachable devices with the wanted SoC. For a bundle that runs on the emulator, any
+    host is suitable. Raises UsageError or UnfitError."""
     key, _, soc = args.any.partition("=")
     soc = soc.upper()
     if key != "soc" or soc not in read_socs():
@@ -165,7 +165,7 @@ def list_candidates(
 
 
 def describe_device(runner: DeviceRunner, facts: DeviceFacts) -> str:
-    """Return a sentence for the report on the device that ran the programs."""
+    """Return a sentence for the report that describes the device and the runtime."""
     emulates = runner.bundle.target is Target.EMULATOR
     what = "the HTP emulator" if emulates else facts.soc or "an unknown SoC"
     return (
@@ -193,13 +193,13 @@ def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
     if other and bundle.target is not Target.EMULATOR:
         raise UnfitError(
             f"{device.name} has {facts.soc}, the bundle is for {', '.join(bundle.socs)}",
-            why="another Hexagon version or size of VTCM: error 14001 or 5005",
+            why="with another Hexagon version or VTCM size, QNN fails with error 14001 or 5005",
             fix=f"stage one with --soc {facts.soc}",
         )
     if facts.closed and not facts.dsp and bundle.target is not Target.EMULATOR:
         raise UnfitError(
             f"{device.name}: {facts.user} may not open {', '.join(facts.closed)}",
-            why="the DSP is reached through it: error 4000 or 14001",
+            why="without access to the DSP, QNN fails with error 4000 or 14001",
             fix="give this user access, with a udev rule or a group",
         )
     needed = sum(file.size_bytes for file in bundle.files) + ROOM

@@ -1,6 +1,5 @@
-"""``test-emulator``: the main job, from pinned wheels to judged outputs, for all cases or for those
-of a plan or a shard.
-"""
+"""``test-emulator``: lower models, run the programs and judge their outputs. Runs all cases, or
+only those of a plan or a shard."""
 
 from __future__ import annotations
 
@@ -63,7 +62,11 @@ PYTHON = "python"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_case_arguments(parser, "name or glob, or file.py:factory", SESSION)
     add = parser.add_argument
-    add("--runner", default=PYTHON, help="python, cpp, or a program like qnn_executor_runner")
+    add(
+        "--runner",
+        default=PYTHON,
+        help="python, cpp, or a program with qnn_executor_runner's flags",
+    )
     add(
         "--backend",
         choices=[one.value for one in Backend],
@@ -76,13 +79,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--try-unsupported",
         action="store_true",
-        help="lower with versions that are not in manifests/pairs.toml; the report is marked",
+        help="accept versions that are not in manifests/pairs.toml; the report notes this",
     )
     add_executorch(parser)
     add(
         "--strict",
         action="store_true",
-        help="exit with 3 if the runner built by this call cannot load the programs",
+        help="exit with code 3 if the runner built by this call cannot load the programs",
     )
     choice.add_arguments(parser)
     add_device(parser)
@@ -154,13 +157,13 @@ def check_device(args: argparse.Namespace) -> None:
     """Check the options of a run on a device, and take the SoC from the bundle unless one is given.
     Raises UsageError or UnfitError."""
     if args.starts < 0:
-        raise UsageError(f"--starts {args.starts}", why="a program is started at least once")
+        raise UsageError(f"--starts {args.starts}", why="each program has to start at least once")
     if args.runner != PYTHON:
         raise UsageError(
             "--device with --runner", fix="the bundle contains the runner: leave one out"
         )
     if not args.bundle:
-        raise UsageError("--device without --bundle", fix="make one with `qnn-ci stage`")
+        raise UsageError("--device without --bundle", fix="create one with `qnn-ci stage`")
     socs = read_bundle(args.bundle).socs
     chosen = args.any.partition("=")[2].upper()
     args.soc = args.soc or [chosen if chosen in socs else socs[0]]
@@ -172,13 +175,14 @@ def check_device(args: argparse.Namespace) -> None:
 
 
 def require_executorch(wanted: str) -> None:
-    """Raise UnfitError if a version is ``wanted`` and another ExecuTorch is installed."""
+    """Raise UnfitError if ``wanted`` is a version and ExecuTorch is installed in another
+    version."""
     installed = installed_executorch()
     if wanted and not is_same(installed or "0", wanted):
         raise UnfitError(
             f"--executorch {wanted}: "
             + (f"{installed} is installed" if installed else "none is installed"),
-            why="`./nox -s` makes an environment with that version, qnn-ci does not",
+            why="only `./nox -s` creates an environment with that version, qnn-ci does not",
             fix=f"./nox -s test_emulator -- --executorch {wanted}, or pip install "
             f"executorch=={wanted} into another environment",
         )
@@ -192,16 +196,19 @@ def set_log_level(spec: CaseSpec, level: str) -> CaseSpec:
 
 def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Backend.HTP) -> None:
     """Raise UsageError for a case that only ExecuTorch's Python runtime can run, and for options of
-    LPAI that the runner or the backend does not take."""
+    LPAI that the runner or the backend does not support."""
     for spec in specs:
         choices = spec.source.choices
         if runner != PYTHON and (choices.traces or choices.methods):
-            told = f"models.{spec.model}.lowering has {choices}, and --runner {runner} runs forward"
-            raise UsageError(told, fix="leave out --runner")
+            told = f"models.{spec.model}.lowering has {choices}"
+            why = f"--runner {runner} can only run forward"
+            raise UsageError(told, why=why, fix="leave out --runner")
         own = spec.source.run.of_lpai
         if own and not backend.is_lpai:
             told = f"models.{spec.model}.run has {', '.join(own)}"
-            raise UsageError(told, why="only --backend lpai takes these options", fix="add it")
+            raise UsageError(
+                told, why="these options are only for --backend lpai", fix="add --backend lpai"
+            )
         if own and runner == PYTHON:
             raise UsageError(
                 f"models.{spec.model}.run has {', '.join(own)}",
@@ -224,17 +231,18 @@ def list_planned(path: Path) -> list[CaseSpec]:
     """Return the cases of a plan.json. Raises UsageError if it has none."""
     cases = read_plan(path).cases
     if not cases:
-        raise UsageError(f"{path} plans no case", fix="leave --plan out to run all")
+        raise UsageError(f"{path} contains no case", fix="to run all cases, leave out --plan")
     try:
         return [CaseSpec(case.model, Scheme(case.scheme), case.soc) for case in cases]
     except ValueError as error:
-        raise UsageError(f"{path} plans a case that does not exist", why=str(error)) from error
+        raise UsageError(f"{path} contains a case that does not exist", why=str(error)) from error
 
 
 def take_shard(
     specs: Sequence[CaseSpec], text: str, policy: EmulatorPolicy, runner: str
 ) -> tuple[list[CaseSpec], ShardMark]:
-    """Return the cases of a shard such as ``2/3``, and its mark. Raises UsageError."""
+    """Return the cases of a shard such as ``2/3``, and the mark that identifies it in the report.
+    Raises UsageError."""
     index, count = parse_shard(text)
     parts = split_cases(specs, count, lambda one: expect_s(one.model, one.scheme.value))
     chosen = parts[index - 1]
@@ -249,7 +257,8 @@ def take_shard(
 
 
 def digest_policy(policy: EmulatorPolicy, specs: Sequence[CaseSpec], runner: str) -> str:
-    """Return the SHA-256 of what determines a shard's results: lowering options, limits, runner."""
+    """Return the SHA-256 of all that determines a shard's results: lowering options, limits,
+    runner."""
     chosen = [str(spec.source.choices) for spec in specs]
     limits = policy.describe_limits(specs)
     parts = (chosen, limits, policy.reference, policy.unsupported, runner)

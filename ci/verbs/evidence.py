@@ -1,4 +1,4 @@
-"""``verify-evidence``: check that a program passed, and by limits that are strict enough."""
+"""``verify-evidence``: check that a program passed, and that its limits were strict enough."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         type=user_path,
         metavar="FILE",
-        help="limits; the program must have been judged by these or stricter ones",
+        help="limits; the program must have passed under these or stricter limits",
     )
     add("--bundle", type=user_path, metavar="FILE", help="the Sigstore bundle of its signature")
     add(
@@ -55,7 +55,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     if bool(args.bundle) != bool(REPOSITORY.fullmatch(args.repository)):
         raise UsageError(
             "--bundle and --repository OWNER/NAME belong together",
-            why="a signature proves something only if you know whose it is",
+            why="a signature proves nothing unless you know who signed",
         )
     if not args.program.is_file():
         raise UsageError(f"cannot read the program {args.program}", why="it is not a file")
@@ -72,7 +72,11 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
         bundle = read_user_file(args.bundle, "the bundle", LIMIT_BYTES)
         faults += find_signature_faults(bundle, data, args.repository)
     told = " ".join(str(case.get(name, "?")) for name in ("model", "scheme", "soc"))
-    signer = f"signed by {args.repository}" if args.bundle else "not signed: anyone can write this"
+    signer = (
+        f"signed by {args.repository}"
+        if args.bundle
+        else "not signed: anyone could have written this"
+    )
     lines = [
         f"{args.program.name}: "
         + ("does not match its evidence" if faults else f"{told} passed ({signer})")
@@ -104,7 +108,8 @@ def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:
 
 
 def find_signature_faults(bundle: bytes, signed: bytes, repository: str) -> Iterator[str]:
-    """Yield why a Sigstore bundle does not sign a file by a workflow of a GitHub repository.
+    """Yield each reason why a Sigstore bundle does not prove that a workflow of a GitHub repository
+    signed a file.
 
     The trust root is the one in the package sigstore: nothing is fetched. Raises UnfitError if that
     package is missing.

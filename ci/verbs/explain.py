@@ -68,8 +68,8 @@ def read_team_rules(policy: Path | None) -> tuple[Rule, ...]:
 
 
 def list_logs(names: list[str]) -> Iterator[str]:
-    """Yield the paths of the logs: named files, and files in named directories that have a log's
-    suffix. Raises UsageError if a directory has none."""
+    """Yield the paths of the logs: each named file, and in a named directory each file that has a
+    log's suffix. Raises UsageError if a directory has none."""
     for name in names:
         path = user_path(name) if name != STDIN else Path(STDIN)
         if not path.is_dir():
@@ -100,8 +100,8 @@ def read_log(name: str, rules: tuple[Rule, ...]) -> Explanation:
 
 
 def read_parts(path: Path | None) -> Iterator[bytes]:
-    """Yield the bytes of a file, or of standard input, in parts. Raises OSError, and UsageError for
-    an archive and for a terminal."""
+    """Yield the bytes of a file, or of standard input, in chunks. Raises OSError, and UsageError
+    for an archive and for a terminal."""
     if path is None:
         if sys.stdin is None or sys.stdin.isatty():
             raise UsageError(

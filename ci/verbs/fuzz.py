@@ -1,4 +1,5 @@
-"""``fuzz``: run small generated graphs, compare them with a prediction, shrink each fault."""
+"""``fuzz``: run small generated graphs, compare their outputs with a prediction, shrink each
+fault."""
 
 from __future__ import annotations
 
@@ -43,25 +44,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--frontend", choices=FRONTENDS, default="onnx", help="what lowers the graphs; default onnx"
     )
-    add("--without-known", action="store_true", help="search as if no fault were known")
+    add("--without-known", action="store_true", help="do not skip the known faults")
     add("--soc", default=DEFAULT_SOC, help=f"a SoC; default {DEFAULT_SOC}")
     add(
         "--graph",
         type=user_path,
         metavar="FILE",
-        help="do not search: try this graph with ten seeds",
+        help="do not search; try the graph in this file with ten seeds",
     )
     cores = len(os.sched_getaffinity(0))
-    add("--jobs", type=int, default=cores, help=f"workers at a time; default {cores}")
-    add("--reports", type=user_path, default=Path("reports"), help="where to write fuzz/")
-    add("--offline", action="store_true", help="use only what is provisioned already")
+    add("--jobs", type=int, default=cores, help=f"number of parallel workers; default {cores}")
+    add(
+        "--reports",
+        type=user_path,
+        default=Path("reports"),
+        help="the directory of fuzz/, with the results",
+    )
+    add("--offline", action="store_true", help="use only what is already provisioned")
     choice.add_arguments(parser)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for name, least in (("minutes", 0), ("jobs", 0), ("graphs", -1), ("seed", -1)):
         if not getattr(args, name) > least:
-            raise UsageError(f"--{name} {getattr(args, name)}", fix="a larger number")
+            raise UsageError(f"--{name} {getattr(args, name)}", fix="pass a larger number")
     schemes = choose_schemes(args.frontend, args.scheme)
     find_soc(args.soc)
     directory: Path = args.reports / SESSION

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=user_path,
         required=True,
         metavar="DIR",
-        help="the directory with result-JOB/",
+        help="the directory that contains result-JOB/ for each job",
     )
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
 
@@ -54,15 +54,14 @@ def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVer
 
 
 def judge_shards(directory: Path, plan: Plan) -> list[str]:
-    """Return the faults of the plan's shards taken together; none if a shard is missing, which its
-    job's verdict reports.
-    """
+    """Return the faults of the plan's shards as a whole. Return none if a shard is missing: the
+    verdict of its job reports that."""
     expected = sum(bool(job.shard and job.report) for job in plan.jobs)
     if not plan.cases or not expected:
         return []
     try:
         reports = read_shards(directory, plan)
     except UsageError:
-        return []  # its own job reports it
+        return []  # the job's verdict reports it
     wanted = {(case.model, case.scheme, case.soc) for case in plan.cases}
     return find_faults(reports, wanted) if len(reports) == expected else []

@@ -48,8 +48,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
-    """Return the base given on the command line, else the one that this checkout last built on if
-    the engine still has it; empty for the default."""
+    """Return the base given on the command line, otherwise the base of this checkout's last build
+    if the engine still has it, otherwise an empty string for the default."""
     known = recall_base(find_checkout())
     if given or not known:
         return given
@@ -58,7 +58,7 @@ def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
     except UsageError as error:
         progress.step(f"note: the base of the last build is not used: {error.what}")
         return ""
-    progress.step(f"base {known}, as in the last build here; --base changes it")
+    progress.step(f"base {known}, as in this checkout's last build; to change it, pass --base")
     return known
 
 
@@ -161,11 +161,11 @@ def _prune(client: DockerClient, args: argparse.Namespace, _progress: Progress) 
     built_on = find_bases(client) - {one.image for one in bases.values()}
     current = set()
     for base in {args.base, *bases, *built_on}:
-        with suppress(UsageError):  # a base the engine no longer has: nothing was built on it
+        with suppress(UsageError):  # the engine no longer has this base, so no image depends on it
             current |= {plan_image(client, name, base).reference() for name in names}
     stale = find_stale(client, current)
     gone = stale if args.dry_run else remove_stale(client, stale)
-    word = "would go" if args.dry_run else "removed"
+    word = "would be removed" if args.dry_run else "removed"
     lines = [f"{word}: {one.kind} {one.name} {one.size_bytes / 1e6:.0f} MB" for one in gone]
     data = {"dry_run": args.dry_run, "stale": [asdict(one) for one in gone]}
     return Outcome("\n".join(lines or ["nothing is stale"]) + "\n", data)
@@ -186,7 +186,7 @@ JSON = _switch("--json", "print the result as JSON")
 BASE = _argument("--base", type=nonempty_word, help="a base of images.toml, or an image you have")
 NAMES = _argument("words", nargs="*", metavar="IMAGE", help=f"default: {DEFAULT}")
 TOOLCHAINS = _switch(
-    "--with-toolchains", "put the profile's artifacts into the image; it is never pushed"
+    "--with-toolchains", "put the profile's artifacts into the image; such an image is never pushed"
 )
 
 

@@ -43,13 +43,15 @@ USES = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
-        "--model", default="", help="file.py:factory or file.onnx; by default an example is written"
+        "--model",
+        default="",
+        help="file.py:factory or file.onnx; by default, an example is created",
     )
     add(
         "--uses",
         default="",
         metavar="OWNER/REPOSITORY@COMMIT",
-        help="executorch-qnn-ci on GitHub, at the commit whose workflow to call",
+        help="the repository and commit of executorch-qnn-ci whose workflow to call",
     )
     add("--policy-only", action="store_true", help="write no workflow")
     add("--directory", type=user_path, help="the repository; default: the one you are in")
@@ -65,11 +67,11 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     files = make_files(args.model, root, uses, policy_only=args.policy_only)
     present = [name for name in files if os.path.lexists(root / name)]
     if present and not args.force:
-        what = f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} already there"
+        what = f"{', '.join(present)} {'exists' if len(present) == 1 else 'exist'} already"
         raise UsageError(what, why="nothing was written", fix="--force overwrites them")
     is_onnx = args.model.endswith(ONNX.suffix)
     files |= ignore_reports(root)
-    with explain_writes(root, "name another --directory"):
+    with explain_writes(root, "pass another --directory"):
         for name, text in files.items():
             write_whole(root / name, text)
     written = [shown_path(root / name) for name in files]
@@ -83,7 +85,8 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def ignore_reports(root: Path) -> dict[str, str]:
-    """Return .gitignore with reports/ added; nothing if it lists that or is not a regular file."""
+    """Return .gitignore with reports/ added, by its name. Return nothing if it already lists
+    reports/ or is not a regular file."""
     path = root / IGNORED
     if os.path.lexists(path) and not path.is_file():
         return {}
@@ -94,8 +97,8 @@ def ignore_reports(root: Path) -> dict[str, str]:
 
 
 def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[str, str]:
-    """Return each file's text by its path below ``root``. Raises UsageError if the model does not
-    exist or the workflow to call is not known."""
+    """Return the text of each file to write, by path below ``root``. Raises UsageError if the model
+    does not exist or the workflow to call is not known."""
     if not policy_only and not USES.fullmatch(uses):
         raise UsageError(
             f"--uses {uses} is not a commit" if uses else "which workflow to call is not known",
@@ -108,7 +111,7 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
         (entry,) = find_models(model, {}, ONNX if is_onnx else EXECUTORCH).values()
         file, _, factory = (entry.path, "", "") if is_onnx else entry.path.rpartition(":")
         if not Path(file).is_relative_to(root):
-            raise UsageError(f"{file} is not in {root}", fix="give --directory, or another model")
+            raise UsageError(f"{file} is not in {root}", fix="pass --directory, or another model")
         path = Path(file).relative_to(root).as_posix()
     else:
         files[MODEL] = fill_template("qnn_model.txt", {})

@@ -19,14 +19,19 @@ from provisioning.manifest.targets import Backend
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("outputs", type=user_path, help="the directory of --keep-artifacts")
+    add("outputs", type=user_path, help="the directory that --keep-artifacts named")
     add(
         "--pulled",
         type=user_path,
         metavar="DIR",
-        help="a device's outputs for these programs: DIR/CASE/outputs",
+        help="judge the outputs that a device computed with these programs, in DIR/CASE/outputs",
     )
-    add("--by", default="a device elsewhere", metavar="NAME", help="the name of that device")
+    add(
+        "--by",
+        default="a device elsewhere",
+        metavar="NAME",
+        help="the name of that device, for the report",
+    )
     add(
         "--policy", type=user_path, metavar="FILE", help="the limits; default: those of the session"
     )
@@ -45,7 +50,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if report.session not in LANES or report.backend not in {one.value for one in Backend}:
         raise UsageError(
             f"{args.outputs} has no outputs that can be judged",
-            why=f"its report is of {report.title}",
+            why=f"its report is that of {report.title}",
             fix=f"name a directory that {' or '.join(LANES)} wrote for --keep-artifacts",
         )
     if args.pulled and not any(args.pulled.glob("*/outputs")):

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=LIMIT,
         metavar="N",
-        help=f"how many programs to lower per case at most; default {LIMIT}",
+        help=f"maximum number of programs to lower per case; default {LIMIT}",
     )
     add(
         "--reproducer",
@@ -73,7 +73,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         if spec.source.choices.methods:
             raise UsageError(
                 f"{spec.model} has several methods",
-                fix="localise takes a model with one method, forward",
+                fix="localise only supports models with one method, forward",
             )
     if args.reproducer:
         check_reproducer(args.reproducer, len(specs))
@@ -94,7 +94,7 @@ def check_reproducer(file: Path, cases: int) -> None:
     if cases > 1:
         raise UsageError(
             f"--reproducer is for one case, and {cases} are selected",
-            fix="name one --model, --scheme and --soc",
+            fix="select one --model, --scheme and --soc",
         )
     require_writable(file.parent)
 

@@ -1,4 +1,4 @@
-"""``matrix``: a plan's jobs as GitHub's matrix, on one line."""
+"""``matrix``: print a plan's jobs as the matrix of a GitHub workflow, as one line of JSON."""
 
 from __future__ import annotations
 

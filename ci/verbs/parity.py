@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print annotations for the CI system instead",
     )
     parser.add_argument("--build-buck", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--no-cache", action="store_true", help="read everything again")
+    parser.add_argument(
+        "--no-cache", action="store_true", help="ignore the cache, and read everything again"
+    )
     parser.add_argument("--policy", type=user_path, metavar="FILE", help="your own policy file")
 
 
@@ -75,7 +77,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def warn_of_dropped(args: argparse.Namespace, policy: ParityPolicy, progress: Progress) -> None:
-    """Warn of options and keys that are accepted for one more release but have no effect."""
+    """Warn about options and keys that are accepted for one more release but have no effect."""
     if args.build_buck:
         progress.step(
             "warning: --build-buck has no effect any more; both sides are read without a build"

@@ -1,4 +1,4 @@
-"""``plan``: from changed files to the sessions, cases and jobs that have to run, and why."""
+"""``plan``: list the sessions, cases and jobs that the changed files need, and why."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare with the merge base of this revision",
     )
     add("--head", default="", metavar="REV", help="plan for this revision, not the work tree")
-    add("--event", default="", help="the GitHub event that asks for the plan: some run everything")
+    add(
+        "--event",
+        default="",
+        help="the GitHub event that started the workflow; for some events, everything runs",
+    )
     add("--everything", action="store_true", help="plan all sessions and cases, whatever changed")
     add("--source", type=user_path, default=".", help="a checkout or git directory")
     add("--rules", type=user_path, metavar="FILE", help="your own rules, like gate.toml")
@@ -40,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verify",
         default="",
         metavar="RANGE",
-        help="plan past commits again, such as main~20..main",
+        help="plan the commits of a range again, such as main~20..main",
     )
     add("--markdown", action="store_true", help="print Markdown for a job's summary")
 
@@ -113,9 +117,8 @@ def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
 
 
 def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tuple[str, str]:
-    """Return the commit to compare with, and the reason if a push has to run everything: its base
-    no longer exists, as after a forced push, or a commit's turn is due. Raises UsageError.
-    """
+    """Return the commit to compare with and, if a push has to run everything, the reason: its base
+    no longer exists, as after a forced push, or it contains an nth commit. Raises UsageError."""
     try:
         base = repository.find_base(args.base, head)
     except UsageError:
@@ -128,8 +131,9 @@ def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tu
 
 
 def describe_due(repository: Repository, base: str, head: str) -> str:
-    """Return why a push runs everything: one of its commits is the nth; empty if none is."""
+    """Return the reason why a push runs everything if one of its commits is an nth commit of the
+    branch, otherwise an empty string."""
     first, last = (repository.count_commits(one) for one in (base, head or "HEAD"))
     branch, every = repository.rules.branch, repository.rules.every_nth
     due = count_due(first, last, every)
-    return f"commit {due} of {branch}: one in {every} runs everything" if due else ""
+    return f"commit {due} of {branch}: one in {every} commits runs everything" if due else ""

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a path that a cache restored, to be checked; repeatable",
     )
-    parser.add_argument("--python", type=user_program, help="the interpreter to examine")
+    parser.add_argument("--python", type=user_program, help="the Python interpreter to check")
     add_options(parser)
 
 
@@ -68,7 +68,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     with group(provider, progress, f"doctor {args.profile}"):
         python = Path(args.python) if args.python else None
         verdict = examine(args.profile, environment, python=python, progress=progress)
-    write_json(args.report, verdict.data(), "name another file with --report")
+    write_json(args.report, verdict.data(), "pass another file with --report")
     artifacts = environment.artifacts
     changed = [path for path, state in before.items() if identify(path) != state]
     replaced = [path for path in changed if before[path] and path.is_file()]
@@ -98,7 +98,7 @@ def identify(path: Path) -> tuple[int, int] | None:
 
 
 def hand_over(provider: Provider, environment: Environment, outputs: Mapping[str, str]) -> str:
-    """Export the environment and return the artifacts' roots; if the CI system cannot export,
+    """Export the environment and return the artifacts' roots. If the CI system cannot export it,
     return shell code that sets the environment."""
     stale = [name for name in DROPPED_VARIABLES if os.environ.get(name)]
     variables = {**dict.fromkeys(stale, ""), **environment.variables}
@@ -117,10 +117,10 @@ def describe_repairs(
     for one in artifacts:
         if one.repaired:
             damaged = name_some(one.repaired, SHOWN)
-            text = f"{one.name} {one.version} from a cache was damaged and is repaired: {damaged}"
+            text = f"{one.name} {one.version} from a cache was damaged and repaired: {damaged}"
             yield Annotation(Level.WARNING, text, TITLE)
     for path in replaced:
-        text = f"{path.name} from a cache was damaged and is fetched again"
+        text = f"{path.name} from a cache was damaged and has been fetched again"
         yield Annotation(Level.WARNING, text, TITLE)
 
 

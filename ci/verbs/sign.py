@@ -1,4 +1,5 @@
-"""``sign``: sign the libraries that a device's DSP loads; none is published before all verify."""
+"""``sign``: sign the libraries that a device's DSP loads, and publish them only if all of them
+verify."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to sign")
     what.add_argument("files", nargs="*", type=user_path, metavar="FILE", help="Hexagon libraries")
     what.add_argument(
-        "--lpai-arch", default="", metavar="vN", help="sign the LPAI libraries, such as for v6"
+        "--lpai-arch",
+        default="",
+        metavar="vN",
+        help="sign the LPAI libraries of this version, such as v6",
     )
     what.add_argument(
         "--direct-mode", action="store_true", help="sign the libraries of direct mode"
@@ -35,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--htp-arch", default="", metavar="vNN", help="HTP version for direct mode, such as v81"
     )
     what.add_argument(
-        "--op-package-dir", type=user_path, metavar="DIR", help="sign an op package's too"
+        "--op-package-dir",
+        type=user_path,
+        metavar="DIR",
+        help="also sign the libraries of an op package",
     )
     what.add_argument(
         "--testsig",
@@ -44,12 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"make a device's test signature; {FROM_ADB!r} asks the device for its serial",
     )
     what.add_argument(
-        "--device", default="", metavar="ID", help="serial number by which adb knows the device"
+        "--device", default="", metavar="ID", help="the device's serial number in adb"
     )
-    where = parser.add_argument_group("where things are")
+    where = parser.add_argument_group("directories")
     for name, variable in VARIABLES.items():
         flag = "--" + name.replace("_", "-")
-        default = f"default: {variable}, else that of profile lpai"
+        default = f"default: {variable}, otherwise the directory in profile lpai"
         where.add_argument(flag, type=user_path, metavar="DIR", help=default)
     where.add_argument("--build-dir", type=user_path, default="build-direct", metavar="DIR")
     where.add_argument("--out", type=user_path, metavar="DIR", help="default: signed")
@@ -57,7 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--signer", type=nonempty_word, metavar="CMD", help="a signer other than the SDK's"
     )
-    how.add_argument("--signer-python", default="", metavar="PYTHON", help="a Python below 3.12")
+    how.add_argument(
+        "--signer-python",
+        default="",
+        metavar="PYTHON",
+        help="a Python older than 3.12, for the signer",
+    )
     how.add_argument(
         "--timeout", type=float, default=300.0, metavar="S", help="seconds per library"
     )

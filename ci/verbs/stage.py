@@ -1,4 +1,4 @@
-"""``stage``: the minimal set of files that a device needs, checked, in one directory."""
+"""``stage``: collect in one directory the files that a device needs, and check them."""
 
 from __future__ import annotations
 

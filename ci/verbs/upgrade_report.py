@@ -1,4 +1,5 @@
-"""``upgrade-report OLD NEW``: what another QNN or ExecuTorch changes, before a pin moves."""
+"""``upgrade-report OLD NEW``: show what another QNN or ExecuTorch changes, before you change a
+pin."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ from provisioning.store.store import store_home
 from provisioning.versions import is_same, is_version, parse_version
 
 EMULATOR, ONNX = "test_emulator", "test_onnx"
-# Each package and the session that tries it; an argument joins several packages by "+".
+# Each package and the session that tries it. An argument may join several packages with "+".
 PACKAGES = {"onnxruntime-qnn": ONNX, "onnxruntime": ONNX, "executorch": EMULATOR}
 FORMS = "report.json, an SDK's directory or version, onnxruntime-qnn==2.7.0 or executorch==1.4.1"
 LIBRARIES, SDK, HTP = "lib/x86_64-linux-clang", "qnn", "libQnnHtp.so"
@@ -61,8 +62,9 @@ OWN_VARIABLES = (SDK_VARIABLE, "QNN_CI_CAUSE_FILE")  # set for this call; not pa
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two versions: a ``report``, or a ``session`` to run with ``packages`` (directories
-    put before the installed ones) and an ``sdk``. ``tree`` has headers and libraries."""
+    """One of the two versions: a ``report``, or a ``session`` to run with an ``sdk`` and with
+    ``packages`` (directories searched before the installed ones). ``tree`` has headers and
+    libraries."""
 
     name: str
     report: Report | None = None
@@ -80,8 +82,13 @@ class Side:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("old", metavar="OLD", help=FORMS)
-    add("new", metavar="NEW", help="the same for the version that would replace it")
-    add("--model", action="append", default=[], help="as for the session that runs; repeatable")
+    add("new", metavar="NEW", help="the same, for the version that would replace OLD")
+    add(
+        "--model",
+        action="append",
+        default=[],
+        help="a model, as for the session that runs; repeatable",
+    )
     add("--scheme", action="append", default=[], help="name or glob of a quantization scheme")
     add("--soc", action="append", default=[], help="name or glob of a SoC")
     add("--policy", type=user_path, metavar="FILE", help="your models and limits")
@@ -122,7 +129,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def check_word(word: str) -> None:
-    """Raise UsageError for an argument in none of FORMS, before anything is fetched or run."""
+    """Raise UsageError for an argument that has none of the FORMS, before anything is fetched or
+    run."""
     pins = split_pins(word)
     for name, version in pins:
         if name not in PACKAGES or not is_version(version):
@@ -131,7 +139,7 @@ def check_word(word: str) -> None:
             check_executorch(version)
     if len({PACKAGES[name] for name, _ in pins}) > 1:
         raise UsageError(
-            f"{word!r} names packages of two sessions", fix="name packages of one session only"
+            f"{word!r} names packages of two sessions", fix="use packages of only one session"
         )
     if not pins and not is_version(word) and not user_path(word).exists():
         raise UsageError(f"{word!r} is not a file, a directory or a version", fix=FORMS)
@@ -166,8 +174,8 @@ def check_executorch(version: str) -> None:
 
 
 def find_side(word: str, session: str, progress: Progress) -> Side:
-    """Return the version that an argument names; fetch it if it is a package. Raises
-    DownloadError, UsageError."""
+    """Return the version that an argument names, and fetch it if it is a package. Raises
+    DownloadError or UsageError."""
     if pins := split_pins(word):
         packages = tuple(fetch_package(*pin, progress) for pin in pins)
         trees = [one / SDK for one in packages if (one / SDK).is_dir()]
@@ -232,8 +240,8 @@ def lay_out_libraries(packages: Path) -> None:
 def run_side(
     side: Side, args: argparse.Namespace, progress: Progress, failures: list[Difference]
 ) -> Report | None:
-    """Return the report of a version, made by a run unless it was given. Return None and add the
-    reason to ``failures`` if the run leaves no report."""
+    """Return the report of a version: the given one, or that of a new run. If the run leaves no
+    report, return None and add the reason to ``failures``."""
     if side.report:
         return side.report
     directory: Path = args.reports / side.slug
@@ -273,8 +281,9 @@ def find_qnn(side: Side, report: Report | None) -> str:
 
 
 def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference]) -> list[Rerun]:
-    """Return how the known faults end with a side's QNN: from the table if it has that version,
-    else by running them through onnxruntime. If that is not possible, ``noted`` gets the reason."""
+    """Return the results of the known faults with a side's QNN: those in the table if it has that
+    version, otherwise those of a run through onnxruntime. If that is not possible, the reason is
+    added to ``noted``."""
     faults = read_faults()
     tried = [one for frontend in FRONTENDS for one in list_tried(faults, frontend)]
     known = [one for one in tried if is_same(qnn, one.qnn)]
@@ -294,8 +303,8 @@ def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference])
 def rerun_faults(
     side: Side, faults: Sequence[Fault], progress: Progress
 ) -> tuple[str, list[Rerun]]:
-    """Run the known faults through onnxruntime; return the QNN version and how each ended. Raises
-    what provisioning raises."""
+    """Run the known faults through onnxruntime. Return the QNN version and the result of each.
+    Raises the errors of provisioning."""
     progress.step(f"known faults with {side.name}")
     choice = read_choice(side.sdk or WHEEL, WHEEL)
     with open_bench("onnx", choice, progress, packages=side.packages) as bench:

@@ -1,4 +1,4 @@
-"""``verify-signature FILE...``: prove signed Hexagon libraries from their bytes."""
+"""``verify-signature FILE...``: verify signed Hexagon libraries from their bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--expect",
         choices=sorted(ACCEPTED),
         default="signed",
-        help="genuine: unsigned and proven by the catalog next to it; default: %(default)s",
+        help="genuine: not signed, but proven by the catalog next to it; default: %(default)s",
     )
     parser.add_argument(
         "--accept-unrecognised",
@@ -95,7 +95,9 @@ def _expand(paths: list[Path]) -> list[Path]:
         file for path in paths for file in (sorted(path.glob("*.so*")) if path.is_dir() else [path])
     ]
     if not files:
-        raise UsageError("no library to verify", fix="name files named *.so")
+        raise UsageError(
+            "no library to verify", fix="pass files named *.so, or a directory that contains some"
+        )
     return files
 
 

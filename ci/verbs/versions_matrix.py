@@ -1,4 +1,5 @@
-"""``versions-matrix``: run the known faults through onnxruntime with each QNN on the index."""
+"""``versions-matrix``: run the known faults through onnxruntime with each QNN on the package
+index."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--sdk", action="append", default=[], help="an SDK's directory or version; repeatable")
     add("--fault", action="append", default=[], help="the name of a fault; repeatable")
-    add("--known", action="store_true", help="run nothing: print the results in faults.toml")
+    add(
+        "--known",
+        action="store_true",
+        help="run nothing: print the results recorded in faults.toml",
+    )
     add("--reports", type=user_path, default=Path("reports"), help="where to write the matrix")
 
 
@@ -49,7 +54,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if wrong := sorted(set(args.fault) - {one.name for one in faults}):
         raise UsageError(
             f"--fault {wrong[0]} is not known",
-            fix="take a name from manifests/policies/faults.toml",
+            fix="pass a name from manifests/policies/faults.toml",
         )
     if args.known:
         tried = list(list_tried(faults, "onnx"))

@@ -1,1 +1,1 @@
-"""The verbs that judge cases, and the code they share."""
+"""The verbs that judge cases, and the code that they share."""

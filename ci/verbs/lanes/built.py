@@ -1,4 +1,5 @@
-"""The runtime just built by a session of the same nox call, and the programs for it."""
+"""Find the runtime that an earlier session of the same nox call built, and compare it with the
+programs."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class BuildsFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Built:
-    """The session that built a runtime, the versions of its sources and the SDK to lower with."""
+    """The session that built a runtime, the versions of its sources, and the SDK to lower with."""
 
     session: str
     executorch: str
@@ -109,8 +110,8 @@ def find_qnn(chosen: QnnChoice) -> str:
 
 
 def compare_built(built: Built, chosen: QnnChoice) -> tuple[str, bool]:
-    """Return a sentence on which runtime the programs of a run are for, and whether the built one
-    loads them: it must have the same ExecuTorch, and a QNN that is not older."""
+    """Return a sentence on the versions of a run's programs and of the built runtime, and whether
+    that runtime loads them: it needs the same ExecuTorch, and a QNN that is not older."""
     executorch, qnn = installed_executorch(), find_qnn(chosen)
     programs = f"programs are for ExecuTorch {executorch} and QNN {qnn}"
     runtime = f"that {built.session} just built (ExecuTorch {built.executorch}, QNN {built.qnn})"
@@ -118,16 +119,16 @@ def compare_built(built: Built, chosen: QnnChoice) -> tuple[str, bool]:
     answer = judge_compat(compiled, Runtime(built.session, built.qnn))
     loads = is_same(executorch, built.executorch) and answer.verdict is not Verdict.NO
     if loads:
-        return f"{programs}, as the runner {runtime}", True
-    return f"{programs}: the runner {runtime} does not load them", False
+        return f"{programs}, like the runner {runtime}", True
+    return f"{programs}: the runner {runtime} cannot load them", False
 
 
 def explain_apart(built: Built) -> str:
-    """Return which options make the run's programs loadable by the runtime that was built."""
+    """Return advice: the options with which the runtime that was built can load the programs."""
     installed = installed_executorch()
     ways = []
     if not is_same(installed, built.executorch):
         ways.append(f"--executorch {built.executorch}")
     if not built.sdk:
         ways.append(f"--sdk with a QNN SDK {built.qnn} that has libraries for x86-64")
-    return f"to judge programs that it loads, add {' and '.join(ways) or f'--sdk {built.sdk}'}"
+    return f"to judge programs that it can load, add {' and '.join(ways) or f'--sdk {built.sdk}'}"

@@ -1,4 +1,4 @@
-"""The same cases through both lanes: accuracy, size, delegation and time, side by side."""
+"""Compare the cases that ran in both lanes: accuracy, size, delegation and time, side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ci.models.schemes import Scheme
 from ci.report.schema import Case, Report
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
 
-# ONNX Runtime's scheme -> ExecuTorch's of the same bits, which has a weight scale per channel.
+# ONNX Runtime's schemes -> ExecuTorch's with the same bits, whose weights have a scale per channel.
 TWINS = {
     Scheme.FP16: Scheme.FP16,
     Scheme.U8: Scheme.A8W8,
@@ -29,7 +29,8 @@ HEAD = ("model", "SoC", "schemes", *FIGURES)
 
 
 def find_pairs(executorch: Report, onnx: Report) -> Iterator[tuple[Case, Case]]:
-    """Yield pairs of cases with one model and SoC and the same bits, in the order of ``onnx``."""
+    """Yield pairs of cases with the same model, SoC and number of bits, in the order of
+    ``onnx``."""
     known = {(case.model, case.scheme, case.soc): case for case in executorch.cases}
     for case in onnx.cases:
         scheme = TWINS.get(Scheme(case.scheme))
@@ -39,8 +40,8 @@ def find_pairs(executorch: Report, onnx: Report) -> Iterator[tuple[Case, Case]]:
 
 
 def compare_lanes(executorch: Report, onnx: Report) -> str:
-    """Return a Markdown table, each cell ``ExecuTorch / ONNX Runtime``, or a sentence if no case is
-    in both."""
+    """Return a Markdown table with cells such as ``ExecuTorch / ONNX Runtime``. Return a sentence
+    if no case is in both reports."""
     rows = [
         (
             onnx_case.model,

@@ -1,4 +1,4 @@
-"""The run of test-emulator after its arguments were checked; imported only if something is run."""
+"""Run test-emulator after its arguments were checked. Imported only if something is run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UNSUPPORTED = ("QNN505",)
 def run(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> Report:
-    """Provision, check, then run the cases, on a device if the call names one; show and time each
+    """Provision, check, then run the cases, on a device if the call names one. Show and time each
     step. Raises UsageError for an unsuitable runner before anything is fetched."""
     chosen, backend = read_choice(args.sdk, args.adaptor), Backend(args.backend)
     if args.runner == WHEEL_RUNNER and chosen.adaptor not in {"", WHEEL}:
@@ -98,12 +98,12 @@ def check_backend(runner: str, environment: Environment, progress: Progress) -> 
 
 
 def refuse_overlay() -> UsageError:
-    """Return the error for a runner whose QNN backend cannot run the programs of an overlay."""
+    """Return the error for --runner cpp with an overlay, whose programs that runner cannot run."""
     return UsageError(
         "--runner cpp does not work with an overlay",
-        why="it is linked with the installed wheel's QNN backend, not with the overlay's",
-        fix="leave it out, or give the qnn_executor_runner that `qnn-ci build runner --source "
-        "CHECKOUT` with the same --sdk builds",
+        why="that runner is linked with the installed wheel's QNN backend, not the overlay's",
+        fix="leave out --runner, or pass the qnn_executor_runner that `qnn-ci build runner "
+        "--source CHECKOUT` builds with the same --sdk",
     )
 
 
@@ -120,7 +120,8 @@ def run_specs(
     """Run the cases in an environment. ``runner`` is a device's Runner, ``python``, ``cpp`` (built
     here against ExecuTorch's wheel), or the user's command.
 
-    Raises UsageError if that command does not exist, what the build of ``cpp`` raises, StoreError.
+    Raises UsageError if that command does not exist, StoreError, and the errors of building
+    ``cpp``.
     """
     parts = tuple(describe_toolchain(environment))
     variables = environment.apply(os.environ)
@@ -157,7 +158,7 @@ def report_unrun(
     phases: Phases,
     lacks: Finding,
 ) -> Report:
-    """Return the report of a host that lacks a library needed to lower for the backend."""
+    """Return a report without results, for a host that lacks a library that the backend needs."""
     reason = f"{lacks.id}: {lacks.what}\n  why: {lacks.why}\n  fix: {lacks.fix}"
     session = Session(
         name=SESSION,

@@ -1,4 +1,5 @@
-"""``test-emulator --suite faults``: known faults as strict expectations, in both front ends."""
+"""``test-emulator --suite faults``: check that the known faults still have their recorded results,
+with ExecuTorch and ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ NEEDS = {"onnx": "onnxruntime_qnn", "executorch": "executorch"}
 
 
 def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Run the known faults that --filter names, and report each that ends differently from its row
+    """Run the known faults that --filter names, and report each whose result differs from its row
     in faults.toml. Raises UsageError."""
     check_arguments(args, SUITE)
     faults = [
@@ -68,13 +69,14 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def make_case(one: Rerun, soc: str) -> Case:
-    """Return the report's case of a graph; it is skipped if the table lacks this QNN version."""
+    """Return the report's case for a graph. It is skipped if faults.toml has no row for this
+    QNN."""
     status, reason = Status.PASSED, ""
     if one.problem:
         status, reason = Status.FAILED, f"{one.problem}\n  fix: change its row in faults.toml"
     elif not one.expected:
         status = Status.UNSUPPORTED
-        reason = f"QNN {one.qnn} is not in its row of faults.toml; it is {one.end}"
+        reason = f"its row of faults.toml does not list QNN {one.qnn}; the result is: {one.end}"
     return Case(
         model=f"{one.fault} {one.form} {one.frontend}",
         scheme=one.scheme,
@@ -88,8 +90,8 @@ def make_case(one: Rerun, soc: str) -> Case:
 
 
 def count_ends(runs: Sequence[Rerun]) -> list[str]:
-    """Return a line with how many graphs ended as their rows say."""
+    """Return a line that counts the graphs with the result that faults.toml records."""
     known = [one for one in runs if one.expected]
     as_known = sum(not one.problem for one in known)
-    without = f"; {len(runs) - len(known)} without a row for this QNN" * (len(known) < len(runs))
-    return [f"{as_known} of {len(known)} graphs ended as faults.toml says{without}"]
+    without = f"; {len(runs) - len(known)} have no row for this QNN" * (len(known) < len(runs))
+    return [f"{as_known} of {len(known)} graphs have the result recorded in faults.toml{without}"]

@@ -1,4 +1,4 @@
-"""``test-llm``: a decoder on the emulator, judged by its tokens."""
+"""``test-llm``: run a language model on the emulator and judge the tokens that it generates."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="pte",
         type=user_path,
         metavar="FILE",
-        help="run a static Llama lowered elsewhere; needs --tokenizer, takes --weights to compare",
+        help="run a static Llama lowered elsewhere; needs --tokenizer, and --weights to compare",
     )
     add(
         "--project",
@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="estimate the size of a model's programs from its config.json, and lower nothing",
     )
     add_schemes(parser, DEFAULT_SOC)
-    add("--prompt", default="", help="the text to go on from")
-    add("--tokens", type=int, default=48, help="how many tokens to generate at most; default 48")
+    add("--prompt", default="", help="the text to continue")
+    add("--tokens", type=int, default=48, help="maximum number of tokens to generate; default 48")
     add("--context", type=int, default=64, help="context length in tokens; default 64")
     add("--prefill", type=int, default=8, help="tokens per prefill call; default 8")
     add("--text", type=user_path, help="measure the perplexity of this text")
@@ -102,7 +102,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         specs = [CaseSpec(name, scheme, soc) for scheme in schemes for soc in socs]
     chosen = choice.read_choice(args.sdk, args.adaptor)
     phases = Phases(progress)
-    # The command that repeats a case has --model, which cannot name the user's own files.
+    # With the user's own files there is no such command: it has --model, which cannot name them.
     command = ""
     if not (args.pte or args.weights):
         command = repeat_command(
@@ -143,7 +143,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:
-    """Return the schemes that ``globs`` match. Raises UsageError for a glob that matches none."""
+    """Return the schemes that match ``globs``. Raises UsageError for a glob that matches none."""
     from ci.llm.recipes import DEFAULT, RECIPES
 
     named = match_all("scheme", globs, [one.value for one in RECIPES])
@@ -151,8 +151,8 @@ def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:
 
 
 def project_model(args: argparse.Namespace) -> Outcome:
-    """Return how large a model's programs will be. Raises UsageError if the model is not a Llama or
-    was not trained for such a long context."""
+    """Return the estimated size of a model's programs. Raises UsageError if the model is not a
+    Llama or was trained for a shorter context."""
     from ci.llm.projection import project, render_projection
     from ci.llm.weights import read_config
 
@@ -168,7 +168,7 @@ def require_context(context: int, most: int) -> None:
     if context < 2:
         raise UsageError(f"--context {context}", fix="2 or more")
     if context > most:
-        told = f"--context {context}: the model was trained for {most}"
+        told = f"--context {context}: the model was trained for at most {most} tokens"
         raise UsageError(told, fix="choose a shorter one")
 
 
@@ -182,9 +182,11 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
     if args.scheme or len(args.soc) > 1:
         raise UsageError("--program is already lowered", fix="leave out --scheme and --soc")
     if args.text:
-        raise UsageError("--program with --text", why="it needs a model that is lowered here")
+        raise UsageError(
+            "--program with --text", why="perplexity needs a model that is lowered here"
+        )
     if not args.tokenizer:
-        raise UsageError("--program without --tokenizer", fix="give its model's tokenizer")
+        raise UsageError("--program without --tokenizer", fix="pass the tokenizer of its model")
     if not args.pte.is_file():
         raise UsageError(f"no program {args.pte}")
     held = read_program(args.pte)
@@ -200,8 +202,8 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
 
 
 def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject, Show]:
-    """Return the model to lower, and how to show its token ids. Raises UsageError, before anything
-    is fetched, for weights, a tokenizer or sizes that do not match."""
+    """Return the model to lower, and a function that shows its token ids as text. Raises
+    UsageError, before anything is fetched, for weights, a tokenizer or sizes that do not match."""
     from ci.llm import tiny
     from ci.llm.known import find_files
     from ci.llm.lowering import Subject
@@ -210,7 +212,7 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
 
     if args.max_perplexity is not None and not (args.text and args.max_perplexity >= 1):
         told = f"--max-perplexity {args.max_perplexity:g}" + (" without --text" * (not args.text))
-        raise UsageError(told, fix="give 1 or more, with a --text to measure")
+        raise UsageError(told, fix="pass 1 or more, and the text to measure with --text")
     if bool(args.weights) != bool(args.tokenizer):
         raise UsageError("--weights and --tokenizer belong together", fix="give both or neither")
     place = Path(tiny.__file__).parent
@@ -235,7 +237,9 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
     room = args.context - max(map(len, prompts)) - args.prefill
     if args.tokens < 1 or room < 1:
         told = f"--tokens {args.tokens} and a prompt of {max(map(len, prompts))} tokens"
-        raise UsageError(told, fix=f"together they must fit a context of {args.context}")
+        raise UsageError(
+            told, fix=f"reduce them: together they must fit into a context of {args.context}"
+        )
     windows = find_windows(args, tokenizer) if args.text else ()
     subject = Subject(
         weights=weights,

@@ -1,4 +1,5 @@
-"""``test-onnx``: the ONNX Runtime lane, from pinned wheels to judged outputs."""
+"""``test-onnx``: compile models with ONNX Runtime, run them on the emulator and judge their
+outputs."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ SDK_PROFILE = "onnx-sdk"
 RUNTIMES = (choice.WHEEL_RUNTIME, choice.SDK)
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-qnn", "onnx", "onnxscript", "torch", "numpy")
 PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
-# Imported in advance by the processes that compile.
+# Modules that the compiling processes import in advance.
 COMPILING_PACKAGES = (*PACKAGES, "ml_dtypes", "numpy", "onnx_ir", "sympy")
 
 
@@ -106,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--direct",
         action="store_true",
-        help="run the model without a context binary; always so with QNN's CPU backend",
+        help="run the model without a context binary, as QNN's CPU backend always does",
     )
     choice.add_arguments(parser, adaptor=False)
     add(
@@ -141,7 +142,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def check_sessions(
     options: Mapping[str, str], profile: str, *, saver: bool, direct: bool = False
 ) -> None:
-    """Check the options of each session of a case: to run, to compile and to record with Saver.
+    """Check the options of all sessions of a case: running, compiling, and recording with Saver.
 
     Raises UsageError, which lists every fault of the first session that has any.
     """
@@ -172,9 +173,9 @@ def parse_shapes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
 def fit_files(
     specs: Sequence[CaseSpec], shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterator[CaseSpec]:
-    """Yield the cases; in those of .onnx files ``shapes`` override the shapes of the policy."""
+    """Yield the cases. For .onnx files, ``shapes`` override the shapes of the policy."""
     if shapes and not any(spec.is_file for spec in specs):
-        raise UsageError("--shape is for .onnx files", fix="give --model with one")
+        raise UsageError("--shape is for .onnx files", fix="pass one with --model")
     for spec in specs:
         own = {**dict(spec.source.shapes), **shapes} if spec.is_file else {}
         yield replace(spec, source=msgspec.structs.replace(spec.source, shapes=tuple(own.items())))
@@ -183,11 +184,11 @@ def fit_files(
 def fit_schemes(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, asked: Sequence[str], command: str = ""
 ) -> list[CaseSpec]:
-    """Return the cases, with the scheme ``asis`` for files that are quantized already and for no
-    others. ``command`` is the command line of the session, without its choice of cases.
+    """Return the cases. Files that are already quantized get the scheme ``asis``, and no others do.
+    ``command`` is the session's command line without its choice of cases.
 
-    Raises UsageError for a file that QNN cannot take, for a float model with other inputs or
-    outputs than the quantized one, and if a model has none of the requested schemes.
+    Raises UsageError for a file that QNN cannot load, for a float model whose inputs or outputs
+    differ from those of the quantized one, and if a model has none of the requested schemes.
     """
     quantized: set[str] = set()
     for spec in {spec.reference: spec for spec in reversed(specs) if spec.is_file}.values():
@@ -216,7 +217,7 @@ def fit_schemes(
                 f"{place}: {Path(spec.reference).name} is"
                 f" {'quantized already' if given else 'not quantized'}, and {spec.scheme.value} is"
                 f" for models that are{' not' * given}",
-                fix="leave it out: a quantized file runs as it is, and is judged by the limits of"
+                fix=f"leave out {place}: a quantized file runs unchanged, judged by the limits of"
                 " scheme asis",
             )
         if given:
@@ -257,8 +258,8 @@ def read_other(args: argparse.Namespace) -> Report | None:
 
 
 def name_toolchain(parts: Sequence[Tool]) -> tuple[str, ...]:
-    """Return what determines a context besides the model: artifacts and packages with version or
-    digest, and the digest of the packages' content."""
+    """Return what determines a context binary besides the model: artifacts and packages, each with
+    its version or digest, and the digest of the packages' content."""
     return (*map(str, parts), digest_packages(COMPILING_PACKAGES))
 
 
@@ -269,7 +270,7 @@ def run(
     args: argparse.Namespace,
     progress: Progress,
 ) -> Report:
-    """Provision, check, then run the cases; show and time each step."""
+    """Provision, check, then run the cases. Show and time each step."""
     require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
     from ci.cases.session import Phases, Session, list_parts

@@ -1,4 +1,5 @@
-"""Shared by the verbs that judge cases: options, the list of choices, the steps, the report."""
+"""Code that the verbs that judge cases share: options, the list of choices, the steps, the
+report."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # p
 
 
 def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPolicy:
-    """Return a lane's policy, and warn of limits without effect. Raises ManifestError."""
+    """Return a lane's policy, and warn about limits that have no effect. Raises ManifestError."""
     policy = read_emulator_policy(path, lane)
     for name in policy.dropped:
         progress.step(
@@ -62,7 +63,12 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
     add = parser.add_argument
     add_selection(parser, model, session)
     add("--keep-artifacts", type=user_path, metavar="DIR", help="keep programs, outputs and logs")
-    add("--log-level", choices=LOG_LEVELS, default="", help="QNN's own log; see --keep-artifacts")
+    add(
+        "--log-level",
+        choices=LOG_LEVELS,
+        default="",
+        help="level of QNN's own log, which --keep-artifacts keeps",
+    )
     add("--no-cache", action="store_true", help="lower everything again")
     add(
         "--record",
@@ -89,15 +95,15 @@ def add_schemes(parser: argparse.ArgumentParser, soc: str = DEFAULT_SOC) -> None
 
 
 def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 300.0) -> None:
-    """Add the options for jobs, time limit, policy and reports; without a ``session`` there is no
-    report, and no --jobs."""
+    """Add the options for jobs, time limit, policy and reports. Without a ``session``, --jobs and
+    --reports are left out."""
     add = parser.add_argument
     add("--timeout-s", type=float, default=timeout_s, help="time limit per lowering and per run")
     add(
         "--policy",
         type=user_path,
         metavar="FILE",
-        help="your own limits, like the policy of this session",
+        help="your own limits, in the format of this session's policy",
     )
     add("--offline", action="store_true", help="use only what is already provisioned")
     parser.set_defaults(program=parser.prog)
@@ -111,7 +117,7 @@ def add_run(parser: argparse.ArgumentParser, session: str, timeout_s: float = 30
 
 
 def check_arguments(args: argparse.Namespace, session: str) -> None:
-    """Raise UsageError for a number that makes no sense, StoreError if a directory that the run
+    """Raise UsageError for a number that is out of range, StoreError if a directory that the run
     will write to is not writable."""
     if args.jobs < 1:
         raise UsageError(f"--jobs {args.jobs}", fix="1 or more")
@@ -144,10 +150,11 @@ def take_steps(
     refuse: Callable[[Environment, Finding], Report] | None = None,
     **more: Any,
 ) -> Report:
-    """Take the four steps of a run, show and time each. ``run`` is the third, ``work`` its text.
+    """Run the four steps of a session; show and time each. ``run`` does the third step, which
+    ``work`` describes.
 
-    ``refuse`` makes the report of a host that lacks the backend's library. Findings with
-    ``tolerated`` ids do not stop the run but mark the report. ``more`` goes to enter_environment.
+    If the host lacks the backend's library, ``refuse`` returns the report instead. Findings whose
+    id is in ``tolerated`` are noted in the report. ``more`` is passed to enter_environment.
     """
     progress = phases.progress
     with enter_environment(
@@ -176,11 +183,11 @@ def enter_environment(
     tolerated: Collection[str] = (),
     may_lack: bool = False,
 ) -> Iterator[tuple[Environment, ScratchPool, Verdict]]:
-    """Provision and check, the first two of the four steps, and open a pool in that environment.
+    """Provision and check (the first two of the four steps), and open a pool in that environment.
 
-    The pool imports ``imports``. It starts early, with what seems to be provisioned already, unless
-    ``choice`` names a QNN or adaptor other than the default. With ``may_lack``, a host without the
-    library of ``backend`` is accepted, and the verdict names what it lacks.
+    The pool imports ``imports``. Unless ``choice`` selects a QNN or adaptor other than the default,
+    it starts early, with the artifacts that seem to be provisioned. With ``may_lack``, a host
+    without the library of ``backend`` is accepted, and the verdict names the missing library.
     """
     from ci.cases.pool import open_scratch_pool
     from ci.executorch.toolchain import find_on_path
@@ -224,14 +231,15 @@ def select_asked(
         raise UsageError(
             f"--record with --model {unnamed[0]}",
             why="the figures of a model are recorded next to the policy that names it",
-            fix="name it in a policy, as `qnn-ci init` writes one, and give --policy",
+            fix="add the model to a policy (`qnn-ci init` writes one), and pass --policy",
         )
     check_models(policy, {spec.model for spec in specs})
     return specs
 
 
 def check_models(policy: EmulatorPolicy, names: Collection[str]) -> None:
-    """Raise UsageError for data files by which these models of a policy cannot be judged."""
+    """Raise UsageError if a data file that a policy names for these models does not fit its
+    model."""
     entries = {name: entry for name, entry in policy.models.items() if name in names}
     if entries and importlib.util.find_spec("numpy"):  # the next step reports a missing numpy
         from ci.models.data_files import check_data
@@ -260,8 +268,8 @@ def read_options(
 
 
 def repeat_command(args: argparse.Namespace, *flags: str, **more: str | Sequence[str]) -> str:
-    """Return the command line of this call without its choice of cases, as typed at a repository's
-    root. An option of ``more`` with several values is repeated."""
+    """Return the command line of this call without its choice of cases, as it is typed at the root
+    of a repository. An option of ``more`` that has several values is repeated."""
     words = ["--policy", name_argument(args.policy.absolute())] if args.policy else []
     words += [f"--{flag}" for flag in flags if getattr(args, flag.replace("-", "_"))]
     for name, given in more.items():
@@ -310,7 +318,8 @@ def keep_evidence(report: Report, directory: Path, policy: Path | None, progress
 
 
 def list_choices(policy: EmulatorPolicy, lane: Lane) -> Outcome:
-    """Return the models, each with a description and its default schemes, the schemes, the SoCs."""
+    """Return lists of the models (with descriptions and default schemes), the schemes and the
+    SoCs."""
     socs = sorted(read_socs())
     about = {name: one.path for name, one in policy.models.items()} | SUITE
     own = {name: one.schemes for name, one in policy.models.items()} | policy.suite

@@ -1,4 +1,5 @@
-"""The options of ``test-emulator --suite``, separate so that --help imports no test suite."""
+"""The options of ``test-emulator --suite``, in a separate module so that --help imports no test
+suite."""
 
 from __future__ import annotations
 
@@ -20,13 +21,19 @@ def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
     add("--filter", action="append", default=[], metavar="GLOB", help="only tests with this name")
     add("--source", type=user_path, metavar="DIR", help="run the tests of this checkout instead")
     add("--resume", action="store_true", help="continue an interrupted run")
-    add("--repeat", type=int, default=1, metavar="N", help="run each test N times: is it flaky?")
+    add(
+        "--repeat",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run each test N times, to find flaky tests",
+    )
     add(
         "--judge-again",
         nargs="?",
         const=OUTPUTS,
         choices=JUDGED,
-        help="run nothing: judge the kept outputs again, or zeros or noise instead",
+        help="run nothing; judge the kept outputs again, or zeros or noise instead of them",
     )
 
 
@@ -47,7 +54,7 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
     if suite.fixed_soc and args.soc:
         raise UsageError(f"--soc with --suite {suite.name}", why="its tests set the SoC themselves")
     if len(args.soc) > 1:
-        raise UsageError("--suite takes one --soc", fix="run it once per SoC")
+        raise UsageError("--suite accepts only one --soc", fix="run it once per SoC")
     places = [args.source / one for one in suite.places] if args.source else []
     if missing := [one for one in places if not one.exists()]:
         raise UsageError(f"--source {args.source} has no {missing[0]}")

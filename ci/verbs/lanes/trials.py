@@ -1,4 +1,4 @@
-"""Shared by the verbs that try small graphs: an environment with workers, per front end."""
+"""Environments in which small graphs are tried, with one front end: ExecuTorch or ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ USUAL = {"onnx": ("fp16", "u8", "u16a8w"), "executorch": ("fp16", "8a8w", "16a8w
 
 
 class Bench:
-    """Makes trials in an environment; ``qnn`` is its QNN version."""
+    """Tries graphs with one front end in a provisioned environment. ``qnn`` is its version of
+    QNN."""
 
     def __init__(self, frontend: Frontend, scratch: Path, workers: Pool, root: Path) -> None:
         self.frontend, self.scratch, self.workers, self.root = frontend, scratch, workers, root
         self.qnn = ""
 
     def make(self, scheme: Scheme, soc: str) -> Trial:
-        """Return a trial, which runs graphs in a scheme."""
+        """Return a Trial, which runs graphs in one scheme."""
         from ci.faults.trial import Trial
 
         options: Mapping[str, str] = {}
@@ -51,7 +52,7 @@ class Bench:
         return Trial(self.workers, self.frontend, scheme, soc, options, directory)
 
     def rerun(self, faults: Sequence[Fault], soc: str, progress: Progress) -> list[Rerun]:
-        """Run the graphs of known faults again, and show how each ends."""
+        """Run the graphs of known faults again, and show the result of each."""
         runs = []
         for one in rerun(
             faults,
@@ -73,8 +74,8 @@ def open_bench(
     offline: bool = False,
     packages: tuple[Path, ...] = (),
 ) -> Iterator[Bench]:
-    """Provision, check, and start workers that try graphs; ``packages`` are directories searched
-    before the installed packages. Raises what provisioning raises."""
+    """Provision, check, and start workers that try graphs. ``packages`` are directories searched
+    before the installed packages. Raises the errors of provisioning."""
     from ci.cases.session import Phases
 
     needed = PACKAGES if frontend == "onnx" else ("torch", "executorch")
@@ -105,6 +106,7 @@ def choose_schemes(frontend: Frontend, asked: list[str]) -> list[Scheme]:
     known = {one.value: one for one in LANES[frontend].schemes if one is not Scheme.ASIS}
     if wrong := [one for one in asked if one not in known]:
         raise UsageError(
-            f"--scheme {wrong[0]} is not one of {frontend}", fix=f"one of {', '.join(known)}"
+            f"--scheme {wrong[0]} is not supported by {frontend}",
+            fix=f"pass one of {', '.join(known)}",
         )
     return [known[one] for one in dict.fromkeys(asked) or USUAL[frontend]]

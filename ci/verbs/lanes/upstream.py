@@ -1,4 +1,5 @@
-"""``test-emulator --suite``: ExecuTorch's own QNN tests on the emulator, with two verdicts each."""
+"""``test-emulator --suite``: run ExecuTorch's own QNN tests on the emulator, and judge each by its
+own assertions and by our gate."""
 
 from __future__ import annotations
 
@@ -53,12 +54,13 @@ SHOWN = 40
 
 
 def zeros(output: Array) -> Array:
-    """Return zeros instead of an output."""
+    """Return zeros in the shape of an output."""
     return np.zeros_like(output)
 
 
 def noise(output: Array) -> Array:
-    """Return noise of an output's RMS or range instead of it."""
+    """Return noise with the RMS of a floating-point output, or in the range of an integer
+    output."""
     random = np.random.default_rng(NOISE_SEED)
     if not is_floating(output):
         low, high = int(output.min(initial=0)), int(output.max(initial=0))
@@ -71,7 +73,7 @@ WRONG: dict[str, Wrong | None] = {OUTPUTS: None, "zeros": zeros, "noise": noise}
 
 
 def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Run a suite, or judge it again. Raises UsageError, and what the steps of a run raise."""
+    """Run a suite, or judge it again. Raises UsageError, and the errors of the steps of a run."""
     suite = SUITES[args.suite]
     directory = args.reports / suite.name
     check_arguments(args, suite.name)
@@ -102,7 +104,7 @@ def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def name_variables(suite: Suite, soc: str, source: Path | None) -> dict[str, str]:
-    """Return what the workers and upstream's conftest.py read from the environment."""
+    """Return the environment variables that the workers and upstream's conftest.py read."""
     own = {SUITE: suite.name, SOURCE: str(source or "")}
     return {**own, "QNN_DELEGATE_TEST": "1", "QNN_SOC_MODEL": soc}
 
@@ -157,7 +159,8 @@ def run_tests(
 def judge_entries(
     directory: Path, entries: Sequence[Entry], wrong: Wrong | None = None
 ) -> Iterator[Judged]:
-    """Yield each test's result from what it kept, in the order of the tests' names."""
+    """Yield the result of each test, from the files that it kept, in the order of the tests'
+    names."""
     emulator = read_emulator_policy(None, EMULATOR)
 
     def limits(scheme: Scheme) -> Threshold:
@@ -228,7 +231,8 @@ def judge_again(
     args: argparse.Namespace,
     progress: Progress,
 ) -> Outcome:
-    """Judge the outputs that a run kept, or wrong ones, which our gate has to reject, instead."""
+    """Judge the outputs that a run kept. Zeros or noise can replace them, and our gate must reject
+    those."""
     if args.judge_again == OUTPUTS:
         report = make_report(
             directory, header, entries, policy=policy, args=args, phases=Phases(progress)
