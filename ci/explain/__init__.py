@@ -1,1 +1,2 @@
-"""Explain a log: cause, fix and source, by rules that are data (manifests/policies/errors.toml)."""
+"""Explain a log: find the cause, its fix and their source, by the rules in
+manifests/policies/errors.toml."""

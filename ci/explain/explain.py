@@ -12,7 +12,7 @@ from msgspec import Struct
 from ci.explain.rules import Role, Rule
 
 CHUNK_BYTES = 4 << 20
-LINE_CHARS = 500  # of a line, on each side of a match: this bounds the work of a pattern
+LINE_CHARS = 500  # searched on each side of a match, which bounds the work of a pattern
 MOST_MATCHES = 1000  # counted per rule
 SHOWN_UNKNOWN = 20
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
@@ -90,7 +90,8 @@ class _Scan:
     lines: int = 0
 
     def read(self, chunk: bytes) -> None:
-        """Match whole lines of a log with the rules; a line counts for its first rule only."""
+        """Match whole lines of a log with the rules. A line counts only for the first rule that it
+        matches."""
         low = chunk.lower()
         # Most lines differ only in numbers, and most literals are in no line.
         shapes = b"\n".join(set(low.translate(None, _DIGITS).split(b"\n")))
@@ -146,8 +147,8 @@ def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator
 def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanation:
     """Explain a log.
 
-    ``log`` are its bytes, in parts of any size, with any encoding and line ends. Time and memory
-    grow with the size of the log, and memory also with its longest line, up to CHUNK_BYTES.
+    ``log`` yields its bytes, in chunks of any size, with any encoding and line endings. Time and
+    memory grow with the size of the log, and memory also with its longest line, up to CHUNK_BYTES.
     """
     scan = _Scan(rules)
     for chunk in _split(log):
@@ -156,14 +157,14 @@ def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanati
 
 
 def explain_text(text: str, rules: Sequence[Rule]) -> Explanation:
-    """Explain a text."""
+    """Explain a log given as text."""
     return explain("", [text.encode("utf-8", "replace")], rules)
 
 
 def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
-    """Return the first cause in the text of a failure, else the first hint.
+    """Return the first cause in the text of a failure, otherwise the first hint.
 
-    None if no rule matches, or only symptoms do.
+    Returns None if no rule matches, or if only rules of symptoms do.
     """
     told = explain_text(text, rules)
     known = (one for one in (*told.causes, *told.notes) if one.role is not Role.SYMPTOM)
@@ -171,7 +172,7 @@ def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
 
 
 def _split(log: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield whole lines of a log in UTF-8, with uniform line ends and without colours."""
+    """Yield whole lines of a log in UTF-8, with uniform line endings and without colours."""
     rest, decoder = b"", None
     for number, part in enumerate(log):
         if not number and part[:2] in _UTF16:

@@ -13,7 +13,7 @@ LINE_CHARS = 200
 
 
 def render(explanation: Explanation) -> str:
-    """Return an explanation as text, the first cause first."""
+    """Return an explanation as text, starting with the first cause."""
     one = explanation
     many = "no known cause" if not one.causes else count(len(one.causes), "cause")
     parts = [f"{one.file}: {many} in {count(one.lines, 'line')}\n"]
@@ -43,16 +43,16 @@ def _render_cause(number: int, cause: Finding, one: Explanation) -> str:
 
 
 def advise(text: str) -> str:
-    """Return the fix and the cause of a failure with this text on one line, "" if unknown.
+    """Return the fix and the cause of a failure with this text on one line, "" if no rule matches.
 
-    An error of this project already has its fix, so it gets nothing.
+    Errors of this project already contain a fix, so the result for them is empty.
     """
     known = find_known(text, read_rules())
     return f"{known.fix} ({known.cause})" if known else ""
 
 
 def annotate(explanations: Sequence[Explanation]) -> Iterator[Annotation]:
-    """Yield an annotation per cause."""
+    """Yield an annotation for each cause."""
     for one in explanations:
         for cause in one.causes:
             yield Annotation(

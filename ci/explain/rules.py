@@ -1,4 +1,4 @@
-"""Rules: the meaning of a log line, what to do about it, and the source of this knowledge."""
+"""Rules: what a line of a log means, how to fix it, and the source of this knowledge."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def literals(self) -> tuple[bytes, ...]:
-        """Lower-case texts of which a matching line contains at least one; empty if unknown."""
+        """Lower-case texts, at least one of which is in every matching line; empty if unknown."""
         spelled = [one.removeprefix("0x") for one in spell_code(self.code)] if self.code else ()
         return tuple(one.lower().encode() for one in (*self.text, *spelled, *self.names))
 
@@ -112,7 +112,7 @@ def read_rules() -> tuple[Rule, ...]:
         raise ManifestError(
             "manifests/policies/errors.toml is not consistent",
             why=f"an id occurs twice, or consequence_of names unknown ids: {unknown}",
-            fix="give each rule a unique id, and name only existing ids in consequence_of",
+            fix="give each rule a unique id, and use only existing ids in consequence_of",
         )
     return tuple(sorted(rules, key=lambda rule: rule.role is Role.SYMPTOM))
 

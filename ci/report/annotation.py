@@ -1,6 +1,5 @@
-"""Annotations on lines of a change, in no CI system's format: failures by the line of the user's
-file that caused them, each with the command that repeats it.
-"""
+"""Annotations for the lines of a change, in no CI system's format. A failure is shown at the line
+of the user's file that caused it, with the command that repeats it."""
 
 from __future__ import annotations
 
@@ -27,7 +26,8 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Annotation:
-    """A one-line message on a line of a file; ``path`` '' and ``line`` 0 mean none."""
+    """A one-line message on a line of a file. If it belongs to no file or no line, ``path`` is
+    empty or ``line`` is 0."""
 
     level: Level
     message: str
@@ -36,7 +36,7 @@ class Annotation:
     line: int = 0
 
     def plain(self) -> str:
-        """``FILE:LINE: error: MESSAGE [TITLE]``, like a compiler's message."""
+        """Return ``FILE:LINE: error: MESSAGE [TITLE]``, the format of a compiler's message."""
         where = f"{self.path}:{max(self.line, 1)}: " if self.path else ""
         title = f" [{self.title}]" if self.title else ""
         return safe_line(f"{where}{self.level.value}: {self.message}{title}")
@@ -48,7 +48,7 @@ def one_line(text: str) -> str:
 
 
 def safe_line(text: str) -> str:
-    """Return one line that no CI system takes for a command."""
+    """Return one line that no CI system interprets as a command."""
     line = defuse_commands(one_line(text))
     return line.replace("::", ": :", 1) if line.lstrip().startswith("::") else line
 
@@ -58,7 +58,8 @@ SHOWN_CASES = 6
 
 
 def make_annotations(report: Report) -> list[Annotation]:
-    """Return one annotation per line and reason, naming its cases: CI systems show few."""
+    """Return one annotation per line and reason, with the names of its cases. CI systems show only
+    a few annotations."""
     groups: dict[tuple[Place, str, str], list[Case]] = {}
     for case in report.cases:
         if case.status is Status.FAILED:
@@ -83,7 +84,7 @@ def shorten(reason: str) -> str:
 
 
 def name_cases(cases: list[Case]) -> str:
-    """Return ``8a8w SM8650, fp16 SM8650 and 3 more``."""
+    """Return text such as ``8a8w SM8650, fp16 SM8650 and 3 more``."""
     return name_some([f"{case.scheme} {case.soc}" for case in cases], SHOWN_CASES)
 
 
@@ -96,7 +97,7 @@ def repeat_command(report: Report, case: Case) -> str:
 
 
 def choose_case(command: str, model: str, scheme: str, soc: str) -> str:
-    """Return the ``command`` of a run with the options that choose one case, or a suite's test."""
+    """Return a run's ``command`` with options that select one case, or one test of a suite."""
     if " --suite " in command:
         return f"{command} {shlex.join(('--filter', model))}"
     return f"{command} {shlex.join(('--model', model, '--scheme', scheme, '--soc', soc))}"

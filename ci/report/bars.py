@@ -1,4 +1,4 @@
-"""Figures of a case as bars, and a chart of them on one scale."""
+"""Figures of cases as bars, and charts of bars on one scale."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
 
 @dataclass(frozen=True)
 class Bar:
-    """One figure: a ``label``, and ``segments`` end to end, each with its class.
+    """A figure drawn as a bar: a ``label``, and ``segments`` placed end to end, each with a CSS
+    class.
 
     ``limit`` is a line that the bar has to reach, ``marker`` a second figure. ``note`` is shown
     after the label, ``hint`` as a tooltip.
@@ -27,14 +28,14 @@ class Bar:
 
 @dataclass(frozen=True)
 class Figure:
-    """A column of bars on one scale."""
+    """A chart: bars below each other on one scale."""
 
     title: str
     bars: tuple[Bar, ...]
 
     @cached_property
     def ends(self) -> tuple[float, float]:
-        """The ends of the scale, which includes zero, every bar, limit and marker."""
+        """The ends of the scale, which includes zero and every bar, limit and marker."""
         values = [0.0]
         for bar in self.bars:
             values.append(sum(length for length, _ in bar.segments))
@@ -51,7 +52,7 @@ class Figure:
         return round(100 * (value - low) / ((high - low) or 1), 2)
 
     def place_segments(self, bar: Bar) -> list[tuple[float, float, str]]:
-        """Return each segment's start and width in percent, and its class."""
+        """Return each segment's start and width in percent, and its CSS class."""
         found, reached = [], 0.0
         for length, tone in bar.segments:
             start, end = sorted((self.place(reached), self.place(reached + length)))
@@ -61,7 +62,7 @@ class Figure:
 
 
 def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
-    """Return the SQNR against the float32 model, with its limit."""
+    """Return a bar for the SQNR against the float32 model, with its limit."""
     quantized, limit = case.sqnr_db_quantized, rule.min_sqnr_db if rule else None
     label = show_decibels(case.sqnr_db, case.max_abs)
     if label == "-":
@@ -78,14 +79,14 @@ def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
 
 
 def draw_delegation(case: Case, _rule: Threshold | None) -> Bar:
-    """Return the nodes on the NPU, and those left to the CPU."""
+    """Return a bar for the nodes on the NPU and those left to the CPU."""
     delegated, fallback = case.delegated_nodes or 0, case.fallback_nodes or 0
     label = show_share(case.delegated_nodes, case.fallback_nodes)
     return Bar(label, ((delegated, "value"), (fallback, "fallback")))
 
 
 def draw_size(case: Case, rule: Threshold | None) -> Bar:
-    """Return the size of the program, with its budget and the recorded size."""
+    """Return a bar for the size of the program, with its budget and the recorded size."""
     size, recorded = case.pte_bytes, case.recorded_footprint
     if size is None:
         return Bar()
@@ -103,8 +104,8 @@ def sum_traffic(footprint: Footprint | None) -> int | None:
 
 
 def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
-    """Return the bytes that an inference reads from DDR and writes to it, with the recorded figure
-    and, if both are limited, their budget."""
+    """Return a bar for the bytes that an inference reads from DDR and writes to it, with the
+    recorded figure and, if both directions are limited, the sum of their budgets."""
     found, was = case.footprint, sum_traffic(case.recorded_footprint)
     total = sum_traffic(found)
     if total is None or found is None:
@@ -121,12 +122,12 @@ def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
 
 
 def draw_lowering(case: Case, _rule: Threshold | None) -> Bar:
-    """Return the seconds of lowering."""
+    """Return a bar for the seconds of lowering."""
     return _draw_time(case.lower_s, "cached" if case.cached else "value")
 
 
 def draw_run(case: Case, _rule: Threshold | None) -> Bar:
-    """Return the seconds of running."""
+    """Return a bar for the seconds of running."""
     return _draw_time(case.run_s)
 
 

@@ -25,12 +25,12 @@ NO_GATE = "varies between runs on the emulator, not judged"
 
 @dataclass(frozen=True)
 class Column:
-    """A figure or text of a case. ``sort`` returns its sort key if ``show`` does not.
+    """A figure or text of a case. ``sort`` returns the sort key if ``show``'s text is not suitable.
 
-    ``terminal`` and ``summary`` are its headings there, empty if it is left out; ``told`` is a
-    phrase for JUnit with a placeholder. ``draw`` makes a bar for the chart titled ``chart``;
-    ``heading`` is its heading on the page if that is not the name. A column that no case has a
-    value for is left out everywhere.
+    ``terminal`` and ``summary`` are the headings in these outputs, empty where the column is
+    omitted. ``told`` is JUnit's phrase for the value, with a placeholder. ``draw`` makes a bar for
+    the chart titled ``chart``. ``heading`` is the heading on the HTML page if it differs from
+    ``name``. A column is omitted everywhere if no case has a value for it.
     """
 
     name: str
@@ -60,20 +60,22 @@ def _format(value: float | None, form: str) -> str:
 
 
 def show_equal(share: float | None) -> str:
-    """Return ``100 %``, ``99.95 %``: never 100 if an element is wrong."""
+    """Return a share such as ``99.95 %``; ``100 %`` only if every element is correct."""
     if share is None:
         return NOTHING
     return "100 %" if share == 1 else f"{min(share * 100, 99.99):.2f} %"
 
 
 def show_shares(equal: float | None, exact: float | None) -> str:
-    """Return ``100 %``, or ``100 % (97.00 % exact)`` if the rule for ties accepts more values."""
+    """Return ``100 %``, or ``100 % (97.00 % exact)`` if the rule for ties accepts additional
+    values."""
     shown = show_equal(equal)
     return shown if exact is None or exact == equal else f"{shown} ({show_equal(exact)} exact)"
 
 
 def show_operators(case: Case, most: int = 3) -> str:
-    """Return ``12: Conv2d 4, Relu 4, Transpose 2 ...``: number of QNN operators, ``most`` types."""
+    """Return text such as ``12: Conv2d 4, Relu 4, Transpose 2 ...``: the number of QNN operators,
+    then the ``most`` first types with their counts."""
     if not case.qnn_ops:
         return NOTHING
     named = ", ".join(f"{one.op} {one.count}" for one in case.qnn_ops[:most])
@@ -116,16 +118,17 @@ def _make_time_column(
 
 
 def describe_timing(case: Case) -> str:
-    """Return ``30 runs in 3 starts``, and whether they were emulated or throttled."""
+    """Return text such as ``30 runs in 3 starts``, and whether the device was emulated or
+    throttled."""
     if case.device is None:
         return ""
     runs = f"{case.device.runs} runs in {case.device.starts} starts"
-    emulated = "; a host's processor emulated the SoC: not a device's times" * case.device.emulated
+    emulated = "; times of a host that emulated the SoC, not of a device" * case.device.emulated
     return runs + emulated + "; throttled" * case.device.throttled
 
 
 def show_heat(case: Case) -> str:
-    """Return ``31 -> 45 C, throttled``: the hottest sensor before and after."""
+    """Return text such as ``31 -> 45 C, throttled``: the hottest sensor before and after a run."""
     if case.device is None:
         return NOTHING
     ends = (case.device.before.hottest_c, case.device.after.hottest_c)
@@ -135,7 +138,7 @@ def show_heat(case: Case) -> str:
 
 
 def _make_footprint_column(name: str, field: str, show: Callable[[int | None], str]) -> Column:
-    """Return a column for a figure of the footprint, with the recorded figure as hint."""
+    """Return a column for a figure of the footprint, with the recorded figure as tooltip."""
 
     def find(case: Case) -> int | None:
         return getattr(case.footprint, field, None)
@@ -282,8 +285,8 @@ COLUMNS = (
         lambda case: case.device and case.device.peak_memory_bytes,
         terminal="peak\nmemory",
         summary="peak memory",
-        told="{} of memory at most",
-        hint=lambda _: "of the runner's process, without the DSP's",
+        told="at most {} of memory",
+        hint=lambda _: "memory of the runner's process, without the DSP's memory",
     ),
     Column(
         "heat",
@@ -365,13 +368,13 @@ COLUMNS = (
 
 
 def columns_of(cases: Sequence[Case]) -> list[Column]:
-    """Return the columns that any of the cases has a value for, and those that name a case; models
-    are named without a path if that is unique."""
+    """Return the columns that name a case, and those for which any case has a value. Models are
+    shown without their path if their names stay unique."""
     names = name_models(case.model for case in cases)
     model = replace(COLUMNS[0], show=lambda case: names[case.model], hint=lambda case: case.model)
     columns = [model, *COLUMNS[1:]]
     if cases and all(case.runner.startswith("onnxruntime") for case in cases):
-        # The program of this lane is a context binary.
+        # In this lane, the program is a context binary.
         columns = [
             one
             if one.name != ".pte"
@@ -431,7 +434,8 @@ BUDGETS: dict[str, Callable[[Threshold], str]] = {
 
 
 def show_limit(name: str, rule: Threshold) -> str:
-    """Return the limit of a figure as text; for an SQNR without limit, the one over all sets."""
+    """Return the limit of a figure as text. If the SQNR of single input sets has no limit, return
+    the limit over all sets."""
     every = rule.min_sqnr_db_all
     if name == "SQNR" and rule.min_sqnr_db is None and every is not None:
         return f"{every:.1f} over all sets"
@@ -440,7 +444,7 @@ def show_limit(name: str, rule: Threshold) -> str:
 
 
 def list_charts(reports: Sequence[Report]) -> list[Column]:
-    """Return the columns that are drawn as bars; DDR traffic only if a case has any."""
+    """Return the columns that are drawn as bars, with DDR traffic only if a case has any."""
     cases = [case for report in reports for case in report.cases]
     return [
         one
@@ -450,7 +454,8 @@ def list_charts(reports: Sequence[Report]) -> list[Column]:
 
 
 def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
-    """Return the smallest margin of a figure to its limit in dB, the figure's name and value."""
+    """Return the smallest margin in dB between a figure and its limit, with that figure's name and
+    value."""
     rule, noise = report.threshold_for(case), case.above_noise_db
     if rule is None:
         return None

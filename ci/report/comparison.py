@@ -1,4 +1,4 @@
-"""Compares a report with that of the change's base, case by case."""
+"""Compare a report with the report of the change's base, case by case."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCES = {
     "calibration": "calibration sets",
     "float_outputs": "outputs of the float32 model",
 }
-SEEN_DB = 0.05  # the least difference that figures with one decimal show
+SEEN_DB = 0.05  # the smallest difference that is visible with one decimal
 
 
 def compare_reports(base: Report, report: Report) -> Comparison:
@@ -65,8 +65,8 @@ def is_shown(change: Change) -> bool:
 
 
 def find_sources(before: Case, now: Case, *, same_host: bool) -> tuple[str, ...]:
-    """Return which of the case's digests differ. Digests of float outputs are compared only for the
-    same processor, on which their last bits depend."""
+    """Return which digests of a case differ. Digests of float outputs are compared only for the
+    same processor, because their last bits depend on it."""
     found = now.digests.differing(before.digests)
     return tuple(name for name in found if same_host or name != "float_outputs")
 

@@ -122,7 +122,7 @@ def describe_result(
     controls = [one for one in report.controls if (one.model, one.scheme, one.soc) == own]
     named = {CONTROL.format(one.kind.value): one.rejected for one in controls}
     asked = [*QUESTIONS, *([Question.TASK.value] if case.metric_name else []), BUDGET, OTHER]
-    wrong = case.question.value if case.question else OTHER  # the report names no other question
+    wrong = case.question.value if case.question else OTHER  # the report does not name the others
     tests = dict.fromkeys(asked, True) if case.status is Status.PASSED else {wrong: False}
     tests |= named
     passed = all(tests.values())
@@ -182,11 +182,11 @@ def parse_statement(data: bytes) -> Statement:
 
 
 def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raise ValueError for a JSON object with the same key twice."""
+    """Raise ValueError for a JSON object that has a key twice."""
     names = [name for name, _ in pairs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"{twice[0][:40]!r} is there twice")
+        raise ValueError(f"{twice[0][:40]!r} occurs twice")
     return dict(pairs)
 
 
@@ -196,9 +196,8 @@ def find_faults(
     build: str,
     wanted: Wanted | None,
 ) -> Iterator[str]:
-    """Yield the faults of a statement: it contradicts itself, is about a program other than the one
-    with ``sha256`` and QNN ``build``, is not a pass, or has weaker limits than ``wanted`` returns.
-    """
+    """Yield the faults of a statement: it contradicts itself, is not about the program with
+    ``sha256`` and QNN ``build``, is not a pass, or has weaker limits than ``wanted`` returns."""
     result = statement.predicate
     if not any(one.digest.get("sha256") == sha256 for one in statement.subject):
         told = ", ".join(one.digest.get("sha256", "none")[:16] for one in statement.subject)
@@ -211,7 +210,7 @@ def find_faults(
     if len(set(every)) < len(every):
         yield "a test is listed twice"
     if not {*QUESTIONS, OTHER} <= set(result.passed_tests):
-        yield "not every question has passed"
+        yield "not all questions passed"
     if not any(name.startswith(CONTROL.format("")) for name in result.passed_tests):
         yield "no control was rejected: nothing shows that its gate rejects wrong outputs"
     names = [one.name for one in result.configuration]

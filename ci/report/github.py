@@ -41,11 +41,11 @@ _MARKDOWN = re.compile(r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d))
 # GitHub finds people and issues in the rendered text, so escapes do not help.
 _REFERENCE = re.compile(r"(?<=[@#])(?=\w)|(?<=\bGH)(?=-\d)")
 WORD_JOINER = "\u2060"
-LEFT_OUT = "The rest is in report.json: a summary has a limit.\n"
+LEFT_OUT = "The rest is in report.json, because the size of a summary is limited.\n"
 
 
 def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
-    """Show the report on the run's page, if the CI system has one. Return whether it has.
+    """Show the report on the CI system's page of the run. Return whether it has such a page.
 
     Raises StoreError if it cannot be written.
     """
@@ -60,7 +60,7 @@ def render_summary(report: Report, *, limit_bytes: int = LIMIT_BYTES) -> str:
     """Return Markdown of at most ``limit_bytes``: the verdict, differences from the base, failures,
     the cases nearest to their limits, the cases that did not run, every case.
 
-    Failures with their logs get the space that the rest leaves.
+    Failures and their logs get the space that the other parts leave.
     """
     head = f"## {escape_markdown(report.title)}: {report.verdict}\n\n"
     head += f"{show_counts(report.summary)} in {report.summary.wall_s:.1f} s\n\n"
@@ -77,7 +77,7 @@ def render_summary(report: Report, *, limit_bytes: int = LIMIT_BYTES) -> str:
 
 
 class SizeBudget:
-    """The remaining bytes of a limit; ``is_full`` after a part did not fit."""
+    """The bytes that a limit leaves. ``is_full`` is set when a part does not fit."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.left_bytes, self.is_full = limit_bytes, False

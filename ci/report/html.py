@@ -1,5 +1,5 @@
-"""The report as one self-contained HTML file: differences from a base, failures by cause, charts,
-every case with its details. And the trend over several reports.
+"""Render the report as one self-contained HTML file: differences from a base, failures by cause,
+charts, and every case with its details. Also render the trend over several reports.
 
 Jinja escapes every value, and the page's security policy blocks other scripts and styles.
 """
@@ -44,7 +44,7 @@ from provisioning.console.terminal import clean
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 NAME_CHARS = 44
 MOST_BARS, WORST = 60, 20
-# Cells of the map: the least margin in dB to the nearest limit for each class.
+# The CSS classes of cells in the map, by the smallest margin in dB to the nearest limit.
 ROOM = {6.0: "wide", 2.0: "fair"}
 
 
@@ -95,12 +95,12 @@ def render_page(name: str, **values: Any) -> str:
             "base-uri 'none'; form-action 'none'",
         )
     )
-    return re.sub(r">\n\s*<", "><", page)  # each gap would be a node
+    return re.sub(r">\n\s*<", "><", page)  # a browser makes a node of each gap
 
 
 @dataclass(frozen=True)
 class SheetRow:
-    """A row of a sheet; ``tone`` is the status whose colour it has, or empty."""
+    """A row of a sheet. ``tone`` is the status that determines its colour, or empty."""
 
     cells: tuple[str, ...]
     tone: str = ""
@@ -108,7 +108,7 @@ class SheetRow:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of a page; ``verdict`` and ``numbers`` are indexes of columns."""
+    """A table of a page. ``verdict`` and ``numbers`` are indexes of its columns."""
 
     title: str
     caption: str
@@ -119,7 +119,8 @@ class Sheet:
 
 
 def render_tables(title: str, notes: Sequence[str], sheets: Sequence[Sheet]) -> str:
-    """Return a page of tables that are not a report of cases; the filter acts on the first."""
+    """Return a page of tables that are not a report of cases. The page's filter acts on the first
+    table."""
     return render_page("tables.html.j2", title=title, notes=notes, sheets=sheets)
 
 
@@ -192,8 +193,8 @@ def _hash(text: str) -> str:
 
 
 def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:
-    """Yield start, height and width of a histogram's bins in percent; a height is the root of the
-    count's share, so that small counts are visible."""
+    """Yield start, height and width of a histogram's bins in percent. A height is the square root
+    of the count's ratio to the largest count, so that small counts are visible."""
     most, width = max(counts, default=0) or 1, 100 / max(len(counts), 1)
     for index, count in enumerate(counts):
         if count:
@@ -201,8 +202,8 @@ def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:
 
 
 def choose_bars(report: Report) -> list[tuple[int, Case]]:
-    """Return the cases to draw as bars: all, or if there are more than MOST_BARS the WORST ones,
-    which failed or are nearest to a limit."""
+    """Return the cases to draw as bars: all of them or, if there are more than MOST_BARS, the WORST
+    ones, which failed or are nearest to a limit."""
     every = list(enumerate(report.cases))
     if len(every) <= MOST_BARS:
         return every

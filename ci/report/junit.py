@@ -1,9 +1,10 @@
-"""The report as JUnit XML, restricted to what Jenkins, GitLab and GitHub all read.
+"""Render the report as JUnit XML, with only those elements that Jenkins, GitLab and GitHub all
+read.
 
 There is no standard; the elements and attributes are those of the Jenkins JUnit plug-in's
 junit-10.xsd. A case is a test case of the suite ``session``, which also names a backend other than
-HTP; a control is one of the suite ``session.controls``. An unsupported case is skipped, or an error
-if this machine lacked something.
+HTP; a control is a test case of the suite ``session.controls``. An unsupported case is skipped, or
+an error if this machine lacked something.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Merges the shards of one run into one report; refuses incomplete sets and mixed runs."""
+"""Merge the shards of one run into one report. Incomplete sets and mixed runs are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
         raise UsageError(
             "these are not the shards of one run",
             why="; ".join(faults),
-            fix="name the report of each shard once",
+            fix="pass the report of each shard once",
         )
     places = {
         name_of(case): position
@@ -85,13 +85,13 @@ def find_faults(reports: Sequence[Report], wanted: Collection[Name] = ()) -> lis
     """Return why reports are not the shards of one run, or do not cover the ``wanted`` cases."""
     marks = [report.shard for report in reports]
     if not reports or None in marks:
-        return ["one of them is not a shard" if reports else "there are no reports"]
+        return ["one of the reports is not of a shard" if reports else "there are no reports"]
     faults = list(_compare_runs(reports))
     count = mark_of(reports[0]).count
     indexes = Counter(mark_of(report).index for report in reports)
     faults += [f"shard {one}/{count} is missing" for one in range(1, count + 1) if not indexes[one]]
     faults += [
-        f"shard {one}/{count} is given {n} times" for one, n in sorted(indexes.items()) if n > 1
+        f"shard {one}/{count} was passed {n} times" for one, n in sorted(indexes.items()) if n > 1
     ]
     faults += [
         f"shard {mark_of(one).index}/{count} was cut short" for one in reports if one.unjudged
@@ -100,7 +100,7 @@ def find_faults(reports: Sequence[Report], wanted: Collection[Name] = ()) -> lis
 
 
 def _compare_runs(reports: Sequence[Report]) -> Iterator[str]:
-    """Yield each property that differs, but must be the same in all shards of one run."""
+    """Yield each property that must be the same in all shards of one run but differs."""
     views: dict[str, set[object]] = {
         "sessions": {report.session for report in reports},
         "backends": {report.backend for report in reports},
@@ -120,7 +120,7 @@ def _check_cases(reports: Sequence[Report], wanted: Collection[Name]) -> Iterato
     ]
     names = [name for _, name in sorted(rows)]
     if any(len(report.cases) != len(mark_of(report).positions) for report in reports):
-        yield "a shard does not have the cases that it was given"
+        yield "a shard does not have exactly the cases that were assigned to it"
     elif [position for position, _ in sorted(rows)] != list(range(len(rows))):
         yield "a case is missing or duplicated"
     elif digest_names(names) != mark_of(reports[0]).whole:
@@ -134,7 +134,7 @@ def _check_cases(reports: Sequence[Report], wanted: Collection[Name]) -> Iterato
 
 
 def mark_of(report: Report) -> ShardMark:
-    """Return the mark of a shard's report. Raises UsageError if it is not a shard's."""
+    """Return the mark of a shard's report. Raises UsageError if the report is not of a shard."""
     if report.shard is None:
-        raise UsageError("a report is not a shard's", fix="run it with --shard")
+        raise UsageError("a report is not of a shard", fix="run its session with --shard")
     return report.shard

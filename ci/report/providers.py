@@ -1,4 +1,4 @@
-"""Output for a CI system: commands and files on GitHub Actions, plain output on any other.
+"""Output for a CI system: commands and files on GitHub Actions, plain text on all others.
 
 Functions return text, and the caller chooses the stream. Names, messages and values are escaped, so
 that they never act as commands.
@@ -23,10 +23,10 @@ from provisioning.files import explain_writes
 
 MIRROR_VARIABLE = "QNN_CI_MIRROR"
 SHORTEST_SECRET = 4
-# CI systems that no longer get special output, by the variable that each sets, with a warning.
+# For CI systems that no longer get special output: the variable that each sets, and a warning.
 DROPPED = {
-    "GITLAB_CI": "gl-code-quality-report.json is no longer written: show reports/*/junit.xml",
-    "BUILDKITE": "buildkite-agent is no longer called: show reports/*/junit.xml, and add "
+    "GITLAB_CI": "gl-code-quality-report.json is no longer written; use reports/*/junit.xml",
+    "BUILDKITE": "buildkite-agent is no longer called; use reports/*/junit.xml instead, and add "
     f"{TOKENS_VARIABLE} and {MIRROR_VARIABLE} to the agent's redacted-vars",
 }
 
@@ -46,7 +46,7 @@ class Provider:
         return self.environ.get("GITHUB_ACTIONS") == "true"
 
     def fold(self, label: str) -> tuple[str, str]:
-        """Return the lines that begin and end a foldable part of the log."""
+        """Return the lines that start and end a foldable part of the log."""
         if not self.is_github:
             return "", ""
         return f"::group::{_escape_data(label)}\n", "::endgroup::\n"
@@ -71,8 +71,8 @@ class Provider:
     def export(
         self, variables: Mapping[str, str], programs: Sequence[Path], outputs: Mapping[str, str]
     ) -> bool:
-        """Pass variables, directories for PATH and outputs to later steps. Return whether that is
-        possible."""
+        """Pass variables, directories for PATH, and outputs to later steps. Return False if the CI
+        system cannot do that."""
         lines = "".join(f"{path}\n" for path in programs)
         done = [
             self._append("GITHUB_ENV", _render(variables)),
@@ -124,7 +124,7 @@ def describe_dropped(environ: Mapping[str, str] = os.environ) -> str:
 
 @contextmanager
 def group(provider: Provider, progress: Progress, label: str) -> Iterator[None]:
-    """Fold the output of the block, if the provider can."""
+    """Fold the output of the block, if the provider supports that."""
     begin, end = provider.fold(label)
     _write(progress, begin)
     try:

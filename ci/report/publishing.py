@@ -1,4 +1,4 @@
-"""Publishes a run to the reviewers of a change: summary, annotations, a file for code scanning."""
+"""Publish a run to the reviewers of a change: summary, annotations, a file for code scanning."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare_base(report: Report, path: Path | None) -> Report:
-    """Return the report with its differences from a base, or why they cannot be compared; verdicts
-    do not depend on it. Remarks name sources of the cases that differ from the base's."""
+    """Return the report with its differences from a base, or with the reason why they cannot be
+    compared. Verdicts do not depend on the base. Remarks name the sources of cases that differ."""
     if path is None:
         return report
     try:

@@ -24,7 +24,7 @@ MAX_RESULTS = 25_000
 def render_log(
     name: str, version: str, root: str, rules: Mapping[str, str], results: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return a log of one run; ``rules`` maps ids to descriptions, ``root`` describes the directory
+    """Return a log of one run. ``rules`` maps ids to descriptions, ``root`` describes the directory
     that paths are relative to."""
     driver = {
         "name": name,
@@ -46,7 +46,7 @@ def render_log(
 
 
 def render_annotations(rule: str, annotations: Iterable[Annotation]) -> list[dict[str, Any]]:
-    """Return the results of ``rule``; their fingerprints do not depend on line numbers."""
+    """Return the results of ``rule``. Their fingerprints do not depend on line numbers."""
     return [
         {
             "ruleId": rule,
@@ -66,7 +66,8 @@ def fingerprint(*words: str) -> str:
 
 
 def render_message(text: str) -> dict[str, str]:
-    """Return a plain text; braces are doubled, as they would start a placeholder."""
+    """Return a message of plain text. Braces are doubled, because they would start a
+    placeholder."""
     return {"text": text.replace("{", "{{").replace("}", "}}")}
 
 

@@ -1,4 +1,5 @@
-"""The contents of report.json as frozen values; docs/schemas/report.schema.json is made from them.
+"""The contents of report.json as frozen values, from which docs/schemas/report.schema.json is
+generated.
 
 A figure that is not finite or not known is None, null in JSON: an SQNR is null if the outputs are
 equal (then ``max_abs`` is 0) or if nothing was compared.
@@ -26,7 +27,7 @@ ANY_MODEL = "*"
 # Limits of schema versions up to 4, without effect now.
 DROPPED = ("min_sqnr_db_channel", "max_gain_error", "max_offset", "max_nearer_db")
 MARGIN_DB = 10.0  # margin for the prediction of noise, see ci.judging.noise
-MADE_PROVES = "proves arithmetic, not accuracy"  # a case with inputs that this project made
+MADE_PROVES = "proves arithmetic, not accuracy"  # what a case with generated inputs proves
 HTP = Backend.HTP.value
 COMMIT_DIGITS = 10
 
@@ -43,7 +44,7 @@ Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Status(str, Enum):
-    """How a case ended; a crash, a hang or a missing output is also a failure."""
+    """The result of a case. A crash, a hang or a missing output is also a failure."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -54,8 +55,8 @@ RANKS = {Status.PASSED: 0, Status.UNSUPPORTED: 1, Status.FAILED: 2}
 
 
 class ControlKind(str, Enum):
-    """The wrong outputs that the gate gets instead of the real ones, and has to reject; for a
-    language model, a wrong generation."""
+    """The kinds of wrong outputs that the gate gets instead of the real ones and has to reject; for
+    a language model, the kinds of wrong generations."""
 
     ZEROS = "zeros"
     NOISE = "noise"
@@ -177,7 +178,7 @@ NO_BUDGET = Budget()
 
 
 class Threshold(Record, frozen=True, kw_only=True):
-    """The policy's limits for ``scheme``; ``model`` is "*", or the model that has its own limits.
+    """The policy's limits for ``scheme``. ``model`` is "*", or a model that has its own limits.
 
     None means no limit.
     """
@@ -531,8 +532,8 @@ class ShardMark(Record, frozen=True, kw_only=True):
 
 
 class Source(Record, frozen=True, kw_only=True):
-    """The commit of a run, its branch, and the number of the pull or merge request; each empty if
-    not known."""
+    """The commit of a run, its branch, and the number of the pull or merge request. Each is empty
+    if it is not known."""
 
     commit: str = ""
     branch: str = ""
@@ -568,7 +569,8 @@ class Change(Record, frozen=True, kw_only=True):
 
 
 class ToolChange(Record, frozen=True, kw_only=True):
-    """A part of the toolchain with another version than in the base; empty if it was not used."""
+    """A part of the toolchain whose version differs from the base's; a version is empty if the run
+    did not use the part."""
 
     name: str
     before: str
@@ -645,13 +647,13 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """The libraries and devices that cases need but this machine lacks, each once."""
+        """The libraries and devices that cases need but this machine lacks, each listed once."""
         return tuple(dict.fromkeys(case.lacks for case in self.cases if case.lacks))
 
     @property
     def verdict(self) -> str:
         """``passed``, ``FAILED``, ``NOT RUN`` on a machine that lacks a library or device, or ``CUT
-        SHORT``; and which inputs this project made, if any."""
+        SHORT``, and which inputs this project generated, if any."""
         bad = "NOT RUN" if self.exit_code is ExitCode.ENVIRONMENT else "FAILED"
         word = "passed" if self.ok else bad
         if self.unjudged:
@@ -683,13 +685,15 @@ class Report(Record, frozen=True, kw_only=True):
         newest = max((parse_version(build) for build in builds), default=None)
         if newest is None:
             return (*tried, *self.remarks)
-        told = f"compiled by QNN {', '.join(builds)}: {newest} is the oldest that loads it"
+        told = f"compiled by QNN {', '.join(builds)}: no QNN before {newest} can load the programs"
         older = [
             f"{one.name} {one.version}"
             for one in self.runtimes
             if not is_loadable(str(newest), one.version)
         ]
-        warning = f"warning: older QNN does not load these programs: {', '.join(older)}"
+        warning = (
+            f"warning: these versions of QNN are too old to load the programs: {', '.join(older)}"
+        )
         return (*tried, told, *([warning] if older else []), *self.remarks)
 
     @property
@@ -708,7 +712,7 @@ class Report(Record, frozen=True, kw_only=True):
 
 
 def find_threshold(rules: Iterable[Threshold], model: str, scheme: str) -> Threshold | None:
-    """Return the limits of a model, else those of its scheme."""
+    """Return the limits of a model if there are any, otherwise those of its scheme."""
     found = {rule.model: rule for rule in rules if rule.scheme == scheme}
     return found.get(model) or found.get(ANY_MODEL)
 
@@ -716,7 +720,8 @@ def find_threshold(rules: Iterable[Threshold], model: str, scheme: str) -> Thres
 def summarize(
     cases: Iterable[Case], controls: Iterable[Control], wall_s: float, phases: Iterable[Phase] = ()
 ) -> Summary:
-    """Count ``cases`` and ``controls``; ``wall_s`` is the whole run's wall clock in seconds."""
+    """Count ``cases`` and ``controls``. ``wall_s`` is the wall-clock time of the whole run in
+    seconds."""
     cases, controls = tuple(cases), tuple(controls)
     statuses = Counter(case.status for case in cases)
     return Summary(

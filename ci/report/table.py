@@ -50,10 +50,11 @@ def terminal_style() -> tuple[bool, int]:
 
 
 def render_table(report: Report, *, colour: bool, width: int) -> str:
-    """Return the whole report as text of ``width`` columns, with ``colour`` in terminal sequences.
+    """Return the whole report as text of ``width`` columns, with terminal sequences for colours if
+    ``colour`` is set.
 
-    Every line with text from models or tools starts with a mark, so that no CI runner takes it for
-    a command.
+    Every line with text from models or tools starts with a mark, so that no CI runner interprets it
+    as a command.
     """
     console = Console(
         file=StringIO(),

@@ -1,4 +1,4 @@
-"""Makes text from models, logs and tools safe to show, and figures short."""
+"""Make text from models, logs and tools safe to show, and format figures in few characters."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from provisioning.console.terminal import clean, defuse_commands
 
 
 def clean_log_line(text: str) -> str:
-    """Return one line that no CI runner takes for a command, unless it starts the output line."""
+    """Return one line that no CI runner interprets as a command, unless it starts an output
+    line."""
     return defuse_commands(" ".join(clean(text).split()))
 
 
 def clean_name(text: str) -> str:
-    """Return a name that no CI runner takes for a command, even at the start of a line."""
+    """Return a name that no CI runner interprets as a command, even at the start of a line."""
     return clean_log_line(text).replace("::", ": :")
 
 
@@ -30,26 +31,27 @@ def keep_end(text: str, most: int) -> str:
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """Return ``1 case``, ``2 cases``."""
+    """Return text such as ``1 case`` or ``2 cases``."""
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def show_decibels(value: float | None, max_abs: float | None = None) -> str:
-    """Return ``41.2``, ``exact`` if there is no difference, ``-`` if nothing was compared."""
+    """Return text such as ``41.2``; ``exact`` if there is no difference, ``-`` if nothing was
+    compared."""
     if value is None:
         return "exact" if max_abs == 0 else "-"
     return f"{round(value, 1) + 0.0:.1f}"
 
 
 def show_seconds(value: float | None) -> str:
-    """Return seconds in about three digits: ``0.005``, ``1.84``, ``12.3``, ``340``."""
+    """Return seconds with about three digits: ``0.005``, ``1.84``, ``12.3``, ``340``."""
     if value is None:
         return "-"
     return f"{value:.{3 if value < 0.1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
 def show_bytes(value: int | None) -> str:
-    """Return bytes in three digits: ``812 B``, ``94.2 KiB``, ``128 KiB``, ``3.10 MiB``."""
+    """Return bytes with three digits: ``812 B``, ``94.2 KiB``, ``128 KiB``, ``3.10 MiB``."""
     if value is None:
         return "-"
     size = float(value)
@@ -61,14 +63,14 @@ def show_bytes(value: int | None) -> str:
 
 
 def show_share(delegated: int | None, fallback: int | None) -> str:
-    """Return ``41/43``: delegated nodes of all nodes."""
+    """Return text such as ``41/43``: the delegated nodes out of all nodes."""
     if delegated is None or fallback is None:
         return "-"
     return f"{delegated}/{delegated + fallback}"
 
 
 def show_counts(summary: Summary) -> str:
-    """Return ``38 passed, 1 failed, 1 unsupported, 12 cached``."""
+    """Return text such as ``38 passed, 1 failed, 1 unsupported, 12 cached``."""
     return (
         f"{summary.passed} passed, {summary.failed} failed, "
         f"{summary.unsupported} unsupported, {summary.cached} cached"
@@ -76,5 +78,5 @@ def show_counts(summary: Summary) -> str:
 
 
 def show_work(report: Report) -> str:
-    """Return ``lowering 81.0, running 9.5 summed over workers``, in seconds."""
+    """Return text such as ``lowering 81.0, running 9.5 summed over workers``, in seconds."""
     return f"lowering {report.lowering_s:.1f}, running {report.running_s:.1f} summed over workers"

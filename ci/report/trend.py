@@ -43,8 +43,8 @@ class Line:
 
     @property
     def points(self) -> list[tuple[int, float, float]]:
-        """Return (run, x, y) for each run with the figure, in a box of 100 by 24: later runs to the
-        right, larger figures up."""
+        """Return (run, x, y) for each run with the figure, in a box of 100 by 24. Later runs are
+        further right, and larger figures further up."""
         known = [(run, value) for run, value in enumerate(self.values) if value is not None]
         low = min((value for _, value in known), default=0.0)
         span = max((value for _, value in known), default=0.0) - low
@@ -86,7 +86,7 @@ def read_reports(directory: Path, progress: Progress) -> list[Report]:
     if not found:
         raise UsageError(
             f"no report.json below {directory}",
-            fix="keep the report.json of each run in a directory there",
+            fix="keep the report.json of each run in a subdirectory of it",
         )
     return sorted(found, key=lambda one: one.started)
 
@@ -100,8 +100,8 @@ def _read_readable(path: Path, progress: Progress) -> Report | None:
 
 
 def follow_cases(reports: Sequence[Report]) -> list[Row]:
-    """Return each case over the reports: first those that fail now, then by how often their status
-    changed."""
+    """Return each case over the reports: first the cases that fail now, then those whose status
+    changed most often."""
     runs = [{(one.title, case.name): case for case in one.cases} for one in reports]
     keys = dict.fromkeys(key for run in reversed(runs) for key in run)
     rows = (Row(*key, *_follow(reports, [run.get(key) for run in runs])) for key in keys)
@@ -154,7 +154,7 @@ def _describe_row(row: Row) -> str:
 
 
 def trend_data(reports: Sequence[Report], rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the runs, and per case its status and figures in each, as plain values:
+    """Return the runs, and for each case its status and figures in each run, as plain values.
     docs/schemas/trend.schema.json describes them."""
     return {
         "schema_version": 1,

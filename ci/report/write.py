@@ -1,4 +1,4 @@
-"""The report on disk; each file is written atomically."""
+"""Read reports from disk and write them; each file is written atomically."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from provisioning.files import explain_writes, write_whole
 
 T = TypeVar("T")
 LIMIT_BYTES = 256 << 20
-REPORTS_FIX = "name a writable directory with --reports"
+REPORTS_FIX = "pass a writable directory with --reports"
 
 
 def write_report(report: Report, directory: Path) -> None:
     """Write index.html, junit.xml and report.json, in this order, into ``directory``.
 
-    The directory is created if needed; a reader sees the old or the new file, never a part.
+    The directory is created if needed. A reader sees the old or the new file, never a partial one.
 
     Raises StoreError if a file cannot be written.
     """
@@ -49,7 +49,7 @@ def read_report(path: Path) -> Report:
 
 
 def read_unchecked(path: Path) -> Report:
-    """Return a report with the file's summary. Raises what read_report raises."""
+    """Return a report with the file's own summary. Raises the errors of read_report."""
     file = path / "report.json" if path.is_dir() else path
     report = read_json(file, Report, "report", "docs/schemas/report.schema.json describes it")
     return msgspec.structs.replace(report, schema_version=SCHEMA_VERSION)
@@ -69,7 +69,8 @@ def read_json(path: Path, kind: type[T], what: str, fix: str) -> T:
 
 
 def encode_report(report: Report) -> bytes:
-    """Return report.json: UTF-8, indented by one space, a newline at the end, no NaN."""
+    """Return the bytes of report.json: UTF-8, indented by one space, a newline at the end, no
+    NaN."""
     return msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
 
 

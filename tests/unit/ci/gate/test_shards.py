@@ -117,7 +117,7 @@ def test_a_plan_s_cases_are_read(tmp_path: Path) -> None:
     path.write_text(json.dumps(plan))
     assert list_planned(path) == [CaseSpec("mlp", Scheme.FP16, "X")]
     path.write_text(json.dumps({**plan, "cases": []}))
-    with pytest.raises(UsageError, match="plans no case"):
+    with pytest.raises(UsageError, match="contains no case"):
         list_planned(path)
     path.write_text(json.dumps(plan).replace("fp16", "1a1w"))
     with pytest.raises(UsageError, match=path.name):

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ci.report.columns import find_margin
 from ci.report.comparison import compare_reports, list_remarks
 from ci.report.github import (
+    LEFT_OUT,
     LIMIT_BYTES,
     append_summary,
     escape_markdown,
@@ -22,7 +23,6 @@ from ci.report.schema import Report, Status
 from provisioning.errors import StoreError
 
 GITHUB = {"GITHUB_ACTIONS": "true"}
-REST = "The rest is in report.json: a summary has a limit.\n"
 
 
 def test_the_summary_is_added_where_github_asks_for_it(report: Report, tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_the_summary_is_added_where_github_asks_for_it(report: Report, tmp_path:
     path.write_text("x" * (LIMIT_BYTES - 600))
     assert append_summary(report, environ)
     assert LIMIT_BYTES - 600 < path.stat().st_size <= LIMIT_BYTES
-    assert path.read_text().endswith(REST)
+    assert path.read_text().endswith(LEFT_OUT)
     with pytest.raises(StoreError):
         append_summary(report, {**GITHUB, "GITHUB_STEP_SUMMARY": str(tmp_path)})
 
@@ -95,7 +95,7 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
     for limit in (LIMIT_BYTES, 100_000, 300, 0):
         text = render_summary(replace(large, comparison=compared), limit_bytes=limit)
         assert len(text.encode()) <= max(limit, 200)
-        assert text.endswith(REST)
+        assert text.endswith(LEFT_OUT)
     text = render_summary(replace(large, comparison=compared))
     assert len(text.encode()) > LIMIT_BYTES * 0.8, "there was room for more"
     assert "and 1800 more in report.json" in text, "the table stands though most failures do not"
