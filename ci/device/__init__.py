@@ -1,1 +1,1 @@
-"""Devices: the files that a device needs, how they get there, and running programs on it."""
+"""Collect the files that a device needs, send them to it, and run programs on it."""

@@ -1,4 +1,4 @@
-"""The files that a device needs to run programs, and the record that lists them."""
+"""A bundle: the files that a device needs to run programs, and the record that lists them."""
 
 from __future__ import annotations
 
@@ -46,12 +46,14 @@ LPAI = ("libQnnLpai.so", "libQnnLpaiStub.so")
 BUNDLE_NAME = "qnn-ci-bundle"
 STUB, SKEL = "libQnnHtpV{}Stub.so", "libQnnHtpV{}Skel.so"
 EMULATED = ("libHtpPrepare.so", "libQnnHtpPrepare.so")  # QNN's loader opens them on an emulator
-NO_SKEL = "QNN317"  # a warning for an app, as a device may have a skel; a bundle needs its own
+NO_SKEL = (
+    "QNN317"  # for an app a warning, because a device may have a skel; a bundle must contain one
+)
 LICENCES = ("LICENSE*", "LICENCE*", "*LICENSE.pdf", "NOTICE*", "ThirdPartyNotices*")
 
 
 class Target(str, Enum):
-    """The system that a runner is for. A host with QNN's libraries for x86-64 emulates the SoC."""
+    """The system that a runner is for. A host (x86-64) emulates the SoC."""
 
     ANDROID = "aarch64-android"
     LINUX = "aarch64-linux"
@@ -59,17 +61,17 @@ class Target(str, Enum):
 
     @property
     def profile(self) -> str:
-        """The doctor's profile for a directory of its files; empty for a host."""
+        """The doctor's profile for the files of this system; empty for a host."""
         return {Target.ANDROID: "android", Target.LINUX: "linux"}.get(self, "")
 
     @property
     def machine(self) -> str:
-        """The output of ``uname -m`` there."""
+        """The output of ``uname -m`` on this system."""
         return self.value.partition("-")[0]
 
 
 class BundleFile(msgspec.Struct, frozen=True):
-    """A file of a bundle: its name, SHA-256 and size, and the QNN build in it, if there is one."""
+    """A file of a bundle: its name, SHA-256 and size, and its QNN build, if it has one."""
 
     name: str
     sha256: str
@@ -78,7 +80,7 @@ class BundleFile(msgspec.Struct, frozen=True):
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a bundle: its SoCs, runner, QNN build and files, which are sorted."""
+    """The record of a bundle: its SoCs, its runner, its QNN build and its files, sorted by name."""
 
     schema_version: int = SCHEMA_VERSION
     target: Target
@@ -114,10 +116,10 @@ def stage(
     signed: Path | None = None,
     progress: Progress,
 ) -> Bundle:
-    """Copy to ``out``, byte for byte, the files that ``socs`` need to run programs with ``runner``
-    and the QNN libraries in ``runtimes``, and ``programs``; return the record. ``cases`` is a
-    directory that a run kept: its programs and inputs are added, with a script that runs them.
-    ``evidence`` has statements about programs, ``signed`` LPAI's libraries and their record, as
+    """Copy the files that ``socs`` need to run programs to ``out``, byte for byte, and return the
+    record. The files are ``runner``, QNN's libraries from ``runtimes``, and ``programs``. ``cases``
+    is a directory that a run kept: its programs and inputs are added, with a script that runs them.
+    ``evidence`` has statements about programs, ``signed`` LPAI's libraries with their record, as
     `sign` wrote them.
 
     Raises UsageError for an unknown SoC, and UnfitError if a file is missing or does not fit;
@@ -127,7 +129,7 @@ def stage(
     versions = {name: find_soc(name).hexagon for name in names}
     head = read_library(runner)
     if not head:
-        raise UnfitError(f"{runner} is not a program", fix="name a runner that build_android made")
+        raise UnfitError(f"{runner} is not a program", fix="pass a runner that build_android built")
     target = find_target(head.elf)
     near = [runner.parent, *map(Path, head.elf.runpath)]
     known = index_libraries(near, runtimes, head.elf, progress)
@@ -174,15 +176,15 @@ def read_bundle(directory: Path) -> Bundle:
         bundle = msgspec.json.decode((directory / BUNDLE).read_bytes(), type=Bundle)
     except (OSError, msgspec.MsgspecError) as error:
         raise UnfitError(
-            f"{directory} is not a bundle", why=str(error), fix="make one with `qnn-ci stage`"
+            f"{directory} is not a bundle", why=str(error), fix="create one with `qnn-ci stage`"
         ) from error
     for file in bundle.files:
         require_plain(file.name)
         path = directory / FILES / file.name
         if not path.is_file() or hash_file(path) != file.sha256:
             raise UnfitError(
-                f"{path} is not the file that {BUNDLE} names",
-                why="it was changed or taken away after staging",
+                f"{path} is not the file that {BUNDLE} lists",
+                why="it was changed or removed after staging",
                 fix="stage the bundle again",
             )
     require_plain(bundle.runner)
@@ -198,13 +200,13 @@ def find_target(elf: ElfFacts) -> Target:
         return Target.ANDROID if is_android else Target.LINUX
     raise UnfitError(
         f"{elf.path.name} is for {elf.machine_name}",
-        why="programs are run on AArch64 devices, or emulated on x86-64",
-        fix="name a runner that build_android, build_linux or build_runner made",
+        why="programs run on AArch64 devices, or are emulated on x86-64",
+        fix="pass a runner that build_android, build_linux or build_runner built",
     )
 
 
 def read_library(path: Path) -> Found | None:
-    """Return an ELF file with its facts; None for any other file."""
+    """Return an ELF file with its facts, or None for any other file."""
     try:
         return Found(path, read_elf(path))
     except (OSError, ElfError):
@@ -214,8 +216,8 @@ def read_library(path: Path) -> Found | None:
 def index_libraries(
     near: Iterable[Path], runtimes: Iterable[Path], like: ElfFacts, progress: Progress
 ) -> Mapping[str, Found]:
-    """Return the libraries for a runner's system in the directories ``near`` it and anywhere below
-    ``runtimes``, by file name; earlier directories take precedence."""
+    """Return the libraries for a runner's system, by file name, from the directories ``near`` it
+    and from anywhere below ``runtimes``. Earlier directories take precedence."""
     paths = [path for place in near if place.is_dir() for path in sorted(place.iterdir())]
     for place in runtimes:
         progress.step(f"looking for libraries in {place}")
@@ -230,15 +232,16 @@ def index_libraries(
 
 
 def is_alike(elf: ElfFacts, like: ElfFacts) -> bool:
-    """Return whether a library is for the same machine and system as another file."""
+    """Return whether a library is for the same machine and system as the file ``like``."""
     return elf.machine == like.machine and (
         elf.machine == EM_X86_64 or bool(elf.android) == (find_target(like) is Target.ANDROID)
     )
 
 
 def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found]) -> dict[str, Path]:
-    """Return the wanted libraries and everything that they and the runner need. The system has to
-    provide the missing ones; raises UnfitError if these are QNN's or ExecuTorch's own."""
+    """Return the wanted libraries and everything that they and the runner need. Other missing
+    libraries are assumed to be the system's. Raises UnfitError if a library of QNN or ExecuTorch is
+    missing."""
     found: dict[str, Path] = {}
     todo = [*wanted, *runner.elf.needed]
     required = {*wanted, *(name for name in runner.elf.needed if is_ours(name))}
@@ -252,27 +255,27 @@ def close_over(wanted: Iterable[str], runner: Found, known: Mapping[str, Found])
         elif name in required or is_ours(name):
             raise UnfitError(
                 f"{name} is missing",
-                why="it is in none of the directories for this runner's machine and system",
-                fix="name the directory that has it with --runtime, which may be repeated",
+                why="no directory has it for this runner's machine and system",
+                fix="pass the directory that has it with --runtime, which may be repeated",
             )
     return found
 
 
 def is_ours(name: str) -> bool:
-    """Return whether no system provides a library with this name."""
+    """Return whether a library with this name is never part of a system."""
     return name.startswith(("libQnn", "libqnn", "libexecutorch", "libc++"))
 
 
 def find_skel(name: str, runtimes: Iterable[Path]) -> Path:
-    """Return the unsigned skel, a signed one if there is no other. Raises UnfitError."""
+    """Return the unsigned skel, or a signed one if there is no other. Raises UnfitError."""
     found: list[Path] = []
     for place in runtimes:
         found += (top / name for top, _, names in walk(place) if name in names)
     if not found:
         raise UnfitError(
             f"{name} is missing",
-            why="the SoC's DSP loads it; no --runtime has it",
-            fix="take an SDK, or qnn-runtime-aarch64, which has the skels of V68 to V81",
+            why="the SoC's DSP loads it, but no --runtime has it",
+            fix="pass an SDK, or qnn-runtime-aarch64, which has the skels V68 to V81",
         )
     return min(found, key=lambda path: ("unsigned" not in path.parts, str(path)))
 
@@ -311,7 +314,7 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
     """Raises UnfitError if the staged libraries or a SoC cannot load a program."""
     found = inspect_file(program)
     if found.program is None:
-        raise UnfitError(f"{program} is not a program", why=f"it is of kind {found.kind}")
+        raise UnfitError(f"{program} is not a program", why=f"its kind is {found.kind}")
     operators = {one for method in found.program.methods for one in method.cpu_operators}
     for soc in socs:
         answer = judge_compat(found.program, read_runtime(str(directory), operators), soc)
@@ -320,7 +323,7 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
             raise UnfitError(
                 f"{program.name} does not load on {soc}: {row.axis.value}",
                 why=row.why,
-                fix=f"`qnn-ci compat {program} --soc {soc}` prints the whole answer",
+                fix=f"`qnn-ci compat {program} --soc {soc}` shows every check",
             )
 
 

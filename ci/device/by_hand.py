@@ -1,4 +1,5 @@
-"""Instructions and a script to run a bundle without this toolkit, such as in a device farm."""
+"""Write instructions and a script that run a bundle without this toolkit, for example in a device
+farm."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from provisioning.errors import UsageError
 
 BY_HAND, RUN_CASES, CASES = "by-hand.md", "run-cases.sh", "cases"
 PROGRAM, INPUT_LIST = "program.pte", "input_list.txt"
-# As ci.cases.cache and ci.cases.engine write them, which need more packages than staging does.
+# Defined here too: ci.cases.cache and ci.cases.engine need packages that staging does not need.
 RECORD, INPUTS, FILE = "artifact.json", "inputs", "{}_{}.raw"
 BY_HAND_TEXT = """\
 # Without qnn-ci
@@ -65,7 +66,7 @@ scp -r board:bundle/results .
 `qnn-ci judge KEPT --pulled results` judges them; KEPT is the directory that `test_emulator` wrote
 for `--keep-artifacts`. `results.tar` has the same files, for a farm that returns single files.
 """
-# Exits with 1 if the runner of a case does.
+# Exits with 1 if the runner fails in any case.
 RUN_CASES_TEXT = """\
 #!/bin/sh
 # Runs each case: results/CASE gets its outputs, log.txt and code.txt, the runner's exit code.
@@ -91,7 +92,7 @@ exit $failed
 
 
 class KeptProgram(msgspec.Struct, frozen=True):
-    """The file of a kept program, the number of its input sets, and its input tensors."""
+    """A program that a run kept: its file, the number of its input sets, and its input tensors."""
 
     program: str
     sets: int
@@ -105,8 +106,8 @@ class KeptRecord(msgspec.Struct, frozen=True):
 
 
 def write_by_hand(bundle: Path, runner: str, kept: Path | None) -> None:
-    """Write the instructions and, for the cases that a run kept, their files and a script. Raises
-    UsageError if nothing was kept."""
+    """Write the instructions. If a run kept cases, also write their files and a script. Raises
+    UsageError if the run's directory has no case."""
     text = BY_HAND_TEXT.format(runner=runner)
     if kept:
         for artifact in list_artifacts(kept):
@@ -119,23 +120,25 @@ def write_by_hand(bundle: Path, runner: str, kept: Path | None) -> None:
 
 
 def list_artifacts(kept: Path) -> list[Path]:
-    """Return the directories of the programs kept by a run. Raises UsageError if there are none."""
+    """Return the directories of the programs that a run kept. Raises UsageError if there are
+    none."""
     found = sorted(path.parent for path in kept.glob(f"*/artifact/{RECORD}"))
     if not found:
         raise UsageError(
-            f"{kept} has no case", fix="name what test_emulator wrote for --keep-artifacts"
+            f"{kept} has no case",
+            fix="pass the directory that test_emulator wrote for --keep-artifacts",
         )
     return found
 
 
 def list_programs(kept: Path | None) -> Iterator[Path]:
-    """Yield the programs that a run kept. Raises UsageError as list_artifacts does."""
+    """Yield the programs that a run kept. Raises the errors of list_artifacts."""
     for artifact in list_artifacts(kept) if kept else ():
         yield artifact / read_kept(artifact).program
 
 
 def read_kept(directory: Path) -> KeptProgram:
-    """Return the program's part of a record. Raises UsageError if the record is damaged."""
+    """Return the part of a record about the program. Raises UsageError if the record is damaged."""
     try:
         return msgspec.json.decode((directory / RECORD).read_bytes(), type=KeptRecord).compiled
     except msgspec.MsgspecError as error:
@@ -143,7 +146,7 @@ def read_kept(directory: Path) -> KeptProgram:
 
 
 def copy_case(artifact: Path, target: Path) -> None:
-    """Copy a program and its inputs to ``target``, with the list of inputs for the runner."""
+    """Copy a program and its inputs to ``target``, and write the runner's list of inputs."""
     compiled = read_kept(artifact)
     target.mkdir(parents=True)
     shutil.copyfile(artifact / compiled.program, target / PROGRAM)

@@ -1,4 +1,5 @@
-"""Scripts on a phone or a board, with bytes in and bytes out, through adb's or OpenSSH's client.
+"""Run scripts on a phone or a board through adb's or OpenSSH's client, with bytes as input and
+output.
 
 Both clients read their usual settings: ~/.ssh/config and known_hosts, ANDROID_ADB_SERVER_*.
 """
@@ -23,10 +24,11 @@ from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
 
 ANSWER_S = 60.0  # for a script that only reports something
 PUSH_S_PER_MIB = 10.0
-BEGUN = b"qnn-ci-begun\n"  # a login shell may print a greeting before it
+BEGUN = b"qnn-ci-begun\n"  # printed first, because a login shell may print a greeting
 ENDED = re.compile(rb"\nqnn-ci-ended (\d+)\n")
 NO_ROOM = re.compile(r"No space left|Disk quota|not enough space")
-PHONE_PLACE, BOARD_PLACE = "/data/local/tmp/qnn-ci", "qnn-ci"  # the board's is below the home
+# The path on a board is relative to the home directory.
+PHONE_PLACE, BOARD_PLACE = "/data/local/tmp/qnn-ci", "qnn-ci"
 LARGE_BYTES = 8 << 20  # a larger file is sent alone, so that an interruption loses only that file
 PART, SUMS, DAMAGED = ".part", ".sums", 92
 RECEIVE = f"""
@@ -48,8 +50,8 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Device:
-    """``name`` is the user's name for it, ``client`` the command that takes a script as its last
-    argument, ``place`` our directory on the device."""
+    """A phone or a board. ``name`` is the user's name for it, ``client`` the command that takes a
+    script as its last argument, ``place`` our directory on the device."""
 
     name: str
     client: tuple[str, ...]
@@ -70,7 +72,7 @@ class Device:
             raise ToolError(
                 f"{self.name} {how}",
                 why=said or f"{self.client[0]} {ended.describe()}",
-                fix=f"see whether this works: {' '.join(map(quote, [*self.client, 'true']))}",
+                fix=f"check that this works: {' '.join(map(quote, [*self.client, 'true']))}",
             )
         if NO_ROOM.search(said):
             raise StoreError(
@@ -81,12 +83,13 @@ class Device:
         return Answer(int(marks[-1]), ended.stdout.partition(BEGUN)[2], said)
 
     def ask(self, script: str, *, data: bytes | Path = b"", timeout_s: float = ANSWER_S) -> bytes:
-        """Return the stdout of a script. Raises ToolError if it fails, and StoreError as call."""
+        """Return the stdout of a script. Raises ToolError if the script fails, and the errors of
+        call."""
         answer = self.call(f"set -e\n{script}", data=data, timeout_s=timeout_s)
         if answer.code:
             raise ToolError(
-                f"{self.name}: a command on the device exited with {answer.code}",
-                why=answer.said or f"the last of: {script.strip()}",
+                f"{self.name}: a command on the device exited with code {answer.code}",
+                why=answer.said or f"it is the last one of: {script.strip()}",
             )
         return answer.out
 
@@ -94,7 +97,7 @@ class Device:
         """Send ``files``, whose SHA-256 are ``digests``, to a directory of the device, except those
         that it already has. Return how many bytes were sent.
 
-        A file gets its name only when it is complete. Raises as call does.
+        A file gets its name only when it is complete. Raises the errors of call.
         """
         for name in files:
             require_plain(name)
@@ -107,7 +110,7 @@ class Device:
             with tempfile.NamedTemporaryFile(suffix=".tar") as packed:
                 pack([(name, files[name], digests[name]) for name in names], packed.name)
                 size = sum(sizes[name] for name in names)
-                # A call that was killed may still be sending: never into the same directory.
+                # Each call has a separate directory, because a killed call may still be sending.
                 part = f"{PART}.{secrets.token_hex(4)}"
                 code = self.call(
                     RECEIVE.format(directory=quote(directory), part=part),
@@ -117,14 +120,16 @@ class Device:
             if code:
                 raise ToolError(
                     f"{self.name}: {', '.join(names)} did not arrive completely",
-                    why="SHA-256 on the device differs from that here" if code == DAMAGED else "",
+                    why="the SHA-256 on the device differs from the one here"
+                    if code == DAMAGED
+                    else "",
                     fix="run this again: complete files are not sent again",
                 )
         return sum(sizes.values())
 
     def list_digests(self, directory: str) -> dict[str, str]:
         """Return the SHA-256 of each file in a directory, which is created if it is missing.
-        Remainders of interrupted pushes are removed."""
+        Remains of interrupted pushes are removed."""
         where = quote(directory)
         text = self.ask(
             f"mkdir -p {where}\ncd {where}\nrm -rf {PART}* || true\n"
@@ -136,7 +141,7 @@ class Device:
 
 
 def pack(rows: Sequence[tuple[str, Path, str]], target: str) -> None:
-    """Write a tar archive of files, given as (name, path, SHA-256), and a list of their sums."""
+    """Write a tar archive of files, given as (name, path, SHA-256), and a list of their SHA-256."""
     with tarfile.open(target, "w") as tar:
         for name, path, _ in rows:
             tar.add(path, name, filter=forget_owner)
@@ -147,14 +152,14 @@ def pack(rows: Sequence[tuple[str, Path, str]], target: str) -> None:
 
 
 def forget_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Remove the owner of an archive's member, so that the device's user owns it, even root."""
+    """Remove the owner of an archive's member, so that the file belongs to the device's user."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
 
 
 def require_plain(name: str) -> None:
-    """Raises UsageError for a file name with characters that are special to a shell."""
+    """Raise UsageError for a file name with characters that are special to a shell."""
     if not NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a valid file name on a device")
 
@@ -165,7 +170,8 @@ ADB_FIX = "install adb (Debian, Ubuntu: the package adb)"
 def open_device(word: str, place: str = "") -> Device:
     """Return the device named ``adb:SERIAL``, ``adb:`` or ``ssh:[USER@]HOST[:PORT]``.
 
-    Raises UsageError for another form, UnfitError if the client is missing or the phone is unfit.
+    Raises UsageError for any other form, UnfitError if the client is missing or the phone is not
+    ready.
     """
     kind, _, rest = word.partition(":")
     if kind == "adb":
@@ -179,7 +185,7 @@ def open_device(word: str, place: str = "") -> Device:
         )
     host, port = split_port(rest)
     client = require_client("ssh", "install OpenSSH's client (Debian, Ubuntu: openssh-client)")
-    # BatchMode: there is no one to answer a question about a password or an unknown host key.
+    # BatchMode: nobody can answer a question about a password or an unknown host key.
     # A board that loses power does not close the connection, so the client asks every ten seconds.
     safe = ("-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes")
     alive = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=6")
@@ -188,7 +194,8 @@ def open_device(word: str, place: str = "") -> Device:
 
 
 def split_port(host: str) -> tuple[str, str]:
-    """Return the host and the port, "" if there is none; ``[::1]:22`` is an IPv6 address."""
+    """Return the host and the port, which is "" if there is none. ``[::1]:22`` is an IPv6
+    address."""
     found = HOST.fullmatch(host)
     if not found:
         return host, ""
@@ -198,7 +205,7 @@ def split_port(host: str) -> tuple[str, str]:
 def require_client(name: str, fix: str) -> str:
     """Return the client's name. Raises UnfitError if it is not on PATH."""
     if not shutil.which(name):
-        raise UnfitError(f"{name} is not on PATH", why="devices are reached with it", fix=fix)
+        raise UnfitError(f"{name} is not on PATH", why="it connects to devices", fix=fix)
     return name
 
 
@@ -215,8 +222,9 @@ def list_phones(client: str = "adb") -> dict[str, str]:
 
 
 def choose_phone(client: str, wanted: str) -> str:
-    """Return the serial of the requested phone: ``wanted``, else ANDROID_SERIAL, else the only one.
-    Raises UnfitError if there is no such phone or it is not ready, ToolError if adb fails."""
+    """Return the serial of the requested phone: ``wanted``, otherwise ANDROID_SERIAL, otherwise the
+    only phone. Raises UnfitError if there is no such phone or it is not ready, ToolError if adb
+    fails."""
     wanted = wanted or os.environ.get("ANDROID_SERIAL", "")
     phones = list_phones(client)
     listed = ", ".join(f"{serial} ({state})" for serial, state in phones.items()) or "none"
@@ -226,12 +234,12 @@ def choose_phone(client: str, wanted: str) -> str:
             why=f"seen: {listed}",
             fix="connect one with USB debugging on"
             if not phones
-            else "name one: --device adb:SERIAL",
+            else "select one with --device adb:SERIAL",
         )
     serial = wanted or next(iter(phones))
     if phones.get(serial) != "device":
         state = phones.get(serial, "missing")
-        fix = STATES.get(state, "reconnect it, or `adb reconnect`")
+        fix = STATES.get(state, "reconnect it, or run `adb reconnect`")
         raise UnfitError(f"{serial} is {state}", why=f"adb lists: {listed}", fix=fix)
     return serial
 
@@ -239,12 +247,12 @@ def choose_phone(client: str, wanted: str) -> str:
 STATES = {
     "unauthorized": "accept this computer's key on the phone's screen",
     "authorizing": "accept this computer's key on the phone's screen",
-    "missing": "connect it, or name one that adb lists",
+    "missing": "connect it, or select one that adb lists",
 }
 
 
 def parse_lines(text: Sequence[str]) -> dict[str, list[str]]:
-    """Return the values in lines such as ``soc=SM8650``, by name."""
+    """Return the values of lines such as ``soc=SM8650``, by name."""
     found: dict[str, list[str]] = {}
     for line in text:
         name, equals, value = line.partition("=")
@@ -281,8 +289,8 @@ done
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a device reports: ``soc`` is empty for a host without a Qualcomm SoC, ``dsp`` are
-    the device files of FastRPC that this user may open, ``closed`` those that it may not."""
+    """What a device reports. ``soc`` is empty for a host without a Qualcomm SoC. ``dsp`` are
+    FastRPC's device files that the user may open, ``closed`` those that the user may not open."""
 
     machine: str
     soc: str = ""
@@ -295,7 +303,7 @@ class DeviceFacts:
     libraries: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return one line of text for the user."""
+        """Return the facts as one line of text."""
         parts = [
             self.model,
             self.soc or self.machine,
@@ -308,7 +316,8 @@ class DeviceFacts:
 
 
 def identify(device: Device) -> DeviceFacts:
-    """Return the facts of a device. Raises as Device.call does, UnfitError if it lacks a tool."""
+    """Return the facts of a device. Raises the errors of Device.call, and UnfitError if the device
+    lacks a tool."""
     where = quote(device.place)
     room = f'mkdir -p {where}\nset -- $(df -kP {where} | tail -n 1)\necho "free_kb=$4"'
     text = device.ask(f"{QUESTIONS}\n{room}").decode("utf-8", "replace")
@@ -316,7 +325,7 @@ def identify(device: Device) -> DeviceFacts:
     if lacks := found.get("lacks"):
         raise UnfitError(
             f"{device.name} has no {' and no '.join(lacks)}",
-            why="files are checked and sent back with it",
+            why="it is needed to check files and to send them back",
             fix="install toybox, busybox or coreutils there",
         )
 

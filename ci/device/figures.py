@@ -1,8 +1,9 @@
-"""Times from ExecuTorch's ETDump, memory and heat of a runner's starts on a device.
+"""Times (from ExecuTorch's ETDump), memory and heat of the starts of a runner on a device.
 
 An ETDump is a flatbuffer with a size prefix (devtools/etdump/etdump_schema_flatcc.fbs): a list of
-blocks with a name and events. The block "Default" has the event Program::load_method, and there is
-a block "Execute" with Method::execute per execution. Times are in nanoseconds on Android and Linux.
+blocks, each with a name and events. The block "Default" has the event Program::load_method, and a
+block "Execute" has Method::execute for each execution. Times are in nanoseconds on Android and
+Linux.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ UNKNOWN = Heat()
 
 @dataclass(frozen=True)
 class Start:
-    """A start of a runner: the time to load the program and of each execution in order, in ms, the
-    largest resident memory in bytes, and the heat before and after. Unknown values are None or
+    """One start of a runner: the times in ms of loading the program and of each execution in order,
+    the largest resident memory in bytes, and the heat before and after. Unknown values are None or
     empty."""
 
     load_ms: float | None = None
@@ -40,8 +41,8 @@ class Start:
 
 
 def read_times(dump: bytes) -> tuple[float | None, tuple[float, ...]]:
-    """Return how long loading and each execution took, in ms; None and () if ``dump`` is not an
-    ETDump."""
+    """Return the times of loading and of each execution in ms. Return None and () if ``dump`` is
+    not an ETDump."""
     loads: list[float] = []
     runs: list[float] = []
     if dump[IDENTIFIER_PLACE:][:4] != IDENTIFIER:
@@ -59,8 +60,8 @@ def read_times(dump: bytes) -> tuple[float | None, tuple[float, ...]]:
 
 
 def parse_heat(text: str) -> Heat:
-    """Return the heat from the output of the device's script, ci.device.runner.RUN, with lines
-    ``status N``, ``zone NAME MILLIDEGREES`` and ``cooling NAME STATE``."""
+    """Return the heat. ``text`` is the output of the script ci.device.runner.RUN on the device,
+    with lines ``status N``, ``zone NAME MILLIDEGREES`` and ``cooling NAME STATE``."""
     zones: list[tuple[float, str]] = []
     slowed: list[str] = []
     status = None
@@ -84,7 +85,8 @@ def summarize_starts(
     starts: Sequence[Start], *, warm_up: int, iteration: int, emulated: bool
 ) -> DeviceFigures:
     """Return the figures of a program's starts. The first execution of each start is a separate
-    figure; for each input set, ``warm_up`` executions before ``iteration`` timed ones are ignored.
+    figure. For each input set, ``iteration`` executions are timed, and the ``warm_up`` executions
+    before them are ignored.
 
     A figure's spread is half the range of the figure over the starts; with one start, half the
     interquartile range of its runs.
@@ -117,21 +119,21 @@ def summarize_starts(
 
 
 def list_timed(runs: Sequence[float], warm_up: int, iteration: int) -> Iterator[float]:
-    """Yield the timed executions; the very first one only if there is no other."""
+    """Yield the timed executions. The very first one is included only if there is no other."""
     for number, run in enumerate(runs):
         if number % (warm_up + iteration) >= warm_up and (number or len(runs) == 1):
             yield run
 
 
 def find_percentile(runs: Sequence[float], percent: int) -> float | None:
-    """Return a percentile of times; None if there are none."""
+    """Return a percentile of times, or None if there are none."""
     if len(runs) < 2:
         return runs[0] if runs else None
     return quantiles(runs, n=100, method="inclusive")[percent - 1]
 
 
 def find_spread(starts: Iterable[Sequence[float]], percent: int) -> float | None:
-    """Return a percentile's spread, as in summarize_starts; None if nothing was timed."""
+    """Return the spread of a percentile (see summarize_starts), or None if nothing was timed."""
     known = list(starts)
     if len(known) == 1:
         low, high = (find_percentile(known[0], one) or 0.0 for one in (25, 75))
@@ -141,5 +143,5 @@ def find_spread(starts: Iterable[Sequence[float]], percent: int) -> float | None
 
 
 def show(value: float | None) -> float | None:
-    """Return a time rounded to the precision of a clock."""
+    """Return a time rounded to 0.0001."""
     return None if value is None else round(value, 4)

@@ -1,4 +1,4 @@
-"""The documents in a bundle: an SBOM, evidence for its programs, and the record of its signed
+"""Write the documents of a bundle: an SBOM, evidence for its programs, and the record of its signed
 libraries."""
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from provisioning.files import hash_file
 
 SBOM, EVIDENCE, SIGNING = "sbom.cdx.json", "evidence", "signing"
 PACKAGE, EXTRA = "cyclonedx", 'pip install "executorch-qnn-ci[device]"'
-NAMESPACE = uuid.UUID("4f4d1c3e-6a51-5f0e-9a5c-0d3c5a3f7c11")  # of serial numbers, chosen once
+# The namespace of serial numbers, chosen once.
+NAMESPACE = uuid.UUID("4f4d1c3e-6a51-5f0e-9a5c-0d3c5a3f7c11")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A file of a bundle in an SBOM. ``needs`` are the names of the files that it loads."""
+    """A file of a bundle, as listed in an SBOM. ``needs`` are the names of the files that it
+    loads."""
 
     name: str
     sha256: str
@@ -33,7 +35,7 @@ class Part:
 
     @property
     def kind(self) -> str:
-        """CycloneDX's type of component."""
+        """The type of the component in CycloneDX."""
         if self.name.endswith(".pte"):
             return "machine-learning-model"
         return "library" if ".so" in self.name else "application"
@@ -45,7 +47,7 @@ def has_sbom_library() -> bool:
 
 
 def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> None:
-    """Write a CycloneDX 1.6 document of a bundle's files and their dependencies; the licences are
+    """Write a CycloneDX 1.6 document of a bundle's files and their dependencies. The licences are
     in the folder next to it. The same bundle always has the same serial number.
 
     Needs cyclonedx-python-lib. Raises UsageError as read_clock does.
@@ -78,8 +80,9 @@ def write_sbom(target: Path, name: str, digest: str, parts: Sequence[Part]) -> N
 
 
 def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
-    """Return the statement in ``folder`` of each program that has one. Raises UnfitError for one
-    that does not match its program or is not a pass, UsageError if no program has one."""
+    """Return the statements in ``folder`` by program. A program without a statement is left out.
+    Raises UnfitError if a statement does not match its program or is not a pass, UsageError if no
+    program has one."""
     found: dict[Path, Path] = {}
     for program in programs:
         sha256 = hash_file(program)
@@ -96,13 +99,13 @@ def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
             raise UnfitError(
                 f"{program.name} did not pass, according to {path.name}",
                 why="; ".join(faults),
-                fix=f"`qnn-ci verify-evidence {program} --evidence {path}` prints the whole answer",
+                fix=f"`qnn-ci verify-evidence {program} --evidence {path}` shows every fault",
             )
         found[program] = path
     if not found:
         raise UsageError(
             f"--evidence {folder} has no statement about a program in this bundle",
-            fix="name the directory reports/test_emulator/evidence of the run that judged it",
+            fix="pass reports/test_emulator/evidence of the run that judged the program",
         )
     return found
 
@@ -116,10 +119,10 @@ def copy_evidence(statements: Mapping[Path, Path], target: Path) -> None:
 
 def list_signed(folder: Path) -> dict[str, Path]:
     """Return the signed libraries that `sign` wrote to ``folder``, by name. Raises UnfitError
-    unless every byte matches its record."""
+    unless every byte matches the record."""
     if faults := check_record(folder):
         raise UnfitError(
-            f"{folder} is not what `qnn-ci sign` wrote",
+            f"{folder} is not the output of `qnn-ci sign`",
             why="; ".join(faults),
             fix="sign the libraries again",
         )

@@ -1,4 +1,4 @@
-"""A Runner that runs programs on a device: it sends their files and fetches the outputs."""
+"""A Runner that runs programs on a device. It sends their files and fetches the outputs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ LEASE_S, GRACE_S, PAUSE_S = 900, 30.0, 5.0
 PROGRAM, LISTED, LOG, LATE = "program.pte", "input_list.txt", "log.txt", "late"
 TIMES, MEMORY, BEFORE, AFTER = "times.etdp", "memory.txt", "before.txt", "after.txt"
 SYSTEM, SYSTEM_MARK = "system_log.txt", "---- the device's system log\n"
-CODE = "code"  # sent last, so that everything before it is complete
-KEPT = (LATE, SPEED, TIMES, MEMORY, BEFORE, AFTER, SYSTEM)  # besides outputs and log, if written
+CODE = "code"  # the last file of the archive: if it is there, the others are complete
+# Files that are kept if they exist, besides outputs and log.
+KEPT = (LATE, SPEED, TIMES, MEMORY, BEFORE, AFTER, SYSTEM)
 STARTS, RUNS = 3, 10  # defaults on a device
-MOST_BYTES = 2**30  # the largest file that is accepted besides outputs, such as a log
+MOST_BYTES = 2**30  # the largest file that is accepted
 
-# A lease is a directory with one line: its end and its owner. It is created, changed and removed by
-# a rename, so that only one of several computers succeeds and an interruption leaves no half lease.
+# A lease is a directory with one line: the time at which it expires, and its owner. It is created,
+# changed and removed by a rename, so that only one of several computers succeeds, and no partial
+# lease is left after an interruption.
 TAKE = """
 mkdir -p {place}; cd {place}; now=$(date +%s); until=; owner=
 line="$((now + {seconds})) {owner}"
@@ -118,13 +120,15 @@ fi
 echo "$code" > {code}
 tar -c -f - {outputs} {log} $(ls {kept} 2>/dev/null) {code}
 """
-ABOUT = "'qnn|fastrpc|adsprpc|cdsp|remoteproc|executorch'"  # the DSP's lines in the system's log
+ABOUT = (
+    "'qnn|fastrpc|adsprpc|cdsp|remoteproc|executorch'"  # lines about the DSP in the system's log
+)
 SYSTEM_LINES = 100
-RUNNING = "../../running"  # from a case's directory: signal and process per line
+RUNNING = "../../running"  # relative to a case's directory; each line has a signal and a process
 
 
 def name_owner() -> str:
-    """Return the owner's name in a lease of this process."""
+    """Return the name by which this process owns a lease."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -135,7 +139,7 @@ def is_gone(owner: str) -> bool:
 
 
 class Holder(NamedTuple):
-    """The owner of a lease, and how many seconds are left, as the device reports it."""
+    """The owner of a lease, and the seconds until it expires, as reported by the device."""
 
     owner: str
     left_s: str
@@ -144,8 +148,8 @@ class Holder(NamedTuple):
 @dataclass
 class DeviceRunner:
     """Runs programs one at a time on ``device``, ``starts`` times each, with the runner of
-    ``bundle``, which is in ``directory`` on the device. If another computer has the lease, it waits
-    up to ``wait_s`` seconds."""
+    ``bundle``, which is in ``directory`` on the device. If another computer has the lease, waits up
+    to ``wait_s`` seconds."""
 
     device: Device
     bundle: Bundle
@@ -165,7 +169,7 @@ class DeviceRunner:
     def open(
         self, program: Program, timeout_s: float, *, fresh: bool = False
     ) -> Iterator[DeviceProgram]:
-        del fresh  # each run has its own process
+        del fresh  # each run is a new process anyway
         with self.turn:
             yield DeviceProgram(self, program, timeout_s)
 
@@ -177,7 +181,7 @@ class DeviceRunner:
             yield
         finally:
             script = LEAVE.format(place=quote(self.device.place), owner=quote(self.owner))
-            with suppress(ToolError, StoreError):  # then the lease expires
+            with suppress(ToolError, StoreError):  # the lease expires later
                 self.device.call(script)
 
     def renew(self, wait_s: float = 0.0, seconds: float = LEASE_S) -> None:
@@ -194,7 +198,7 @@ class DeviceRunner:
             time.sleep(min(PAUSE_S, max(ends - time.monotonic(), 0.1)))
 
     def take(self, seconds: float = LEASE_S) -> Holder | None:
-        """Take the lease if it is free, ours, or that of an ended process on this computer;
+        """Take the lease if it is free, ours, or that of a process on this computer that has ended;
         otherwise return its holder. Raises ToolError or StoreError."""
         gone = ""
         while True:
@@ -214,8 +218,8 @@ class DeviceRunner:
 
 
 def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
-    """Return the first free device, and take its lease. Raises UnfitError if none becomes free
-    within ``wait_s`` seconds."""
+    """Return the first device that is free, after taking its lease. Raises UnfitError if none
+    becomes free within ``wait_s`` seconds."""
     ends = time.monotonic() + wait_s
     while True:
         held = []
@@ -252,15 +256,15 @@ class DeviceProgram:
 
     @property
     def iteration(self) -> int:
-        """Return how often each input set runs: as in the model's entry, or RUNS times on a
-        device."""
+        """How often each input set runs: the number in the model's entry, or RUNS on a device if
+        the entry has none."""
         asked = self.program.spec.source.run
         usual = asked.iteration == ONE_RUN.iteration and not self.is_emulated
         return RUNS if usual else asked.iteration
 
     def run(self, sets: Sets) -> Sets:
-        """Send missing files, and for each start run the program and read its outputs. Return those
-        of the first start. Raises RunError; StoreError if the device has too little space."""
+        """Send missing files, then run the program in each start and read its outputs. Return those
+        of the first start. Raises RunError, and StoreError if the device has too little space."""
         try:
             self.send(sets)
         except ToolError as error:
@@ -287,11 +291,13 @@ class DeviceProgram:
             late, code = self.unpack(archive, place)
         except (tarfile.TarError, ValueError) as error:
             name = self.runner.device.name
-            raise RunError(f"{name} sent no archive of a run: {error}", lacks=name) from error
+            raise RunError(
+                f"{name} did not send the archive of a run: {error}", lacks=name
+            ) from error
         if late:
-            raise RunError(f"the runner was ended on the device after {self.timeout_s:.0f} s")
+            raise RunError(f"the runner was stopped on the device after {self.timeout_s:.0f} s")
         if code:
-            raise RunError(f"the runner exited with {code} on the device")
+            raise RunError(f"the runner exited with code {code} on the device")
         try:
             return read_outputs(place / OUTPUTS, self.program.compiled, sets)
         except (OSError, ValueError) as error:
@@ -323,7 +329,8 @@ class DeviceProgram:
         return max(LEASE_S, 2 * self.timeout_s)
 
     def start(self) -> bytes:
-        """Run the program; return the files that it wrote as a tar archive. Raises as send does."""
+        """Run the program; return the files that it wrote as a tar archive. Raises the errors of
+        send."""
         runner = self.runner
         runner.renew(seconds=self.lease_s)
         flags = {
@@ -358,7 +365,7 @@ class DeviceProgram:
         return runner.device.ask(script, timeout_s=self.timeout_s + GRACE_S)
 
     def unpack(self, archive: bytes, place: Path) -> tuple[bool, int]:
-        """Write the outputs and the log of a run; return whether it timed out, and its exit code.
+        """Write the outputs and the log of a run. Return whether it timed out, and its exit code.
         Raises TarError and ValueError for an archive that is not from a run.
 
         Only regular files with the expected names are taken from a device's archive.
@@ -379,7 +386,7 @@ class DeviceProgram:
                 elif not folder and name in {LOG, *KEPT, CODE}:
                     found[name] = content
         if CODE not in found:
-            raise ValueError("it ends too early")
+            raise ValueError("the archive is incomplete")
         if LOG in found:
             system = found.get(SYSTEM, b"")
             self.program.log.write_bytes(
@@ -400,7 +407,7 @@ class DeviceProgram:
         self.starts.append(Start(load_ms, runs_ms, memory, before, after))
 
     def explain(self, error: ToolError) -> RunError:
-        """Return the failure for a device that does not answer."""
+        """Return the error for a device that does not answer."""
         told = f"{error.what}: {error.why}\n  fix: {error.fix}"
         return RunError(told, lacks=self.runner.device.name)
 
@@ -419,7 +426,7 @@ class DeviceProgram:
 
 
 def parse_speed(content: bytes) -> float | None:
-    """Return the milliseconds that a runner wrote; None for anything else."""
+    """Return the milliseconds that a runner wrote, or None if ``content`` has another form."""
     try:
         return float(content)
     except ValueError:

@@ -1,4 +1,5 @@
-"""From changed files to a plan of sessions, a matrix of jobs, and one verdict on their results.
+"""Plan sessions from changed files, make a matrix of jobs, and judge their results together.
 
-All modules are pure, except reading.py, which reads git and files, and results.py.
+All modules are pure, except reading.py, which reads git and files, and results.py, which reads
+results.
 """

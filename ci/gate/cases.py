@@ -1,4 +1,4 @@
-"""Chooses the suite's cases that a change needs."""
+"""Choose the suite's cases that a change needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BASELINES = "manifests/baselines/*.toml"
 
 
 def list_cases(suite: Mapping[str, Iterable[str]]) -> tuple[PlannedCase, ...]:
-    """Return the cases of a suite, schemes by model, in its order."""
+    """Return the cases of a suite, in its order. ``suite`` maps each model to its schemes."""
     return tuple(
         PlannedCase(model, scheme, DEFAULT_SOC)
         for model, schemes in suite.items()
@@ -27,9 +27,10 @@ def list_cases(suite: Mapping[str, Iterable[str]]) -> tuple[PlannedCase, ...]:
 def choose_cases(
     path: str, difference: Difference, rule: CaseRule
 ) -> tuple[PlannedCase, ...] | None:
-    """Return the cases that a changed file needs: those of a model, of a manifest's row, or all.
+    """Return the cases that a changed file needs: those of a model, those of a row of a manifest,
+    or all.
 
-    Return None if no case depends on the file; no cases for the file of a removed model.
+    Return None if no case depends on the file, and no cases if the file of a model was removed.
     """
     suite = list_cases(difference.head.suite)
     keys = difference.keys.get(path)

@@ -1,5 +1,5 @@
-"""The differences between two trees: changes parsed from ``git diff --raw -z``, and the facts of
-both trees from which a plan is made."""
+"""The differences between two trees: the changes, parsed from ``git diff --raw -z``, and the facts
+of both trees from which a plan is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUBMODULE, NONE = "160000", "000000"
 
 
 class Kind(str, Enum):
-    """How a path differs."""
+    """The kind of a change to a path."""
 
     ADDED = "added"
     DELETED = "deleted"
@@ -30,7 +30,7 @@ class Kind(str, Enum):
 
 
 class Change(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A changed path; a rename is two changes."""
+    """A changed path. A renamed file is two changes, one for each path."""
 
     path: str
     kind: Kind = msgspec.field(name="change")
@@ -41,9 +41,10 @@ PAIRS = {"R": (Kind.RENAMED_FROM, Kind.RENAMED_TO), "C": (None, Kind.COPIED_TO)}
 
 
 def parse_raw_diff(text: str) -> tuple[Change, ...]:
-    """Parse the output of ``git diff --raw -z --no-abbrev`` into changes, each once, by path.
+    """Parse the output of ``git diff --raw -z --no-abbrev`` into changes, sorted by path, without
+    repeats.
 
-    Its format: https://git-scm.com/docs/diff-format. Raises ValueError for anything else.
+    The format: https://git-scm.com/docs/diff-format. Raises ValueError for anything else.
     """
     fields = iter(text.split("\0"))
     found: list[Change] = []
@@ -75,8 +76,9 @@ def _read_entry(head: str, fields: Iterable[str]) -> Iterator[Change]:
 
 @dataclass(frozen=True)
 class TreeFacts:
-    """One tree: its sessions' inputs, the suite's schemes by model, the same per other session that
-    judges models, and the files that each model's module reaches."""
+    """Facts of one tree: the inputs of its ``sessions``, the schemes by model of its ``suite`` and
+    of the ``suites`` of other sessions that judge models, and the files that each model's module
+    reaches."""
 
     sessions: Mapping[str, SessionInputs] = field(default_factory=dict)
     suite: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -86,7 +88,7 @@ class TreeFacts:
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences between two trees; ``keys`` has the changed parts of each changed file."""
+    """The differences between two trees. ``keys`` has the changed parts of each changed file."""
 
     base: TreeFacts
     head: TreeFacts

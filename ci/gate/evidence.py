@@ -1,6 +1,5 @@
-"""Checks what a job's report and junit.xml prove. Cases are counted here, because a summary or an
-exit code can be wrong, and compared with the plan and with this checkout's policy.
-"""
+"""Check what a job's report and junit.xml prove. A summary or an exit code can be wrong, so the
+cases are counted here, and compared with the plan and with this checkout's policy."""
 
 from __future__ import annotations
 
@@ -27,7 +26,8 @@ NOTHING_RECORDED: Mapping[str, Baseline] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Evidence:
-    """How many cases ``ran``, how many ``failed``, and ``faults``: why the job did not pass."""
+    """How many cases ``ran``, how many of them ``failed``, and the ``faults`` because of which the
+    job did not pass."""
 
     ran: int
     failed: int
@@ -57,7 +57,7 @@ def parse_junit(data: bytes) -> ET.Element:
 
 
 def count_junit(root: ET.Element) -> JunitCounts:
-    """Count the test cases below an element."""
+    """Count the test cases below an element by their result."""
     cases = [*root.iter("testcase")]
     failed = sum(any(case.find(tag) is not None for tag in BAD_TAGS) for case in cases)
     skipped = sum(case.find("skipped") is not None for case in cases)
@@ -65,18 +65,17 @@ def count_junit(root: ET.Element) -> JunitCounts:
 
 
 def weigh_junit(root: ET.Element) -> Evidence:
-    """Judge a junit.xml by its test cases; a suite with different counts is a fault."""
+    """Judge a junit.xml by its test cases. It is a fault if a suite states different counts."""
     counts = count_junit(root)
     faults = [f"{counts.failed} of {counts.tests} tests failed"] if counts.failed else []
     for suite in (one for one in root.iter() if one.tag in {"testsuites", "testsuite"}):
         own = count_junit(suite)
         said = {name: suite.get(name) for name in ("tests", "failures", "errors")}
-        bad = f"{own.failed} failed"
         if said["tests"] not in {None, str(own.tests)}:
             faults.append(f"a suite says {said['tests']} tests, but has {own.tests}")
         if not own.failed and any(said[name] not in {None, "0"} for name in ("failures", "errors")):
             told = f"{said['failures']} failures and {said['errors']} errors"
-            faults.append(f"a suite says {told}, but of its tests {bad}")
+            faults.append(f"a suite says {told}, but none of its tests failed")
     return Evidence(counts.tests - counts.skipped, counts.failed, tuple(dict.fromkeys(faults)))
 
 
@@ -89,7 +88,7 @@ def weigh_report(
     *,
     recorded: Mapping[str, Baseline] = NOTHING_RECORDED,
 ) -> Evidence:
-    """Judge a report by its cases and controls; ``report`` has the summary of the file.
+    """Judge a report by its cases and controls, and check the summary that the file contains.
 
     ``junit`` is the junit.xml next to it, ``policy`` the policy by which its cases must have been
     judged, ``recorded`` this checkout's figures for the report's toolchain.
@@ -112,7 +111,8 @@ def weigh_report(
 
 
 def describe_counts(counts: Summary) -> str:
-    """Return ``30 passed, 2 failed, 0 unsupported, 8 cached; 0 of 128 controls passed``."""
+    """Return text such as ``30 passed, 2 failed, 0 unsupported, 8 cached; 0 of 128 controls
+    passed``."""
     return f"{show_counts(counts)}; {counts.controls_passed} of {counts.controls} controls passed"
 
 
@@ -125,13 +125,13 @@ def _compare_junit(report: Report, junit: ET.Element | None) -> Iterator[str]:
     if list_tests(own) != list_tests(junit):
         there, here = count_junit(junit), count_junit(own)
         yield (
-            f"junit.xml has {there.failed} of {there.tests} failed, the report {here.failed} of"
-            f" {here.tests}, or they have different tests"
+            f"junit.xml and the report differ: {there.failed} of {there.tests} and"
+            f" {here.failed} of {here.tests} tests failed"
         )
 
 
 def list_tests(root: ET.Element) -> list[tuple[str | None, str | None, tuple[str, ...]]]:
-    """Return each test case's class, name, and the elements that show how it ended."""
+    """Return the class and name of each test case, with the elements that show its result."""
     ends = {*BAD_TAGS, "skipped"}
     return [
         (one.get("classname"), one.get("name"), tuple(sub.tag for sub in one if sub.tag in ends))
@@ -152,11 +152,12 @@ def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
         yield f"{len(names) - len(set(names))} cases are listed twice"
     if planned and planned != set(names):
         had, others = len(planned & set(names)), len(set(names) - planned)
-        yield f"it has {had} of {len(planned)} planned cases, and {others} others"
+        yield f"it has {had} of {len(planned)} planned cases, and {others} other cases"
 
 
 def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
-    """Yield a fault if cases were judged by other limits, or refused unlike the policy expects."""
+    """Yield a fault if cases were judged by other limits, or if a refusal is not one that the
+    policy expects."""
     try:
         specs = [CaseSpec(one.model, Scheme(one.scheme), one.soc) for one in report.cases]
     except ValueError as error:
@@ -180,7 +181,7 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
 
 
 def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Iterator[str]:
-    """Yield passed cases with figures that differ from those recorded for their toolchain."""
+    """Yield the passed cases whose figures differ from those recorded for their toolchain."""
     for case in (one for one in report.cases if one.status is Status.PASSED):
         known = recorded.get(name_case(*name_of(case)))
         for change in find_changes(case, known) if known else ():
@@ -188,7 +189,7 @@ def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Itera
 
 
 def _doubt_cases(report: Report) -> Iterator[str]:
-    """Yield passed cases with details that contradict a pass."""
+    """Yield the passed cases that have details which contradict a pass."""
     tried = {name_of(one) for one in report.controls}
     for case in (one for one in report.cases if one.status is Status.PASSED):
         rule = report.threshold_for(case)
@@ -202,7 +203,7 @@ def _doubt_cases(report: Report) -> Iterator[str]:
 
 
 def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
-    """Yield details of a case that contradict a pass; limits of single outputs are skipped."""
+    """Yield details of a case that contradict a pass. Limits of single outputs are not checked."""
     for what, value in (
         ("a failed question", case.question),
         ("a missing library", case.lacks),
@@ -215,7 +216,7 @@ def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
     if rule is None or rule.outputs:
         return
     scheme = case.sqnr_db if case.sqnr_db_scheme is None else case.sqnr_db_scheme
-    cosine = case.cosine if case.cosine_quantized is None else None  # the program's
+    cosine = case.cosine if case.cosine_quantized is None else None  # only if it is the program's
     for name, figure, least in (
         ("SQNR", scheme, rule.min_sqnr_db),
         ("SQNR", case.sqnr_db_quantized, rule.min_sqnr_db_quantized),

@@ -1,6 +1,7 @@
-"""A plan's sessions as jobs, its cases as shards, and GitHub's matrix of the jobs.
+"""Turn a plan's sessions into jobs, its cases into shards, and the jobs into GitHub's matrix.
 
-Shards are the same every time and nearly equal in expected duration; each case is in one of them.
+The division into shards is the same every time, and their expected durations are nearly equal. Each
+case is in exactly one shard.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from provisioning.errors import UsageError
 
 T = TypeVar("T")
 FILE = "plan.json"
-# Characters allowed in a matrix: it ends up in a shell's environment, and in names of artifacts.
+# Characters allowed in a matrix: its values become environment variables and names of artifacts.
 SAFE = re.compile(r"[A-Za-z0-9_./=,:@ -]*")
 
 
@@ -30,8 +31,8 @@ def list_jobs(
     rules: GateRules,
     suites: Mapping[str, tuple[PlannedCase, ...]] = MappingProxyType({}),
 ) -> tuple[PlannedJob, ...]:
-    """Return the jobs of the sessions that run, if CI can run them; ``suites`` has the cases of
-    sessions that always run all their cases."""
+    """Return the jobs of the sessions that the plan runs and CI can run. ``suites`` has the cases
+    of sessions that always run all their cases."""
     chosen = [one.name for one in sessions if one.run and not one.by_hand]
     return tuple(
         job for name in chosen for job in _list_jobs_of(name, cases, rules, suites.get(name, ()))
@@ -97,7 +98,8 @@ def parse_shard(text: str) -> tuple[int, int]:
 def split_cases(
     cases: Sequence[T], count: int, expect_s: Callable[[T], float]
 ) -> tuple[tuple[T, ...], ...]:
-    """Split cases into ``count`` shards: the longest first, each into the shortest shard so far.
+    """Split cases into ``count`` shards. Each case, longest first, goes into the shard that is
+    shortest so far.
 
     The order within a shard is that of ``cases``. Raises UsageError if a shard would be empty.
     """
@@ -115,7 +117,7 @@ def split_cases(
 
 
 def count_shards(durations_s: Sequence[float], shard_s: float, most: int) -> int:
-    """Return how many shards to use so that each takes about ``shard_s``: at most one per case, and
-    one at least if there are cases."""
+    """Return how many shards to use so that each takes about ``shard_s``: at least one, and at most
+    one per case; none without cases."""
     wanted = math.ceil(sum(durations_s) / shard_s)
     return min(max(wanted, 1), most, len(durations_s))

@@ -1,4 +1,4 @@
-"""Makes a plan from changes: which sessions, cases and jobs have to run, each with its reason."""
+"""Make a plan from changes: the sessions, cases and jobs that have to run, each with its reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ci.parity.policy import matches
 
 NOTHING = "nothing that it uses changed"
 NO_CHANGE = "nothing changed"
-# GitHub events that are planned by changed files; a call by a person has no event.
+# GitHub events for which changed files decide. A call on the command line has no event.
 PLANNED_EVENTS = frozenset({"", "push", "pull_request"})
 
 
@@ -27,9 +27,9 @@ def make_plan(
     event: str = "",
     everything: str = "",
 ) -> Plan:
-    """Return the plan for a difference; ``everything`` is the caller's reason to run all.
+    """Return the plan for a difference. ``everything`` is the caller's reason to run all sessions.
 
-    More changes never lead to a smaller plan.
+    Additional changes never make a plan smaller.
     """
     needs = Needs(difference, rules)
     for path in sorted({change.path for change in difference.changes}):
@@ -53,7 +53,8 @@ def make_plan(
 
 
 def count_due(first: int, last: int, every_nth: int) -> int:
-    """Return the first multiple of ``every_nth`` after ``first`` and up to ``last``, else 0.
+    """Return the first multiple of ``every_nth`` after ``first`` and up to ``last``, or 0 if there
+    is none.
 
     Both are counts of first-parent commits from the root.
     """
@@ -65,7 +66,8 @@ def count_due(first: int, last: int, every_nth: int) -> int:
 class Needs:
     """The sessions and cases that changes need, collected change by change.
 
-    ``sessions`` has each session's files with reasons; ``everything`` is why all are needed.
+    ``sessions`` has for each session the changed files that need it, each with a reason.
+    ``everything`` is the reason if all sessions are needed.
     """
 
     difference: Difference
@@ -78,7 +80,8 @@ class Needs:
         self.sessions.setdefault(session, {}).setdefault(path, why)
 
     def note_change(self, path: str) -> bool:
-        """Note what a changed path needs. Return whether a rule or dependency covers all of it."""
+        """Note what a changed path needs. Return whether rules or dependencies cover all of the
+        change."""
         fitting = self._note_rules(path, path)
         for name, session in self.rules.sessions.items():
             if session.always:
@@ -93,8 +96,8 @@ class Needs:
         return bool(fitting or found or explained)
 
     def _note_rules(self, path: str, part: str) -> list[Rule]:
-        """Note the sessions of the rules that match a path or ``PATH#KEY``, with all cases; ``*``
-        means everything. Return the rules."""
+        """Note the sessions of the rules that match a path or ``PATH#KEY``, with all cases. The
+        session ``*`` stands for all of them. Return the rules."""
         fitting = [rule for rule in self.rules.rule if matches(part, rule.files)]
         for name, reason in ((name, rule.reason) for rule in fitting for name in rule.sessions):
             if name == ALL:
@@ -117,7 +120,8 @@ class Needs:
         return explained
 
     def _note_uses(self, path: str) -> bool:
-        """Note sessions that reach or use a file, and its cases. Return whether there are any."""
+        """Note the sessions that reach or use a file, and the cases that depend on it. Return
+        whether there are any."""
         found, planned = False, self.rules.planned
         for tree in self.difference.trees:
             for name, inputs in tree.sessions.items():
@@ -135,7 +139,8 @@ class Needs:
         return found
 
     def _is_split(self, path: str) -> bool:
-        """Return whether a file's keys are handled one by one: rules or sessions name some."""
+        """Return whether the keys of a file are handled one by one, because rules or sessions name
+        some."""
         if path not in self.difference.keys or matches(path, (*CHOOSERS,)):
             return False
         rows = (row for tree in self.difference.trees for row in tree.sessions.values())
@@ -144,7 +149,7 @@ class Needs:
         return any(one.startswith(f"{path}#") for one in (*named, *used))
 
     def list_sessions(self) -> Iterator[PlannedSession]:
-        """Yield every session of the head, run or not, with its reason."""
+        """Yield every session of the head, whether it runs or not, with the reason."""
         nothing = NOTHING if self.difference.changes else NO_CHANGE
         for name in self.difference.head.sessions:
             files = self.sessions.get(name, {})
@@ -157,7 +162,8 @@ class Needs:
             )
 
     def list_cases(self) -> tuple[PlannedCase, ...]:
-        """Return the cases to run: the suite's in its order, then those for other SoCs."""
+        """Return the cases to run: first those of the suite, in its order, then those for other
+        SoCs."""
         if self.rules.planned not in self.difference.head.sessions:
             return ()
         suite = list_cases(self.difference.head.suite)

@@ -1,4 +1,4 @@
-"""Reads the two trees that a plan compares: revisions of a repository, or its work tree."""
+"""Read the two trees that a plan compares: revisions of a repository, or its work tree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ FETCH = "fetch the whole history: fetch-depth: 0 of actions/checkout, or git fet
 
 
 class WorkTree(DirectoryTree):
-    """A checkout as git sees it: existing tracked files, and untracked ones not ignored."""
+    """A checkout as git sees it: tracked files that exist, and untracked files that are not
+    ignored."""
 
     @property
     def files(self) -> frozenset[str]:
@@ -46,7 +47,8 @@ class WorkTree(DirectoryTree):
         )
 
     def digest(self, path: str) -> str:
-        """Return git's hash of the content, so that files parsed from a commit are found again."""
+        """Return git's hash of the content, so that the cache also finds files parsed from a
+        commit."""
         text = self.read(path)
         data = (text or "").encode()
         named = hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False)
@@ -60,7 +62,7 @@ class WorkTree(DirectoryTree):
 
 @contextmanager
 def _refuse(what: str, fix: str) -> Iterator[None]:
-    """Turn git's refusals into a UsageError."""
+    """Turn an error of git into a UsageError."""
     try:
         yield
     except MissingToolError:
@@ -86,7 +88,7 @@ class Repository:
         if found is None:
             raise UsageError(
                 f"{self.source} is not a git repository",
-                fix="run it in a checkout, or name one with --source",
+                fix="run the command in a checkout, or pass one with --source",
             )
         return found
 
@@ -113,15 +115,15 @@ class Repository:
         return resolve_revision(self.git_dir, revision)
 
     def find_base(self, base: str, head: str) -> str:
-        """Return the merge base of ``base`` (or the main branch) and head. Raises UsageError."""
+        """Return the merge base of ``base`` (or of the main branch) and head. Raises UsageError."""
         own = self.resolve(head or "HEAD")
         other = self.resolve(base) if base else self._find_branch(own)
         what = f"{base or self.rules.branch} and {head or 'HEAD'} have no commit in common"
-        with _refuse(what, "name a base with common history, with --base"):
+        with _refuse(what, "pass a base with common history with --base"):
             return self.ask("merge-base", other, own).strip()
 
     def _find_branch(self, otherwise: str) -> str:
-        """Return the main branch, of origin if it has one, else ``otherwise``."""
+        """Return the main branch: origin's if origin has one, otherwise ``otherwise``."""
         names = (f"refs/remotes/origin/{self.rules.branch}", f"refs/heads/{self.rules.branch}")
         known = self.ask("for-each-ref", "--format=%(refname) %(objectname)", *names)
         found = dict(row.split(" ") for row in known.splitlines())
@@ -147,8 +149,8 @@ class Repository:
             yield Step(commit, self.compare(parent, commit), before, after)
 
     def digest_inputs(self, commit: str) -> dict[str, dict[str, str]]:
-        """Return digests of all files on which each session depends, except files that, by a rule,
-        only need other sessions."""
+        """Return digests of all files on which each session depends, without files for which a rule
+        with ``alone`` lists the sessions."""
         tree, facts = self.read_tree(commit)
         alone = tuple(one for rule in self.rules.rule if rule.alone for one in rule.files)
         paths = {
@@ -194,7 +196,8 @@ class Repository:
 
 
 def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) -> TreeFacts:
-    """Return a tree's facts for a plan; ``known`` caches parsed files by path and content."""
+    """Return the facts of a tree that a plan needs. ``known`` caches parsed files by path and
+    content."""
     files = TreeFiles(tree.files, tree.links, rules)
 
     def read(path: str) -> str:
@@ -229,7 +232,8 @@ def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, FileFacts]) 
 def compare_keys(
     old: SourceTree, new: SourceTree, changes: Iterable[Change]
 ) -> dict[str, frozenset[str]]:
-    """Return the changed parts of each changed file that has parts; a missing file is empty."""
+    """Return the changed parts of each changed file that has parts. A missing file counts as an
+    empty one."""
     paths = sorted({one.path for one in changes if one.path.endswith((".toml", ".md"))})
     for tree in (old, new):
         tree.read_all([path for path in paths if path in tree.files])

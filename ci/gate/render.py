@@ -1,4 +1,4 @@
-"""Renders plans, replays and verdicts as text, and as Markdown for a job's summary."""
+"""Render plans, replays and verdicts as text, and as Markdown for a job's summary."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def render_table(plan: Plan) -> str:
 
 
 def order(sessions: Sequence[PlannedSession]) -> list[PlannedSession]:
-    """Return the sessions, those that run first."""
+    """Return the sessions, starting with those that run."""
     return sorted(sessions, key=lambda one: (not one.run, bool(one.by_hand)))
 
 
 def describe(plan: Plan) -> str:
-    """Return one line: the two trees, how many files changed, and the number of jobs."""
+    """Return one line with the two trees and the numbers of changed files and of jobs."""
     span = f"{plan.base[:12]} to {plan.head[:12]}" if plan.base else plan.head[:12]
     changes = count(len(plan.changes), "file changed", "files changed")
     jobs = count(len(plan.jobs), "job", "jobs")
@@ -37,7 +37,7 @@ def describe(plan: Plan) -> str:
 
 
 def show_fate(session: PlannedSession, plan: Plan) -> str:
-    """Return ``run``, also with a number of jobs, ``by hand`` or ``-``."""
+    """Return ``run``, ``run, 3 jobs``, ``by hand`` or ``-``."""
     if not session.run:
         return "-"
     if session.by_hand:
@@ -47,21 +47,25 @@ def show_fate(session: PlannedSession, plan: Plan) -> str:
 
 
 def show_reason(session: PlannedSession) -> str:
-    """Return the reason with the first files, and why a session has to be run by hand."""
+    """Return the reason with the first files, and for a session that is run by hand also why."""
     named = name_some(session.files, 3)
     text = f"{named}: {session.reason}" if named and session.reason else session.reason
     return f"{text} ({session.by_hand})" if session.run and session.by_hand else text
 
 
 def render_markdown(plan: Plan) -> str:
-    """Return Markdown of at most LIMIT_BYTES; it tells how much is left out."""
+    """Return Markdown of at most LIMIT_BYTES, which mentions omitted parts."""
     parts = [f"## Plan\n\n{escape_markdown(describe(plan))}\n\n", _make_table(plan)]
     if plan.cases:
         parts.append(f"\n{describe_cases(plan.cases)}\n")
     parts.append(_list_changes(plan))
     budget = SizeBudget(LIMIT_BYTES)
     kept = budget.take(parts)
-    rest = "\nThe rest is in plan.json: a summary has a limit.\n" if budget.is_full else ""
+    rest = (
+        "\nThe rest is in plan.json, because the size of a summary is limited.\n"
+        if budget.is_full
+        else ""
+    )
     return "".join([*kept, rest])
 
 
@@ -107,7 +111,7 @@ def render_savings(savings: Savings) -> str:
         *(f"missed: {one}" for one in savings.missed),
     ]
     if not savings.missed:
-        rows.append("no session with changed files was skipped")
+        rows.append("no session whose files changed was skipped")
     return "\n".join([*rows, ""])
 
 
@@ -125,7 +129,7 @@ AGAIN = "Only infrastructure failed: run the failed jobs again."
 
 
 def render_verdict(verdict: GateVerdict) -> str:
-    """Return the verdict as lines; the last one is the result."""
+    """Return the verdict as lines, with the result in the last line."""
     width = max((len(one.job) for one in verdict.jobs), default=0)
     lines = [f"  {one.job:<{width}}  {one.verdict.value:<14}  {one.why}" for one in verdict.jobs]
     lines += [f"  {note}" for note in verdict.notes]

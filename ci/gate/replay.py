@@ -1,4 +1,5 @@
-"""Plans past commits again, to see how much is saved and whether anything needed is skipped."""
+"""Plan past commits again, to find out how much plans save and whether they skip a needed
+session."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ Contents = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Step:
-    """A commit compared with its parent; ``before`` and ``after`` are digests of the files on which
+    """A commit compared with its parent. ``before`` and ``after`` are digests of the files on which
     each session, and each ``SESSION MODEL``, depends."""
 
     commit: str
@@ -26,8 +27,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Replayed:
-    """One step: its plan as for a pull request, the numbers of sessions and cases, and the sessions
-    that were needed but skipped."""
+    """The replay of one step: its plan as for a pull request, the numbers of all sessions and
+    cases, and the sessions that were needed but skipped."""
 
     commit: str
     plan: Plan
@@ -74,7 +75,7 @@ def find_missed(step: Step, plan: Plan) -> list[str]:
 
 @dataclass(frozen=True)
 class Savings:
-    """The result of a replay; pairs are (number that ran, number of all)."""
+    """The result of a replay. Pairs are (number that ran, number of all)."""
 
     steps: tuple[Replayed, ...]
 
@@ -84,12 +85,14 @@ class Savings:
 
     @property
     def sessions(self) -> tuple[int, int]:
-        """Sessions that ran and all, if each commit were a pull request."""
+        """The number of sessions that would run if each commit were a pull request, and the number
+        of all."""
         return sum(one.sessions_run for one in self.steps), sum(one.sessions for one in self.steps)
 
     @property
     def cases(self) -> tuple[int, int]:
-        """Cases, likewise."""
+        """The number of cases that would run if each commit were a pull request, and the number of
+        all."""
         ran = sum(len(set(one.plan.cases)) for one in self.steps)
         return ran, sum(one.cases for one in self.steps)
 
@@ -106,7 +109,7 @@ def saved(ran_and_all: tuple[int, int]) -> float:
 
 
 def list_sessions_saved(steps: Sequence[Replayed]) -> dict[str, int]:
-    """Return for how many commits each session ran, of those that CI can run."""
+    """Return for each session that CI can run the number of commits for which it ran."""
     names = {one.name for step in steps for one in step.plan.sessions if not one.by_hand}
     return {
         name: sum(any(one.name == name and one.run for one in step.plan.sessions) for step in steps)

@@ -1,4 +1,4 @@
-"""Reads the exit codes and reports that a plan's jobs left on disk, without trusting them."""
+"""Read the exit codes and reports that a plan's jobs wrote to disk, without trusting them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT_BYTES = 64 << 20
 
 def read_plan(path: Path) -> Plan:
     """Return the plan in plan.json. Raises UsageError."""
-    return read_json(path, Plan, "plan", "write it with qnn-ci plan --out FILE")
+    return read_json(path, Plan, "plan", "create it with qnn-ci plan --out FILE")
 
 
 def read_needs(path: Path) -> dict[str, str]:
@@ -34,7 +34,7 @@ def read_needs(path: Path) -> dict[str, str]:
 
 
 def read_results(directory: Path, plan: Plan) -> Mapping[str, JobResult]:
-    """Return the results below ``directory``, one folder result-JOB each, by job."""
+    """Return the results below ``directory``, by job. Each job has a folder result-JOB."""
     jobs = {job.id: job for job in plan.jobs}
     folders = sorted(directory.glob(f"{PREFIX}*")) if directory.is_dir() else []
     return {
@@ -62,7 +62,7 @@ def read_result(folder: Path, job: PlannedJob | None) -> JobResult:
 
 def read_evidence(report: Path, job: PlannedJob, exit_code: int) -> Evidence:
     """Judge the report.json or junit.xml of a job. Raises UsageError, and ManifestError for a
-    policy that does not judge its cases."""
+    policy that does not fit its cases."""
     if report.suffix != ".json":
         return weigh_junit(read_junit(report))
     junit = report.with_name("junit.xml")
@@ -82,7 +82,7 @@ def read_junit(path: Path) -> ET.Element:
 
 
 def read_shards(directory: Path, plan: Plan) -> list[Report]:
-    """Return the reports of the plan's shards, as far as they exist. Raises UsageError."""
+    """Return the existing reports of the plan's shards. Raises UsageError."""
     paths = [
         directory / f"{PREFIX}{job.id}" / "reports" / job.session / job.report
         for job in plan.jobs

@@ -1,4 +1,4 @@
-"""manifests/policies/gate.toml as values: dependencies that cannot be derived from the tree."""
+"""manifests/policies/gate.toml as values: the dependencies that cannot be derived from the tree."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ ALL = "*"
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A change of ``files`` (globs; ``FILE#KEY`` is a key of a TOML file) needs ``sessions``, for
-    ``reason``. With ``alone``, derived dependencies of these files are ignored.
-    """
+    """A change to ``files`` (globs; ``FILE#KEY`` is a key of a TOML file) needs ``sessions``,
+    because of ``reason``. With ``alone``, derived dependencies on these files are ignored."""
 
     files: tuple[str, ...]
     sessions: tuple[str, ...]
@@ -23,7 +22,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Unread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``reader`` (a glob) names ``files`` but does not depend on them, for ``reason``."""
+    """``reader`` (a glob) names ``files`` but does not depend on them, because of ``reason``."""
 
     reader: str
     files: tuple[str, ...]
@@ -31,11 +30,11 @@ class Unread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How CI runs a session; ``by_hand`` says why it cannot.
+    """How CI runs a session. ``by_hand`` is the reason if CI cannot run it.
 
     ``roots``: globs of its first files, if they cannot be derived. ``report``: the file in
     reports/SESSION/ that shows how many cases it ran. ``policy``: the file in manifests/policies/
-    with the suite that it judges. ``always``: every change needs it.
+    with the suite that it judges. ``always``: every change needs the session.
     """
 
     by_hand: str = ""
@@ -48,7 +47,8 @@ class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CaseRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The session that has its cases planned, the longest time of a shard, and the most shards.
+    """The ``session`` for which single cases are planned, the seconds that a shard may take, and
+    the maximum number of shards.
 
     ``probe`` is the model to run on a SoC if its row in manifests/socs.toml changed.
     """
@@ -60,7 +60,7 @@ class CaseRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file.
+    """The contents of the whole file.
 
     ``package``: the prefix of the tree's paths in imports and includes. ``words``: whether strings
     that name files are dependencies. Every ``every_nth`` commit of ``branch`` runs everything.
@@ -78,11 +78,11 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def planned(self) -> str:
-        """The session that has its cases planned; empty if there is none."""
+        """The session for which single cases are planned; empty if there is none."""
         return self.cases.session if self.cases else ""
 
     def session_rule(self, name: str) -> SessionRule:
-        """Return how CI runs a session, with defaults if the rules do not name it."""
+        """Return how CI runs a session; the defaults if the rules do not name it."""
         return self.sessions.get(name, SessionRule())
 
 

@@ -13,7 +13,7 @@ WORK_TREE: Final = "work tree"
 
 
 class PlannedSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A session, whether it has to run, and why; ``files`` are the changed files that need it."""
+    """A session, whether it has to run, and why. ``files`` are the changed files that need it."""
 
     name: str
     run: bool
@@ -34,7 +34,7 @@ class PlannedCase(Struct, frozen=True, order=True, forbid_unknown_fields=True):
 
 
 class PlannedJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One job of the matrix; the gate requires its result. ``report`` is the file in
+    """One job of the matrix. The gate requires its result. ``report`` is the file in
     reports/SESSION/ that must have at least one case, empty if none is required; ``cases`` are the
     cases that a report.json must have, ``policy`` is the file in manifests/policies/ by which they
     are judged."""
@@ -52,7 +52,7 @@ class PlannedJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The sessions, cases and jobs that the changes between two trees need. ``base`` and ``head``
-    are commits, or the work tree; ``everything`` is the reason if all of them run."""
+    are commits, or the work tree. ``everything`` is the reason if all sessions run."""
 
     base: str
     head: str

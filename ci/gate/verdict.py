@@ -1,5 +1,5 @@
-"""The verdict of the one required check: compares results with the plan, and separates failures of
-the infrastructure."""
+"""The verdict of the one required check. It compares results with the plan, and separates failures
+of the infrastructure from the author's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enum import Enum
 from ci.gate.schema import Plan, PlannedJob
 from ci.report.text import count
 
-# From docs/reference/exit-codes.md: the machine is to blame, or the job was ended from outside
+# From docs/reference/exit-codes.md: the machine failed, or the job was ended from outside
 # (128 + SIGKILL or SIGTERM: out of memory, the runner shut down).
 MACHINE = {
     3: "the environment is not fit",
@@ -22,15 +22,15 @@ MACHINE = {
 }
 AUTHOR = {
     1: "its tests failed",
-    2: "a wrong command or file",
+    2: "an argument or a file is wrong",
     5: "a tool failed",
-    70: "a defect",
+    70: "a defect of this project",
 }
 PLAN_JOB = "plan"
 
 
 class JobVerdict(str, Enum):
-    """How a job of the plan ended, and who is to blame."""
+    """The result of a planned job, and whether the change or the infrastructure caused it."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -39,9 +39,9 @@ class JobVerdict(str, Enum):
 
 @dataclass(frozen=True)
 class JobResult:
-    """The result that a job left. ``exit_code`` is the text of exit-code.txt, None if missing;
-    ``cases`` is how many cases ran according to the report, None without a report, ``failed`` how
-    many of them failed; ``fault`` is why the report does not prove a pass."""
+    """What a job left. ``exit_code`` is the text of exit-code.txt, None if it is missing. ``cases``
+    is how many cases ran according to the report, None without a report; ``failed`` is how many of
+    them failed. ``fault`` is the reason why the report does not prove a pass."""
 
     exit_code: str | None = None
     cases: int | None = None
@@ -60,8 +60,8 @@ class JobLine:
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """The whole verdict; ``notes`` are faults outside the plan's jobs, for which the author is to
-    blame."""
+    """The whole verdict. ``notes`` are faults outside the plan's jobs, which the author has to
+    fix."""
 
     jobs: tuple[JobLine, ...]
     notes: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class GateVerdict:
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether only infrastructure is to blame."""
+        """Whether all failures are failures of the infrastructure."""
         verdicts = {one.verdict for one in self.jobs}
         return not self.notes and not self.is_green and JobVerdict.FAILED not in verdicts
 
@@ -80,10 +80,10 @@ class GateVerdict:
 def judge(
     plan: Plan, needs: Mapping[str, str], results: Mapping[str, JobResult], faults: Sequence[str]
 ) -> GateVerdict:
-    """Judge every job of the plan by the result that it left, and compare with GitHub's results.
+    """Judge every job of the plan by what it left, and compare this with GitHub's results.
 
-    ``needs`` has GitHub's result of each job of the workflow; ``faults`` are faults of the shards
-    taken together.
+    ``needs`` has GitHub's result of each job of the workflow. ``faults`` are faults of the shards
+    as a whole.
     """
     lines = tuple(
         judge_job(job, results.get(job.id, JobResult()), describe_needs(needs)) for job in plan.jobs
@@ -108,7 +108,11 @@ def judge_job(job: PlannedJob, result: JobResult, needs: str) -> JobLine:
         return JobLine(job.id, JobVerdict.INFRASTRUCTURE, f"exit code {number}: {MACHINE[number]}")
     if number:
         why = {**AUTHOR, **MACHINE}.get(number, "not a documented code")
-        told = f"; its report has {result.failed} of {result.cases} failed" if result.cases else ""
+        told = (
+            f"; {result.failed} of {result.cases} cases in its report failed"
+            if result.cases
+            else ""
+        )
         return JobLine(job.id, JobVerdict.FAILED, f"exit code {number}: {why}{told}")
     if job.report and result.fault:
         return JobLine(job.id, JobVerdict.FAILED, result.fault)
@@ -136,7 +140,7 @@ def describe_needs(needs: Mapping[str, str]) -> str:
     """Return why a job may have left no result, from GitHub's results."""
     others = {result for name, result in needs.items() if name != PLAN_JOB}
     if "cancelled" in others:
-        return "cancelled, or out of time"
+        return "it was cancelled, or timed out"
     if others == {"skipped"}:
-        return "skipped, although it is planned"
+        return "it was skipped, although it is planned"
     return "the runner was lost, or the job never started"

@@ -1,1 +1,2 @@
-"""Docker images and the dev shell: reproducible, with no vendor's files in any layer."""
+"""Docker images and the dev shell. Images are reproducible, and no layer contains a vendor's
+files."""

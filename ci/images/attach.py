@@ -1,4 +1,5 @@
-"""Connect a terminal, or plain streams, to a container: data, resizes and end of input."""
+"""Connect a terminal, or plain streams, to a container: data, changes of size, and the end of
+input."""
 
 from __future__ import annotations
 
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from docker.client import DockerClient
 
 READ_BYTES = 1 << 16
-HEADER = struct.Struct(">BxxxL")  # stream, size: before each piece if there is no terminal
+# Stream and size, sent before each piece of data if there is no terminal.
+HEADER = struct.Struct(">BxxxL")
 STDERR = 2
 
 
 def open_stream(client: DockerClient, container_id: str) -> socket.socket:
-    """Return the container's stdin, stdout and stderr as one socket; call it before the start."""
+    """Return the container's stdin, stdout and stderr as one socket. Call this before the container
+    starts."""
     wanted = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
     opened: Any = client.api.attach_socket(container_id, params=wanted)
     stream: socket.socket = getattr(opened, "_sock", opened)

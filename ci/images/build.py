@@ -1,4 +1,4 @@
-"""Build an image and its parents; a tag is set only on a complete image."""
+"""Build an image and its parents. A tag is set only on a complete image."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from provisioning.store.store import Store, store_home
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
-STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # Docker, Podman
+STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # the lines of Docker and of Podman
 TAIL_LINES = 30
 STORE_HOME = "/opt/qnn-ci/store-home"
 TOOLCHAINS_LABEL = f"{LABEL}.toolchains"
@@ -53,7 +53,7 @@ class Built:
 def build_image(
     client: DockerClient, name: str, progress: Progress, *, base: str = "", fresh: bool = False
 ) -> Built:
-    """Return image ``name``, built with its parents if needed. ``fresh`` uses no cache.
+    """Return image ``name``, after building it and its parents if needed. ``fresh`` uses no cache.
 
     Raises UnfitError, UsageError, DownloadError, ToolError, StoreError.
     """
@@ -65,7 +65,7 @@ def build_image(
 
 
 def find_built(client: DockerClient, plan: ImagePlan) -> Built | None:
-    """Return the image of this plan, None if the engine does not have it."""
+    """Return the image of this plan, or None if the engine does not have it."""
     from docker.errors import ImageNotFound
 
     reference = plan.reference()
@@ -101,7 +101,9 @@ def _build_one(
                     "SNAPSHOT": plan.base.snapshot,
                     "SOURCE_DATE_EPOCH": str(TIME_S),
                 },
-                labels={f"{LABEL}.image": plan.name},  # prune finds remains by this label
+                labels={
+                    f"{LABEL}.image": plan.name
+                },  # by which prune finds what an interrupted build left
                 nocache=fresh,
                 rm=True,
                 forcerm=True,
@@ -138,7 +140,7 @@ def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None
             f"the base {plan.base_name} cannot be pulled",
             why=why,
             fix="give the engine access to the registry or a mirror of it, or load the image into"
-            " the engine and name it with --base",
+            " the engine and pass its name with --base",
         )
 
 
@@ -204,7 +206,7 @@ def _load_normalized(
 def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
     """Write the build context: a tar with only this project's files and verified wheels.
 
-    Only an image without a parent gets wheels: the others inherit them.
+    Only an image without a parent gets wheels, because the others inherit them.
     """
     docker = plan.checkout / "docker"
     members = {f"docker/{name}": docker / name for name in SCRIPTS}
@@ -234,7 +236,8 @@ def _member(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
 def bake_toolchains(
     client: DockerClient, plan: ImagePlan, built: Built, progress: Progress
 ) -> Built:
-    """Return ``built`` with its profile's artifacts added. For private use: it can never be pushed.
+    """Return ``built`` with its profile's artifacts added. Such an image is for private use:
+    push_image refuses it.
 
     Raises UnfitError if an artifact is missing, or is an installation outside the store.
     """

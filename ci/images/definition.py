@@ -1,4 +1,5 @@
-"""The definition of an image: manifests/images.toml, docker/, and a digest of both as its tag."""
+"""The definition of an image: manifests/images.toml and docker/. A digest of both is the image's
+tag."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ REMEMBERED = ".nox/image-base"
 TAG_DIGITS = 16
 GROUPS = ("core", "lowering")
 INSTALLING = ("digest_group", "install")
-# The Python of each distribution, for a base that the user names.
+# The Python version of each distribution, for a user's own base.
 PYTHONS = {
     "debian-12": "3.11",
     "debian-13": "3.13",
@@ -68,7 +69,7 @@ class Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """One image on one base: everything that determines the image, and therefore its tag.
+    """One image on one base, with everything that determines the image and therefore its tag.
 
     ``base`` is a row of the manifest, or the user's own image with its id as digest.
     """
@@ -87,16 +88,16 @@ class ImagePlan:
 
     @property
     def apt_lock(self) -> Path:
-        """The lock with name=version per package, for a base without a snapshot."""
+        """The lock with a line name=version per package, for a base without a snapshot."""
         return self.locks / f"{self.base_name}-{self.name}.apt.txt"
 
     @property
     def python_lock(self) -> Path:
-        """The lock with hashes per requirement, for the base's Python."""
+        """The lock with the hashes of each requirement, for the base's Python."""
         return self.locks / f"python-{self.base.python}.txt"
 
     def inputs(self) -> dict[str, str]:
-        """The inputs of the image by name: a SHA-256, or the value itself."""
+        """The image's inputs by name. A value is the SHA-256 of a file, or the input itself."""
         docker = self.checkout / "docker"
         files = [docker / name for name in SCRIPTS]
         files += [docker / "packages" / f"{name}.txt" for name in chain(self.name)]
@@ -109,7 +110,7 @@ class ImagePlan:
         }
 
     def labels(self) -> dict[str, str]:
-        """Labels with the origin of the image: the commit, the pins and the base."""
+        """Labels that state the origin of the image: the commit, the pins and the base."""
         return {
             f"{LABEL}.image": self.name,
             f"{LABEL}.base": self.base.image,
@@ -118,7 +119,7 @@ class ImagePlan:
         }
 
     def reference(self) -> str:
-        """``executorch-qnn-ci/NAME:TAG``; the tag is a digest of the inputs."""
+        """``executorch-qnn-ci/NAME:TAG``, where the tag is a digest of the inputs."""
         text = "\n".join(f"{name} {value}" for name, value in sorted(self.inputs().items()))
         tag = hashlib.sha256(text.encode()).hexdigest()[:TAG_DIGITS]
         return f"{REPOSITORY}/{self.name}:{tag}"
@@ -129,7 +130,7 @@ def wanted_requirements(checkout: Path) -> list[str]:
     groups = msgspec.toml.decode((checkout / "pyproject.toml").read_bytes())["dependency-groups"]
     nox_version = re.search(r"(?m)^NOX_VERSION=(\S+)$", (checkout / "nox").read_text("utf-8"))
     if nox_version is None:
-        raise UnfitError(f"{checkout / 'nox'} names no version of nox")
+        raise UnfitError(f"{checkout / 'nox'} does not contain the version of nox")
     found = {one for name in GROUPS for one in _expand(groups, name)}
     return sorted(found | {f"nox=={nox_version[1]}"})
 
@@ -143,7 +144,8 @@ def _expand(groups: dict[str, list[object]], name: str) -> Iterator[str]:
 
 
 def describe_environments(checkout: Path) -> str:
-    """Return a digest of what is installed and how, from the requirements and the noxfile."""
+    """Return a digest of what is installed and how, derived from the requirements and the
+    noxfile."""
     text = (checkout / "noxfile.py").read_text("utf-8")
     functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
     how = [ast.unparse(node) for node in functions if node.name in INSTALLING]
@@ -164,7 +166,7 @@ def find_image(name: str) -> Image:
 
 
 def chain(name: str) -> list[str]:
-    """Return the image and its parents by name, the lowest first."""
+    """Return the names of the image and its parents, starting with the lowest parent."""
     image = find_image(name)
     return [*(chain(image.parent) if image.parent else []), name]
 
@@ -182,13 +184,13 @@ def find_checkout() -> Path:
 
 
 def recall_base(checkout: Path) -> str:
-    """Return the base of a checkout's last build; empty if unknown."""
+    """Return the base of a checkout's last build, or an empty string if it is not known."""
     file = checkout / REMEMBERED
     return file.read_text("utf-8").strip() if file.is_file() else ""
 
 
 def remember_base(checkout: Path, base: str) -> None:
-    """Remember ``base`` for later builds of this checkout that name no base."""
+    """Remember ``base`` for later builds in this checkout that select no base."""
     if recall_base(checkout) != base:
         (checkout / REMEMBERED).parent.mkdir(exist_ok=True)
         write_whole(checkout / REMEMBERED, f"{base}\n")
@@ -197,7 +199,7 @@ def remember_base(checkout: Path, base: str) -> None:
 def describe_revision(checkout: Path) -> str:
     """Return the commit that last changed the sources of images, with ``+changes`` if files differ.
 
-    Empty outside a repository.
+    The result is empty outside a repository.
     """
     try:
         commit = ask_git(checkout, "log", "-1", "--format=%H", "--", *SOURCES).decode().strip()
@@ -208,7 +210,8 @@ def describe_revision(checkout: Path) -> str:
 
 
 def name_base(reference: str) -> str:
-    """Return a file name for the user's own base: ``debian-bookworm`` for ``debian:bookworm``."""
+    """Return a file name for the user's own base, such as ``debian-bookworm`` for
+    ``debian:bookworm``."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", reference.split("@", maxsplit=1)[0]).strip("-")
 
 
@@ -238,8 +241,8 @@ def _find_local(client: DockerClient, reference: str) -> str:
         known = ", ".join(read_images().bases)
         raise UsageError(
             f"no base {reference!r}",
-            why="manifests/images.toml has no such row, and the engine no image of that name",
-            fix=f"docker pull it, or name one of: {known}",
+            why="manifests/images.toml has no such row, and the engine has no image of that name",
+            fix=f"run `docker pull {reference}`, or use one of: {known}",
         ) from error
 
 

@@ -1,6 +1,7 @@
-"""Check that an image is reproducible, by two clean builds compared by layer; and write its locks.
+"""Check that an image is reproducible, by comparing the layers of two clean builds, and write its
+locks.
 
-The locks are wheels by hash for its Python, and packages by version for its base.
+The locks list wheels with hashes for its Python, and packages with versions for its base.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two builds of one image: their ids, and the paths that differ per layer."""
+    """Two builds of one image: their ids, and the paths that differ in each layer."""
 
     name: str
     ids: tuple[str, str]
@@ -60,7 +61,8 @@ def compare_builds(
 
 
 def find_differences(client: DockerClient, first: str, second: str) -> dict[int, tuple[str, ...]]:
-    """Return the paths that differ, by index of their layer; empty if all layers are equal."""
+    """Return the paths that differ, by the index of their layer. Return nothing if all layers are
+    equal."""
     pairs = zip(_digests(client, first), _digests(client, second), strict=True)
     unequal = [index for index, (one, other) in enumerate(pairs) if one != other]
     if not unequal:
@@ -105,9 +107,10 @@ PACKAGES = "/opt/qnn-ci/packages"
 def write_locks(
     client: DockerClient, name: str, progress: Progress, *, base: str = "", write: bool = False
 ) -> str:
-    """Return the diff of all locks of ``name``; ``write`` writes the files.
+    """Return the diff of all locks of ``name``. With ``write``, write the files.
 
-    The lock of packages lists those in an image built now; a base with a snapshot needs none.
+    The lock of packages lists the packages of an image that is built now. A base with a snapshot
+    needs no such lock.
     """
     first = plan_image(client, chain(name)[0], base)
     diff = _change(first.python_lock, resolve_lock(first, progress), write=write)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 1800
 GROUP_FIX = (
     "add yourself to its group (sudo usermod -aG docker $USER, then log in again), "
-    "or name another engine's socket in DOCKER_HOST"
+    "or set DOCKER_HOST to another engine's socket"
 )
 START_FIX = (
     "start it (sudo systemctl start docker; for Podman: systemctl --user start podman.socket and "
@@ -31,7 +31,8 @@ START_FIX = (
 def connect_engine() -> Iterator[DockerClient]:
     """Yield a client of the engine that DOCKER_HOST names, or of the local one.
 
-    Raises UnfitError if no engine answers, and errors of the block as explain_error returns them.
+    Raises UnfitError if no engine answers. Errors of the block are raised as explain_error returns
+    them.
     """
     from docker.errors import DockerException
 
@@ -51,7 +52,7 @@ def connect_engine() -> Iterator[DockerClient]:
 
 
 def explain_connection(error: Exception) -> UnfitError:
-    """Return an error with the socket that was tried, why it did not answer, and the remedy."""
+    """Return an error that states the socket, why it did not answer, and the fix."""
     where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     denied = "Permission denied" in str(error)
     return UnfitError(
@@ -67,13 +68,13 @@ def is_full(text: str) -> bool:
 
 
 def explain_error(error: Exception) -> QnnCiError:
-    """Return an engine's error as one of ours; a full disk has a separate kind."""
+    """Return an engine's error as an error of this project. A full disk has a separate class."""
     text = str(getattr(error, "explanation", None) or error)
     if is_full(text):
         return StoreError(
             "the engine's disk is full",
             why=text,
-            fix="free some space: `docker system df` shows how it is used",
+            fix="free some space: `docker system df` shows what uses it",
         )
     return ToolError("the Docker engine reported an error", why=text)
 
@@ -85,7 +86,7 @@ def is_podman(client: DockerClient) -> bool:
 
 
 def bind_mount(outside: Path, inside: Path, *, read_only: bool = False) -> Mount:
-    """Mount a directory or file of this machine; ``A:B`` would fail for paths with a colon."""
+    """Mount a directory or file of this machine. (``A:B`` would fail for paths with a colon.)"""
     from docker.types import Mount
 
     return Mount(str(inside), str(outside), type="bind", read_only=read_only)
@@ -99,7 +100,7 @@ def volume_mount(name: str, inside: str) -> Mount:
 
 
 def read_file(client: DockerClient, container_id: str, path: str) -> str:
-    """Return a text file of a container, started or not."""
+    """Return a text file of a container, whether the container is running or not."""
     stream, _ = client.api.get_archive(container_id, path)
     with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
         body: Any = archive.extractfile(Path(path).name)

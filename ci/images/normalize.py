@@ -1,8 +1,8 @@
-"""Make an image reproducible: equal contents become equal bytes.
+"""Make an image reproducible, so that equal contents become equal bytes.
 
 An engine puts times, container ids and host names into layers and configuration. This module
-rewrites an image that was saved as a tar: above the base, all members of layers get the same time
-and no owner names, and the configuration keeps only what a container needs and the labels.
+rewrites an image that was saved as a tar. Members of all layers above the base get the same time
+and no owner names. The configuration keeps only the labels and what a container needs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from provisioning.files import hash_file
 if TYPE_CHECKING:
     from docker.client import DockerClient
 
-# What a container needs; the rest of a configuration describes how it was built.
+# What a container needs. The rest of a configuration describes how the image was built.
 KEPT_CONFIG = ("Cmd", "Entrypoint", "Env", "Labels", "User", "WorkingDir")
 KEPT_PAX = ("SCHILY.xattr.",)
 
@@ -33,7 +33,7 @@ KEPT_PAX = ("SCHILY.xattr.",)
 def normalize_image(
     saved: Path, target: Path, *, keep_layers: int, time_s: int, labels: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Rewrite the saved image ``saved`` as ``target`` and return the digests of its layers.
+    """Rewrite the saved image ``saved`` as ``target``, and return the digests of its layers.
 
     The lowest ``keep_layers`` layers stay unchanged, so that images share their base.
     """
@@ -57,7 +57,8 @@ def normalize_image(
 
 
 def saved_layers(saved: Path) -> Iterator[tarfile.TarFile]:
-    """Yield all layers of a saved image, the lowest first, open for reading in order."""
+    """Yield all layers of a saved image, starting with the lowest. Each is open for reading in
+    sequence."""
     with tarfile.open(saved) as source:
         manifest = json.load(_open_member(source, "manifest.json"))[0]
         for path in manifest["Layers"]:
@@ -66,7 +67,7 @@ def saved_layers(saved: Path) -> Iterator[tarfile.TarFile]:
 
 
 def _open_member(source: tarfile.TarFile, path: str) -> IO[bytes]:
-    body = source.extractfile(path)  # follows links: older engines link equal layers
+    body = source.extractfile(path)  # this follows links, because older engines link equal layers
     if body is None:
         raise ToolError("the engine saved an unreadable image", why=f"{path} is not a file")
     return body
@@ -118,7 +119,7 @@ def _add_file(out: tarfile.TarFile, name: str, path: Path) -> None:
 
 
 def add_text(out: tarfile.TarFile, name: str, text: str) -> None:
-    """Add a file that holds ``text``."""
+    """Add a file with the content ``text``."""
     info = tarfile.TarInfo(name)
     info.size = len(text.encode())
     out.addfile(info, io.BytesIO(text.encode()))
@@ -126,7 +127,7 @@ def add_text(out: tarfile.TarFile, name: str, text: str) -> None:
 
 @contextmanager
 def open_layers(client: DockerClient, image_id: str) -> Iterator[Iterator[tarfile.TarFile]]:
-    """Yield the layers of an image, the lowest first; read each in order."""
+    """Yield the layers of an image, starting with the lowest. Read each in sequence."""
     with tempfile.TemporaryDirectory(prefix="qnn-ci-image-") as directory:
         saved = Path(directory) / "saved.tar"
         save_image(client, image_id, saved)
@@ -134,7 +135,7 @@ def open_layers(client: DockerClient, image_id: str) -> Iterator[Iterator[tarfil
 
 
 def save_image(client: DockerClient, image_id: str, target: Path) -> None:
-    """Write the image to a tar, as the engine saves it."""
+    """Write the image to a tar, in the engine's format."""
     with target.open("wb") as file:
         for chunk in client.images.get(image_id).save(named=False):
             file.write(chunk)

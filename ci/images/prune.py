@@ -1,4 +1,4 @@
-"""Find what can be removed: images of outdated inputs, and leftover containers and volumes."""
+"""Find what can be removed: outdated images, and containers and volumes that are no longer used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stale:
-    """Something in the engine that we made and nothing uses: an image, a container or a volume."""
+    """Something in the engine that this project created and nothing uses: an image, a container or
+    a volume."""
 
     kind: str
     name: str
@@ -25,22 +26,23 @@ PODMAN_DOMAIN = "docker.io/"  # Podman's prefix for a name without a domain
 
 
 def list_images(client: DockerClient) -> dict[str, Image]:
-    """Return our images by id, dangling ones included: those with our label or our name."""
+    """Return our images by id, with or without a tag: those that have our label or our name."""
     labelled = client.images.list(filters={"label": f"{LABEL}.image"})
     return {str(one.id): one for one in [*labelled, *client.images.list(name=f"{REPOSITORY}/*")]}
 
 
 def find_bases(client: DockerClient) -> set[str]:
-    """Return the base images that our images were built on."""
+    """Return the base images on which our images were built."""
     named = (one.labels.get(f"{LABEL}.base", "") for one in list_images(client).values())
     return set(filter(None, named))
 
 
 def find_stale(client: DockerClient, current: set[str]) -> list[Stale]:
-    """Return our outdated images, containers of shells that never started, and unused volumes.
+    """Return our outdated images, containers of shells that never started or have ended, and unused
+    volumes.
 
-    An image is outdated if it has no reference in ``current``; one with toolchains, if the image
-    that it extends is.
+    An image is outdated if ``current`` has none of its references. An image with toolchains is
+    outdated if the image that it extends is.
     """
     stale = []
     for image_id, image in list_images(client).items():
@@ -57,9 +59,12 @@ def find_stale(client: DockerClient, current: set[str]) -> list[Stale]:
 
 
 def remove_stale(client: DockerClient, stale: list[Stale]) -> list[Stale]:
-    """Remove them and return those that were removed; what is in use by now stays."""
+    """Remove the given objects, except those that are in use by now. Return those that were
+    removed."""
     left, gone = sorted(stale, key=lambda one: one.kind), []  # containers, images, volumes
-    while went := [one for one in left if _remove(client, one)]:  # a parent after its children
+    while went := [
+        one for one in left if _remove(client, one)
+    ]:  # a parent can only be removed after its children
         gone += went
         left = [one for one in left if one not in went]
     return gone

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SHOWN = 10
 REFERENCE = re.compile(r"[a-z0-9][\w.:/-]*[a-zA-Z0-9]")
 
-# A file that a later layer deletes is still in the layer below, so search all layers.
+# A file that a later layer deletes is still in the layer below, so all layers are searched.
 WHITEOUT = ".wh."
 FORBIDDEN = {
     "a vendor's toolchain": re.compile(
@@ -47,12 +47,12 @@ def push_image(client: DockerClient, built: Built, reference: str, progress: Pro
             fix="build it without --with-toolchains, and provision on the machine that runs it",
         )
     if not REFERENCE.fullmatch(reference):
-        raise UsageError(f"{reference!r} is not an image reference", fix="give REGISTRY/NAME:TAG")
+        raise UsageError(f"{reference!r} is not an image reference", fix="pass REGISTRY/NAME:TAG")
     if found := find_forbidden(client, built.image_id):
         raise UsageError(
             f"{built.reference} is not pushed",
             why="\n".join(found[:SHOWN]),
-            fix="they are in its base, or were added by hand: use a base without them",
+            fix="the base has these files, or they were added by hand: use a base without them",
         )
     head, _, tail = reference.rpartition(":")
     repository, tag = (
@@ -71,7 +71,7 @@ def push_image(client: DockerClient, built: Built, reference: str, progress: Pro
 
 
 def find_forbidden(client: DockerClient, image_id: str) -> list[str]:
-    """Return ``layer N: PATH is WHAT`` for each file of any layer that must not be published."""
+    """Return ``layer N: PATH is WHAT`` for each file in any layer that must not be published."""
     with open_layers(client, image_id) as layers:
         return [
             f"layer {index}: {member.name} is {what}"

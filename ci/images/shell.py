@@ -1,7 +1,7 @@
 """The dev shell: a container with the checkout and the store, run as the calling user.
 
-Nothing outlives the caller. The container reads from a pipe that the caller holds open, so it exits
-even if the caller is killed, and is then removed.
+No container outlives the caller. The container reads from a pipe that the caller holds open, so it
+exits even if the caller is killed, and is then removed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from docker.types import Mount
 
 CALLER = "/run/qnn-ci-caller"
-HOME = "/opt/qnn-ci/home"  # differs from homes outside, or root would own mounts below it
+HOME = "/opt/qnn-ci/home"  # differs from homes outside: root would own mounts below those
 GRACE_S = 5
 SHELL_LABEL = f"{LABEL}.shell"
-# The caller's variables that mean the same inside.
+# The caller's variables that have the same meaning in the container.
 PASSED = (
     *("CI", "NO_COLOR", "TERM", "QNN_CI_JOBS", "SOURCE_DATE_EPOCH"),
     *("QNN_CI_MIRROR", "QNN_CI_TORCH_INDEX", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
@@ -48,7 +48,8 @@ PASSED = (
 
 @dataclass(frozen=True)
 class ShellRequest:
-    """The command to run, and the image to run it in; no ``words`` is an interactive shell."""
+    """The command to run, and the image to run it in. Without ``words``, an interactive shell is
+    run."""
 
     plan: ImagePlan
     built: Built
@@ -58,9 +59,10 @@ class ShellRequest:
 
 
 def run_shell(client: DockerClient, request: ShellRequest) -> int:
-    """Run the command to its end and return its exit code.
+    """Run the command until it ends, and return its exit code.
 
-    On KeyboardInterrupt, end the container as the signal would end the command, then re-raise.
+    On KeyboardInterrupt, end the container as the signal would end the command, then raise it
+    again.
     """
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with _caller_pipe() as pipe, _prepared(client, request, pipe, terminal) as container_id:
@@ -83,11 +85,12 @@ def run_shell(client: DockerClient, request: ShellRequest) -> int:
 
 @contextmanager
 def _caller_pipe() -> Iterator[Path]:
-    """Yield a pipe that only this process holds open: a reader notices when this process dies."""
+    """Yield a pipe that only this process holds open, so that a reader notices when this process
+    ends."""
     with tempfile.TemporaryDirectory(prefix="qnn-ci-caller-") as directory:
         path = Path(directory) / "pipe"
         os.mkfifo(path)
-        path.chmod(0o666)  # for any user inside
+        path.chmod(0o666)  # for any user in the container
         end = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             yield path
@@ -96,7 +99,7 @@ def _caller_pipe() -> Iterator[Path]:
 
 
 class _Waiter:
-    """Waits for a container's exit code; create it before the container starts."""
+    """Waits for a container's exit code. Create it before the container starts."""
 
     def __init__(self, client: DockerClient, container_id: str) -> None:
         self.code = 1
@@ -117,7 +120,7 @@ class _Waiter:
 
 
 def _end(client: DockerClient, container_id: str, code: _Waiter, *, terminal: bool) -> None:
-    """Signal the container, then kill it; an interactive shell ignores SIGINT and SIGTERM."""
+    """Signal the container, then kill it. (An interactive shell ignores SIGINT and SIGTERM.)"""
     asked = (signal.SIGHUP,) if terminal else (signal.SIGINT, signal.SIGTERM)
     for number in (*asked, signal.SIGKILL):
         with suppress(Exception):  # it may have exited by itself
@@ -173,7 +176,8 @@ def _variables(request: ShellRequest) -> dict[str, str]:
 
 
 def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[Mount]:
-    """Mount the checkout, git directories and the store outside it, the volumes, and the pipe."""
+    """Return the mounts: the checkout, git directories and the store outside it, the volumes, and
+    the pipe."""
     checkout = request.plan.checkout
     places = [checkout, *_outer_git(checkout)]
     home, frozen = store_home(), []
@@ -190,17 +194,19 @@ def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[
 
 
 def _outer_git(checkout: Path) -> list[Path]:
-    """Return the repository directory of a git work tree if it is outside the checkout."""
+    """Return the repository directory of a git work tree if that directory is outside the
+    checkout."""
     try:
         words = ("rev-parse", "--path-format=absolute", "--git-common-dir")
         found = Path(ask_git(checkout, *words).decode().rstrip("\n"))
-    except ToolError:  # not a repository: nothing more to mount
+    except ToolError:  # it is not a repository, so nothing more is mounted
         return []
     return [] if checkout in found.parents else [found]
 
 
 def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
-    """Return volumes and their mount points: a home with caches of pip and ccache, and .nox."""
+    """Return the volumes with their mount points: .nox, and a home with the caches of pip and
+    ccache."""
     checkout = request.plan.checkout
     place = hashlib.sha256(str(checkout).encode()).hexdigest()[:8]
     volumes = {
@@ -229,7 +235,8 @@ def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
 
 
 def _name_user(client: DockerClient, container_id: str) -> None:
-    """Give the caller's user and group id a name inside, which git, ssh and getpass need."""
+    """Give the caller's user and group ids names in the container, which git, ssh and getpass
+    need."""
     uid, gid = os.getuid(), os.getgid()
     if uid == 0:
         return

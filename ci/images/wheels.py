@@ -1,6 +1,6 @@
 """Fetch the wheels of an image on this machine with its pip settings, and check their hashes.
 
-No index, credential or proxy of this machine reaches the build or a layer.
+No index, credential or proxy of this machine is used in the build or stored in a layer.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from provisioning.store.store import store_home
 
 # QNN needs glibc 2.34, so the wheels may need it too.
 PLATFORMS = (*(f"manylinux_2_{n}_x86_64" for n in range(34, 16, -1)), "manylinux2014_x86_64")
-# torch comes from the index of CPU builds, a mirror or the default index, with different bytes.
+# torch may come from different indexes, with different bytes, so it has no hash.
 UNHASHED = "torch"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# Build a package that has no wheel (antlr4-python3-runtime) in the image, with these.
+# These build packages without a wheel (antlr4-python3-runtime) in the image.
 SOURCE_BUILDERS = ("setuptools", "wheel")
 # Packages that only a CUDA build of torch requires.
 CUDA = re.compile(r"(nvidia|cuda|triton)(-|$)")
 
 
 def resolve_lock(plan: ImagePlan, progress: Progress) -> str:
-    """Return requirements with hashes for the base's Python; torch has no hash.
+    """Return requirements with hashes for the base's Python, except torch, which has no hash.
 
-    pip evaluates markers for the Python that runs it, so it needs a Python of the base's version.
+    pip evaluates markers for the Python that runs it, so a Python of the base's version is needed.
     Raises DownloadError or UnfitError.
     """
     python = shutil.which(f"python{plan.base.python}")
@@ -54,7 +54,8 @@ def resolve_lock(plan: ImagePlan, progress: Progress) -> str:
 
 
 def pin_lines(rows: Sequence[dict[str, dict[str, object]]]) -> Iterator[str]:
-    """Yield the lines of a lock from the rows of pip's report, without packages for CUDA builds."""
+    """Yield the lines of a lock, made from the rows of pip's report, without packages for CUDA
+    builds."""
     for row in rows:
         name = str(row["metadata"]["name"]).lower().replace("_", "-")
         if CUDA.match(name):
@@ -91,7 +92,8 @@ def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
 
 
 def _fetch_torch(words: Sequence[str | Path]) -> None:
-    """Fetch torch as ./nox does: QNN_CI_TORCH_INDEX, else PyTorch's CPU index, else pip's index."""
+    """Fetch torch from the same index as ./nox: QNN_CI_TORCH_INDEX, otherwise PyTorch's CPU index,
+    otherwise pip's index."""
     named = os.environ.get("QNN_CI_TORCH_INDEX")
     if named is None:
         try:
@@ -103,13 +105,13 @@ def _fetch_torch(words: Sequence[str | Path]) -> None:
 
 
 def wheel_name(pin: str) -> str:
-    """Return ``NAME-VERSION``, the start of the file name for ``name==version``."""
+    """Return ``NAME-VERSION``, the start of a wheel's file name, for ``name==version``."""
     name, version = pin.split("==")
     return f"{re.sub(r'[-_.]+', '_', name)}-{version}"
 
 
 def is_wanted(path: Path, names: set[str]) -> bool:
-    """Return whether a wheel or a source archive belongs to one of ``names``."""
+    """Return whether a wheel or a source archive is for one of ``names``."""
     if path.suffix == ".whl":
         name, version = path.name.split("-")[:2]
     elif not path.name.endswith(".tar.gz"):

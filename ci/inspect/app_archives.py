@@ -1,7 +1,7 @@
-"""An Android app in an archive: an APK, a set of split APKs, an AAR.
+"""Read an Android app from an archive: an APK, a set of split APKs, or an AAR.
 
-Archives are unpacked into a scratch directory, with the same reader as downloads: only libraries,
-programs and the manifest, each checked before a byte is written.
+Archives are unpacked into a scratch directory by the reader that also unpacks downloads. Only
+libraries, programs and the manifest are unpacked, each checked before a byte is written.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from provisioning.archives.zipfiles import (
 from provisioning.errors import IntegrityError, UnfitError, UsageError
 
 ZIP = b"PK"
-MAX_UNPACKED = 4 << 30  # bytes of all archives of an app together
+MAX_UNPACKED = 4 << 30  # the limit for all archives of an app together
 NATIVE = re.compile(r"(?:lib|jni)/([\w-]+)/([^/]+\.so)")
 ASSET = re.compile(
     rf"(?:assets|res/raw)/(?:.*/)?([^/]+(?:\.so|{'|'.join(map(re.escape, PROGRAMS))}))"
 )
-# Names that lead out of the directory match too, so that they are rejected.
+# Names that lead out of the directory also match, so that the archive is rejected.
 WANTED = re.compile(rf"{NATIVE.pattern}|{ASSET.pattern}|{MANIFEST}|/.*|(?:.*/)?\.\./.*", re.DOTALL)
 
 
 class _Contents(NamedTuple):
-    """The relevant contents of an archive."""
+    """The contents of an archive that matter for QNN."""
 
     libraries: tuple[PackedFile, ...]
     assets: tuple[PackedFile, ...]
@@ -54,7 +54,7 @@ class _Contents(NamedTuple):
 
 
 class ArchiveReader:
-    """Reads the archives of one app, with one limit for all of them."""
+    """Reads the archives of one app, with one size limit for all of them together."""
 
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
@@ -65,13 +65,14 @@ class ArchiveReader:
             start = file.read(len(LFS))
         if start == LFS:
             raise UnfitError(
-                f"{path} is an LFS pointer", fix="run 'git lfs pull' in the checkout it is from"
+                f"{path} is an LFS pointer",
+                fix="run 'git lfs pull' in the checkout that contains it",
             )
         if not start.startswith(ZIP):
             raise UsageError(
                 f"{path} is not an Android app",
                 why="an APK or an AAR is a ZIP archive, but this is not one",
-                fix="name an APK, an AAR, a set of APKs (.apks, .xapk), or a directory",
+                fix="pass an APK, an AAR, a set of APKs (.apks, .xapk), or a directory",
             )
         with refused_as_app(path.name), closing(FileSource(path)) as source:
             members = read_directory(source)
@@ -79,7 +80,7 @@ class ArchiveReader:
             if "BundleConfig.pb" in names or f"base/manifest/{MANIFEST}" in names:
                 raise UsageError(
                     f"{path} is an app bundle (AAB)",
-                    why="a store makes the APKs from it, and decides then how to package them",
+                    why="app stores generate the APKs from it, and decide how they are packaged",
                     fix=f"run `bundletool build-apks --mode=universal --bundle={path.name} "
                     f"--output={path.stem}.apks`, and check the .apks",
                 )
@@ -90,8 +91,8 @@ class ArchiveReader:
             if MANIFEST not in names and not contents.libraries:
                 raise UsageError(
                     f"{path} is a ZIP archive, but not an Android app",
-                    why=f"it has neither {MANIFEST} nor libraries in lib/ABI or jni/ABI",
-                    fix="name an APK, an AAR, a set of APKs (.apks, .xapk), or a directory",
+                    why=f"it has no {MANIFEST} and no libraries in lib/ABI or jni/ABI",
+                    fix="pass an APK, an AAR, a set of APKs (.apks, .xapk), or a directory",
                 )
         return self._combine(path.name, [contents])
 
@@ -144,7 +145,7 @@ class ArchiveReader:
 
 @contextmanager
 def refused_as_app(name: str) -> Iterator[None]:
-    """Rephrase an error of an archive for the person who built it."""
+    """Return an error of an archive in words for the person who built the app."""
     try:
         yield
     except IntegrityError as error:
@@ -154,8 +155,9 @@ def refused_as_app(name: str) -> Iterator[None]:
 
 
 def choose_splits(members: Sequence[Member]) -> list[Member]:
-    """Return the APKs of a set that a device gets together: the one for any device, or else the
-    splits. Bundletool's standalone APKs are for devices without support for splits."""
+    """Return the APKs of a set that a device installs together: the universal APK if there is one,
+    otherwise the splits. Bundletool's standalone APKs are for devices that do not support
+    splits."""
     whole = [one for one in members if one.name.rpartition("/")[2] == "universal.apk"]
     return (
         whole

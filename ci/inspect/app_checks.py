@@ -1,9 +1,9 @@
-"""Check whether an Android app can run QNN: the checks that are specific to apps, in addition to
-the doctor's checks of its libraries and programs.
+"""Check whether an Android app can run QNN. These are the checks that only apply to apps, in
+addition to the doctor's checks of the app's libraries and programs.
 
 The rules are Android's and Gradle's: developer.android.com/guide/practices/page-sizes,
-.../guide/topics/manifest/uses-native-library-element (since API level 31), .../build/releases
-(from minSdk 23 on, useLegacyPackaging is the opposite of uncompressed libraries).
+.../guide/topics/manifest/uses-native-library-element (since API level 31), .../build/releases (from
+minSdk 23 on, useLegacyPackaging is the opposite of uncompressed libraries).
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ RPC = "libcdsprpc.so"
 VENDOR = (RPC, "libadsprpc.so", "libsdsprpc.so", "libOpenCL.so")
 OWN = re.compile(r"lib(Qnn|qnn|Genie|Htp|Snpe|SNPE|executorch|onnxruntime|c[+][+])")
 RUNTIME = re.compile(r"lib(qnn_)?executorch.*|libonnxruntime.*")
-# Checks of files that may be absent in an incomplete copy, or a part of an app.
+# Checks for files that an incomplete copy, or a part of an app, may lack.
 ABSENCES = frozenset({"QNN216", "QNN304", "QNN310", "QNN311", "QNN312", "QNN317"})
 ABSENCES |= {"QNN870", "QNN309", "QNN850", "QNN851", "QNN852", "QNN864"}
 OF_COPY = frozenset({"QNN853", "QNN854"})
-# Checks of what the app that uses a library decides, and of what Gradle does later.
+# Checks of what is decided by the app that uses a library, and of what Gradle does later.
 OF_APP = frozenset({"QNN850", "QNN851", "QNN852", "QNN856", "QNN860"})
 OF_BUILD = frozenset({"QNN228"})
-# Checks with a separate text for apps.
+# The doctor's checks that have a separate check with another text for apps.
 REPLACED = frozenset({"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"})
 
 APPS: Subjects[AppUnit] = Subjects()
 
 
 class Pairing(NamedTuple):
-    """A program of an app, whether the app's libraries load it, the ids and file names of the
-    doctor's findings, and the axes in which it need not fit, since another program does."""
+    """A program of an app, whether the app's libraries can load it, the ids and file names of the
+    doctor's findings, and the axes that are not judged because another program fits the SoC."""
 
     program: PackedFile
     answer: Answer
@@ -91,7 +91,8 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
 
 
 def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
-    """Yield each program with the answer of `compat`; damaged ones are the doctor's (QNN322)."""
+    """Yield each program with the answer of `compat`. The doctor reports damaged programs
+    (QNN322)."""
     for one in unit.assets:
         with suppress(UnfitError, UsageError):  # no onnx package, or an unreadable file
             program = inspect_file(one.path).program
@@ -102,7 +103,7 @@ def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
 
 
 def _is_for(answer: Answer) -> bool:
-    """Return whether a program was compiled for the SoC."""
+    """Return whether the answer shows that a program was compiled for the SoC."""
     rows = {row.axis: row.verdict for row in answer.rows}
     refused = [axis for axis in TARGETS if rows[axis] is Verdict.NO]
     return rows[Axis.FILE] is Verdict.YES and not refused
@@ -115,8 +116,8 @@ def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
 
 
 def find_wanted(unit: AppUnit) -> tuple[str, ...]:
-    """Return the libraries of QNN that an app needs: libQnnHtp.so unless it uses another backend,
-    and, for ExecuTorch and ONNX Runtime, libQnnSystem.so."""
+    """Return QNN's libraries that an app needs: libQnnHtp.so unless it uses another backend, and,
+    for ExecuTorch and ONNX Runtime, libQnnSystem.so."""
     names = {one.name for one in unit.libraries if one.abi == QNN_ABI}
     others = {f"libQnn{backend}.so" for backend in ("Gpu", "Cpu", "Dsp", "Lpai")}
     if not any(name.startswith("libQnn") for name in names):
@@ -128,7 +129,8 @@ def find_wanted(unit: AppUnit) -> tuple[str, ...]:
 
 
 def _weigh(unit: AppUnit, finding: Finding) -> Finding | None:
-    """Return the finding with its level in this app; None if another one reports its cause."""
+    """Return the finding with the level that it has in this app, or None if another finding reports
+    its cause."""
     absent = {PurePath(path).name for path in unit.absent}
     missing = re.findall(r"lib[\w+-]+\.so", f"{finding.subject} {finding.what} {finding.fix}")
     if finding.id in ABSENCES and absent.intersection(missing):  # reported by QNN853
@@ -146,7 +148,7 @@ def _weigh(unit: AppUnit, finding: Finding) -> Finding | None:
 
 
 def _is_of_qnn(unit: AppUnit, where: str) -> bool:
-    """Return whether QNN, or a runtime that uses it, needs the library at ``where``."""
+    """Return whether the library at ``where`` belongs to QNN or to a runtime that uses QNN."""
     name = PurePath(where).name
     dsp = {one.name for one in unit.tree.files if one.elf and one.elf.machine == EM_QDSP6}
     return bool(OWN.match(name)) or name in dsp
@@ -157,7 +159,7 @@ def _qnn_files(unit: AppUnit) -> list[PackedFile]:
 
 
 def find_extraction(unit: AppUnit) -> bool | None:
-    """Return whether the installer extracts the libraries; None if that cannot be known here."""
+    """Return whether the installer extracts the libraries, or None if that is not known."""
     manifest, gradle = unit.manifest, unit.gradle
     stated = manifest.extracts if manifest else None
     if gradle:
@@ -172,7 +174,7 @@ def find_extraction(unit: AppUnit) -> bool | None:
     "QNN850",
     "{subject} has no native library",
     "it contains neither QNN nor anything that could load QNN",
-    "put the libraries into src/main/jniLibs/arm64-v8a; for an app in split APKs name the .apks, "
+    "put the libraries into src/main/jniLibs/arm64-v8a; for an app in split APKs, pass the .apks, "
     "or a directory with all of them",
 )
 def see_no_libraries(unit: AppUnit) -> Iterator[Seen]:
@@ -183,7 +185,7 @@ def see_no_libraries(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN851",
     "{subject} has libraries for {abis} only",
-    "QNN's libraries for Android are for arm64-v8a: on a phone the app runs without them; if it "
+    "QNN's libraries for Android are for arm64-v8a, so the app runs without them on a phone; if it "
     "has no libraries for any ABI of the phone, it cannot be installed",
     "add arm64-v8a to the app's libraries and to abiFilters",
     after=("QNN850",),
@@ -198,7 +200,7 @@ def see_no_arm64(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN852",
     "{subject} has no QNN library for arm64-v8a",
-    "'library \"libQnnHtp.so\" not found', or the CPU runs everything without an error",
+    "loading fails with 'library \"libQnnHtp.so\" not found', or the CPU runs everything silently",
     "package libQnnHtp.so, libQnnSystem.so, and a stub and a skel for each Hexagon version",
     after=("QNN850", "QNN851"),
 )
@@ -224,7 +226,7 @@ def see_absent(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN854",
     "{subject} is an LFS pointer{others}",
-    "the pointer itself gets packaged: 'invalid ELF header'; the file behind it cannot be checked",
+    "Gradle packages the pointer itself, which fails to load: 'invalid ELF header'",
     "run 'git lfs pull' in the checkout",
 )
 def see_pointers(unit: AppUnit) -> Iterator[Seen]:
@@ -248,7 +250,7 @@ def see_damaged(unit: AppUnit) -> Iterator[Seen]:
     "QNN855",
     "the manifest of {subject} was not read: {reason}",
     "it is unknown whether the libraries are extracted, and which vendor libraries it may load",
-    "put the manifest back; for an app in split APKs name the .apks, or a directory with all",
+    "restore the manifest; for an app in split APKs, pass the .apks, or a directory with all",
     severity=Severity.WARNING,
 )
 def see_no_manifest(unit: AppUnit) -> Iterator[Seen]:
@@ -260,7 +262,7 @@ def see_no_manifest(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN856",
     "{subject} stays inside the APK{others}: {cause}",
-    "FastRPC opens a skel as a file, and nativeLibraryDir is empty: error 4000, 1008 or 14001",
+    "FastRPC opens a skel as a file, but nativeLibraryDir is empty: error 4000, 1008 or 14001",
     "set android.packaging.jniLibs.useLegacyPackaging = true in build.gradle(.kts), which writes "
     'extractNativeLibs="true" into the manifest; or copy the skels out of assets and put their '
     "directory on ADSP_LIBRARY_PATH",
@@ -275,7 +277,7 @@ def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
 
 
 def _list_skels(unit: AppUnit) -> list[PackedFile]:
-    """Return the libraries for the DSP, which FastRPC looks for, among those of the ABI."""
+    """Return the ABI's libraries for the DSP, which FastRPC looks for."""
     dsp = {one.name for one in unit.tree.files if one.elf and one.elf.machine == EM_QDSP6}
     names = (one.name for one in unit.tree.files if (name := one.qnn_name) and name.part == "Skel")
     return [one for one in _qnn_files(unit) if one.name in {*dsp, *names}]
@@ -284,7 +286,7 @@ def _list_skels(unit: AppUnit) -> list[PackedFile]:
 @APPS.check(
     "QNN857",
     "{subject} is compressed, and extractNativeLibs is false{others}",
-    "the installer rejects the APK: INSTALL_FAILED_INVALID_APK, 'Failed to extract native "
+    "the installer rejects the APK with INSTALL_FAILED_INVALID_APK, 'Failed to extract native "
     "libraries, res=-2'",
     "let Gradle package the APK; with zip, store *.so uncompressed, then run zipalign",
 )
@@ -319,12 +321,12 @@ def see_small_alignment(unit: AppUnit) -> Iterator[Seen]:
 
 
 def _is_off(file: PackedFile, page_bytes: int) -> bool:
-    """Return whether the file is in the APK uncompressed, and not aligned to a page."""
+    """Return whether the file is uncompressed in the APK but not aligned to a page."""
     return file.offset is not None and file.offset % page_bytes != 0
 
 
 def _see_packing(unit: AppUnit, is_wrong: Callable[[PackedFile], bool]) -> Iterator[Seen]:
-    """Yield the misaligned or compressed libraries of an APK that are not extracted."""
+    """Yield the misaligned or compressed libraries of an APK whose libraries are not extracted."""
     if unit.kind is not Kind.APK or find_extraction(unit) is not False:
         return
     wrong = [one for one in unit.libraries if is_wrong(one)]
@@ -335,8 +337,8 @@ def _see_packing(unit: AppUnit, is_wrong: Callable[[PackedFile], bool]) -> Itera
 @APPS.check(
     "QNN860",
     "the manifest of {subject} does not declare libcdsprpc.so, which {users} needs",
-    "'library \"libcdsprpc.so\" not found' in apps that target API level 31 or higher, then error "
-    "4000, 1008 or 14001",
+    "apps that target API level 31 or higher fail with 'library \"libcdsprpc.so\" not found' and "
+    "error 4000, 1008 or 14001",
     'add <uses-native-library android:name="libcdsprpc.so" android:required="false"/> to '
     "<application>",
     after=("QNN855",),
@@ -368,7 +370,7 @@ def see_rpc_of_program(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN862",
     "the manifest does not declare {subject}, which {users} needs",
-    "'library \"{subject}\" not found' in apps that target API level 31 or higher",
+    "apps that target API level 31 or higher fail with 'library \"{subject}\" not found'",
     'add <uses-native-library android:name="{subject}" android:required="false"/>, if the app uses '
     "the backend that needs it",
     after=("QNN855",),
@@ -383,7 +385,7 @@ def see_undeclared(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN863",
     "the manifest requires {subject}",
-    "the app cannot be installed on a device without it, such as any without a Qualcomm SoC",
+    "the app cannot be installed on devices without it, such as those without a Qualcomm SoC",
     'set android:required="false", if the app can run without QNN',
     severity=Severity.NOTE,
 )
@@ -394,8 +396,8 @@ def see_required(unit: AppUnit) -> Iterator[Seen]:
 
 
 def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
-    """Return the vendor's libraries that are neither in the app nor declared in its manifest, with
-    the files that need them."""
+    """Return the vendor's libraries that are needed, but neither in the app nor declared in its
+    manifest, with the files that need them."""
     manifest, gradle = unit.manifest, unit.gradle
     if not manifest:
         return {}
@@ -416,17 +418,17 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
 
 
 def _list_programs(unit: AppUnit) -> list[str]:
-    """Return the executables, which an app may start as processes."""
+    """Return the names of the executables, which an app may start as processes."""
     return [one.name for one in unit.tree.files if one.elf and one.elf.interpreter]
 
 
 def _and_so(names: Sequence[str]) -> str:
-    """Return text that names some further files, and how many more there are."""
+    """Return the end of a sentence that lists further files, and how many more there are."""
     return f", and so are {name_some(names, MOST_NAMED)}" if names else ""
 
 
 def _count_others(found: Sequence[object]) -> str:
-    """Return text with the number of findings after the first."""
+    """Return text with the number of findings after the first one."""
     return f" (and {len(found) - 1} more)" if found[1:] else ""
 
 
@@ -437,8 +439,8 @@ def _join(names: Sequence[str]) -> str:
 @APPS.check(
     "QNN865",
     "Gradle will strip {subject}{others}",
-    "HTP skels of QNN 2.40 and newer carry a checksum that stripping breaks (QNN236): devices "
-    "were seen to reject them, to log 'fastrpc_crc_check', or to run them",
+    "HTP skels of QNN 2.40 and newer contain a checksum that stripping breaks (QNN236): devices "
+    "may reject stripped skels, log 'fastrpc_crc_check', or run them",
     "add to {file}: android {{ packaging {{ jniLibs {{ keepDebugSymbols += "
     '"**/libQnnHtpV*Skel.so" }} }} }}',
     severity=Severity.WARNING,
@@ -482,10 +484,10 @@ def see_duplicates(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN867",
     "{subject} is packaged from {first}; the one in {others} has different contents",
-    "libraries built with the other one fail: 'cannot locate symbol', or crashes within the C++ "
+    "libraries built with the other one fail with 'cannot locate symbol', or crash in the C++ "
     "runtime",
-    "keep the newer one: for libc++_shared.so that of the newest NDK with which any of the "
-    "libraries was built; for QNN use all libraries of one SDK",
+    "keep the newer one: for libc++_shared.so, the one of the newest NDK with which any of the "
+    "libraries was built; for QNN, use all libraries of one SDK",
     severity=Severity.WARNING,
 )
 def see_different_duplicates(unit: AppUnit) -> Iterator[Seen]:
@@ -504,8 +506,8 @@ def _differ(left: PackedFile, right: PackedFile) -> bool:
 
 @APPS.check(
     "QNN864",
-    "{subject} is missing, which {program} needs",
-    "'library \"{subject}\" not found', or error 1000 or 5000 when the program is loaded",
+    "{program} needs {subject}, which is missing",
+    "loading fails with 'library \"{subject}\" not found', or with error 1000 or 5000",
     "package {subject} from the same SDK or release as the other libraries; Maven's packages lack "
     "libQnnModelDlc.so",
     severity=Severity.WARNING,
@@ -521,7 +523,7 @@ def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check(
     "QNN868",
     "{subject} comes from Maven and was not checked",
-    "its libraries are packaged with those that are here, and may be from another build",
+    "its libraries are packaged with the existing ones, and may be from another build of QNN",
     "build the APK and check it",
     severity=Severity.NOTE,
 )
@@ -550,7 +552,7 @@ def see_computed_packaging(unit: AppUnit) -> Iterator[Seen]:
     "`qnn-ci compat` with --runtime lists what was compared",
 )
 def see_program_that_does_not_fit(pairing: Pairing) -> Iterator[Seen]:
-    """Yield once per axis, without repeating the doctor's findings on the same program."""
+    """Yield one finding per axis, without repeating the doctor's findings on the same program."""
     for row in pairing.answer.rows:
         same = (SAME_AXIS.get(row.axis, ""), pairing.program.name)
         is_new = row.axis not in pairing.spared and same not in pairing.known

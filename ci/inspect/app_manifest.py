@@ -1,4 +1,4 @@
-"""AndroidManifest.xml, compiled (in an APK) or as text (in sources and an AAR), as values.
+"""Read AndroidManifest.xml, compiled (in an APK) or as text (in sources and an AAR).
 
 The attributes used are those of developer.android.com/guide/topics/manifest: `uses-sdk`,
 `extractNativeLibs` of `application`, and `uses-native-library`. In a compiled manifest an
@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-MAX_BYTES = 2 << 20  # the largest seen in apps of stores have 0.5 MB
+MAX_BYTES = 2 << 20  # the largest known ones, in apps from stores, have 0.5 MB
 READS = 8  # how often the reader may read each byte; a valid manifest takes three
 COMPILED = b"\x03\x00\x08\x00"
 ANDROID = "http://schemas.android.com/apk/res/android"
@@ -32,10 +32,11 @@ Attributes = Mapping[str, str]
 
 @dataclass(frozen=True)
 class AppManifest:
-    """The values of a manifest; None if a value is missing, or given through a resource.
+    """The values of a manifest. A value is None if it is missing, or refers to a resource.
 
     ``native_libraries`` maps each name of a uses-native-library to whether it is required.
-    ``split`` is the name of a split APK, empty for a base. ``fault`` says why it was not read.
+    ``split`` is the name of a split APK, empty for a base. ``fault`` is the reason if it was not
+    read.
     """
 
     package: str = ""
@@ -59,7 +60,8 @@ def parse_manifest(data: bytes) -> AppManifest:
 
 
 def merge_manifests(manifests: Iterable[AppManifest]) -> AppManifest | None:
-    """Return the merged manifest of an app; the first is the app's own. None if there are none."""
+    """Return the merged manifest of an app, or None if there are none. The first one is the app's
+    own."""
     known = [*manifests]
     if not known:
         return None
@@ -75,7 +77,7 @@ def merge_manifests(manifests: Iterable[AppManifest]) -> AppManifest | None:
 
 
 class _Refused(Exception):  # noqa: N818 - it is caught in this module
-    """A manifest that cannot be read, and why."""
+    """A manifest cannot be read; the message is the reason."""
 
 
 def _gather(elements: Iterable[tuple[str, Attributes]]) -> AppManifest:
@@ -104,8 +106,8 @@ def _number(text: str) -> int | None:
 
 
 class _Metered(io.BytesIO):
-    """Bytes that can be read a limited number of times: a hostile manifest may refer to one long
-    string a million times."""
+    """Bytes that can be read a limited number of times, because a hostile manifest may refer to one
+    long string a million times."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -120,8 +122,9 @@ class _Metered(io.BytesIO):
 
 
 def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
-    """Parse compiled XML. Raises _Refused: on damage apkInspector raises arbitrary exceptions and
-    logs to the root logger, for which it would install a DEBUG handler if there were none."""
+    """Parse compiled XML. Raises _Refused. (On damaged files, apkInspector raises arbitrary
+    exceptions. It also logs to the root logger, for which it would install a DEBUG handler if there
+    were none.)"""
     root = logging.getLogger()
     silent = logging.NullHandler()
     root.addHandler(silent)
@@ -147,7 +150,7 @@ def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
 
 
 def _pair(one: object, strings: list[str], resources: list[int]) -> tuple[str, str]:
-    """Return name and value of an attribute; the value is empty for a reference."""
+    """Return name and value of an attribute. The value is empty for a reference."""
     index, kind, value = (
         getattr(one, name) for name in ("name_index", "typed_value_datatype", "typed_value_data")
     )

@@ -1,4 +1,4 @@
-"""A checked app as text and as JSON (docs/schemas/app.schema.json)."""
+"""Render a checked app as text and as JSON (docs/schemas/app.schema.json)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMPONENTS = {
 
 @dataclass(frozen=True)
 class CheckedUnit:
-    """A unit with its findings."""
+    """An app, or one of its flavours, with its findings."""
 
     unit: AppUnit
     findings: tuple[Finding, ...]
@@ -50,7 +50,7 @@ class CheckedUnit:
 
 
 def choose_exit(checked: Sequence[CheckedUnit], *, strict: bool) -> ExitCode:
-    """Return the worst outcome: failure before incomplete copy before success."""
+    """Return the worst result: failure, otherwise an incomplete copy, otherwise success."""
     codes = {one.exit_code(strict=strict) for one in checked}
     return next(
         (one for one in (ExitCode.FAILED, ExitCode.ENVIRONMENT) if one in codes), ExitCode.OK
@@ -82,8 +82,8 @@ def _describe(unit: AppUnit) -> list[str]:
 
 
 def measure(unit: AppUnit) -> dict[str, tuple[int, int, int]]:
-    """Return files, bytes and bytes in the archive for each component of QNN's ABI and the assets;
-    the libraries of each other ABI are one component."""
+    """Return the files, the bytes, and the bytes in the archive, of each component of QNN's ABI and
+    of the assets. The libraries of each other ABI are one component."""
     found: dict[str, tuple[int, int, int]] = {}
     for one in (*unit.libraries, *unit.assets):
         name = _component(one)
@@ -107,7 +107,7 @@ def _builds(unit: AppUnit) -> list[str]:
 def data_of(
     app: str, checked: Sequence[CheckedUnit], socs: Sequence[str], *, strict: bool
 ) -> dict[str, Any]:
-    """Return the JSON form."""
+    """Return the data of the JSON form."""
     return {
         "schema_version": SCHEMA_VERSION,
         "app": app,

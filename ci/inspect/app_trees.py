@@ -1,4 +1,5 @@
-"""An Android app in any form: an archive, a directory, or sources with Gradle's build files."""
+"""Read an Android app in any form: an archive, a directory, or sources with Gradle's build
+files."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ OTHER_SETS = re.compile(r"main|(test|androidTest|benchmark).*")
 
 
 def read_app(path: Path, scratch: Path) -> list[AppUnit]:
-    """Return the app at ``path``, by flavour. Raises UsageError if it is none, UnfitError for an
-    LFS pointer, IntegrityError for a damaged or hostile archive, OSError."""
+    """Return the app at ``path``, by flavour. Raises UsageError if it is not an app, UnfitError for
+    an LFS pointer, IntegrityError for a damaged or hostile archive, and OSError."""
     reader, path = ArchiveReader(scratch), path.absolute()
     if path.is_dir():
         units = list(_read_directory(path, reader))
@@ -44,7 +45,7 @@ def read_app(path: Path, scratch: Path) -> list[AppUnit]:
         units = [reader.read_file(path)]
     else:
         raise UsageError(
-            f"{path} is neither a file nor a directory", fix="name an APK, an AAR or a directory"
+            f"{path} is neither a file nor a directory", fix="pass an APK, an AAR or a directory"
         )
     return [_survey(unit, scratch) for unit in units]
 
@@ -74,8 +75,8 @@ def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
 
 
 def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
-    """Yield sources with build files, or else directories named after ABIs, or else APKs of an
-    app."""
+    """Yield the apps in a directory: from sources if there are build files, otherwise from
+    directories named after ABIs, otherwise from the APKs of one app."""
     places = list(_walk(root, 0))
     modules = [place for place in places if any((place / one).is_file() for one in BUILD_FILES)]
     parents = sorted({one.parent for one in places if one.name in ABIS})
@@ -94,13 +95,13 @@ def _read_directory(root: Path, archives: ArchiveReader) -> Iterator[AppUnit]:
             f"{root} contains no Android app",
             why="it has no build.gradle, no directory named after an ABI such as arm64-v8a, "
             f"no {MANIFEST} and no APK",
-            fix="name the directory of the app; for libraries laid out as on a device use "
+            fix="pass the directory of the app; for libraries laid out as on a device, use "
             "`qnn-ci doctor android --root staging=DIR`",
         )
 
 
 def _read_plain(root: Path, parent: Path) -> AppUnit:
-    """Return an unpacked APK or AAR, or a directory with one directory per ABI."""
+    """Return the app in an unpacked APK or AAR, or in a directory with a subdirectory per ABI."""
     above = [
         one for one in (parent.parent, *parent.parent.parents, root) if one.is_relative_to(root)
     ]
@@ -122,7 +123,7 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
 def _read_sources(
     root: Path, modules: Sequence[Path], archives: ArchiveReader
 ) -> Iterator[AppUnit]:
-    """Yield each app of the tree by flavour, and each library that no app depends on."""
+    """Yield each app of the tree by flavour, and each library on which no app depends."""
     known = {place: gradle for place in modules if (gradle := read_gradle(place))}
     whole = {place: _with_projects(root, place, known) for place in known}
     apps = [place for place in known if known[place].is_app]
@@ -205,7 +206,8 @@ def _read_variant(
 
 
 def _walk(place: Path, depth: int) -> Iterator[Path]:
-    """Yield the directory and those below it with sources; links are listed but not followed."""
+    """Yield the directory, and all directories below it that can have sources. Links are listed but
+    not followed."""
     yield place
     if place.is_symlink() or depth > MAX_DEPTH or place.name in ABIS:
         return
@@ -215,13 +217,14 @@ def _walk(place: Path, depth: int) -> Iterator[Path]:
 
 
 def _relative(root: Path, path: Path) -> str:
-    """Return the path relative to ``root``, '' for itself; a whole path if it is outside."""
+    """Return the path relative to ``root`` ('' for ``root`` itself), or the whole path if it is
+    outside."""
     text = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
     return "" if text == "." else text
 
 
 def _list_libraries(root: Path, place: Path) -> Iterator[PackedFile]:
-    """Yield the libraries of ``place``/ABI."""
+    """Yield the libraries in ``place``/ABI."""
     for abi in sorted(ABIS):
         found = sorted((place / abi).iterdir()) if (place / abi).is_dir() else []
         for path in found:
@@ -246,7 +249,8 @@ def _list_assets(root: Path, folders: Sequence[Path]) -> tuple[PackedFile, ...]:
 
 
 def _list_archives(module: Path, gradle: Gradle) -> Iterator[tuple[str, Path | None]]:
-    """Yield the AARs in ``libs`` and those in the build file; None for one that is missing."""
+    """Yield the AARs in ``libs`` and those that the build file names; None for one that is
+    missing."""
     found = {path.name: path for path in sorted((module / "libs").glob("*.aar"))}
     for archive in gradle.archives:
         name = archive.rpartition("/")[2]
@@ -281,7 +285,7 @@ def _with_projects(root: Path, module: Path, known: dict[Path, Gradle]) -> list[
 
 def _list_absent(root: Path, places: Sequence[Path]) -> Iterator[str]:
     """Yield libraries, archives and programs below ``places`` that are in git's index, but not on
-    the disk."""
+    disk."""
     top = next((one for one in (root, *root.absolute().parents) if (one / ".git").exists()), None)
     if top is None:
         return

@@ -33,26 +33,25 @@ class Kind(str, Enum):
 
     @property
     def is_source(self) -> bool:
-        """Return whether Gradle has yet to build it, so that nothing is compressed or stripped."""
+        """Return whether the app is not built yet, so that nothing is compressed or stripped."""
         return self in {Kind.SOURCES, Kind.LIBRARY}
 
     @property
     def is_copy(self) -> bool:
-        """Return whether files may be missing because not everything was fetched."""
+        """Return whether files may be missing because only a part of a repository was fetched."""
         return self.is_source or self is Kind.DIRECTORY
 
     @property
     def is_part(self) -> bool:
-        """Return whether another app decides how it is packaged."""
+        """Return whether another app decides how this one is packaged."""
         return self in {Kind.AAR, Kind.LIBRARY}
 
 
 @dataclass(frozen=True)
 class PackedFile:
-    """A library of an ABI, or an asset (``abi`` is empty). ``shown`` is its location as shown to
-    users. For an archive's member ``packed_bytes`` is its size there, and ``offset`` where its
-    bytes start, None if they are compressed.
-    """
+    """A library of an ABI, or an asset (then ``abi`` is empty). ``shown`` is its location as shown
+    to users. For a member of an archive, ``packed_bytes`` is its size there, and ``offset`` where
+    its bytes start, None if they are compressed."""
 
     name: str
     path: Path
@@ -67,7 +66,8 @@ class PackedFile:
         return is_pointer(self.path)
 
     def find_needs(self) -> tuple[str, ...]:
-        """Return the libraries a program needs besides libQnnHtp.so: one of each ``|`` list."""
+        """Return the libraries that a program needs besides libQnnHtp.so. Any library of a ``|``
+        list is enough."""
         marks = {mark for mark in MARKS if self._holds(mark)}
         if self.path.suffix == ".pte":
             backend = ("libqnn_executorch_backend.so",) if QNN_BACKEND in marks else ()
@@ -88,11 +88,11 @@ class PackedFile:
 
 @dataclass(frozen=True)
 class AppUnit:
-    """Files that are packaged together: an app, or one flavour of it, or a library.
+    """Files that are packaged together: an app, one flavour of an app, or a library.
 
     ``libraries`` has one file per ABI and name, ``duplicates`` those that exist in several places.
-    ``absent`` are files in git's index or in a build file that are missing here; ``pointers`` are
-    files with only an LFS pointer here, ``damaged`` are AARs with the reason. ``tree`` has the
+    ``absent`` are files in git's index or in a build file that are missing here. ``pointers`` are
+    files that are only LFS pointers here. ``damaged`` are AARs with the reason. ``tree`` has the
     facts of the assets and of the files for QNN's ABI.
     """
 
@@ -115,12 +115,13 @@ class AppUnit:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether everything that is packaged was seen."""
+        """Return whether all files that will be packaged were read."""
         brings = self.gradle and self.gradle.maven
         return not (self.absent or self.pointers or self.damaged or brings or self.kind.is_part)
 
     def show(self, text: str) -> str:
-        """Return ``text`` with locations that users know instead of the scratch directory's."""
+        """Return ``text`` with paths in the scratch directory replaced by locations that users
+        know."""
         for relative, one in self.placed():
             text = text.replace(str(self.tree.root / relative), one.shown)
         place = (
@@ -149,7 +150,7 @@ def is_pointer(path: Path) -> bool:
 def gather(
     origins: Iterable[Iterable[PackedFile]],
 ) -> tuple[tuple[PackedFile, ...], tuple[tuple[PackedFile, ...], ...]]:
-    """Return the first file for each ABI and name, and all files that several origins have."""
+    """Return the first file for each ABI and name, and all files that exist in several origins."""
     found: dict[tuple[str, str], list[PackedFile]] = {}
     for origin in origins:
         for one in origin:

@@ -1,13 +1,13 @@
-"""Can a runtime load a program on a SoC? Pure: facts in, an answer with a row per axis out.
+"""Judge whether a runtime can load a program on a SoC, with a row per axis. Reads no files.
 
 The rules, and the evidence for them (docs/findings/versions.md has the tables):
 
-- Build: a runtime loads contexts of its QNN or an older one. All 25 pairs of QNN 2.47 to 2.51
+- Build: a runtime loads contexts of its QNN version or older. All 25 pairs of QNN 2.47 to 2.51
   behave so on the emulator. A newer core API alone is no obstacle, so it is not an axis.
 - Hexagon, SoC, VTCM: a device rejects a context for another Hexagon version or more VTCM (error
   5005 or 14001: pytorch/executorch#1176, #9084). The emulator runs all of them.
-- Adaptor: one with newer headers than the library is rejected (PR16011), and one with headers up to
-  2.37 cannot create a device with libraries that read socModel elsewhere (error 14001).
+- Adaptor: one whose headers are newer than the library is rejected (PR16011). One with headers up
+  to 2.37 cannot create a device with libraries that read socModel at another byte (error 14001).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from provisioning.elf.programs import is_loadable
 from provisioning.manifest.targets import find_soc
 from provisioning.versions import is_older
 
-# The first QNN that was seen to write descriptions of version 3.
+# The oldest QNN version known to write descriptions of version 3.
 INFO_SINCE = "2.29.0"
 # Libraries that read socModel at byte 8 of QnnHtpDevice_CustomConfig_t; those of 2.37 and 2.49.40
 # read it at byte 4, where headers up to OLD_HEADERS have it.
@@ -31,7 +31,7 @@ OLD_HEADERS = "2.37"
 
 
 class Verdict(str, Enum):
-    """The verdict of a row or an answer. ``skipped``: not requested, or not applicable."""
+    """The verdict of a row or an answer. ``skipped`` means not requested or not applicable."""
 
     YES = "yes"
     NO = "no"
@@ -54,10 +54,11 @@ class Axis(str, Enum):
 
 @dataclass(frozen=True)
 class Runtime:
-    """A runtime of QNN. ``qnn`` is its version, "" if unknown; ``stubs`` and ``skels`` are the
-    Hexagon versions that it has these for. ``adaptor`` is the QNN whose headers ExecuTorch's
-    backend was built with: "" if there is no such library, "unknown" if it does not say.
-    ``kernels`` are the required CPU operators that its libraries name; None without ExecuTorch."""
+    """A runtime of QNN. ``qnn`` is its version, "" if unknown. ``stubs`` and ``skels`` are the
+    Hexagon versions for which it has these. ``adaptor`` is the QNN version whose headers
+    ExecuTorch's backend was built with: "" without such a library, "unknown" if the library does
+    not state it. ``kernels`` are those of the required CPU operators that its libraries name; None
+    without ExecuTorch."""
 
     name: str
     qnn: str = ""
@@ -69,7 +70,8 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Row:
-    """The verdict on an axis, and why; for an unknown verdict, what information is missing."""
+    """The verdict on an axis, with the reason. If the verdict is unknown, the reason is the missing
+    information."""
 
     axis: Axis
     verdict: Verdict
@@ -78,8 +80,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether the program loads. ``decided_by`` are the axes with that verdict: if it is yes, all
-    axes that were judged."""
+    """Whether the program loads. ``decided_by`` are the axes that have the same verdict as the
+    answer; if the answer is yes, these are all axes that were judged."""
 
     file: str
     runtime: str
@@ -91,8 +93,8 @@ class Answer:
 
 
 def judge_compat(program: Program, runtime: Runtime | None = None, soc: str = "") -> Answer:
-    """Judge a program for a runtime, a SoC (SM8750), or both. Raises UsageError for an unknown
-    SoC."""
+    """Judge a program for a runtime, for a SoC such as SM8750, or for both. Raises UsageError for
+    an unknown SoC."""
     contexts = _choose_contexts(program, soc)
     rows = (
         _judge_file(program),
@@ -107,7 +109,8 @@ def judge_compat(program: Program, runtime: Runtime | None = None, soc: str = ""
 
 
 def _choose_contexts(program: Program, soc: str) -> tuple[ContextBinary, ...]:
-    """Return what a device would load: from a package the context for its SoC, or else all."""
+    """Return the contexts that a device would load: from a package the one for its SoC, otherwise
+    all."""
     if not program.is_package or not soc:
         return program.contexts
     number = find_soc(soc).id
@@ -118,7 +121,7 @@ def _judge_file(program: Program) -> Row:
     if program.damage:
         return Row(Axis.FILE, Verdict.NO, f"the file {program.damage}")
     if not program.contexts:
-        why = "it has no context binary of QNN: programs compiled on the device are not judged"
+        why = "it has no context binary of QNN; programs that the device compiles cannot be judged"
         return Row(Axis.FILE, Verdict.UNKNOWN, why)
     return Row(Axis.FILE, Verdict.YES, "it is complete")
 
@@ -126,16 +129,18 @@ def _judge_file(program: Program) -> Row:
 def _judge_runtime(contexts: Iterable[ContextBinary], runtime: Runtime | None) -> Iterator[Row]:
     if runtime is None:
         for axis in (Axis.BUILD, Axis.BINARY_INFO, Axis.ADAPTOR):
-            yield Row(axis, Verdict.SKIPPED, "no runtime was named")
+            yield Row(axis, Verdict.SKIPPED, "no runtime was given")
         return
     compilers = [one.qnn for one in contexts]
     yield _judge_build(compilers, runtime)
     versions = {one.binary_info for one in contexts if one.binary_info}
     if not versions or not runtime.qnn:
-        yield Row(Axis.BINARY_INFO, Verdict.SKIPPED, "its version, or the runtime's, is unknown")
+        yield Row(
+            Axis.BINARY_INFO, Verdict.SKIPPED, "its version or the runtime's version is unknown"
+        )
     elif max(versions) > KNOWN_INFO or is_older(runtime.qnn, INFO_SINCE):
         which = ", ".join(map(str, sorted(versions)))
-        why = f"it is untested whether QNN {runtime.qnn} reads version {which}: load it once"
+        why = f"it is untested whether QNN {runtime.qnn} reads version {which}: try to load it"
         yield Row(Axis.BINARY_INFO, Verdict.UNKNOWN, why)
     else:
         yield Row(Axis.BINARY_INFO, Verdict.YES, f"QNN {INFO_SINCE} and later read version 3")
@@ -146,9 +151,9 @@ def _judge_build(compilers: list[str], runtime: Runtime) -> Row:
     if not compilers:
         return Row(Axis.BUILD, Verdict.SKIPPED, "there is no context binary")
     if not all(compilers) or not runtime.qnn:
-        why = "the program names no QNN: ask who compiled it"
+        why = "the program does not state its QNN version: ask the person who compiled it"
         if all(compilers):
-            why = f"{runtime.name} names no QNN: give its version (--runtime 2.49.40)"
+            why = f"{runtime.name} does not state its QNN version: pass it (--runtime 2.49.40)"
         return Row(Axis.BUILD, Verdict.UNKNOWN, why)
     newest = next((one for one in compilers if not is_loadable(one, runtime.qnn)), compilers[0])
     why = f"compiled with QNN {newest}, the runtime is {runtime.qnn}"
@@ -160,9 +165,13 @@ def _judge_build(compilers: list[str], runtime: Runtime) -> Row:
 def _judge_adaptor(runtime: Runtime) -> Row:
     headers, qnn = runtime.adaptor, runtime.qnn
     if not headers or headers == "unknown" or not qnn:
-        why = "it does not say which headers it has" if headers else "the runtime has none"
+        why = (
+            "it does not state the version of its headers"
+            if headers
+            else "the runtime does not contain it"
+        )
         return Row(Axis.ADAPTOR, Verdict.SKIPPED, f"ExecuTorch's backend: {why}")
-    why = f"ExecuTorch's backend has the headers of QNN {headers}, the libraries are from {qnn}"
+    why = f"ExecuTorch's backend has the headers of QNN {headers}, the libraries are from QNN {qnn}"
     if is_older(qnn, headers):
         return Row(Axis.ADAPTOR, Verdict.NO, f"{why}: 'Qnn API version mismatched'")
     if qnn in MOVED_SOC and not is_older(OLD_HEADERS, headers):
@@ -179,12 +188,12 @@ def _judge_soc(
         yield _judge_parts(versions, runtime)
         for axis in (Axis.SOC, Axis.VTCM):
             yield Row(
-                axis, Verdict.SKIPPED, "no SoC was named" if contexts else "no context binary"
+                axis, Verdict.SKIPPED, "no SoC was given" if contexts else "no context binary"
             )
         return
     wanted = find_soc(soc)
     if not versions:
-        yield Row(Axis.HEXAGON, Verdict.UNKNOWN, "the program names no Hexagon version")
+        yield Row(Axis.HEXAGON, Verdict.UNKNOWN, "the program does not state its Hexagon version")
     elif versions != [wanted.hexagon]:
         why = f"compiled for {made}, {soc} has V{wanted.hexagon}: error 5005 or 14001"
         yield Row(Axis.HEXAGON, Verdict.NO, why)
@@ -195,16 +204,20 @@ def _judge_soc(
     if numbers == {wanted.id}:
         yield Row(Axis.SOC, Verdict.YES, f"compiled for {soc}")
     elif numbers & {0}:
-        yield Row(Axis.SOC, Verdict.UNKNOWN, "the program names no SoC: ask who compiled it")
+        yield Row(
+            Axis.SOC,
+            Verdict.UNKNOWN,
+            "the program does not state its SoC: ask the person who compiled it",
+        )
     elif versions == [wanted.hexagon]:
-        why = f"compiled for {names}, which also has V{wanted.hexagon}: not tried on a device"
+        why = f"compiled for {names}, which also has V{wanted.hexagon}: never tried on a device"
         yield Row(Axis.SOC, Verdict.UNKNOWN, why)
     else:
         yield Row(Axis.SOC, Verdict.NO, f"compiled for {names}, not for {soc}: lower it for {soc}")
     needed = max(one.vtcm_mb for one in contexts)
     why = f"it needs {needed} MB, {soc} has {wanted.vtcm_mb}"
     if not needed:
-        yield Row(Axis.VTCM, Verdict.UNKNOWN, "the program does not say how much it needs")
+        yield Row(Axis.VTCM, Verdict.UNKNOWN, "the program does not state how much it needs")
     else:
         fits = needed <= wanted.vtcm_mb
         yield Row(Axis.VTCM, Verdict.YES if fits else Verdict.NO, why)
@@ -221,8 +234,8 @@ def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") ->
     if why:
         return Row(Axis.HEXAGON, Verdict.YES, why)
     if parts and versions:
-        return Row(Axis.HEXAGON, Verdict.YES, "the runtime has its stub or skel")
-    return Row(Axis.HEXAGON, Verdict.SKIPPED, "no SoC and no runtime with stubs or skels was named")
+        return Row(Axis.HEXAGON, Verdict.YES, "the runtime has a stub or skel for it")
+    return Row(Axis.HEXAGON, Verdict.SKIPPED, "no SoC and no runtime with stubs or skels was given")
 
 
 def _judge_operators(program: Program, runtime: Runtime | None) -> Row:
@@ -231,9 +244,9 @@ def _judge_operators(program: Program, runtime: Runtime | None) -> Row:
         return Row(Axis.OPERATORS, Verdict.YES, "nothing runs on the CPU")
     listed = ", ".join(names)
     if program.kind == "onnx" or runtime is None or runtime.kernels is None:
-        why = f"no runtime was named to look for kernels for {listed}"
+        why = f"no runtime was given in which to look for kernels for {listed}"
         return Row(Axis.OPERATORS, Verdict.SKIPPED, why)
     if lacking := [one for one in names if one not in runtime.kernels]:
-        why = f"no library of the runtime names a kernel for {', '.join(lacking)}: link one"
+        why = f"no library of the runtime contains a kernel for {', '.join(lacking)}: link one"
         return Row(Axis.OPERATORS, Verdict.NO, why)
-    return Row(Axis.OPERATORS, Verdict.YES, f"the runtime names kernels for {listed}")
+    return Row(Axis.OPERATORS, Verdict.YES, f"the runtime contains kernels for {listed}")

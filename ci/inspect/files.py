@@ -1,4 +1,4 @@
-"""Read any file that may be a program or a runtime, and return what it contains."""
+"""Read any file that may be a program or a runtime, and return its contents."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ DTYPES |= {9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 
 
 @dataclass(frozen=True)
 class Library:
-    """A library: its target, and its build of QNN; ``hexagon`` is 0 for another processor,
-    ``api_level`` is Android's. ``align`` is the smallest alignment of its LOAD segments."""
+    """A library: its target, and its build of QNN. ``hexagon`` is 0 for another processor,
+    ``api_level`` is Android's. ``align`` is the smallest alignment of the LOAD segments."""
 
     machine: str
     hexagon: int = 0
@@ -48,8 +48,8 @@ class Library:
 
 @dataclass(frozen=True)
 class Inspected:
-    """A file: a ``program``, ``context``, ``onnx`` model, ``library`` or ``package`` (APK or AAR),
-    which has ``entries``; ``unknown`` for any other. ``damage`` says why it cannot be used."""
+    """A file: a ``program``, ``context``, ``onnx`` model, ``library`` or ``package`` (an APK or
+    AAR, with ``entries``), or ``unknown``. ``damage`` is the reason if the file cannot be used."""
 
     file: str
     kind: str
@@ -62,15 +62,15 @@ class Inspected:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The JSON of `inspect`."""
+    """The JSON that `inspect` prints."""
 
     files: tuple[Inspected, ...]
     schema_version: int = 1
 
 
 def inspect_file(path: Path, name: str = "") -> Inspected:
-    """Return what the file at ``path`` contains, under ``name``. Raises UsageError if it cannot be
-    read, UnfitError if the onnx package is missing for an ONNX model."""
+    """Return the contents of the file at ``path``, under ``name``. Raises UsageError if it cannot
+    be read, UnfitError if the onnx package is missing for an ONNX model."""
     view, name = map_file(path), name or path.name
     if program := parse_program(view, name):
         return Inspected(name, program.kind, program.size_bytes, program.damage, program)
@@ -81,7 +81,7 @@ def inspect_file(path: Path, name: str = "") -> Inspected:
         return _inspect_package(path, name, size)
     if path.suffix == ".onnx":
         return _inspect_onnx(path, name, size)
-    damage = f"is of no known kind: it begins with {head[:8].hex(' ')}"
+    damage = f"is of an unknown kind: it starts with {head[:8].hex(' ')}"
     if head.startswith(POINTER):
         damage = "is a pointer of Git LFS: run `git lfs pull`"
     return Inspected(name, "unknown", size, damage if size else "is empty")
@@ -107,7 +107,7 @@ def _inspect_library(path: Path, name: str) -> Inspected:
 
 
 def _inspect_package(path: Path, name: str, size: int) -> Inspected:
-    """Inspect an APK, an AAR, or another zip archive: its libraries and programs."""
+    """Inspect an APK, an AAR or any other zip archive: its libraries and programs."""
     try:
         with TemporaryDirectory() as scratch:
             files = unpack_files(path, Path(scratch))
@@ -117,7 +117,7 @@ def _inspect_package(path: Path, name: str, size: int) -> Inspected:
     # Most .bin files of an app do not belong to QNN.
     entries = tuple(one for one in found if one.kind != "unknown" or not one.file.endswith(".bin"))
     bad = [one.file for one in entries if one.damage]
-    damage = f"holds files that cannot be used: {', '.join(bad[:4])}" if bad else ""
+    damage = f"contains files that cannot be used: {', '.join(bad[:4])}" if bad else ""
     return Inspected(name, "package", size, damage, entries=entries)
 
 

@@ -1,6 +1,5 @@
-"""Read what a build file of Gradle says about native libraries. It is a program, but is read here
-as text: only what it states literally is known.
-"""
+"""Read from a build file of Gradle how native libraries are packaged. The file is a program, but it
+is read as text, so only literal values are recognized."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from pathlib import Path
 
 BUILD_FILES = ("build.gradle.kts", "build.gradle")
 MAX_BYTES = 1 << 18
-# Strings come first: "**/*.so" contains the start of a comment. The patterns take
+# Strings are matched first, because "**/*.so" contains the start of a comment. The patterns take
 # linear time, so that a hostile file cannot stall them.
 COMMENT = re.compile(
     r"""("(?:[^"\\\n]|\\[^\n])*"?|'(?:[^'\\\n]|\\[^\n])*'?)|/\*.*?(?:\*/|\Z)|//[^\n]*""", re.DOTALL
@@ -49,12 +48,12 @@ APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*fals
 
 @dataclass(frozen=True)
 class Gradle:
-    """A module's build file. ``is_app`` says that it builds an app, not a library; ``legacy`` is
-    useLegacyPackaging, None if it is not stated, or computed (then ``is_legacy_computed``).
+    """A module's build file. ``is_app`` is true if it builds an app, not a library. ``legacy`` is
+    useLegacyPackaging, None if it is not set, or is computed (then ``is_legacy_computed``).
 
     ``kept`` and ``first`` are the patterns of keepDebugSymbols and pickFirsts. Its dependencies are
     ``projects``, the modules (``lib:qnn``), ``archives``, the AARs, and ``maven``, the packages
-    that bring QNN or ExecuTorch from a repository.
+    with QNN or ExecuTorch from a repository.
     """
 
     file: str
@@ -76,7 +75,7 @@ class Gradle:
         return _matches(path, self.kept)
 
     def picks_first(self, path: str) -> bool:
-        """Return whether the first of several files for ``lib/ABI/NAME`` is packaged."""
+        """Return whether Gradle packages the first of several files for ``lib/ABI/NAME``."""
         return _matches(path, self.first)
 
 
@@ -89,7 +88,7 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
 
 
 def read_gradle(module: Path) -> Gradle | None:
-    """Read the build file in the directory ``module``; None if there is none."""
+    """Read the build file in the directory ``module``. Return None if there is none."""
     for name in BUILD_FILES:
         with suppress(OSError):
             path = module / name

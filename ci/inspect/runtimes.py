@@ -27,8 +27,8 @@ EXECUTORCH = re.compile(r"PyQnnManagerAdaptor.*\.so|lib(qnn_executorch_backend|e
 
 
 def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
-    """Return the runtime that ``word`` names: a directory, an APK or AAR, ARTIFACT@VERSION, or a
-    version. ``operators`` are the CPU operators to look for kernels for.
+    """Return the runtime that ``word`` specifies: a directory, an APK or AAR, ARTIFACT@VERSION, or
+    a version. ``operators`` are the CPU operators whose kernels to look for.
 
     Raises UsageError for any other word, IntegrityError for a damaged archive.
     """
@@ -38,7 +38,7 @@ def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
     if name in list_toolchains():
         release = read_toolchain(name).release(version)
         if not name.startswith("qnn-"):
-            raise UsageError(f"{name} is not a runtime of QNN", fix="name qnn-runtime or qnn-sdk")
+            raise UsageError(f"{name} is not a runtime of QNN", fix="pass qnn-runtime or qnn-sdk")
         for published, tree in stored_trees(Store(store_home())):
             if (tree.artifact, tree.version) == (name, release.version):
                 return _survey(published.root, f"{name} {release.version}", operators)
@@ -50,7 +50,7 @@ def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
         raise UsageError(
             f"no runtime {word!r}",
             why="it is not a directory, file, version or artifact",
-            fix="name a directory with libQnnHtp.so, an APK, qnn-runtime@2.49.40 or 2.49.40",
+            fix="pass a directory with libQnnHtp.so, an APK, qnn-runtime@2.49.40 or 2.49.40",
         )
     with TemporaryDirectory() as scratch:
         unpack_files(path, Path(scratch))
@@ -64,7 +64,7 @@ def _survey(root: Path, name: str, operators: Iterable[str]) -> Runtime:
 
 
 def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[str]) -> Runtime:
-    """Describe libraries as a runtime. ``operators`` are the CPU operators to look for kernels
+    """Describe libraries as a runtime. ``operators`` are the CPU operators whose kernels to look
     for."""
     backends = [one for one in files if one.name == BACKEND]
     builds = [one.build.version for one in backends or files if one.build and one.build.version]
@@ -88,7 +88,7 @@ def _list_versions(files: Iterable[FileFacts], part: str) -> tuple[int, ...]:
 
 
 def _find_names(files: Iterable[FileFacts], names: Iterable[str]) -> set[str]:
-    """Return those ``names`` that occur as text in one of the libraries."""
+    """Return those of ``names`` that occur as text in one of the libraries."""
     left, found = set(names), set[str]()
     for file in files:
         with suppress(OSError, ValueError), file.path.open("rb") as stream:

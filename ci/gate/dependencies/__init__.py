@@ -1,1 +1,1 @@
-"""The files on which a file, a session or a case depends, derived from the tree itself."""
+"""Derive from a tree which files another file, a session or a case depends on."""

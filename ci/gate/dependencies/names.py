@@ -1,4 +1,4 @@
-"""The names in one file: modules that it imports, headers that it includes, paths of files."""
+"""Find the names in one file: modules that it imports, headers that it includes, paths of files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".h", ".hpp", ".hh", ".inl")
 READ = (".py", ".sh", *SOURCES)
 PATH = re.compile(r"[\w.+-]+(?:/[\w.+-]+)+")
-# A table of verbs names modules that only the sessions of each verb run.
+# A table of verbs names modules, but only the sessions of a verb run its module.
 TABLES = frozenset({"Verb"})
 TELLING = (
     ast.Assign, ast.Import, ast.ImportFrom, ast.Call, ast.BinOp, ast.JoinedStr, ast.Constant,
@@ -27,8 +27,8 @@ READERS = {"read_policy": "policies/{}.toml"}
 @dataclass(frozen=True)
 class FileFacts:
     """The names in a file. ``imports``: dotted names, relative ones with their dots. ``families``:
-    packages from which any module may be imported by name. ``words``: paths, with ``*`` for parts
-    that are not constant. ``strings``: constants of one plain word. ``profiles``: values of
+    packages that the file imports modules from by computed names. ``words``: paths, with ``*`` for
+    parts that are not constant. ``strings``: constants of one plain word. ``profiles``: values of
     variables like PROFILE. ``includes``: headers, each with its opening quote. ``paths``: whole
     paths in a script."""
 
@@ -57,8 +57,8 @@ def parse_file(path: str, text: str) -> FileFacts:
 
 
 def parse_python(text: str) -> FileFacts:
-    """Return the facts of a Python file; every dotted name counts as an import if it cannot be
-    parsed."""
+    """Return the facts of a Python file. If it cannot be parsed, every dotted name counts as an
+    import."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -139,7 +139,8 @@ class _Reader:
             self.facts.strings.add(node.value)
 
     def add_word(self, text: str, *, bare: bool = False) -> None:
-        """Keep a text that may name a file; a plain word only if it is part of a path."""
+        """Keep a text that may name a file. A single plain word is kept only if it is part of a
+        path."""
         word = text.strip("/").removeprefix("./")
         named = word.replace("*", "").strip("./")
         wild = (word.startswith("*") and "/" not in word) or word.endswith("__init__.py")
@@ -156,7 +157,7 @@ def _flatten(node: ast.expr) -> Iterator[str]:
 
 
 def _show(node: ast.expr) -> str:
-    """Return a constant's text, or ``*`` for anything else."""
+    """Return a constant's text, or ``*`` for any other expression."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):

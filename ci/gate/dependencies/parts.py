@@ -1,5 +1,6 @@
-"""Parts of files that are compared separately: keys, ``pyproject.toml#dependency-groups.lint``, and
-the code in pages, ``docs/reference/emulator.md#code``."""
+"""Parts of files that are compared separately: keys of TOML files, such as
+``pyproject.toml#dependency-groups.lint``, and the code in pages, such as
+``docs/reference/emulator.md#code``."""
 
 from __future__ import annotations
 
@@ -27,22 +28,21 @@ def list_changed_parts(path: str, old: str, new: str) -> frozenset[str] | None:
 
 
 def list_code(text: str) -> list[tuple[str, str]]:
-    """Return the code blocks of a page, except those with commands, with their languages."""
+    """Return the code blocks of a page with their languages, except those that contain commands."""
     blocks = [(kind.strip(), body) for kind, body in FENCE.findall(text)]
     return [block for block in blocks if block[0] not in TYPED]
 
 
 def list_changed_keys(old: str, new: str) -> frozenset[str]:
-    """Return the dotted keys, at most two levels deep, with values that differ between two TOML
-    texts; ``?`` stands for the whole file if a text is not TOML. Comments do not matter.
-    """
+    """Return the dotted keys, at most two levels deep, whose values differ between two TOML texts,
+    or ``?`` for the whole file if a text is not TOML. Comments do not matter."""
     before, after = parse_table(old), parse_table(new)
     if before is None or after is None:
         return frozenset({"?"})
     return frozenset(_compare(before, after, "", DEPTH))
 
 
-@lru_cache(maxsize=64)  # every session reads the same few
+@lru_cache(maxsize=64)  # all sessions read the same few files
 def parse_table(text: str) -> Mapping[str, Any] | None:
     """Return the content of a TOML text; None if it is not TOML."""
     try:

@@ -1,4 +1,4 @@
-"""The files that are reached from a session's first files, and by which path."""
+"""Find the files that can be reached from a session's first files, and the path to each of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Reach:
-    """Each reached file with the file that led to it; "" for a start."""
+    """The reached files. ``parents`` has for each the file that led to it, "" for a start."""
 
     parents: Mapping[str, str]
 
@@ -22,7 +22,8 @@ class Reach:
         return path in self.parents
 
     def explain(self, path: str) -> str:
-        """Return the last steps to ``path``, such as ``a.py, by b.py, by c.py``; "" for a start."""
+        """Return the last steps to ``path``, such as ``a.py, by b.py, by c.py``. Return "" for a
+        start."""
         way: list[str] = []
         while (path := self.parents[path]) and len(way) < SHOWN:
             way.append(path)
@@ -30,10 +31,10 @@ class Reach:
 
 
 class Graph:
-    """The dependencies of a tree's files, read on demand.
+    """The dependencies of a tree's files, read when they are needed.
 
-    ``named`` are modules that are imported by a name in data: they are reached from a test that
-    names them, and otherwise are starts themselves.
+    ``named`` are modules that are imported by a name in data. They are reached from a test that
+    contains their name; otherwise, they are only starts.
     """
 
     def __init__(self, tree: TreeFiles, load: Load, named: Mapping[str, str]) -> None:
@@ -42,8 +43,8 @@ class Graph:
         self._edges: dict[str, tuple[str, ...]] = {}
 
     def follow(self, starts: Iterable[str], *, by_name: bool = False) -> Reach:
-        """Return the files reached from ``starts``, including these; with ``by_name`` also modules
-        that tests name."""
+        """Return the files reached from ``starts``, including the starts. With ``by_name``, also
+        return modules that tests name."""
         parents = {path: "" for path in sorted(starts) if path in self.tree.files}
         wave = list(parents)
         while wave:
@@ -59,7 +60,7 @@ class Graph:
         return Reach(parents)
 
     def profiles_of(self, path: str) -> set[str]:
-        """Return the profiles that a file names; it must have been followed."""
+        """Return the profiles that a file names. The file must have been followed before."""
         return self.facts.get(path, NOTHING).profiles
 
     def _list_named(self, path: str) -> Iterator[str]:

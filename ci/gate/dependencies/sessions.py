@@ -1,4 +1,4 @@
-"""Each session's first files, and what it uses besides code: dependency groups, profiles, pins.
+"""Find each session's first files and what else it uses: dependency groups, profiles, pins.
 
 The noxfile is parsed, not run.
 """
@@ -25,10 +25,10 @@ Read = Callable[[str], str]
 
 @dataclass(frozen=True)
 class SessionInputs:
-    """A session's dependencies: files reached by imports and names, and ``uses``, each with reason.
+    """What a session depends on: ``reach`` has the files reached by imports and names, ``uses``
+    other files and ``FILE#KEY`` parts, each with a reason.
 
-    ``uses`` has files and ``FILE#KEY`` parts. ``known`` is false for a session without derived
-    dependencies: any change needs it.
+    ``known`` is false if no dependencies could be derived; then any change needs the session.
     """
 
     name: str
@@ -37,15 +37,15 @@ class SessionInputs:
     known: bool = True
 
     def explain(self, path: str) -> str:
-        """Return why the session needs a file; "" if it does not."""
+        """Return the reason why the session needs a file, "" if it does not need it."""
         if path in self.uses or path not in self.reach:
             return self.uses.get(path, "")
         way = self.reach.explain(path)
-        return f"read by {way}" if way else "it runs this"
+        return f"read by {way}" if way else "the session runs it"
 
     def explain_key(self, path: str, key: str) -> str:
-        """Return why the session needs a changed key: it uses that key, one above or one below it;
-        "" if it does not."""
+        """Return the reason why the session needs a changed key: it uses that key, or a key above
+        or below it. Return "" if it does not need the key."""
         name = f"{path}#{key}"
         for use, why in self.uses.items():
             if name == use or name.startswith(f"{use}.") or use.startswith(f"{name}."):
@@ -54,7 +54,7 @@ class SessionInputs:
 
 
 def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, SessionInputs]:
-    """Return every session by name: those of the noxfile, and those that only the rules define."""
+    """Return all sessions by name: those of the noxfile, and those that only the rules define."""
     files = graph.tree.files
     sessions = parse_noxfile(read(NOXFILE)) if NOXFILE in files else {}
     verbs = {verb: module for main in MAINS for verb, module in parse_verbs(read(main)).items()}
@@ -99,7 +99,8 @@ def list_starts(
 def list_uses(
     facts: SessionFacts, groups: Iterable[str], reach: Reach, graph: Graph, read: Read
 ) -> Iterator[tuple[str, str]]:
-    """Yield parts of pyproject.toml and of manifests/ that a session uses, each with a reason."""
+    """Yield the parts of pyproject.toml and of manifests/ that a session uses, each with a
+    reason."""
     files = graph.tree.files
     for group in groups:
         yield f"{PYPROJECT}#dependency-groups.{group}", f"its environment has the group {group}"
@@ -119,7 +120,7 @@ def list_uses(
 
 
 def close_groups(groups: Iterable[str], project: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return dependency groups together with those that they include."""
+    """Return dependency groups together with all groups that they include."""
     tables = project.get("dependency-groups", {})
     found: dict[str, None] = {}
     waiting = sorted(groups)
@@ -153,8 +154,8 @@ START = "session"
 @dataclass
 class SessionFacts:
     """A session in the noxfile. ``groups``: dependency groups of its environments. ``programs``:
-    modules run by ``python -m``, each with its arguments. ``tests``: folders for pytest; none for
-    pytest's default."""
+    modules that it runs with ``python -m``, each with arguments. ``tests``: folders that it passes
+    to pytest; empty for pytest's default."""
 
     name: str
     groups: set[str] = field(default_factory=set)
@@ -189,8 +190,8 @@ RUNNERS = frozenset({"run_module", "run_tests", "make_environment"})
 def _list_calls(
     node: ast.FunctionDef, functions: Mapping[str, ast.FunctionDef], given: tuple[str, ...]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the calls of RUNNERS with their constant arguments; ``given`` are the arguments of a
-    helper."""
+    """Yield the calls of RUNNERS with their constant arguments. If ``node`` is a helper, ``given``
+    are the arguments that it was called with."""
     names = [argument.arg for argument in node.args.args[1:]]
     known = dict(zip(names, given, strict=False))
     for call in (one for one in ast.walk(node) if isinstance(one, ast.Call)):

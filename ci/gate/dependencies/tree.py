@@ -1,4 +1,4 @@
-"""The files of one tree, and the dependencies between them."""
+"""Find the files of one tree on which its other files depend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ TESTS = "tests/"
 
 
 class TreeFiles:
-    """Paths and symbolic links of a tree, to find the files that a name in a file refers to."""
+    """The paths and symbolic links of a tree, which find the files that a name in a file refers
+    to."""
 
     def __init__(self, files: Iterable[str], links: Mapping[str, str], rules: GateRules) -> None:
         self.files = frozenset(files)
@@ -40,7 +41,7 @@ class TreeFiles:
 
     @cached_property
     def _endings(self) -> Mapping[str, tuple[str, ...]]:
-        """Files and folders by every ending of their paths."""
+        """Files and folders, by each possible ending of their paths."""
         found: dict[str, list[str]] = {}
         for path in (*sorted(self.files), *self.folders):
             parts = path.split("/")
@@ -49,7 +50,7 @@ class TreeFiles:
         return {ending: tuple(paths) for ending, paths in found.items()}
 
     def list_dependencies(self, path: str, facts: FileFacts) -> set[str]:
-        """Return the files that ``path`` depends on, because of its facts and its folder."""
+        """Return the files that ``path`` depends on because of its names and its folder."""
         found = {name for name in facts.paths if name in self.files}
         for name in facts.imports:
             found.update(self.find_module(name, path))
@@ -73,7 +74,7 @@ class TreeFiles:
         return (path,) if path in self.files else self.folders.get(path, ())
 
     def find_module(self, name: str, importer: str) -> tuple[str, ...]:
-        """Return the files that importing a dotted name runs: the packages above it, the module."""
+        """Return the files that run when a dotted name is imported: its packages and the module."""
         path = absolute(name, importer, self.rules.package)
         if path not in self._modules:
             self._modules[path] = tuple(self._match_module(path))
@@ -90,7 +91,8 @@ class TreeFiles:
     def list_above(self, path: str) -> Iterator[str]:
         """Yield the build files of a file, and the packages that contain a module.
 
-        A module belongs to the nearest Buck file; a C++ file also to the CMake files above it.
+        A module belongs to the nearest Buck file above it, and a C++ file also to the CMake files
+        above it.
         """
         if path.endswith(".py"):
             yield from self._list_packages(path)
@@ -112,16 +114,17 @@ class TreeFiles:
             folder = directory_of(folder)
 
     def find_family(self, family: str, importer: str) -> Iterator[str]:
-        """Yield the modules of a package; ``.`` is the importer's package."""
+        """Yield the modules of a package. ``.`` stands for the importer's package."""
         folder = directory_of(importer) if family == "." else family.replace(".", "/")
         for path in self.folders.get(folder, ()):
             if path.endswith(".py") and directory_of(path) == folder:
                 yield path
 
     def find_word(self, word: str, reader: str) -> tuple[str, ...]:
-        """Return the files that a string may refer to, by a whole path or the end of one.
+        """Return the files that a string may refer to, as a whole path or as the end of a path.
 
-        A module without a folder is next to ``reader``. Only tests read tests.
+        A module without a folder is next to ``reader``. Only tests refer to tests by less than a
+        whole path.
         """
         if word not in self._words:
             self._words[word] = tuple(self._match_word(word))
@@ -145,15 +148,15 @@ class TreeFiles:
                 yield from self.expand(path)
 
     def list_beside(self, path: str) -> Iterator[str]:
-        """Yield data files in the folder of a Python file, or below it unless another Python file
-        is nearer."""
+        """Yield the data files that belong to a Python file: those in its folder and below, except
+        where another Python file is nearer."""
         folder = directory_of(path)
         for file in self.folders.get(folder, ()) if folder else ():
             if not file.endswith(".py") and self._nearest(directory_of(file)) == folder:
                 yield file
 
     def _nearest(self, folder: str) -> str:
-        """Return the nearest folder with Python files, ``folder`` or one above."""
+        """Return the nearest folder that contains Python files: ``folder`` or one above it."""
         while folder and folder not in self._packages:
             folder = directory_of(folder)
         return folder
@@ -163,7 +166,8 @@ class TreeFiles:
         return frozenset(directory_of(path) for path in self.files if path.endswith(".py"))
 
     def find_includes(self, path: str, includes: Iterable[tuple[str, str]]) -> Iterator[str]:
-        """Yield the headers that a C++ file includes, each with the source file of that name."""
+        """Yield the headers that a C++ file includes, each with the source file of the same
+        name."""
         for quote, name in includes:
             inner = name.removeprefix(f"{self.rules.package}/") if self.rules.package else name
             beside = posixpath.normpath(posixpath.join(directory_of(path), name))

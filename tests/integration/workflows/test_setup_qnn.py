@@ -168,7 +168,7 @@ def test_a_trusted_run_saves_a_cache_that_is_used_and_repaired_once(
             saved.write_bytes(data if damage == "flipped" else data[: len(data) // 2])
         outputs, run, result = run_tiny(tiny)
         assert (result, outputs["hit"]) == ("success", "true"), run.heard.text
-        text = ["llvm.tar.xz from a cache was damaged and is fetched again"]
+        text = ["llvm.tar.xz from a cache was damaged and has been fetched again"]
         assert warnings(run) == ([] if damage == "gone" else text)
         assert outputs["repaired"] == str(damage != "gone").lower()
         assert len(tiny.services.caches) == number  # the newest is what later runs get
@@ -200,7 +200,7 @@ def test_a_locked_tree_that_comes_back_damaged_is_repaired_file_by_file(
     outputs, run, result = run_tiny(tiny)
     assert (result, outputs["hit"], outputs["repaired"]) == ("success", "true", "true")
     (said,) = warnings(run)
-    assert said.startswith("libcxx 14.0.0 from a cache was damaged and is repaired: ")
+    assert said.startswith("libcxx 14.0.0 from a cache was damaged and repaired: ")
     assert "lib/libc++.so.1.0" in said
     assert "lib/libstrange.so" in said
     outputs, _, result = run_tiny(tiny)

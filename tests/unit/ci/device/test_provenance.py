@@ -90,7 +90,7 @@ def test_evidence_is_that_of_a_pass_of_the_program(program: Path, tmp_path: Path
 def test_signed_libraries_are_those_of_their_record(tmp_path: Path) -> None:
     library = tmp_path / "libQnnLpaiSkel.so"
     library.write_bytes(b"signed")
-    with pytest.raises(UnfitError, match="is not what"):
+    with pytest.raises(UnfitError, match="is not the output"):
         list_signed(tmp_path)
     row = SignedLibrary(
         name=library.name,

@@ -129,12 +129,12 @@ PLANNED = tuple(PlannedCase(name, "8a8w", "S") for name in "mn")
     [
         ({}, {}, []),
         ({}, {"cases": PLANNED[:1]}, []),
-        ({}, {"cases": PLANNED}, ["it has 1 of 2 planned cases, and 0 others"]),
-        ({}, {"cases": PLANNED[1:]}, ["it has 0 of 1 planned cases, and 1 others"]),
+        ({}, {"cases": PLANNED}, ["it has 1 of 2 planned cases, and 0 other cases"]),
+        ({}, {"cases": PLANNED[1:]}, ["it has 0 of 1 planned cases, and 1 other cases"]),
         (
             {"cases": (GOOD, replace(GOOD, model="more"))},
             {"cases": PLANNED[:1]},
-            ["it has 1 of 1 planned cases, and 1 others"],
+            ["it has 1 of 1 planned cases, and 1 other cases"],
         ),
         ({"session": "x"}, {}, ["it is a report of x, not of test_emulator"]),
         ({"cases": (GOOD, GOOD)}, {}, ["1 cases are listed twice"]),
@@ -180,7 +180,7 @@ def test_a_report_is_weighed_by_its_cases() -> None:
     assert weigh(skipped.recounted) == Evidence(1, 0, ())
     other = render_junit(replace(good, cases=(replace(GOOD, soc="T"),)))
     assert weigh(good, junit=other).faults == (
-        "junit.xml has 0 of 2 failed, the report 0 of 2, or they have different tests",
+        "junit.xml and the report differ: 0 of 2 and 0 of 2 tests failed",
     )
     assert describe_counts(good.summary) == counts
 
@@ -204,12 +204,14 @@ ERROR, SKIP = "<testcase><error/><system-out/></testcase>", "<testcase><skipped/
         (
             PASS,
             'failures="1" errors="0"',
-            Evidence(1, 0, ("a suite says 1 failures and 0 errors, but of its tests 0 failed",)),
+            Evidence(1, 0, ("a suite says 1 failures and 0 errors, but none of its tests failed",)),
         ),
         (
             PASS,
             'errors="3"',
-            Evidence(1, 0, ("a suite says None failures and 3 errors, but of its tests 0 failed",)),
+            Evidence(
+                1, 0, ("a suite says None failures and 3 errors, but none of its tests failed",)
+            ),
         ),
     ],
 )

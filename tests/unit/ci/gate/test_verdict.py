@@ -81,17 +81,17 @@ def test_a_fault_of_the_shards_and_a_result_that_was_not_planned_are_red() -> No
             UNIT,
             JobResult("137", 3, failed=2),
             FAILED,
-            "exit code 137: it was killed; its report has 2 of 3 failed",
+            "exit code 137: it was killed; 2 of 3 cases in its report failed",
         ),
         (UNIT, JobResult("1"), FAILED, "exit code 1: its tests failed"),
-        (UNIT, JobResult("2"), FAILED, "exit code 2: a wrong command or file"),
+        (UNIT, JobResult("2"), FAILED, "exit code 2: an argument or a file is wrong"),
         (UNIT, JobResult("5"), FAILED, "exit code 5: a tool failed"),
-        (UNIT, JobResult("70"), FAILED, "exit code 70: a defect"),
+        (UNIT, JobResult("70"), FAILED, "exit code 70: a defect of this project"),
         (
             UNIT,
             JobResult("9", 4),
             FAILED,
-            "exit code 9: not a documented code; its report has 0 of 4 failed",
+            "exit code 9: not a documented code; 0 of 4 cases in its report failed",
         ),
         (UNIT, JobResult("0", 4, "no"), FAILED, "no"),
         (UNIT, JobResult("0", 0), FAILED, "it ran no case"),
@@ -141,8 +141,11 @@ def test_what_github_says_counts_against_good_results(
 
 def test_what_github_says_of_a_job_without_a_result() -> None:
     plan = {"plan": "success"}
-    assert describe_needs({**plan, "a": "cancelled", "b": "skipped"}) == "cancelled, or out of time"
-    told = "skipped, although it is planned"
+    assert (
+        describe_needs({**plan, "a": "cancelled", "b": "skipped"})
+        == "it was cancelled, or timed out"
+    )
+    told = "it was skipped, although it is planned"
     assert describe_needs({**plan, "a": "skipped"}) == told
     lost = "the runner was lost, or the job never started"
     assert describe_needs({**plan, "a": "skipped", "b": "success"}) == lost

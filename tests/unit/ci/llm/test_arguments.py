@@ -25,7 +25,7 @@ BOTH = ["--weights", WEIGHTS, "--tokenizer", TOKENIZER]
         (["--soc", "SM1"], "SM1"),
         (["--prefill", "1"], "--prefill 1"),
         (["--context", "60"], "--context 60"),
-        (["--context", "128"], "trained for 64"),
+        (["--context", "128"], "at most 64"),
         (["--tokens", "0"], "--tokens 0"),
         (
             ["--prompt", "Ben has a blue boat. The boat sails far. Ben has a blue boat."],

@@ -111,7 +111,7 @@ def test_the_first_shard_has_the_embedding_and_the_last_the_head(
     ("words", "said"),
     [
         (["--project", "gone.json"], "is not the config.json of a Llama"),
-        (["--project", "config.json", "--context", "200000"], "trained for 131072"),
+        (["--project", "config.json", "--context", "200000"], "at most 131072"),
         (["--project", "config.json", "--context", "1"], "--context 1"),
         (["--project", "config.json", "--scheme", "u8"], "u8"),
     ],
