@@ -49,7 +49,7 @@ def test_a_script_answers_with_bytes_and_its_exit_code(lab: Lab) -> None:
     every = bytes(range(256)) * 300
     assert lab.device.call("cat; exit 7", data=every) == (7, every, "")
     assert lab.device.call("echo words >&2; exit 0") == (0, b"", "words")
-    with pytest.raises(ToolError, match="exited with 3") as caught:
+    with pytest.raises(ToolError, match="exited with code 3") as caught:
         lab.device.ask("echo because >&2; exit 3")
     assert caught.value.why == "because"
 

@@ -90,7 +90,7 @@ def test_outputs_of_an_earlier_run_are_none_of_this_one(here: Lab, tmp_path: Pat
     with pytest.raises(RunError):
         opened.run(SETS)
     tool(here.place / "bundle", "runner", "#!/bin/sh\necho why; exit 7\n")
-    with pytest.raises(RunError, match="exited with 7"):
+    with pytest.raises(RunError, match="exited with code 7"):
         opened.run(SETS)
     log = (tmp_path / "log").read_text()
     assert log == f"why\n{SYSTEM_MARK}QnnDsp <E> fastrpc: error 14001\n"
