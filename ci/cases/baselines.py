@@ -1,4 +1,5 @@
 """Reads and writes baselines: the SQNR and footprint recorded per case, one file per toolchain.
+
 Baselines of the suite are in manifests/baselines/TOOLCHAIN.toml, those of a policy's models in
 qnn-baselines/TOOLCHAIN.toml next to qnn.toml. The emulator is deterministic, so the numbers change
 only with the toolchain, the model or the lowering code. A baseline is therefore a tighter limit
@@ -102,6 +103,7 @@ def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[st
 def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
     """Record the cases that passed, without changing the baselines of other cases. Cases of models
     from a policy are recorded in ``folder``.
+
     Returns the written files. Raises StoreError if a file cannot be written.
     """
     written = []

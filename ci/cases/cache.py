@@ -1,4 +1,5 @@
 """The cache of compiled programs and their references. A directory in it is complete or missing:
+
 artifact.json and the engine's program
 inputs/<set>_<index>.raw           row-major, in the dtype that artifact.json specifies
 float/<set>_<index>.raw            outputs of the float32 model
@@ -128,9 +129,10 @@ def read_artifact(directory: Path) -> Artifact | None:
 
 
 def publish_artifact(staging: Path, directory: Path) -> bool:
-    """Move ``staging`` to ``directory`` atomically. Return False if a good artifact is already
-    there, because another process may be using it. A damaged artifact is swapped out, and is then
-    in ``staging``. Raises OSError.
+    """Move ``staging`` to ``directory`` atomically.
+
+    Return False if a good artifact is already there, because another process may be using it. A
+    damaged artifact is swapped out, and is then in ``staging``. Raises OSError.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     if read_artifact(directory):
@@ -146,6 +148,7 @@ def publish_artifact(staging: Path, directory: Path) -> bool:
 
 class CompileResult(Struct, frozen=True):
     """The directory of an artifact, or in ``refused`` the reason why the case was not compiled.
+
     ``is_ours`` is true if this project rejected the case, and false if a tool did. ``repaired`` is
     true if a damaged artifact was replaced.
     """
@@ -161,6 +164,7 @@ class CompileResult(Struct, frozen=True):
 @dataclass(frozen=True)
 class CompileJob:
     """A job for a worker: finds the program of a case in the cache, or compiles it.
+
     ``reference`` defines which references prove nothing; without it, references are not checked.
     """
 
@@ -174,6 +178,7 @@ class CompileJob:
     def __call__(self) -> CompileResult:
         """Return the artifact. QNN and a user's modules are loaded only in forks of the worker,
         because the worker runs more jobs later.
+
         Raises UsageError for an invalid model or data, FailedError if the model's outputs prove
         nothing, StoreError if the disk is full.
         """

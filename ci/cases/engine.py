@@ -51,6 +51,7 @@ class Delegation(Struct, frozen=True):
 class Compiled(Struct, frozen=True, kw_only=True):
     """A compiled program in a directory. ``program`` is the file that a runner opens, ``binary``
     the file with QNN's context binary; both are relative to the directory.
+
     ``sets`` is the number of input sets. ``methods`` lists the methods of a program with several
     methods; their inputs and outputs are concatenated, and ``unshared_bytes`` is the program's size
     without shared weights. ``loss`` is the layer where quantization costs most, if known.
@@ -109,8 +110,10 @@ class Staging:
 
     def write_noise(self, errors: Sequence[Any]) -> None:
         """Write the predicted errors per output, [run, input set, *shape]; an empty array means
-        that no prediction is known. Runs that are not finite are dropped, such as those with a
-        logarithm of nearly zero. Raises FailedError if fewer than two runs remain.
+        that no prediction is known.
+
+        Runs that are not finite are dropped, such as those with a logarithm of nearly zero. Raises
+        FailedError if fewer than two runs remain.
         """
         for index, error in enumerate(map(np.asarray, errors)):
             if error.size:
@@ -143,6 +146,7 @@ def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy 
 
 def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolicy) -> str:
     """Return why a reference, one list per input set, proves nothing; empty if it is usable.
+
     A floating-point output must be finite, must be neither zero nor constant, and must depend on
     the input. An integer or boolean output, such as the mask of unpadded text, may be the same for
     every input if another output is not.
@@ -255,8 +259,10 @@ class OpenProgram(Protocol):
 
 
 class Runner(Protocol):
-    """Opens programs. An opened program can run any number of times within ``timeout_s`` seconds
-    in total. ``fresh`` requests a process that has run nothing. ``open`` raises RunError.
+    """Opens programs.
+
+    An opened program can run any number of times within ``timeout_s`` seconds in total. ``fresh``
+    requests a process that has run nothing. ``open`` raises RunError.
     """
 
     @property

@@ -1,5 +1,8 @@
 """The fork server imports this module once. It loads the modules that its forks need to run a
-program or to look it up. A module can define before_forks() for work that is slow the first time.
+program or to look it up.
+
+A module can define before_forks() for work that is slow the first time.
+
 The fork server exits when the process that started it exits, even during imports; its forks exit
 when the fork server exits.
 """

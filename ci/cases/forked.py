@@ -1,4 +1,5 @@
 """Runs a function in a fork of a process that is already warmed up.
+
 QNN's libraries number graphs and tensors over the lifetime of a process, so only the first lowering
 in a process is reproducible. But torch.export and ExecuTorch are slow when first used. A fork of a
 process that has exported a model but never loaded QNN is fast, and its lowering is the first.
@@ -29,6 +30,7 @@ _steps: list[mmap.mmap] = []  # of this fork and of the forks around it, shared 
 
 def run_forked(function: Callable[[], R], doing: str = "") -> R:
     """Run ``function`` in a fork, and return its result or raise its exception.
+
     Raises FailedError if the fork dies; the message has ``doing`` and the last note_step. Garbage
     collection is off in the fork, because it would write to, and so copy, every shared object.
     """

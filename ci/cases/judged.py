@@ -172,6 +172,7 @@ class CaseJudge:
 
     def note_program(self, directory: Path, artifact: Artifact) -> None:
         """Record facts about a program, and keep the calls that QNN's Saver wrote.
+
         Saver is a QNN backend that records API calls. It supports the same operators as HTP, so its
         list of operators is that of the program.
         """

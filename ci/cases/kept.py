@@ -1,8 +1,10 @@
 """Judges the kept outputs of a run again. This reads only bytes: it loads no model, program or
 function of the run, and of what the run wrote it trusts only the references.
+
 report.json                        the run's report
 CASE/artifact/                     see ci.cases.cache
 CASE/outputs/output_SET_INDEX.raw  the program's outputs, from this machine or another
+
 Outputs of a device elsewhere are in a separate directory that the script of ci.device.by_hand
 writes: CASE/outputs as above, CASE/log.txt, and CASE/code.txt with the runner's exit code.
 """
@@ -48,6 +50,7 @@ def judge_report(
 ) -> Report:
     """Return the report of a run after judging its cases again, either from the kept outputs in
     ``directory`` or from a device's outputs for the same programs in ``pulled``.
+
     Raises UsageError for an unknown scheme or SoC, ManifestError for a case without limits in the
     policy.
     """

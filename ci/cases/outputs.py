@@ -39,6 +39,7 @@ def read_references(artifact: Path, compiled: Compiled) -> References:
 
 def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | None:
     """Return the predicted rounding noise of an output, or None if the file does not exist.
+
     Raises OSError or ValueError.
     """
     if not file.is_file():
@@ -85,6 +86,7 @@ def size_bytes(info: TensorInfo) -> int:
 
 def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
     """Return a runner's outputs as one array per output, [input set, *shape].
+
     Raises ValueError unless every input set has all of the program's outputs in the right size.
     """
     if len(outputs) != compiled.sets:
@@ -102,6 +104,7 @@ def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
 
 def read_outputs(directory: Path, compiled: Compiled, sets: int) -> Sets:
     """Return the outputs that a program wrote into ``directory``, one list per input set.
+
     Raises OSError or ValueError unless each output is a regular file of the right size without
     further hard links, and the directory contains nothing else.
     """

@@ -1,4 +1,5 @@
 """Hashes the content of installed packages, because a version does not change with local edits.
+
 A wheel's installer writes RECORD last, with the hash and size of each file. If a file still has
 that size and was not modified after RECORD, the hash in RECORD is used, else the file is hashed.
 """
@@ -24,6 +25,7 @@ SKIPPED = frozenset({"__pycache__", "include", "test", "tests"})
 def digest_packages(names: Iterable[str]) -> str:
     """Return the SHA-256 of Python's version and of the files of some importable packages or
     directories, such as ``executorch/exir``.
+
     A missing package or directory is treated as empty. Raises OSError.
     """
     parts = [name.partition("/")[::2] for name in names]

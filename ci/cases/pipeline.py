@@ -62,6 +62,7 @@ class CaseRun(CaseJudge):
 
     def run(self) -> CaseResult:
         """Compile, run and judge the case. An exception fails only this case.
+
         Raises StoreError if the disk is full, UnfitError if no process can be started; both affect
         all cases.
         """

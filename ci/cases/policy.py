@@ -55,6 +55,7 @@ class Override(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
     """A row for cases that QNN is known to refuse with an error that matches ``pattern``.
+
     ``models``, ``schemes``, ``socs`` and ``choices`` are globs; a case must match one of each.
     Choices are a model's lowering options as text, such as ``shared_buffer, saver``, or empty. The
     row applies only to ``backends``. With ``strict``, a case that passes fails the run, because the
@@ -230,6 +231,7 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
 def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
     """Return a user's policy, merged into the lane's default if it has ``extends``. The user's
     models replace the suite, and single limits of the user override those of their scheme.
+
     Raises UsageError for a policy that is incomplete and extends no other.
     """
     dropped = sorted(set(drop_limits(own)))

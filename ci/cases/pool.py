@@ -1,4 +1,5 @@
 """Processes that have already imported torch and the engine's packages, for jobs with a time limit.
+
 A fork server imports torch once, so that a worker starts in milliseconds. A worker runs jobs of one
 kind, one at a time. It is replaced if it crashes, hangs or grows too large. Each compilation runs
 in a fork of its worker (see ci.cases.forked). Runs share a process that loads QNN's libraries once;
@@ -51,6 +52,7 @@ Job = Callable[[], Any]  # sent to a worker and called there
 @dataclass(frozen=True)
 class Ended:
     """The outcome of a job. ``failure`` is empty if there is a ``result``.
+
     ``used`` is true if the worker's process had run other jobs before. ``raised`` is true if the
     job itself raised the failure, and false if its process died or exceeded the time limit.
     """
@@ -91,6 +93,7 @@ def run_job(job: Job, log: str) -> Any:
 @contextmanager
 def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[None]:
     """Set the environment and working directory that child processes inherit from the block.
+
     The dynamic linker reads LD_LIBRARY_PATH when a program starts, so before Python code runs.
     multiprocessing starts Python with -c, which searches the working directory first for imports.
     """
@@ -183,6 +186,7 @@ def end_fork_server() -> None:
 
 class Lease:
     """A worker for several related jobs, which share one log, one time limit and one memory limit.
+
     Without a worker, because the pool was closed, every job fails.
     """
 
@@ -216,6 +220,7 @@ class Lease:
 
 class Pool:
     """Workers for jobs in ``environment``. A pool can be used from several threads.
+
     The constructor starts the fork server, which imports ``imports``. The fork server exits when
     the thread that made the pool exits, or on ``close``. Raises RuntimeError if this process has a
     fork server already, because its forks would have that server's variables. The processes run in
@@ -246,6 +251,7 @@ class Pool:
 
     def close(self) -> None:
         """Stop every process of the pool. Running and later jobs fail.
+
         Workers exit with the fork server, and compilations with their workers.
         """
         self.aborted.set()
@@ -262,6 +268,7 @@ class Pool:
     ) -> Ended:
         """Run one job within ``timeout_s`` seconds. ``fresh`` requests a new process. A process
         that needs more than ``most_bytes`` of memory is killed.
+
         Raises StoreError if the disk is full.
         """
         with self.lease(type(job), log, timeout_s, fresh=fresh, most_bytes=most_bytes) as lease:

@@ -30,6 +30,7 @@ FIGURES = {"CYCLES": "accelerator_cycles", "US": "accelerator_us"}
 
 def count_operators(calls: str) -> tuple[OpCount, ...]:
     """Count the QNN operators per type in the C source that Saver wrote, most frequent first.
+
     Raises FailedError unless each counted operator is an argument of graphAddNode.
     """
     asked, added = set(ASKED.findall(calls)), ADDED.findall(calls)
@@ -61,8 +62,10 @@ def sum_figures(
     events: Iterable[tuple[str, str, int]], runs: int, partitions: int
 ) -> dict[str, int]:
     """Return the mean cycles and microseconds on the accelerator per run, by field of a report's
-    case. ``events`` are (unit, name, value). Each of ``runs`` executed ``partitions`` graphs. Only
-    the profile level "detailed" has cycles. A figure is omitted if any run or partition lacks it.
+    case.
+
+    ``events`` are (unit, name, value). Each of ``runs`` executed ``partitions`` graphs. Only the
+    profile level "detailed" has cycles. A figure is omitted if any run or partition lacks it.
     """
     found: dict[str, list[int]] = {}
     for unit, event, value in events:

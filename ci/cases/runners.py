@@ -155,6 +155,7 @@ class ExternalProgram:
 
     def run(self, sets: Sets) -> Sets:
         """Write the inputs as raw files, start the program, and read the outputs that it wrote.
+
         Raises RunError. A process that the program leaves running is killed, and is also an error.
         """
         inputs, outputs = (self.program.path.with_name(INPUTS), self.program.directory / OUTPUTS)

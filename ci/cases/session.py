@@ -70,6 +70,7 @@ def started_now(environ: Mapping[str, str] = os.environ) -> str:
 
 def read_source(environ: Mapping[str, str] = os.environ) -> Source:
     """Return commit, branch and pull request from the CI system's variables, or else from git.
+
     For a pull request, GITHUB_SHA is GitHub's merge commit, so the commit is read from the event.
     """
     place = user_path(".")
@@ -138,6 +139,7 @@ class DataJob:
 @dataclass(frozen=True, kw_only=True)
 class Session:
     """A run of a lane, such as test_emulator: its name, cases, engine, runner and options.
+
     ``parts`` are the packages and libraries of the toolchain. ``device`` names the required
     hardware if neither this host nor the runner can run the programs. Outputs are compared with
     those of ``emulator``, if there is one. ``make_run`` makes the object that runs one case.
@@ -156,6 +158,7 @@ class Session:
 
     def run(self, pool: Pool, work: Path, phases: Phases) -> Report:
         """Run every case. A case that fails does not stop the others.
+
         Raises StoreError if the disk is full.
         """
         clear_beside(self.options)

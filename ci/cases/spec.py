@@ -77,6 +77,7 @@ def select_cases(
     default_soc: str = DEFAULT_SOC,
 ) -> list[CaseSpec]:
     """Return the requested cases without duplicates, in the order of ``entries`` and the suite.
+
     Without ``schemes`` or ``soc_names``, a model has the supported ones of its entry or the suite,
     or else the lane's defaults. Raises UsageError for a name or glob that matches nothing.
     """

@@ -1,4 +1,5 @@
 """Makes lowered programs reproducible.
+
 ExecuTorch's QnnContextCustomProtocol writes a header before each context binary: magic (u32),
 signature (u64) and size of the remainder (u64), little-endian and packed. The signature is the
 system time in nanoseconds. Its only use is to distinguish contexts within a process, and it is the

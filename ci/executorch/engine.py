@@ -44,6 +44,7 @@ class ExecutorchEngine:
 
     def digest_key(self, model: str, spec: CaseSpec) -> str:
         """Return the cache key of a case; ``model`` is the model's digest.
+
         A key includes only the recipe of the case's scheme, so a new scheme does not change other
         keys. The effect of a user's functions is unknown, so with one the key is random.
         """

@@ -25,6 +25,7 @@ def read_trace(
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """Write the contents of a trace to files. Return the accelerator's figures and the names of the
     files.
+
     Raises FailedError if the trace has no QNN event.
     """
     inspector = Inspector(

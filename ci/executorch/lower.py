@@ -267,8 +267,10 @@ class Lowering:
 
     def write_calls(self, module: Any) -> None:
         """Write QNN's calls as C code with its Saver, a backend that records calls instead of
-        compiling, and exits with SystemExit. Call this only in a fork, because HTP's compiler must
-        be the first compiler that a process loads.
+        compiling, and exits with SystemExit.
+
+        Call this only in a fork, because HTP's compiler must be the first compiler that a process
+        loads.
         """
         directory = self.staging.directory / SAVER
         spec = compiler_spec(self.spec.scheme, self.spec.soc, self.spec.source.choices, saver=True)

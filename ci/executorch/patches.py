@@ -1,5 +1,6 @@
 """Patches of torch that save time and do not change the resulting programs: three for every
 lowering, and one for the search for faults.
+
 Each patch lists the versions for which it is verified. To verify a patch, programs lowered with it
 are compared with programs lowered without it and by tests/plain_script.py
 (tests/integration/emulator/test_plain_script.py). With other versions a patch is disabled;
@@ -37,6 +38,7 @@ WRITTEN = ("_code", "_lineno_map", "_prologue_start")  # set when code is genera
 def warm_up(*, plain: bool) -> tuple[str, ...]:
     """Apply the patches, then quantize and lower a small model without QNN. This is done once per
     process.
+
     Returns one line per patch that is disabled because it is not verified with the installed
     versions.
     """
@@ -66,6 +68,7 @@ def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:
 
 def write_code_late() -> None:
     """Generate the Python code of a module only when it is needed, not after each graph change.
+
     Most passes only read graphs: of 434 code texts generated in one lowering, only 13 ran.
     """
     GraphModule.recompile, GraphModule.__reduce__ = recompile_late, reduce_written
@@ -74,9 +77,10 @@ def write_code_late() -> None:
 
 
 def share_provenance() -> None:
-    """Let nodes share the record of their origin. torch makes a deep copy of it for each node,
-    which is unnecessary because such a record never changes. Without the copies, a recurrent net
-    lowers in three quarters of the time.
+    """Let nodes share the record of their origin.
+
+    torch makes a deep copy of it for each node, which is unnecessary because such a record never
+    changes. Without the copies, a recurrent net lowers in three quarters of the time.
     """
 
     def share(source: Any, memo: dict[int, Any]) -> Any:  # noqa: ARG001 - copy's protocol
@@ -87,6 +91,7 @@ def share_provenance() -> None:
 
 def materialize_once() -> None:
     """Look up composite operators again only if one was registered since the last lookup.
+
     In every decomposition, torch looks up all 800 of them for each of its 40 namespaces.
     """
     utils = torch._export.utils

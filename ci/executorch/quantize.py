@@ -116,6 +116,7 @@ def quantize_method(
 
 def round_blocks(module: Any) -> Any:
     """Return a copy with block scales rounded as for QNN: to sixteenths of the channel's largest.
+
     ExecuTorch's make_qnn_per_block_config in builders/node_visitor.py rounds them in this way.
     """
     rounded = copy.deepcopy(module)
@@ -132,8 +133,10 @@ def round_blocks(module: Any) -> Any:
 
 def find_grids(module: Any) -> list[Grid]:
     """Return a grid for each output, its possible values: the step, and the lowest and the highest
-    multiple. NO_GRID for an output that is not dequantized. An output that only moves an input has
-    a step but no bounds, because ExecuTorch may not quantize it. Empty for a model without a graph.
+    multiple.
+
+    NO_GRID for an output that is not dequantized. An output that only moves an input has a step but
+    no bounds, because ExecuTorch may not quantize it. Empty for a model without a graph.
     """
     return [
         _find_grid(leaf)
@@ -173,6 +176,7 @@ def block_sizes(
 ) -> dict[str, tuple[int, ...]]:
     """Return the block shape (output, input, kernel...) per node, for layers that can have blocks,
     except those of the parts in ``others``, whose schemes have no blocks.
+
     All layers have the same block size, because ExecuTorch 1.5.1 has one configuration per model.
     """
     targets = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
@@ -197,6 +201,7 @@ RECIPE = "a recipe's function has no parameters and returns ExecuTorch's QuantRe
 
 def configure(scheme: Scheme) -> dict[str, Any]:
     """Return the arguments of QnnQuantizer and ModuleQConfig for a scheme.
+
     The moving average of ExecuTorch's default observer clips values if there are few calibration
     sets, so this uses minimum and maximum. Training has other observers. Raises FailedError if the
     installed ExecuTorch does not have the scheme.
@@ -225,6 +230,7 @@ def annotated(
     annotations: Sequence[Callable[[GraphModule], None]] = (),
 ) -> Iterator[None]:
     """Configure ``quantizer`` with ``annotations`` and with the lowering options.
+
     Raises UsageError for an invalid recipe. When the block ends, raises UsageError if a part has no
     nodes, or if a node to discard does not exist.
     """
@@ -279,8 +285,10 @@ RATE = 1e-3
 
 def train(prepared: GraphModule, model: Model, steps: int) -> None:
     """Train with Adam to match the float32 model's outputs for the calibration sets, with one set
-    per step. No labels are needed, because the float32 model is the teacher. Nothing is random, so
-    training always yields the same weights.
+    per step.
+
+    No labels are needed, because the float32 model is the teacher. Nothing is random, so training
+    always yields the same weights.
     """
     with keep_state(model.module):
         wanted = run_eager(model.module, model.calibration)
@@ -308,6 +316,7 @@ def measure_loss(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
 
 def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
     """Set each range to the minimum and maximum over all sets, as calibration does.
+
     By default, torchao moves a range by a hundredth towards each set's range. After few sets, the
     range would be too narrow and would clip values.
     """

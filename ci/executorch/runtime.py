@@ -36,10 +36,12 @@ SCALAR_TYPES = {
 
 
 class LoadedProgram:
-    """A loaded program. The process may load several, but no program can find the outputs of
-    another in memory. The inputs and outputs of its methods are concatenated. ``quantizes`` is true
-    if the CPU quantizes inputs and outputs. With ``debug_bytes``, the runtime keeps a trace with at
-    most so many bytes of intermediate outputs. ``repeated`` defines how often each input set runs.
+    """A loaded program.
+
+    The process may load several, but no program can find the outputs of another in memory. The
+    inputs and outputs of its methods are concatenated. ``quantizes`` is true if the CPU quantizes
+    inputs and outputs. With ``debug_bytes``, the runtime keeps a trace with at most so many bytes
+    of intermediate outputs. ``repeated`` defines how often each input set runs.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class LoadedProgram:
 def overwrite_freed_memory() -> None:
     """Make the allocator fill freed memory with FILL, and allocated memory with its complement. An
     output that is not written then does not contain the outputs of an earlier program.
+
     Blocks of all sizes are filled only if GLIBC_TUNABLES has the TUNABLES of ci.cases.pool.
     """
     ctypes.CDLL(None).mallopt(M_PERTURB, FILL)

@@ -85,6 +85,7 @@ def find_validation(root: Path, variables: Mapping[str, str]) -> str:
 def name_toolchain(parts: tuple[Tool, ...], environment: Environment) -> tuple[str, ...]:
     """Return text that determines a program besides the model: versions and digests. An SDK that is
     used in place has no digest, so its libraries are listed by size and time.
+
     One digest covers the contents of the lowering packages and of the QNN adaptor, because they may
     be edited in place, and PYTHONPATH may put another copy before the wheel.
     """

@@ -33,7 +33,9 @@ class OpenJob:
 @dataclass(frozen=True)
 class TracedRun:
     """A job that runs a program on input sets and writes its trace to ``directory``, together with
-    files extracted from it. With ``debug_bytes``, these are intermediate outputs instead of times.
+    files extracted from it.
+
+    With ``debug_bytes``, these are intermediate outputs instead of times.
     """
 
     program: Program
@@ -74,7 +76,9 @@ def make_runner(pool: Pool, timeout_s: float, *, quantizes: bool = False) -> Poo
 
 def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s: float) -> RunNotes:
     """Run a program again with the trace that the entry requests; ``judged`` are the outputs of the
-    first run. Intermediate outputs are kept only for the first input set.
+    first run.
+
+    Intermediate outputs are kept only for the first input set.
     """
     directory, log = program.directory / "trace", program.log.with_name("trace.log")
     directory.mkdir(exist_ok=True)

@@ -1,1 +1,1 @@
-"""Judges outputs against references, with pure functions over arrays."""
+"""Judges outputs against references. All functions here are pure and work on arrays."""

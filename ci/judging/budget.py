@@ -1,4 +1,4 @@
-"""Compares a footprint with a budget: which limits are exceeded, and which could be tighter."""
+"""Compares a footprint with a budget: finds limits that are exceeded or could be tighter."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ci.report.schema import Budget, DeviceFigures, Footprint
 from ci.report.text import count
 
 ROOM = 0.9  # a figure below this share of its limit suggests a tighter limit
-LEAST = "segment_align"  # the only figure with a lower limit
-MEASURED = ("lowering_memory_bytes",)  # varies between runs
-UNITS = {"vtcm_mb": " MB", "partitions": "", LEAST: ""}  # all others are bytes
+LEAST = "segment_align"  # the only figure whose limit is a minimum
+MEASURED = ("lowering_memory_bytes",)  # figures that vary between runs
+UNITS = {"vtcm_mb": " MB", "partitions": "", LEAST: ""}  # the unit of all others is bytes
 TILES = "activations do not fit into VTCM: use smaller inputs, fewer bits or a SoC with more VTCM"
 TRAFFIC = "look for operators that only move data, such as transposes, or use fewer bits"
 OPERATORS = "write that part of the model differently, so that it needs fewer of them"
@@ -32,13 +32,14 @@ FIGURES = {
     "read_bytes": ("reading from DDR", TRAFFIC),
     "write_bytes": ("writing to DDR", TRAFFIC),
     "vtcm_mb": ("VTCM", "compile with less VTCM, or for a SoC that has more"),
-    "partitions": ("partitions", "get the operators between them, now on the CPU, onto the NPU"),
+    "partitions": ("partitions", "move the operators between them from the CPU to the NPU"),
     LEAST: ("the alignment of segments", "set ExecutorchBackendConfig.segment_alignment"),
     "lowering_memory_bytes": ("peak memory of lowering", "split the model"),
 }
 
 
-# A device's figures: the fields of the figure and of its spread in DeviceFigures, and its name.
+# Limits of a device's times and memory: the field of the figure in DeviceFigures, the field of its
+# spread, and its name.
 TIMES = {
     "p50_ms": ("p50_ms", "p50_spread_ms", "the median of a run"),
     "p90_ms": ("p90_ms", "p90_spread_ms", "the 90th percentile of a run"),
@@ -46,7 +47,7 @@ TIMES = {
     "device_memory_bytes": ("peak_memory_bytes", "", "memory on the device"),
 }
 SLOW = (
-    "use fewer bits, keep more on the NPU, or lower and run in a faster performance mode;"
+    "use fewer bits, run more operators on the NPU, or use a faster performance mode;"
     " profile_level = detailed shows where the time goes"
 )
 HOT = "the device was throttled: let it cool and run again"
@@ -55,15 +56,15 @@ TIMELESS = "run it with a qnn_executor_runner that was built with EXECUTORCH_ENA
 
 @dataclass(frozen=True)
 class Overrun:
-    """An exceeded limit: the figure, by how much, and the fix."""
+    """An exceeded limit: a text with the figure and the excess, and the fix."""
 
     text: str
     fix: str
 
 
 def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> tuple[Overrun, ...]:
-    """Return the figures that exceed a budget. An unknown figure exceeds a limit of the model's
-    ``own`` budget, because that cannot be checked."""
+    """Return the figures that exceed a budget. A limit of the model's ``own`` budget is also
+    exceeded if its figure is unknown, because it cannot be checked."""
     return tuple(_find_excesses(footprint or Footprint(), budget, own))
 
 
@@ -93,7 +94,7 @@ def find_slow(
     device: DeviceFigures | None, budget: Budget
 ) -> tuple[tuple[Overrun, ...], tuple[str, ...]]:
     """Return a device's figures that exceed a budget by more than their spread, and warnings for
-    those that exceed it by less. Times of an emulating host are not judged."""
+    those that exceed it by less. Nothing is returned for a host that only emulates a device."""
     excesses: list[Overrun] = []
     warnings: list[str] = []
     limits = ((name, getattr(budget, name)) for name in TIMES)
@@ -118,14 +119,14 @@ def find_slow(
 
 
 def advise_on_budget(excesses: Sequence[Overrun]) -> list[str]:
-    """Return the line with the fixes; none if there are no excesses."""
+    """Return the line with the fixes; empty if there are no excesses."""
     fixes = dict.fromkeys(one.fix for one in excesses)
     return [f"  fix: {'; '.join(fixes)}; if it is intended, raise the budget"] if fixes else []
 
 
 def suggest_tighter(footprint: Footprint | None, own: Budget) -> Iterator[str]:
-    """Yield a warning for each limit of the model's ``own`` budget that is more than 10 % above its
-    figure, because it would not notice much."""
+    """Yield a warning for each limit of the model's ``own`` budget that its figure is more than
+    10 % below. Such a limit would not detect small increases."""
     for name, (what, _) in FIGURES.items():
         limit, now = getattr(own, name), getattr(footprint, name, None)
         if limit and now is not None and name != LEAST and now < ROOM * limit:

@@ -1,4 +1,4 @@
-"""Controls: wrong outputs, made from correct ones, that the gate has to reject."""
+"""Controls: wrong outputs that are made from correct ones. The gate has to reject them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ci.models.tensors import TensorInfo
 from ci.report.schema import ControlKind, Question, Threshold
 
 CONTROL_SEED = 20250724
-# A gate should reject the first one; larger ones are tried if the allowed noise hides it.
+# A gate should reject the first of these. If the allowed noise hides it, larger ones are tried.
 GAINS = (1.05, 1.1, 1.25, 2.0)
 GARBAGE_SHARES = (0.02, 0.05, 0.1, 0.25)
-# A channel's loss is noticed only if its power exceeds that of an allowed error by this factor.
+# The loss of a channel is detectable only if its power exceeds the allowed error by this factor.
 AUDIBLE = 1.1
 
 Random = np.random.Generator
 
 
 class Asked(NamedTuple):
-    """The material for a wrong output: the correct one, a random generator, the noise that the
-    program may have, and its limits."""
+    """What a wrong output is made from: the correct output, a random generator, the noise that a
+    correct program may have, and the limits."""
 
     right: Array
     random: Random
@@ -39,14 +39,14 @@ Maker = Callable[[Asked], Iterator[Array]]
 def make_controls(
     kind: ControlKind, right: Expected, prediction: Prediction, limits: Threshold
 ) -> Iterator[Array]:
-    """Yield outputs that are wrong in one way, to an increasing degree; skip those that are correct
-    by chance.
+    """Yield outputs that are wrong in one way, to an increasing degree. Outputs that are correct by
+    chance are skipped.
 
     ``right`` is the output that the program should compute, ``prediction`` its allowed noise.
     """
     random = np.random.default_rng(CONTROL_SEED)
     for wrong in MAKERS[kind](Asked(right.values, random, prediction, limits)):
-        # Tied elements prove nothing, and neither does an output that is correct by chance.
+        # Elements whose value noise may change prove nothing; nor does an output that is correct.
         differs = ((wrong < right.low) | (wrong > right.high)).mean()
         least = 2 * (1 - (limits.min_equal_quantized or limits.min_equal or 1.0))
         if is_floating(right.values) or differs > least:
@@ -60,9 +60,9 @@ def is_rejected(
     info: TensorInfo,
     limits: Threshold,
 ) -> tuple[bool, float | None]:
-    """Return whether the gate rejects one wrong output on its own, and its SQNR in dB. Values off
-    the output's grid do not count, since a fault inside a program would not cause them; nor does a
-    quantized model far from float32, since a correct output has the same."""
+    """Return whether the gate rejects a wrong output, and its SQNR in dB. Two reasons are ignored.
+    Values that are not multiples of the output's step would not result from a fault in a program.
+    The error of the quantized model against float32 is also in a correct output."""
     judgement = judge_output(references, index, wrong, info.without_step(), limits)
     figures = judgement.float_figures
     rejected = judgement.fails(Question.FAITHFUL)
@@ -87,13 +87,14 @@ def _permute(asked: Asked) -> Iterator[Array]:
 
 
 def _give_other_input(asked: Asked) -> Iterator[Array]:
-    """Yield the outputs of each input set for another set: the next one, then ones further on."""
+    """Yield the outputs of each input set for other sets: first for the next one."""
     for shift in range(1, len(asked.right)):
         yield np.roll(asked.right, -shift, axis=0)
 
 
 def _silence_channel(asked: Asked) -> Iterator[Array]:
-    """Yield the output with a zeroed channel, the quietest above its allowed error."""
+    """Yield the output with one channel set to zero: the quietest that is above its allowed
+    error."""
     right = asked.right
     if not is_floating(right):
         return
@@ -121,7 +122,7 @@ def _add_one(asked: Asked) -> Iterator[Array]:
 
 
 def _spoil_tail(asked: Asked) -> Iterator[Array]:
-    """Yield outputs with garbage in the last part of each input set, in increasing shares."""
+    """Yield outputs with garbage at the end of each input set, in increasing shares."""
     right = asked.right
     garbage = _draw(right, asked.random) if is_floating(right) else right + np.ones_like(right)
     for share in GARBAGE_SHARES:

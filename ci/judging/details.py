@@ -1,5 +1,5 @@
-"""Details of an output for a report: figures by input set and channel, a histogram of its errors
-and its worst element. Nothing is judged by them."""
+"""Details of an output for a report: SQNR by input set and channel, a histogram of errors, and the
+worst element. The verdict does not depend on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ SETS, CHANNELS, BINS = 64, 6, 31
 
 
 def describe_outputs(references: References, outputs: Sequence[Array]) -> tuple[OutputFigures, ...]:
-    """Return a report's details of each output, [input set, *shape], for the first SETS sets."""
+    """Return a report's details of each output, [input set, *shape]. Details by input set cover the
+    first SETS sets."""
     return tuple(describe_output(references, *pair) for pair in enumerate(outputs))
 
 
@@ -54,7 +55,7 @@ def _share_sets(expected: Expected, output: Array) -> tuple[float, ...]:
 
 
 def _find_channels(expected: Array, output: Array) -> tuple[ChannelFigures, ...]:
-    """Return the channels with the lowest SQNR, the worst first."""
+    """Return the channels with the lowest SQNR, starting with the worst."""
     found = [*_measure_channels(expected, output)]
     return tuple(sorted(found, key=lambda one: (one.sqnr_db is None, one.sqnr_db))[:CHANNELS])
 
@@ -77,7 +78,7 @@ def _count_errors(error: Array, most: float) -> tuple[int, ...]:
 
 
 def _find_worst(off: Array, output: Array, expected: Array) -> Element | None:
-    """Return the element that is furthest off; None if none is."""
+    """Return the element with the largest error; None if all are exact."""
     if not off.any():
         return None
     place = tuple(map(int, np.unravel_index(int(off.argmax()), off.shape)))

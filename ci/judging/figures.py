@@ -1,4 +1,4 @@
-"""Measures how far one output is from a reference. Arrays are [input set, *shape]."""
+"""Measures the error of one output against a reference. Arrays are [input set, *shape]."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Array = NDArray[Any]
 
 
 def is_floating(array: Array) -> bool:
-    """Return whether an array has magnitudes instead of indices, classes or booleans."""
+    """Return whether an array contains floating-point values, not indices, classes or booleans."""
     return bool(np.issubdtype(array.dtype, np.floating))
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The worst figures over the input sets.
+    """The error of an output in its worst input set.
 
     ``sqnr_db`` is 10 log10(sum(ref^2) / sum((ref - out)^2)) in dB, infinite if both are equal.
     """
@@ -32,9 +32,9 @@ class Figures:
 
 @dataclass(frozen=True)
 class Fit:
-    """The straight line from a reference to an output, over all input sets.
+    """A straight line fitted to an output as a function of its reference, over all input sets.
 
-    ``gain`` is its slope less 1, ``offset`` the mean error as a share of the reference's standard
+    ``gain`` is the slope minus 1. ``offset`` is the mean error divided by the reference's standard
     deviation.
     """
 
@@ -43,7 +43,7 @@ class Fit:
 
 
 def measure(reference: Array, output: Array) -> Figures:
-    """Return the figures of the worst input set; with NaN or infinity it is infinitely far."""
+    """Return the error in the worst input set. It is infinite if the output has NaN or infinity."""
     sets = [_measure_set(*pair) for pair in zip(reference, output, strict=True)]
     return Figures(
         min(one.sqnr_db for one in sets),
@@ -65,15 +65,15 @@ def _measure_set(reference: Array, output: Array) -> Figures:
 
 @dataclass(frozen=True)
 class Nearness:
-    """How near one runner's outputs are to another's: the SQNR of the worst input set of the worst
-    output, in dB, and the share of elements with the same bits."""
+    """How close the outputs of two runners are: the SQNR of the worst input set of the worst output
+    in dB, and the share of elements with identical bits."""
 
     sqnr_db: float
     equal: float
 
 
 def find_nearness(pairs: Iterable[tuple[Array, Array]]) -> Nearness:
-    """Return how near outputs are to references, given as (reference, output)."""
+    """Return how close outputs are to references; ``pairs`` are (reference, output)."""
     sqnr_db, equal, count = math.inf, 0, 0
     for reference, output in pairs:
         sqnr_db = min(sqnr_db, measure(reference, output).sqnr_db)
@@ -85,7 +85,7 @@ def find_nearness(pairs: Iterable[tuple[Array, Array]]) -> Nearness:
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Return the ratio of two powers in dB; infinite without noise."""
+    """Return the ratio of two powers in dB; infinite if the noise is zero."""
     if not noise:
         return math.inf
     ratio = signal / noise
@@ -107,10 +107,10 @@ def channel_rms(stacked: Array, axis: int) -> Array:
 
 
 def fit_line(reference: Array, output: Array) -> Fit:
-    """Return gain and offset. Both arrays must be finite, and the reference not all zero."""
+    """Return gain and offset. Both arrays must be finite; the reference must not be all zero."""
     wanted = reference.astype(np.float64).reshape(-1)
     got = output.astype(np.float64).reshape(-1)
-    power = float(np.sum(wanted**2))  # not @, for which BLAS would start threads
+    power = float(np.sum(wanted**2))  # without @, because BLAS would start threads
     slope = float(np.sum(wanted * got)) / power
     spread = float(wanted.std()) or math.inf
     return Fit(slope - 1, float((got - wanted).mean()) / spread)
@@ -119,9 +119,10 @@ def fit_line(reference: Array, output: Array) -> Fit:
 def share_equal(low: Array, reference: Array, high: Array, output: Array) -> float:
     """Return the share of correct elements, for indices, classes and booleans.
 
-    An element may have any value from ``low`` to ``high``, which differ if the float model's
-    comparison is a tie within the noise. Returns the lower of two shares, that of the elements with
-    the most frequent value and that of all others, so that the few set bits of a mask count too.
+    An element is correct if it is between ``low`` and ``high``. The two differ where noise can
+    change the result of the float model's comparison. The share is computed separately for the
+    elements with the most frequent value and for all others, and the lower one is returned.
+    Otherwise the few set bits of a mask would have no effect.
     """
     right = (low <= output) & (output <= high)
     values, counts = np.unique(reference, return_counts=True)

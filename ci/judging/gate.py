@@ -1,8 +1,8 @@
 """The gate: compares a program's outputs with a prediction and limits, one output at a time.
 
 It asks two questions. Is the program faithful: does it compute its quantized model, or in float16
-its float32 model, within the error of correct arithmetic? Is it quantized well: is that model near
-enough to the float32 one? The user's metric answers a third (ci.judging.verdict).
+its float32 model, within the error of correct arithmetic? Is it quantized well: is the quantized
+model close enough to float32? The user's metric answers a third question (ci.judging.verdict).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ci.models.tensors import TensorInfo
 from ci.report.schema import Question, Threshold
 
 FLOAT32, QUANTIZED = "float32", "quantized"
-GRID = 2**-6  # share of a step by which float32 may round a multiple of it
-# Allowed difference between a program's scale and its model's: QNN uses a scale of 1/65536 for the
+GRID = 2**-6  # tolerance for multiples of a step, because float32 rounds them; a share of the step
+# Tolerance between a program's scale and its model's: QNN uses a scale of 1/65536 for the
 # 16-bit result of a softmax, ONNX Runtime's quantizer writes 1/65535.
 SCALE = 2**-16
-# If rounding leaves less than this SQNR, an error is blamed on the coarse quantization, not on the
-# program.
+# If rounding alone leaves less than this SQNR, the coarse quantization is blamed for an error, not
+# the program.
 LOST_DB = 3.0
 
 
@@ -40,7 +40,7 @@ LOST_DB = 3.0
 class Expected:
     """One output of a reference model, [input set, *shape].
 
-    Indices, classes and booleans may have any value from ``low`` to ``high``.
+    For indices, classes and booleans, every value from ``low`` to ``high`` is correct.
     """
 
     values: Array
@@ -50,21 +50,21 @@ class Expected:
 
 @dataclass(frozen=True)
 class References:
-    """The outputs of both reference models, and the predicted noise of a program, one entry per
-    output; None for an output without prediction."""
+    """The outputs of both reference models, and the predicted noise of a correct program. Each has
+    one entry per output; an output without a prediction has None."""
 
     float32: Sequence[Expected]
     quantized: Sequence[Expected] | None = None
     noise: Sequence[Prediction | None] = ()
 
     def best(self, index: int) -> tuple[Expected, str]:
-        """Return the output that the program should compute, and the model that it comes from."""
+        """Return the output that the program should compute, and which model computed it."""
         if self.quantized is None:
             return self.float32[index], FLOAT32
         return self.quantized[index], QUANTIZED
 
     def predict(self, index: int, info: TensorInfo) -> Prediction:
-        """Return the prediction for an output; if there is none, the program has to be exact."""
+        """Return the prediction for an output. Without one, the program has to be exact."""
         found = self.noise[index] if self.noise else None
         if found is not None:
             return found
@@ -74,7 +74,7 @@ class References:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why an output is rejected, and the question that it fails. ``is_model`` is whether the
+    """Why an output is rejected, and the question that it fails. ``is_model`` is true if the
     float32 model fails it too."""
 
     question: Question
@@ -84,11 +84,12 @@ class Reason:
 
 @dataclass(frozen=True)
 class OutputJudgement:
-    """The judgement of one output; ``reasons`` is empty if the gate accepts it.
+    """The judgement of one output. ``reasons`` is empty if the gate accepts it.
 
-    Magnitudes have figures, a fit and ``excesses``, worst first: how far parts of the error exceed
-    their prediction. Indices, classes and booleans have shares of equal elements; ``equal_exact``
-    ignores the rule for ties. ``scheme_figures`` compare the quantized model with the float32 one.
+    Floating-point outputs have figures, a fitted line, and ``excesses``: how far parts of the error
+    exceed their prediction, worst first. Other outputs have shares of equal elements, where
+    ``equal_exact`` ignores ``low`` and ``high``. ``scheme_figures`` compare the quantized model
+    with the float32 model.
     """
 
     reasons: tuple[Reason, ...] = ()
@@ -119,7 +120,7 @@ class Judgement:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Return why the gate rejects the program; names the output if there are several."""
+        """Return why the gate rejects the program, with the output's index if there are several."""
         several = len(self.outputs) > 1
         return tuple(
             Reason(one.question, f"output {index}: {one.text}" if several else one.text)
@@ -131,7 +132,7 @@ class Judgement:
 def judge(
     references: References, outputs: Sequence[Array], infos: Sequence[TensorInfo], limits: Threshold
 ) -> Judgement:
-    """Judge every output; a limit that is None is not checked."""
+    """Judge every output. A limit that is None is not checked."""
     return Judgement(
         tuple(
             judge_output(references, index, output, infos[index], limits)
@@ -143,7 +144,7 @@ def judge(
 def judge_output(
     references: References, index: int, output: Array, info: TensorInfo, limits: Threshold
 ) -> OutputJudgement:
-    """Judge one output by the kind of its elements, with its own limits if it has any."""
+    """Judge one output according to its dtype, with specific limits if it has any."""
     limits = limits.of_output(index)
     quantized = references.quantized[index] if references.quantized is not None else None
     if not is_floating(output):
@@ -206,7 +207,7 @@ def _judge_magnitudes(
         reasons.append(Reason(Question.QUANTIZED, f"{text}, {_name_pair(against)}"))
     reasons += _parts_too_far(eager, asked, info, limits.min_sqnr_db_all)
     if limits.max_abs is not None and not against_float.max_abs <= limits.max_abs:
-        off = f"an element is {against_float.max_abs:.3g} off, {limits.max_abs:g} allowed"
+        off = f"an element differs by {against_float.max_abs:.3g}, {limits.max_abs:g} allowed"
         reasons.append(Reason(Question.QUANTIZED, off))
     return OutputJudgement(
         tuple(reasons),
@@ -220,14 +221,15 @@ def _judge_magnitudes(
 
 
 def _name_pair(against: str) -> str:
-    """Return the models that a figure of the second question compares."""
+    """Return which models the figures of the second question compare."""
     if against == FLOAT32:
         return "the program against the float32 model"
     return "the quantized model against the float32 one"
 
 
 def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
-    """Yield a reason unless all values of a quantized output are multiples of its step in range."""
+    """Yield a reason if values of a quantized output are out of range or no multiple of its
+    step."""
     if info.step and info.highest > info.lowest:
         steps = output.astype(np.float64) / info.step
         near = GRID + SCALE * np.abs(steps)
@@ -245,7 +247,7 @@ def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
 def _beyond_noise(
     excesses: Sequence[Excess], prediction: Prediction, best: Expected, output: Array, against: str
 ) -> Iterator[str]:
-    """Yield the part of the error that is worst against the prediction, if above the limit."""
+    """Yield the part of the error that most exceeds its limit above the prediction, if any does."""
     worst = excesses[0]
     if worst.over_db > 0:
         reached = measure(best.values, output).sqnr_db
@@ -260,7 +262,7 @@ def _beyond_noise(
 def _parts_too_far(
     eager: Array, asked: Array, info: TensorInfo, wanted_db: float | None
 ) -> Iterator[Reason]:
-    """Yield each part of a concatenation below the SQNR that a separate output would need."""
+    """Yield each part of a concatenation with less SQNR than a separate output would need."""
     stops = [int(stop) for stop in np.cumsum(info.joined)]
     for start, stop in zip([0, *stops[:-1]], stops, strict=False):
         place, axis = range(start, stop), info.joined_axis + 1

@@ -1,10 +1,10 @@
-"""Decides whether correct arithmetic explains an output's error.
+"""Decides whether correct arithmetic can explain an output's error.
 
 A prediction has the errors of a disturbed eager model, [run, input set, *shape] (ci.models.noise).
-The same statistics are computed from a program's error and from each run: the power over
-everything, over each input set, row of the batch, channel, part of a concatenation and element, the
-gain and the offset. A statistic may exceed the largest one of the runs by a margin in dB, because
-the prediction itself is not exact.
+From a program's error and from each of these runs, the same statistics are computed: the power of
+the whole output and of each input set, row of the batch, channel, part of a concatenation and
+element, and gain and offset. A statistic of the program may exceed the largest of the runs by a
+margin in dB, because the prediction is not exact.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import numpy as np
 from ci.judging.figures import Array, decibels
 from ci.models.tensors import TensorInfo
 
-# Share of the mean power allowed to every part: a few runs may predict nothing for a small part.
+# The share of the mean power that every part may have, because few runs may miss a small part.
 SHARED = 1.0
-# In steps of the output, and relative to its RMS: smaller errors are always accepted.
+# Errors below these are always accepted: in steps of the output, and relative to its RMS.
 FLOOR_STEPS, FLOOR_RELATIVE = 0.2, 2**-13
-TINY = np.finfo(np.float64).tiny  # replaces a power of zero
-# Rounding may shift everything in one direction, as a gain or an offset: allowed is twice the
-# noise, but at most these shares of the reference's RMS.
+TINY = np.finfo(np.float64).tiny  # used instead of a power of zero
+# Rounding may have a bias, which is visible as a gain or an offset. The limit is twice the noise,
+# but at most these shares of the reference's RMS.
 SYSTEMATIC, MAX_GAIN, MAX_OFFSET = 2.0, 0.004, 0.005
-# Noise above this share of the RMS may be biased by three quarters of the excess, and single
-# elements, such as edges in a map of probabilities, may be off by this many dB more.
+# If the noise exceeds this share of the RMS, three quarters of the excess may be a bias, and single
+# elements, such as edges in a map of probabilities, may exceed their limit by this many dB.
 COARSE, BIAS, EDGES_DB = 0.04, 0.75, 6.0
 
 WHOLE, ELEMENT_DB, LINE_DB = "all input sets", 10.0, 100.0
@@ -38,9 +38,9 @@ WHOLE, ELEMENT_DB, LINE_DB = "all input sets", 10.0, 100.0
 @dataclass(frozen=True)
 class Excess:
     """How far the error in a part of an output is above the prediction (``above_db``) and above the
-    limit (``over_db``, negative if the part is accepted), in dB. A failure is named after the part
-    with the largest ``over_db`` minus ``names_db``, because an element is always off by more than
-    its row. ``is_partial`` is whether other parts of the kind are accepted."""
+    limit (``over_db``, negative if the part is accepted), in dB. A message shows the part with the
+    largest ``over_db`` minus ``names_db``, because an element always differs by more than its row.
+    ``is_partial`` is true if other parts of the same kind are accepted."""
 
     place: str
     above_db: float
@@ -50,22 +50,22 @@ class Excess:
 
 
 class Parts(NamedTuple):
-    """The powers of an error's parts of one kind, [..., part]: the slices along ``axis`` of [input
-    set, *shape], or other parts if it is None."""
+    """The powers of an error's parts of one kind, [..., part]. The parts are the slices along
+    ``axis`` of [input set, *shape], or other parts if ``axis`` is None."""
 
     kind: str
     axis: int | None
     powers: Array
 
     def name(self, index: int) -> str:
-        """Return ``channel 3 of 16``; only the kind if there is one part."""
+        """Return a name such as ``channel 3 of 16``; only the kind if there is one part."""
         count = self.powers.shape[-1]
         return f"{self.kind} {index} of {count}" if count > 1 else self.kind
 
 
 def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
-    """Yield the mean power of each part of squared errors, [..., input set, *shape], for each way
-    to divide them."""
+    """Yield the mean power of squared errors, [..., input set, *shape], per part: for input sets,
+    rows, channels, parts of a concatenation, and elements."""
     rank = len(info.shape)
     lead = squares.ndim - rank - 1
     places = tuple(range(lead, squares.ndim))
@@ -83,15 +83,15 @@ def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
 
 
 def name_axes(info: TensorInfo) -> list[tuple[str, int]]:
-    """Return the axes of [input set, *shape] for rows of a batch and for channels."""
+    """Return names and axes of [input set, *shape] for the rows of a batch and for channels."""
     rows = [("row", 1)] if len(info.shape) > 1 else []
     channels = channel_axes(len(info.shape) + 1)
     return rows + [(f"channel along axis {axis - 1}:", axis) for axis in channels]
 
 
 def channel_axes(dims: int) -> list[int]:
-    """Return the channel axes of an output with ``dims`` dimensions, [input set, *shape]: the last
-    and the second of its shape; for pictures (four or more dimensions) only the second."""
+    """Return the channel axes of an output with ``dims`` dimensions, [input set, *shape]: the
+    second and the last axis of the shape; for images (four or more axes) only the second."""
     if dims > 4:
         return [2]
     return sorted({dims - 1, 2 if dims == 4 else dims - 1} - {0})
@@ -99,8 +99,9 @@ def channel_axes(dims: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction for one output: ``reference`` is the undisturbed model's output, [input set,
-    *shape], ``runs`` are the errors of disturbed runs, [run, input set, *shape], at least two."""
+    """The prediction for one output. ``reference`` is the output of the undisturbed model, [input
+    set, *shape]. ``runs`` are the errors of two or more disturbed runs, [run, input set,
+    *shape]."""
 
     reference: Array
     runs: Array
@@ -113,7 +114,7 @@ class Prediction:
 
     @cached_property
     def noise(self) -> float:
-        """The predicted error's RMS as a share of the reference's."""
+        """The RMS of the predicted error, divided by the RMS of the reference."""
         return math.sqrt(float(np.mean(self._squares))) / self.rms if self.rms else 0.0
 
     @cached_property
@@ -123,8 +124,8 @@ class Prediction:
 
     @cached_property
     def expected(self) -> list[tuple[Array, float]]:
-        """The expected power of each part of each kind, and by which factor, 1 or more, a run
-        exceeds the others at most."""
+        """The expected power of each part of each kind, and the largest factor, at least 1, by
+        which one run exceeds the mean of the others."""
         return [self._expect(parts.powers) for parts in divide(self._squares, self.info)]
 
     @property
@@ -150,7 +151,7 @@ class Prediction:
         return min(decibels(*map(float, pair)) for pair in zip(signals, noises, strict=True))
 
     def allow_channels(self, margin_db: float) -> Iterator[tuple[int, Array]]:
-        """Yield each channel axis, and the allowed mean power of the error of each channel."""
+        """Yield each channel axis, and the allowed mean error power of each of its channels."""
         for parts, (expected, spread) in zip(
             divide(self._squares, self.info), self.expected, strict=True
         ):
@@ -158,7 +159,7 @@ class Prediction:
                 yield parts.axis, expected * spread * 10 ** (margin_db / 10)
 
     def find_excesses(self, output: Array, margin_db: float) -> list[Excess]:
-        """Return the part of each kind that exceeds its limit most, worst first; gain and offset
+        """Return the part of each kind that exceeds its limit most, worst first. Gain and offset
         come after other parts above their limits. ``output`` must be finite."""
         error = output.astype(np.float64) - self.reference
         found = list(self._compare_line(error, margin_db)) if self.rms else []
@@ -178,7 +179,7 @@ class Prediction:
         return sorted(found, key=lambda one: (one.over_db <= 0, one.names_db - one.over_db))
 
     def _compare_line(self, error: Array, margin_db: float) -> Iterator[Excess]:
-        """Compare gain and offset, as shares of the reference's RMS."""
+        """Compare gain and offset with their predictions, as shares of the reference's RMS."""
         noise = self.noise
         right = self.reference.astype(np.float64)
         lines = (

@@ -1,4 +1,4 @@
-"""Recognizes patterns in wrong outputs, and names the likely cause."""
+"""Recognizes patterns in wrong outputs, and states the likely cause."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from ci.judging.noise import channel_axes
 
 RUNNER = "the runner or its files, not QNN"
 LAYOUT = "a memory layout: a permute missing in QNN or the runner"
-# An explanation is accepted if it reaches the first SQNR, and improves it by the second.
+# An explanation is accepted if it results in the first SQNR, and improves the SQNR by the second.
 BELIEVED_DB, GAINED_DB = 15.0, 8.0
-NOTHING = 1e-6  # share of the largest correct element
-ODD = 0.3  # an element is wrong if it is off by this share of the reference's RMS
+NOTHING = 1e-6  # nearly zero, as a share of the largest correct element
+ODD = 0.3  # an element is wrong if its error exceeds this share of the reference's RMS
 
 
 def find_sighting(right: Sequence[Array], output: Array, index: int) -> str:
-    """Describe the wrong output ``index`` and its likely cause; empty if no pattern matches.
+    """Describe the pattern of a wrong output and its likely cause; empty if no pattern matches.
 
-    ``right`` are the reference's outputs, [input set, *shape] each.
+    ``right`` has the reference's outputs, [input set, *shape] each; ``index`` is the output's
+    index.
     """
     wanted = right[index]
     plain = _see_plain(wanted, output) or _see_repeated(wanted, output)
@@ -101,7 +102,7 @@ def _see_line(wanted: Array, output: Array, least_db: float) -> str:
 
 
 def _name_gain(gain: float) -> str:
-    """Return ``0.0625 (1/16) of`` or ``the negative of``."""
+    """Return text such as ``0.0625 (1/16) of`` or ``the negative of``."""
     near = Fraction(abs(gain)).limit_denominator(64)
     exact = bool(near) and abs(near / abs(gain) - 1) < 0.01
     if exact and near == 1 and gain < 0:
@@ -121,8 +122,8 @@ def _see_order(wanted: Array, output: Array, least_db: float) -> str:
                 return f"the right values, shifted by one along axis {axis - 1}; likely {RUNNER}"
         if _is_match(np.flip(wanted, axis), output, least_db):
             return f"the right values in reverse along axis {axis - 1}; likely {LAYOUT}"
-    # Sorted samples of one distribution also agree to that SQNR, and sorting brings nearly correct
-    # outputs even closer.
+    # Sorted samples of the same distribution also agree to this SQNR, and sorting brings outputs
+    # that are nearly correct even closer.
     by_chance_db = 10 * math.log10(wanted.size) + GAINED_DB
     if least_db < BELIEVED_DB + GAINED_DB and _is_match(
         np.sort(wanted, axis=None), np.sort(output, axis=None), by_chance_db
@@ -145,7 +146,7 @@ def _see_channels(wanted: Array, output: Array, _least_db: float) -> str:
 
 
 def _see_stretch(wanted: Array, output: Array, _least_db: float) -> str:
-    """Describe errors that are confined to one range of elements or to one input set."""
+    """Describe errors that occur only in one range of elements or in one input set."""
     rms = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
     odd = (np.abs(output - wanted) > ODD * rms).reshape(len(wanted), -1)
     places = np.flatnonzero(odd.any(axis=0))

@@ -1,4 +1,4 @@
-"""The verdict on a program: judges outputs, explains failures, tries the gate on wrong outputs."""
+"""The verdict on a program: judges outputs, explains failures, and tests the gate with controls."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ CALIBRATE = (
     "calibrate with inputs like the judged ones, check the ranges that the observer found, or"
     " choose a scheme with more bits"
 )
-APART = "return the parts as separate outputs: a concatenation is quantized with one step size"
+APART = "return the parts as separate outputs, because a concatenation has only one step size"
 FLOAT16 = "float16 has 11 bits: keep values small, or choose a quantized scheme of 16 bits"
 OTHER_FORM = "in another scheme, or write that part of the model differently"
-BATCH = "lower the model with batch 1: QNN is known to compute further rows wrongly"
-UINT8 = "QNN reads each uint8 of an input as 0 or 1: give int32 or float32"
+BATCH = "lower the model with batch 1, because QNN is known to compute other rows incorrectly"
+UINT8 = "use int32 or float32 inputs, because QNN reads each uint8 of an input as 0 or 1"
 SCHEME = (
     "  why: quantization lost the accuracy that the float32 model has",
     f"  fix: {CALIBRATE}",
 )
 MODEL = (
     "  why: the float32 model itself is not good enough for its task, even without QNN",
-    "  fix: compare inputs, labels and the order of outputs with what the metric expects",
+    "  fix: check that inputs, labels and the order of outputs are those that the metric expects",
 )
 NEGATIONS = {
     Question.FAITHFUL: "not faithful",
@@ -42,8 +42,8 @@ NEGATIONS = {
 
 @dataclass(frozen=True)
 class CaseFigures:
-    """Each figure's worst value over a case's outputs; None if no output has it. The fields are
-    those of the report's Case."""
+    """The worst value of each figure over a case's outputs; None if no output has the figure. The
+    fields are those of the report's Case."""
 
     sqnr_db: float | None = None
     sqnr_db_quantized: float | None = None
@@ -72,8 +72,8 @@ class ControlResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a case. ``reasons`` is empty for correct outputs; ``proofless`` names wrong
-    outputs that the gate accepts, ``warnings`` outputs on which it cannot be tried well."""
+    """The verdict on a case. ``reasons`` is empty if the outputs are correct. ``proofless`` lists
+    wrong outputs that the gate accepts; ``warnings`` has outputs that cannot test the gate well."""
 
     figures: CaseFigures
     reasons: tuple[Reason, ...] = ()
@@ -90,13 +90,13 @@ def judge_outputs(
     infos: Sequence[TensorInfo],
     limits: Threshold,
 ) -> Verdict:
-    """Compare ``outputs``, [input set, *shape] each, with both references, and try the gate on
+    """Compare ``outputs``, [input set, *shape] each, with both references, and test the gate with
     controls. ``infos`` describe the outputs, ``inputs`` the program's inputs."""
     judgement = judge(references, outputs, infos, limits)
     controls = tuple(feed_controls(references, infos, limits))
     passing = [one.kind.value for one in controls if not one.rejected]
     alike = ControlKind.OTHER_INPUT.value in passing
-    warnings = ["no two input sets give distinguishable outputs: give sets that differ more"]
+    warnings = ["no two input sets have distinguishable outputs: use sets that differ more"]
     warnings = [*(warnings if alike else []), *find_vague(references, infos, limits)]
     faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
     return Verdict(
@@ -112,14 +112,14 @@ def judge_outputs(
 def find_vague(
     references: References, infos: Sequence[TensorInfo], limits: Threshold
 ) -> Iterator[str]:
-    """Yield a warning for each output that rounding may change by as much as its own size: a wrong
-    program cannot be distinguished from a right one there."""
+    """Yield a warning for each output whose rounding error may be as large as the output. There, a
+    wrong program cannot be distinguished from a correct one."""
     for index, info in enumerate(infos):
         db = limits.of_output(index).max_above_noise_db
         noise = references.predict(index, info).noise if info.dtype.startswith("float") else 0.0
         if noise > 10 ** (-db / 20):
             yield (
-                f"output {index}: rounding alone may leave only {-20 * math.log10(noise):.0f} dB,"
+                f"output {index}: rounding may leave only {-20 * math.log10(noise):.0f} dB of SQNR,"
                 " so few faults of the program would show: choose a scheme with more bits"
             )
 
@@ -127,9 +127,9 @@ def find_vague(
 def feed_controls(
     references: References, infos: Sequence[TensorInfo], limits: Threshold
 ) -> Iterator[ControlResult]:
-    """Yield the result for each kind of wrong outputs, made from the reference.
+    """Yield whether the gate rejects each kind of wrong outputs, which are made from the reference.
 
-    For each output, the gate has to reject at least one of the degrees of the kind.
+    A kind is rejected if, for each output, at least one of its degrees is rejected.
     """
     for kind in MAKERS:
         results = [
@@ -147,7 +147,7 @@ def feed_control(
     kind: ControlKind, references: References, index: int, info: TensorInfo, limits: Threshold
 ) -> tuple[bool, float | None] | None:
     """Return whether the gate rejects an output that is wrong in one way, and its SQNR in dB; None
-    if the output cannot be wrong in that way."""
+    if this output cannot be wrong in that way."""
     right, noise = references.best(index)[0], references.predict(index, info)
     own, result = limits.of_output(index), None
     for wrong in make_controls(kind, right, noise, own):
@@ -158,7 +158,7 @@ def feed_control(
 
 
 def summarize_figures(judgement: Judgement) -> CaseFigures:
-    """Return the worst value of every figure."""
+    """Return the worst value of every figure over all outputs."""
     every = judgement.outputs
     worst = [(index, one.excesses[0]) for index, one in enumerate(every) if one.excesses]
     index, excess = max(worst, key=lambda pair: pair[1].over_db, default=(0, None))
@@ -194,7 +194,7 @@ def advise_on_figures(
     outputs: Sequence[Array],
     inputs: Sequence[TensorInfo],
 ) -> Iterator[str]:
-    """Yield lines with the pattern, the cause and the fix: if the program is not faithful, the
+    """Yield lines with the pattern, the cause and the fix. If the program is not faithful, the
     runner, an input or QNN is at fault, otherwise the quantization."""
     right = [references.best(index)[0].values for index in range(len(outputs))]
     wrong = [n for n, one in enumerate(judgement.outputs) if one.fails(Question.FAITHFUL)]
@@ -216,7 +216,7 @@ def _advise_on_program(
     if any(tensor.dtype == "uint8" for tensor in inputs):
         yield f"  fix: {UINT8}"
     elif any(one.place.startswith("row ") and one.is_partial for one in chain(*places)):
-        yield "  why: some rows of the batch are computed right and others are not"
+        yield "  why: some rows of the batch are correct and others are not"
         yield f"  fix: {BATCH}"
     elif not seen:
         yield "  why: the program does not compute what its model does"
@@ -235,9 +235,9 @@ def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[
 
 
 def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
-    """Yield why a program is not good enough for its task; a metric that accepts outputs of other
-    inputs proves nothing. If the quantized model fails like its program, but the float32 model does
-    not, the quantization is at fault."""
+    """Yield why a program is not good enough for its task. A metric that accepts outputs of other
+    inputs is also a reason, because it proves nothing. If the quantized model fails like its
+    program, but the float32 model does not, the quantization is at fault."""
     value, float32, shifted = result.value, result.float32, result.shifted
     quantized = result.quantized
     both = quantized is not None and all(_fails(metric, one, float32) for one in (value, quantized))
@@ -258,14 +258,14 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
         yield Reason(Question.TASK, text, is_model=worse)
     if float32 - shifted <= metric.max_drop:
         text = (
-            f"{metric.name} is also {shifted:.4g} for the outputs of other inputs: labels and"
+            f"{metric.name} also returns {shifted:.4g} for the outputs of other inputs: labels and"
             " inputs have to vary, and max_drop must be too small to pass by chance"
         )
         yield Reason(Question.TASK, text, is_model=True)
 
 
 def _fails(metric: Metric, value: float, float32: float) -> bool:
-    """Return whether a model with this ``value`` of the metric is not good enough for its task."""
+    """Return whether a model with this ``value`` of the metric is too poor for its task."""
     enough = metric.min is None or value >= metric.min
     return not (float32 - value <= metric.max_drop and enough)
 
@@ -273,11 +273,11 @@ def _fails(metric: Metric, value: float, float32: float) -> bool:
 def forgive(
     reasons: Sequence[Reason], metric: Metric | None
 ) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return the reasons that fail a case, the first question first, and warnings.
+    """Return the reasons that fail a case, ordered by question, and warnings.
 
-    If a metric is given and passes, a model that is not quantized well is only a warning, unless
-    the metric is ``strict``. A program that is not faithful is never forgiven. If the float32 model
-    itself is not good enough for its task, that reason comes before the quantization.
+    If a metric passes and is not ``strict``, poor quantization is only a warning. A program that is
+    not faithful always fails. If the float32 model is not good enough for its task, that reason
+    comes before poor quantization.
     """
     good = metric is not None and not metric.strict
     good = good and not any(one.question is Question.TASK for one in reasons)
@@ -288,7 +288,7 @@ def forgive(
 
 
 def name_reasons(reasons: Sequence[Reason]) -> list[str]:
-    """Return the reasons as text, grouped by question."""
+    """Return the reasons as texts, one per question."""
     texts: dict[Question, list[str]] = {}
     for reason in reasons:
         texts.setdefault(reason.question, []).append(reason.text)

@@ -16,6 +16,7 @@ from provisioning.errors import FailedError, UsageError
 
 def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
     """Return the outputs for each input set, in order. The module's state does not change.
+
     Raises FailedError if the module fails or draws random numbers, UsageError if it has no
     outputs or a dtype that HTP does not support.
     """
@@ -69,6 +70,7 @@ def list_tensors(made: Any) -> Inputs:
 
 def flatten_outputs(made: Any) -> Inputs:
     """Return the tensors of a model's output, in the order in which ExecuTorch returns them.
+
     Numbers and None are omitted. Raises UsageError for other types, which no program can return.
     """
     leaves, _ = torch.utils._pytree.tree_flatten(made)
@@ -86,6 +88,7 @@ def flatten_outputs(made: Any) -> Inputs:
 @contextmanager
 def keep_state(module: nn.Module, names: Collection[str] | None = None) -> Iterator[None]:
     """Restore buffers when the block ends: those in ``names``, or all.
+
     Otherwise the program would start with the state that the reference run left behind, such as a
     filled KV cache or the statistics of a BatchNorm layer.
     """

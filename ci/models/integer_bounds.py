@@ -22,6 +22,7 @@ DRAWS = 16
 
 class Disturbance(TorchDispatchMode):
     """Adds a small error to the input of each comparison, argmax, top-k or conversion.
+
     Zeros stay zero, as in a program. Affected are all operators that take floating-point tensors
     and return another dtype, except quantizing operators.
     """

@@ -68,6 +68,7 @@ ONE_RUN = RunOptions()
 
 class Choices(Struct, frozen=True, forbid_unknown_fields=True):
     """Lowering options, with ExecuTorch's names where it has them.
+
     ``skip_nodes`` and ``skip_ops`` stay on the CPU. ``parts`` have different schemes.
     ``discard_nodes`` are not quantized. In a block scheme, ``block_size`` input channels share a
     scale. ``log_level`` is QNN's, for compiler and runtime. ``annotation`` (takes a GraphModule)

@@ -38,6 +38,7 @@ RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how inputs were generat
 @dataclass(frozen=True)
 class Model:
     """A module in eval mode, with the input sets for judging it and those for calibrating it.
+
     ``reference`` has its outputs for ``evaluation``. ``made`` and ``calibration_made`` are RANDOM
     or SHUFFLED if the inputs were generated because the user provided none, else empty.
     """
@@ -59,6 +60,7 @@ def name_made(judged: str, calibration: str, *, quantized: bool) -> str:
 
 def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     """Build a model of the suite or load a user's model, and run it on the inputs for judging it:
+
     the ``inputs`` of its source, or the first MIN_SETS of example and calibration.
     Raises UsageError if the reference or the factory's result does not have the required form,
     FailedError if the user's code fails.
@@ -131,6 +133,7 @@ def split_model(model: Model) -> dict[str, Model]:
 
 def derive_inputs(example: Inputs) -> tuple[Inputs, ...]:
     """Return ``example`` and DERIVED_SETS seeded variations of it.
+
     The elements are shuffled, which keeps their range. Normal noise is added to a constant
     floating-point tensor.
     """

@@ -1,5 +1,6 @@
 """Predicts how far a correct program may be from its model. To do so, it runs the eager model with
 errors like those of QNN's arithmetic.
+
 A program's rounding differs from the eager model's by a step here and there. The effect on an
 output depends on the model. The eager model is therefore run several times with such errors
 inserted at random. The spread of its outputs is the expected error of a correct program; this needs
@@ -51,6 +52,7 @@ MOVES = re.compile(
 
 def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -> list[Tensor]:
     """Return the error of each floating-point output in disturbed runs, [run, input set, *shape].
+
     For other outputs the tensor is empty.
     ``module`` is the quantized model or, with ``float16``, the float32 model. It is run once
     without errors and RUNS times with random errors from fixed seeds. Its state is restored.
@@ -187,6 +189,7 @@ def _is_layer(node: Any) -> bool:
 
 def _find_fused(node: Any) -> Any:
     """Return the layer that HTP fuses with the operators after it; None if there is none.
+
     Only views and concatenations may be in between. After a convolution, a constant factor is also
     allowed, because it is folded into the weights.
     """
@@ -204,6 +207,7 @@ def _is_factor(node: Any) -> bool:
 
 def _weight_bits(source: Node) -> int:
     """Return 4 or 16 for a layer with such weights and one scale per channel or tensor, else 8.
+
     Block-quantized weights are treated like 8 bits, because their only error is the rounding of
     the scales, which is known.
     """

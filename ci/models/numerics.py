@@ -1,4 +1,5 @@
 """Fixes the settings on which the last bits of a float result depend. Cache keys include them.
+
 ExecuTorch switches oneDNN off on AMD hosts when a quantizer is created, so results computed before
 and after that differ. The number of threads changes the order in which sums are computed.
 """

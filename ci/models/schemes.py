@@ -1,5 +1,6 @@
 """The quantization schemes of ExecuTorch and ONNX Runtime, one per row. A scheme is named after its
 bits of activations and of weights: ``8a8w`` is ExecuTorch's notation, ``u8`` ONNX Runtime's.
+
 Both use ``fp16``.
 """
 
@@ -13,6 +14,7 @@ from msgspec import Struct
 
 class Recipe(Struct, frozen=True):
     """How a scheme is lowered.
+
     ``dtype`` is the member of ExecuTorch's QuantDtype. It is empty for float16, and then
     ``activation_bits`` is the size of a float16 significand. ``block`` input channels share a
     scale; 0 means one scale per output channel. ``linear_as_convolution`` lowers linear layers as

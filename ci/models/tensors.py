@@ -15,6 +15,7 @@ FILE = "{}_{}.raw"  # <input set>_<index>
 
 class TensorInfo(Struct, frozen=True):
     """An input or output tensor of a program: the name of its numpy dtype, and its shape.
+
     If the model concatenates it along ``joined_axis``, ``joined`` has the sizes of the parts. A
     quantized output has multiples of ``step``, from ``lowest`` to ``highest``. If ``step`` is 0 or
     the bounds are equal, it may have any value.
@@ -76,6 +77,7 @@ def digest_sets(sets: Iterable[Iterable[Any]]) -> str:
 
 def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list[list[Any]]:
     """Read the files that write_sets wrote, as a list of arrays per input set.
+
     Raises OSError or ValueError.
     """
     return [

@@ -72,6 +72,7 @@ def load_function(reference: str) -> Callable[..., Any]:
 def import_file(path: Path) -> ModuleType:
     """Import a file like a script, or as a module if it is in a package. Other files in its
     directory and its package can be imported too.
+
     From then on the process writes no bytecode. If a file changes within a second but keeps its
     length, Python would load outdated bytecode.
     """
@@ -98,6 +99,7 @@ def import_file(path: Path) -> ModuleType:
 @contextmanager
 def own_packages_hidden() -> Iterator[None]:
     """Let a user's file import its packages even if they have the names of this project's packages.
+
     Its modules stay in sys.modules unless this project has one of that name, because torch.export
     and ExecuTorch look up by name what a model calls.
     """
@@ -252,6 +254,7 @@ def is_users_file(file: str) -> bool:
 
 def find_line(node: Any) -> str:
     """Return the source line of a node, such as `` [nets/net.py:12]``; empty if unknown.
+
     An installed file is shown without its directory, because cache keys contain this text and
     environments are in different directories.
     """

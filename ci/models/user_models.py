@@ -32,6 +32,7 @@ DYNAMIC = frozenset({"*", "__getattr__", "exec", "eval", "globals", "locals", "v
 
 class OutputLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """The limits of an output. The fields are those of the report's Threshold.
+
     ``min_sqnr_db`` and ``min_cosine`` apply to the worst input set, ``min_sqnr_db_all`` to all sets
     together. Limits named ``_quantized`` apply to the error against the quantized model. That error
     may exceed the predicted rounding noise by ``max_above_noise_db``.
@@ -109,6 +110,7 @@ NO_SOURCE = Source()
 
 class Metric(Struct, frozen=True, forbid_unknown_fields=True):
     """A user's metric. ``function`` takes (outputs, labels); higher results are better.
+
     The program's score may be lower than the float32 model's by ``max_drop``, but must be at least
     ``min``. With ``strict``, the quality of the quantization must also be sufficient.
     """
@@ -154,6 +156,7 @@ class MetricResult(Struct, frozen=True):
 class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """A user's model in a policy. ``path`` is ``file.py:factory``, an .onnx file or a model of the
     suite. Paths are relative to the policy.
+
     ``lowering`` and ``run`` have options. ``limits`` are by scheme, and ``budget`` limits the size
     and time of the programs. ``shapes`` are the shapes of an .onnx file's inputs, by name.
     ``float_model`` is the float file from which a quantized .onnx file was made.
@@ -236,6 +239,7 @@ def is_suite(reference: str) -> bool:
 
 def resolve_file(word: str, kind: str = "") -> str:
     """Return ``file.py:function`` with an absolute path; if ``kind`` is empty, a data file's path.
+
     Raises UsageError.
     """
     file, _, function = word.rpartition(":")

@@ -1,4 +1,5 @@
 """Turns a float ONNX model into a quantized one and a context binary, and writes the references.
+
 The artifact has quantized.onnx (if the scheme quantizes), program/model.onnx with the context
 binary inside or next to it, the files that ci.cases.cache describes and, if requested, the files of
 QNN's Saver in saver_output/.
@@ -89,6 +90,7 @@ def compile_source(
     saver: str,
 ) -> Compiled:
     """Export the model, quantize it if the scheme requires that, compile it, and write all files.
+
     ``options`` are the provider's. ``saver`` is the library that records QNN's calls, if requested.
     With ``embed``, the context binary is stored in the ONNX file; with None, the program is the
     model itself. Raises FailedError if the model's outputs prove nothing, and errors of the tools.
@@ -225,10 +227,12 @@ def write_context(
     *,
     embed: bool | None,
 ) -> tuple[Delegation, Footprint]:
-    """Compile ``model`` with QNN's provider. Return which nodes stay on the CPU, and the size of
-    the program and the cost of its compilation. The context is checked to be for ``soc``, and
-    sealed. If QNN executes no node, there is no context. If ``embed`` is None, the program is a
-    copy of the model instead of a context. Raises the errors of onnxruntime and check_context.
+    """Compile ``model`` with QNN's provider.
+
+    Return which nodes stay on the CPU, and the size of the program and the cost of its compilation.
+    The context is checked to be for ``soc``, and sealed. If QNN executes no node, there is no
+    context. If ``embed`` is None, the program is a copy of the model instead of a context. Raises
+    the errors of onnxruntime and check_context.
     """
     directory.mkdir()
     log = log.with_name(PROVIDER_LOG)
@@ -272,6 +276,7 @@ def write_context(
 @stage(QNN)
 def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> None:
     """Record with QNN's Saver the calls that QNN receives for ``model``; nothing is compiled.
+
     Saver writes to the working directory, so call this in a fork. Raises onnxruntime's errors.
     """
     with output_to(staging.log.with_name(SAVER_LOG)), working_directory(staging.directory):

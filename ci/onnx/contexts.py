@@ -1,8 +1,10 @@
 """Context models: ONNX files whose EPContext nodes contain QNN's context binary, or its file name.
+
 The execution provider (EP) loads the binary of another SoC, or one with changed weights, and the
 emulator runs it (seen with 2.3.0 to 2.7.0). On a device, the first fails and the second returns
 wrong values. A binary of a newer QNN is rejected without a reason (INVALID_ARGUMENT). The bytes are
 therefore checked here.
+
 provisioning/elf/programs.py reads the fields inside a binary. The EP writes the target of the
 compilation to the model's metadata: ``v2:BACKEND:QNN:FORMAT:ARCH:SOC:VTCM:0``, with commas between
 the numbers of several SoCs.
@@ -132,8 +134,10 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
 
 def check_context(path: Path, soc: str, runtime: str = "") -> Context:
     """Check a context for a ``soc`` such as SM8750 and the version of the QNN ``runtime``, such as
-    2.49.40; without a version, only for the SoC. Raises UsageError and FailedError as read_context
-    does, UnfitError if the context is for another SoC or from a newer QNN.
+    2.49.40; without a version, only for the SoC.
+
+    Raises UsageError and FailedError as read_context does, UnfitError if the context is for another
+    SoC or from a newer QNN.
     """
     context, wanted = read_context(path), find_soc(soc)
     names = {one.soc for one in context.targets} - {NO_SOC}
@@ -161,6 +165,7 @@ def check_context(path: Path, soc: str, runtime: str = "") -> Context:
 
 def seal_context(path: Path) -> str:
     """Write the SHA-256 of the binary to the context model's metadata, and return it.
+
     read_context can then detect a changed binary. Raises as read_context does.
     """
     _, context, blob = open_context(path)

@@ -22,6 +22,7 @@ BACKEND = ("backend_path", "backend_type")
 @dataclass(frozen=True, kw_only=True)
 class OnnxEngine:
     """Quantizes models, and compiles context binaries with QNN's provider.
+
     ``sdk`` is the root of QNN's libraries. ``given`` are the user's provider options. With
     ``embed``, the context binary is inside the ONNX file (embed mode 1), else next to it (0).
     ``saver`` requests a record of QNN's calls. ``log_level`` is QNN's while a program runs. With

@@ -101,6 +101,7 @@ def _explain(name: str, operator: str, reasons: Mapping[str, str]) -> str:
 
 def read_profile(path: Path) -> dict[str, tuple[str, ...]]:
     """Return the nodes that each provider executed, sorted, from the profile of a session.
+
     Raises OSError or ValueError if the file is not a profile.
     """
     events = json.loads(path.read_text(encoding="utf-8"))
@@ -124,6 +125,7 @@ class _File(Struct, forbid_unknown_fields=True):
 @functools.cache
 def read_notes() -> Mapping[str, str]:
     """Return advice by operator, in the form of name_operator.
+
     Raises ManifestError.
     """
     return read_policy("onnx-operators", _File).notes

@@ -1,4 +1,5 @@
 """Reads a user's ONNX model with the onnx package, and checks it before ONNX Runtime and QNN do.
+
 Only faults that those two do not explain are checked here. onnx.checker is not used, because it
 rejects models that ONNX Runtime accepts (nodes in any order, outputs without a shape). Real faults
 that it detects are also reported by ONNX Runtime when the model is compiled.
@@ -72,6 +73,7 @@ class Fault(NamedTuple):
 
 def read_model(path: Path, shapes: Shapes = (), command: str = "") -> Any:
     """Return the onnx.ModelProto without external weights, with its inputs in these ``shapes``.
+
     ``command`` is the command line of the case, for a fix that needs more options.
     Raises UsageError if the file is not a complete ONNX model, or if QNN cannot execute it: a shape
     that is not fixed, a loop, weights that are missing or outside its directory, etc.
@@ -333,6 +335,7 @@ def find_location(tensor: Any) -> str:
 
 def find_location_fault(location: str, directory: Path) -> str:
     """Return why a weight file of a model must not be read; empty if it may.
+
     ONNX Runtime rejects a symbolic link out of the directory, but QNN's provider follows it.
     """
     parts = PurePosixPath(location.replace("\\", "/"))

@@ -1,6 +1,7 @@
-"""Predicts the noise of a correct program (ci.models.noise) for an ONNX model. Nodes that draw
-random errors are added to the graph. ONNX Runtime draws numbers from a node's seed, so each run of
-a session has different errors, but a new session repeats them.
+"""Predicts the noise of a correct program (ci.models.noise) for an ONNX model.
+
+Nodes that draw random errors are added to the graph. ONNX Runtime draws numbers from a node's seed,
+so each run of a session has different errors, but a new session repeats them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """Checks a case's options of the QNN execution provider (EP) before a session is created.
+
 The EP ignores an unknown key and most invalid values. The session then runs with other settings
 than requested, without an error. The table is manifests/policies/onnx-options.toml.
 """
@@ -111,6 +112,7 @@ def read_options() -> OptionTable:
 
 def parse_options(words: Sequence[str]) -> dict[str, str]:
     """Parse ``KEY=VALUE`` arguments. Dependencies between options are left to check_options.
+
     Raises UsageError with all faults.
     """
     options: dict[str, str] = {}
@@ -134,7 +136,9 @@ def check_options(
     version: str = "",
 ) -> None:
     """Check the options and session entries of one session against the EP's ``version``, by default
-    the installed one. Raises UsageError with all faults and the allowed values.
+    the installed one.
+
+    Raises UsageError with all faults and the allowed values.
     """
     version = version or installed_version()
     table, entries = read_options(), entries or {}
@@ -305,10 +309,11 @@ def _find_contradictions(
 
 
 def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return all options except the backend's path. Options that a user has ``given`` take
-    precedence. By default, the emulator computes float models in float32, which no HTP does, and
-    the provider leaves the quantization of inputs and outputs to the CPU. Both are changed here for
-    HTP; other backends have only the given options.
+    """Return all options except the backend's path.
+
+    Options that a user has ``given`` take precedence. By default, the emulator computes float
+    models in float32, which no HTP does, and the provider leaves the quantization of inputs and
+    outputs to the CPU. Both are changed here for HTP; other backends have only the given options.
     """
     if find_backend(given) != "htp":
         return dict(given)

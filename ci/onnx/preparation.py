@@ -47,6 +47,7 @@ MOST_NAMED = 3
 def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     """Return the file itself if its weights are constants and its opset is recent. Otherwise write
     an equivalent copy to ``target``, with inputs of these ``shapes``, and return that.
+
     Up to IR version 3, each initializer is also an input that a caller may replace, and QNN
     executes only nodes with constant weights. Raises onnx's errors for an opset that it cannot
     convert.
@@ -88,6 +89,7 @@ class SetReader(CalibrationDataReader):
 def prepare_file(source: Path) -> Any:
     """Return the float model in a form that can be quantized: constants are folded, batch norms are
     merged into convolutions, shapes are inferred, and all operators are supported by QNN.
+
     Raises onnxruntime's errors.
     """
     with TemporaryDirectory() as scratch:
@@ -144,8 +146,9 @@ def mend_constants(graph: Any) -> None:
 @stage(QUANTIZER)
 def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arrays]) -> None:
     """Quantize the model ``source`` and write it to ``target``, with QuantizeLinear and
-    DequantizeLinear as QNN's provider expects them. Ranges cover all of ``sets``. The metadata of
-    the source is kept.
+    DequantizeLinear as QNN's provider expects them.
+
+    Ranges cover all of ``sets``. The metadata of the source is kept.
     Raises the errors of onnxruntime's quantizer, and FailedError if a weight does not have the
     scheme's type.
     """
@@ -166,6 +169,7 @@ def quantize_file(source: Path, target: Path, scheme: Scheme, sets: Sequence[Arr
 
 def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
     """Return overrides with which the quantizer uses the recipe's type for weights of OVERRIDDEN.
+
     With per-channel weights, a layer norm's scale stays unsigned, because HTP requires it.
     """
     kind = QuantType[recipe.weights]

@@ -60,6 +60,7 @@ class OpenSession:
 
 class RecoveringSession:
     """A session that is recreated after the subsystem, the NPU's operating system, has restarted.
+
     QNN's provider then raises ENGINE_ERROR, and the session cannot be used again.
     """
 
@@ -94,9 +95,10 @@ class RecoveringSession:
 
 
 def make_runner(engine: OnnxEngine, pool: Pool, level: str = "") -> PooledRunner:
-    """Return a runner for programs of ``engine``. ``level`` is the level of QNN's profile, if
-    requested. Each program runs in a separate process. QNN's libraries keep a device, so a later
-    session for another SoC would use the wrong one.
+    """Return a runner for programs of ``engine``.
+
+    ``level`` is the level of QNN's profile, if requested. Each program runs in a separate process.
+    QNN's libraries keep a device, so a later session for another SoC would use the wrong one.
     """
 
     def opening(program: Program) -> Job:

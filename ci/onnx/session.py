@@ -1,4 +1,5 @@
 """Creates all sessions: on QNN's provider with checked options, or only on the CPU.
+
 By default, Python's InferenceSession falls back to the CPU if a provider raises, and prints the
 error; here this is off. QNN and the provider log to stderr, which a job redirects to its log.
 """

@@ -1,4 +1,5 @@
 """A model to compile as ONNX, from a file or from torch, with its inputs.
+
 The inputs of an .onnx file are next to it: in directories test_data_set_0, test_data_set_1 etc.,
 each with input_0.pb, input_1.pb etc. (the layout of the ONNX model zoo), or in an .npz file of the
 same name with one array per input, [input set, *shape]. A policy can specify other files. Missing
@@ -41,6 +42,7 @@ Ports = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape b
 @dataclass(frozen=True)
 class Source:
     """A model and its inputs. ``digest`` covers everything that determines both.
+
     ``origin`` is a user's file, or a torch model whose outputs for ``evaluation`` are
     ``reference``. ``made`` and ``calibration_made`` describe inputs that were generated because the
     user provided none.
@@ -78,10 +80,11 @@ def from_file(
     external: Sequence[Path],
     data: user_models.Source = user_models.NO_SOURCE,
 ) -> Source:
-    """Return the source of a user's .onnx file that was already read and checked. Its inputs are
-    the policy's ``data`` or the sets next to the file: the model is judged on the first MIN_SETS
-    and calibrated on the others. Only a policy can use a set for both. Raises UsageError for data
-    that does not fit, FailedError if a user's function raises.
+    """Return the source of a user's .onnx file that was already read and checked.
+
+    Its inputs are the policy's ``data`` or the sets next to the file: the model is judged on the
+    first MIN_SETS and calibrated on the others. Only a policy can use a set for both. Raises
+    UsageError for data that does not fit, FailedError if a user's function raises.
     """
     inputs = list_inputs(model)
     beside = () if data.calibration and data.inputs else tuple(read_beside(path, inputs))
@@ -113,6 +116,7 @@ def from_file(
 
 def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> None:
     """Check the float model from which a quantized model was made, with inputs of these ``shapes``.
+
     Raises UsageError as read_model does, and if their inputs or outputs differ.
     """
     model = read_model(path, shapes)

@@ -14,6 +14,7 @@ CALIBRATION_SETS = 7
 
 def seed_weights(module: nn.Module, seed: int, gain: float = 1.0) -> nn.Module:
     """Set random weights that keep activations near unit scale.
+
     Matrices and kernels have std gain / sqrt(fan_in), biases std 0.1; norms' weights are near one.
     """
     generator = torch.Generator().manual_seed(seed)
