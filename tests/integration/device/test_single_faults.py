@@ -102,7 +102,7 @@ FAULTS = {
     "an archive that is none": Fault(ENVIRONMENT, "did not send the archive", "tar", RUBBISH),
     "a compressed archive": Fault(ENVIRONMENT, "did not send the archive", "tar", f"{TAR} gzip"),
     "half an archive": Fault(ENVIRONMENT, "did not send the archive", "tar", HALF),
-    "a signal": Fault(FAILED, "exited with 139 on the device", runner="kill -SEGV $$"),
+    "a signal": Fault(FAILED, "exited with code 139 on the device", runner="kill -SEGV $$"),
     "an exit code": Fault(FAILED, "exited with code 7 on the device", runner="exit 7"),
     "no output": Fault(FAILED, "output_0_0.raw", runner="exit 0"),
     "half an output": Fault(
