@@ -6,9 +6,9 @@ from datetime import date
 from functools import cached_property, lru_cache
 
 import msgspec
-from packaging.version import InvalidVersion, Version
 
 from ci.parity.buck.globs import compile_pattern
+from provisioning.versions import is_older, parse_version
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,17 +110,12 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
 
     def refuses(self, version: str) -> bool:
         """Return whether a tree of this version is too old; "" is unknown."""
-        try:
-            return bool(self.oldest) and Version(version).release < Version(self.oldest).release
-        except InvalidVersion:
-            return False
+        oldest = parse_version(self.oldest)
+        return version[:1].isdigit() and parse_version(version).release < oldest.release
 
     def is_for(self, version: str) -> bool:
         """Return whether a tree of this version is as new as the policy; "" is unknown."""
-        try:
-            return not self.written_for or Version(version) >= Version(self.written_for)
-        except InvalidVersion:
-            return False
+        return not is_older(version, self.written_for)
 
     def is_excluded(self, path: str) -> bool:
         return matches(path, self._excluded)

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from ci.parity.policy import Layout
 from provisioning.console.git import ask_git, is_git_directory, parse_submodules, read_commit
@@ -24,32 +23,44 @@ SUBMODULE_MODE = "160000"
 LINK_MODE = "120000"
 
 
-class SourceTree(Protocol):
-    """The files of one state of a source tree, and the names of its project."""
+class SourceTree:
+    """The files of one state of a source tree, and the names of its project.
 
-    @property
-    def layout(self) -> Layout: ...
+    ``name`` is its name in reports.
+    """
 
-    @property
-    def name(self) -> str: ...
+    layout: Layout
+    name: str
 
-    @property
-    def files(self) -> frozenset[str]: ...
+    @cached_property
+    def files(self) -> frozenset[str]:
+        """The paths of all files."""
+        raise NotImplementedError
 
-    @property
-    def submodules(self) -> tuple[str, ...]: ...
+    @cached_property
+    def links(self) -> Mapping[str, str]:
+        """Empty if reading follows symbolic links."""
+        return {}
 
-    @property
-    def links(self) -> Mapping[str, str]: ...
+    @cached_property
+    def submodules(self) -> tuple[str, ...]:
+        """The paths in .gitmodules, whether they are checked out or not."""
+        return parse_submodules(self.read(".gitmodules") or "")
 
-    def read(self, path: str) -> str | None: ...
+    def read(self, path: str) -> str | None:
+        """Return the text of a file, None if there is none."""
+        raise NotImplementedError
 
-    def read_all(self, paths: Iterable[str]) -> None: ...
+    def read_all(self, paths: Iterable[str]) -> None:
+        """Prepare to read many files."""
 
-    def digest(self, path: str) -> str: ...
+    def digest(self, path: str) -> str:
+        """Return a hash of the content; "" if there is no such file."""
+        text = self.read(path)
+        return "" if text is None else hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-class DirectoryTree:
+class DirectoryTree(SourceTree):
     """A checkout or any directory: its current content, untracked files included."""
 
     def __init__(self, root: Path, layout: Layout = NO_LAYOUT) -> None:
@@ -58,13 +69,8 @@ class DirectoryTree:
         self.root = root
         self.source = (root, "")  # a directory and a commit, for a worker
         self.layout = layout
+        self.name = show_path(str(root))
         self._texts: dict[str, str | None] = {}
-        self._real: dict[str, str] = {}
-
-    @property
-    def name(self) -> str:
-        """The name of the tree in reports."""
-        return show_path(str(self.root))
 
     @cached_property
     def files(self) -> frozenset[str]:
@@ -78,29 +84,12 @@ class DirectoryTree:
             names[:] = [name for name in names if name not in LEFT_OUT]
             prefix = "" if relative == "." else relative + "/"
             found.extend(prefix + name for name in files)
-        return frozenset(map(self._show, found))
-
-    def _show(self, name: str) -> str:
-        shown = show_path(name)
-        if shown != name:
-            self._real[shown] = name
-        return shown
-
-    @cached_property
-    def submodules(self) -> tuple[str, ...]:
-        """The paths in .gitmodules, whether they are checked out or not."""
-        return parse_submodules(self.read(".gitmodules") or "")
-
-    @cached_property
-    def links(self) -> Mapping[str, str]:
-        """Empty: the file system itself follows symbolic links."""
-        return {}
+        return frozenset(map(show_path, found))
 
     def read(self, path: str) -> str | None:
-        """Return the text of a file, None if there is none."""
         if path not in self._texts:
             try:
-                file = self.root / self._real.get(path, path)
+                file = self.root / path
                 # Reading a pipe or a device of this name would never end.
                 text = file.read_bytes().decode("utf-8", "replace") if file.is_file() else None
                 self._texts[path] = text
@@ -108,30 +97,17 @@ class DirectoryTree:
                 self._texts[path] = None
         return self._texts[path]
 
-    def read_all(self, paths: Iterable[str]) -> None:
-        """Do nothing: files on disk need no batch."""
 
-    def digest(self, path: str) -> str:
-        """Return a hash of the content; "" if there is no such file."""
-        text = self.read(path)
-        return "" if text is None else hashlib.sha256(text.encode()).hexdigest()[:20]
-
-
-class RevisionTree:
+class RevisionTree(SourceTree):
     """A revision of a git directory, read without a work tree."""
 
     def __init__(self, git_dir: Path, revision: str, layout: Layout = NO_LAYOUT) -> None:
         self.git_dir = git_dir
         self.layout = layout
-        self.revision = revision
         self.commit = resolve_revision(git_dir, revision)
+        self.name = self.commit
         self.source = (git_dir, self.commit)
         self._texts: dict[str, str | None] = {}
-
-    @property
-    def name(self) -> str:
-        """The name of the tree in reports."""
-        return self.commit
 
     @cached_property
     def _listing(self) -> dict[str, tuple[str, str]]:
@@ -163,7 +139,6 @@ class RevisionTree:
         return {path: self._texts.get(path) or "" for path in rows}
 
     def read(self, path: str) -> str | None:
-        """Return the text of a file, None if there is none."""
         if path not in self._texts:
             self.read_all([path])
         return self._texts.get(path)

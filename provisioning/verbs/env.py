@@ -38,7 +38,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for artifact in environment.artifacts:
         Store().note_use(artifact.root)
     render = render_github if args.github else render_shell
-    return Outcome(render(environment), _as_data(environment), exact=True)
+    data = {
+        "profile": environment.profile,
+        "variables": dict(environment.variables),
+        "unset": sorted(set(DROPPED_VARIABLES) - environment.variables.keys()),
+        "artifacts": [describe(artifact) for artifact in environment.artifacts],
+    }
+    return Outcome(render(environment), data, exact=True)
 
 
 def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
@@ -64,12 +70,3 @@ def find_built(environment: Environment) -> Path | None:
         if is_same(record.executorch, versions["executorch"]):
             return overlay
     return None
-
-
-def _as_data(environment: Environment) -> dict[str, object]:
-    return {
-        "profile": environment.profile,
-        "variables": dict(environment.variables),
-        "unset": sorted(set(DROPPED_VARIABLES) - environment.variables.keys()),
-        "artifacts": [describe(artifact) for artifact in environment.artifacts],
-    }

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ci.parity.policy import Layout
-from provisioning.console.git import parse_submodules
+from ci.parity.trees import SourceTree
 
 
-class TextTree:
+class TextTree(SourceTree):
     """A tree of a few files."""
 
     def __init__(self, texts: Mapping[str, str], layout: Layout) -> None:
@@ -17,17 +16,7 @@ class TextTree:
         self.layout = layout
         self.name = "a tree in memory"
         self.files = frozenset(self.texts)
-        self.submodules = parse_submodules(self.texts.get(".gitmodules", ""))
-        self.links: Mapping[str, str] = {}
 
     def read(self, path: str) -> str | None:
         """The text of a file, or None when there is none."""
         return self.texts.get(path)
-
-    def read_all(self, paths: Iterable[str]) -> None:
-        """Everything is read already."""
-
-    def digest(self, path: str) -> str:
-        """A hash of the text; empty when there is no such file."""
-        text = self.texts.get(path)
-        return "" if text is None else hashlib.sha256(text.encode()).hexdigest()[:20]

@@ -134,11 +134,15 @@ class Evaluator:
         module = sl.Module()
         module["RULE_NAMES"] = sorted(rules | {"cxx_library", "genrule", "export_file"})
         functions: dict[str, Callable[..., Any]] = {
-            "host_record": self._record,
+            "host_record": lambda kind, arguments: self.current.rules.append(
+                Recorded(kind, msgspec.json.decode(arguments))
+            ),
             "host_glob": self._glob,
             "host_world": lambda: self.world,
             "host_package": lambda: self.current.package,
-            "host_exists": self._exists,
+            "host_exists": lambda name: any(
+                rule.arguments.get("name") == name for rule in self.current.rules
+            ),
         }
         for name, function in functions.items():
             module.add_callable(name, function)
@@ -148,16 +152,10 @@ class Evaluator:
         self.prelude_names = frozenset(name for name in found if not name.startswith("_"))
         return module.freeze()
 
-    def _record(self, kind: str, arguments: str) -> None:
-        self.current.rules.append(Recorded(kind, msgspec.json.decode(arguments)))
-
     def _glob(self, include: list[str], exclude: list[str]) -> list[str]:
         matched = self.owned.match(self.current.package, include, exclude)
         self.current.globs.append(matched)
         return list(matched.files)
-
-    def _exists(self, name: str) -> bool:
-        return any(rule.arguments.get("name") == name for rule in self.current.rules)
 
     def _run(
         self,

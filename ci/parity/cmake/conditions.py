@@ -51,7 +51,6 @@ class Scope:
     is_open: Callable[[str], bool]
     has_target: Callable[[str], bool]
     has_path: Callable[[str], bool]
-    has_command: Callable[[str], bool]
     note_match: Callable[[re.Match[str] | None], None]
     note_unknown_match: Callable[[], None]
 
@@ -128,18 +127,10 @@ def _truth_of(text: str, quoted: bool, scope: Scope) -> Answer:
         return Answer.BOTH
     if quoted:
         return Answer.NO
-    values = scope.variable(text)
-    if values is None:
-        return Answer.BOTH
-    return variable_truth(values)
-
-
-def variable_truth(values: Value) -> Answer:
-    """Return the truth of a variable's value: true unless it is one of CMake's false constants."""
     answers = set()
-    for value in values:
-        false = value.upper() in FALSE or value.upper().endswith("-NOTFOUND")
-        answers.add(Answer.BOTH if is_unknown(value) else Answer.NO if false else Answer.YES)
+    for value in scope.variable(text) or ():
+        is_false = constant_truth(value) is Answer.NO
+        answers.add(Answer.BOTH if is_unknown(value) else Answer.NO if is_false else Answer.YES)
     return answers.pop() if len(answers) == 1 else Answer.BOTH
 
 
@@ -154,13 +145,12 @@ def constant_truth(text: str) -> Answer | None:
 
 
 def _unary(word: str, token: Operand, scope: Scope) -> Answer:
-    """Evaluate TARGET, COMMAND, DEFINED or EXISTS: YES or BOTH.
+    """Evaluate TARGET, DEFINED or EXISTS: YES or BOTH.
 
     Nothing is NO: for example, a target that this reader has not seen may come from a package.
     """
     tests = {
         "TARGET": scope.has_target,
-        "COMMAND": scope.has_command,
         "DEFINED": lambda name: scope.variable(name) is not None and not scope.is_open(name),
         "EXISTS": scope.has_path,
     }

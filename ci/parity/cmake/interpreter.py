@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, MutableMapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 from ci.parity.cmake.blocks import Argument, Block, CMakeSyntaxError, Command, Item, Node
 from ci.parity.cmake.conditions import Answer, Operand, Scope, decide
@@ -64,7 +65,7 @@ class Interpreter:
         self.scope = Variables()
         self.path = ""
         self.directory = ""
-        self.stack: list[str] = []
+        self.stack: tuple[str, ...] = ()
         self.branch: tuple[int, ...] = ()
         self.entered: tuple[int, ...] = ()  # the branch of the add_subdirectory() call
         self.conditions: frozenset[str] = frozenset()
@@ -157,38 +158,38 @@ class Interpreter:
             raise LimitError(f"more than {MOST_DEPTH} nested list files")
         nodes = self.state.sources.nodes(path)
         self.state.read.add(path)
-        before = self.path
-        self.path = path
-        self.stack.append(path)
-        try:
+        with self._within(path=path, stack=(*self.stack, path)):
             if isinstance(nodes, CMakeSyntaxError):
                 self.note_broken(nodes.line, nodes.reason)
             else:
                 self.run(nodes)
-        finally:
-            self.stack.pop()
-            self.path = before
 
     def add_directory(self, directory: str, line: int) -> None:
         """Run the CMakeLists.txt of a sub-directory in a new scope."""
-        outer = (self.scope, self.directory, self.entered)
-        self.scope = self.scope.new_child()
-        self.directory, self.entered = directory, self.branch
         source = f"{ROOT}/{directory}".rstrip("/")
-        self.scope.maps[0]["CMAKE_CURRENT_SOURCE_DIR"] = (source,)
-        self.scope.maps[0]["CMAKE_CURRENT_BINARY_DIR"] = (source.replace(ROOT, "/build", 1),)
-        branch, path, depth, steps = self.branch, self.path, len(self.stack), self.state.steps
-        conditions = self.conditions
+        variables: dict[str, Value | None] = {
+            "CMAKE_CURRENT_SOURCE_DIR": (source,),
+            "CMAKE_CURRENT_BINARY_DIR": (source.replace(ROOT, "/build", 1),),
+        }
+        path, steps = posixpath.join(directory, LIST_FILE), self.state.steps
+        scope = self.scope.new_child(variables)
+        with self._within(scope=scope, directory=directory, entered=self.branch):
+            try:
+                self.run_file(path, line)
+            except (LimitError, RecursionError) as error:
+                self.state.steps = steps
+                with self._within(path=path):
+                    self.note_broken(0, str(error) if isinstance(error, LimitError) else TOO_DEEP)
+
+    @contextmanager
+    def _within(self, **state: Any) -> Iterator[None]:
+        """Run the body with other values of some attributes."""
+        outer = {name: getattr(self, name) for name in state}
+        vars(self).update(state)
         try:
-            self.run_file(posixpath.join(directory, LIST_FILE), line)
-        except (LimitError, RecursionError) as error:
-            self.branch, self.conditions = branch, conditions
-            self.path = posixpath.join(directory, LIST_FILE)
-            self.note_broken(0, str(error) if isinstance(error, LimitError) else TOO_DEEP)
-            self.path, self.state.steps = path, steps
-            del self.stack[depth:]
+            yield
         finally:
-            self.scope, self.directory, self.entered = outer
+            vars(self).update(outer)
 
     # Control flow
 
@@ -235,29 +236,22 @@ class Interpreter:
         if len(self.stack) > MOST_DEPTH:
             raise LimitError(f"{call.command.name}() recurses endlessly")
         bound = bind_parameters(routine, call.words)
-        outer, path = self.scope, self.path
-        saved: dict[str, Value | None] = {}
-        hidden = self.hidden
-        if routine.is_macro:
-            saved = {name: self.scope.maps[0].get(name) for name in bound}
-            self.hidden = hidden | {name: self.scope.get(name) for name in bound}
-        else:
-            self.scope = self.scope.new_child()
-            self.hidden = {}
-        self.scope.maps[0].update(bound)
-        self.path = routine.path
-        self.stack.append(f"{call.command.name}()")
-        try:
+        stack = (*self.stack, f"{call.command.name}()")
+        if not routine.is_macro:
+            scope = self.scope.new_child(bound)
+            with self._within(scope=scope, hidden={}, path=routine.path, stack=stack):
+                self.run(routine.block.body)
+            return Flow.NORMAL
+        table = self.scope.maps[0]
+        saved = {name: table[name] for name in bound if name in table}
+        hidden = self.hidden | {name: self.scope.get(name) for name in bound}
+        table.update(bound)
+        with self._within(hidden=hidden, path=routine.path, stack=stack):
             flow = self.run(routine.block.body)
-        finally:
-            self.stack.pop()
-            self.scope, self.path, self.hidden = outer, path, hidden
-            for name in saved:
-                self.scope.maps[0].pop(name, None)
-            self.scope.maps[0].update(
-                {name: value for name, value in saved.items() if value is not None}
-            )
-        return flow if routine.is_macro else Flow.NORMAL
+        for name in bound:
+            self.scope.maps[0].pop(name, None)
+        self.scope.maps[0].update(saved)
+        return flow
 
     def _run_if(self, block: Block) -> Flow:
         taken: list[Branch] = []
@@ -279,33 +273,28 @@ class Interpreter:
 
         Its TARGET terms remain conditions, since an option may create the target.
         """
-        around = self.conditions
-        self.conditions |= {term for term in conditions_of(head) if term.startswith("TARGET ")}
-        try:
+        terms = {term for term in conditions_of(head) if term.startswith("TARGET ")}
+        with self._within(conditions=self.conditions | terms):
             return self.run(body)
-        finally:
-            self.conditions = around
 
     def _run_branches(self, branches: list[Branch]) -> Flow:
         """Run all branches from the same state, and merge the variables that they leave."""
         before = dict(self.scope.maps[0])
-        outer, around = self.branch, self.conditions
         merged: Table | None = None
         flows = set()
         for conditions, body in branches:
             self._branches += 1
-            self.branch = (*outer, self._branches)
-            self.conditions = around | conditions
+            branch, around = (*self.branch, self._branches), self.conditions | conditions
             self.scope.maps[0] = dict(before)
-            flows.add(self.run(body))
+            with self._within(branch=branch, conditions=around):
+                flows.add(self.run(body))
             after = self.scope.maps[0]
-            self._note_optional(before, after, self.conditions)
+            self._note_optional(before, after, around)
             if merged is None:
                 merged = after
                 continue
             merged, half_set = merge_tables(self._inherited(before), merged, after)
             self.state.open_names |= half_set
-        self.branch, self.conditions = outer, around
         self.scope.maps[0] = merged if merged is not None else before
         return flows.pop() if len(flows) == 1 else Flow.NORMAL
 
@@ -343,7 +332,6 @@ class Interpreter:
             is_open=lambda name: name in self.state.open_names and self._is_open(name),
             has_target=self.has_target,
             has_path=lambda path: self.relative(path) in self.state.sources.files,
-            has_command=lambda name: name.lower() in self.state.routines,
             note_match=self.note_match,
             note_unknown_match=self.note_unknown_match,
         )
@@ -365,15 +353,13 @@ class Interpreter:
         if len(rows) > MOST_TURNS:
             self.note_unread(block.head.line, f"foreach() over more than {MOST_TURNS} items")
         flow = Flow.NORMAL
-        try:
-            for row in rows[:MOST_TURNS]:
-                words = zip(names, row, strict=False)
-                self.scope.maps[0].update({name: (word,) for name, word in words})
-                flow = self.run(block.body)
-                if flow in {Flow.RETURN, Flow.BREAK}:
-                    break
-        finally:
-            self.scope.maps[0].update(before)
+        for row in rows[:MOST_TURNS]:
+            words = zip(names, row, strict=False)
+            self.scope.maps[0].update({name: (word,) for name, word in words})
+            flow = self.run(block.body)
+            if flow in {Flow.RETURN, Flow.BREAK}:
+                break
+        self.scope.maps[0].update(before)
         return flow if flow is Flow.RETURN else Flow.NORMAL
 
     def _foreach_rows(self, block: Block) -> tuple[list[str], list[tuple[str, ...]]]:

@@ -114,10 +114,8 @@ def folders_of(rows: Iterable[NotEvaluated], side: str) -> set[str]:
     return {row.folder for row in own if row.folder is not None}
 
 
-def compare_tree(
-    facts: ParityFacts, policy: ParityPolicy, scope: Sequence[str] = ()
-) -> list[Finding]:
-    """Return all findings about ``facts`` below ``scope``; an empty scope is the whole tree."""
+def compare_tree(facts: ParityFacts, policy: ParityPolicy) -> list[Finding]:
+    """Return all findings about ``facts``."""
     index = Index(facts, policy)
     groups = Groups(index)
     undeclared = list(find_undeclared_headers(index, groups))
@@ -143,7 +141,7 @@ def compare_tree(
     ]
     doubt = Doubt(index, groups)
     kept = [*find_unread(index), *(finding for finding in found if not doubt.covers(finding))]
-    return order_findings([finding for finding in kept if is_about(finding, scope)])
+    return order_findings(kept)
 
 
 def is_about(finding: Finding, scope: Sequence[str]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import takewhile
 
@@ -124,17 +124,14 @@ class Groups:
 
     def main_name(self, names: Iterable[str], label: str) -> str:
         """Return the CMake target with the largest share of its sources in a Buck dependency."""
-        wanted = {path for each in self.standing_for(label) for path in self._sources(each)}
+        bucks = [t for each in self.standing_for(label) for t in self.index.labelled.get(each, ())]
+        wanted = {entry.path for buck in bucks for entry in self.index.resolved(buck.srcs)}
 
         def rank(name: str) -> tuple[float, str]:
             own = {path for target in self.cmake.get(name, ()) for path in target.sources}
             return (-len(own & wanted) / max(len(own), 1), name)
 
         return min(names, key=rank)
-
-    def _sources(self, label: str) -> set[str]:
-        buck = self.index.by_label.get(label)
-        return {entry.path for entry in self.index.resolved(buck.srcs)} if buck else set()
 
     def cmake_name(self, text: str) -> str:
         """Return the target that a linked name means."""
@@ -146,36 +143,30 @@ class Groups:
             for word in target.links:
                 yield self.cmake_name(word.text)
 
-    def buck_edges(self, label: str) -> Iterable[str]:
-        """Return the direct dependencies of a Buck target, outside names included."""
-        return self._buck_edges.get(self.plain(label), ())
-
     @cached_property
-    def _buck_edges(self) -> dict[str, set[str]]:
+    def buck_edges(self) -> Callable[[str], Iterable[str]]:
+        """The direct dependencies of a Buck target by its label, outside names included."""
         found: dict[str, set[str]] = {}
         for label, targets in self.index.labelled.items():
             words = (w for t in targets for w in (*t.deps, *t.exported_deps, *t.external_deps))
             files = (e.path for t in targets if not is_compiling(t) for e in t.srcs)
             found[label] = {*(self.plain(word.text) for word in words), *files}
-        return found
+        return lambda label: found.get(self.plain(label), ())
 
-    def exported_edges(self, label: str) -> Iterable[str]:
-        """Return the dependencies with headers that a Buck target passes on.
+    @cached_property
+    def exported_edges(self) -> Callable[[str], Iterable[str]]:
+        """The dependencies with headers that a Buck target passes on, by its label.
 
         A rule of another kind, or one without any file, passes on all of its dependencies.
         """
-        return self._exported_edges.get(self.plain(label), ())
-
-    @cached_property
-    def _exported_edges(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = defaultdict(set)
         for label, targets in self.index.labelled.items():
             for target in targets:
                 if "cxx" in target.kind and target.entries:
                     found[label].update(self.plain(word.text) for word in target.exported_deps)
                 else:
-                    found[label] |= self._buck_edges[label]
-        return found
+                    found[label].update(self.buck_edges(label))
+        return lambda label: found.get(self.plain(label), ())
 
     def passed_on(self, target: BuckTarget, *, exported: bool = False) -> set[str]:
         """Return the labels from which a Buck target gets headers and macros, including its own.

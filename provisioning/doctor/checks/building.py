@@ -43,14 +43,10 @@ class Checkout(NamedTuple):
         known = {module.path for module in self.facts.submodules}
         unknown = [SubmoduleFacts(path, "missing") for path in needed if path not in known]
         for module in (*self.facts.submodules, *unknown):
-            within = (path for path in needed if _is_within(module.path, path))
+            within = (path for path in needed if f"{module.path}/".startswith(f"{path}/"))
             owner = next(within, None)
             if owner and module.state == state:
                 yield module, owner
-
-
-def _is_within(path: str, owner: str) -> bool:
-    return path == owner or path.startswith(owner + "/")
 
 
 CHECKOUTS = Subjects(

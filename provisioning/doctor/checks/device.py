@@ -377,8 +377,7 @@ def see_newer_program(staging: Staging) -> Iterator[Seen]:
 )
 def see_program_of_another_profile(staging: Staging) -> Iterator[Seen]:
     """Check programs without libraries next to them; for others, QNN313 reports this fault."""
-    sdk = staging.case.facts.sdk
-    runtime = (sdk.version if sdk else None) or staging.case.pin
+    runtime = staging.case.sdk_version or staging.case.pin
     if staging.tree.files or not runtime:
         return
     for file in staging.tree.lowered:

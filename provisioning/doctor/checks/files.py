@@ -41,7 +41,8 @@ def find_groups(case: Case) -> Iterator[Group]:
         tree = facts.trees[facts.sdk_name]
         brings = {name: facts.host.libraries.get(name) for name in case.policy.host_libraries}
         entries = facts.variables.library_path if facts.variables else ()
-        beside = {file.name for entry in entries for file in entry.libraries if _is_host(file)}
+        found = [file for entry in entries for file in entry.libraries]
+        beside = {file.name for file in found if file.elf and file.elf.machine == EM_X86_64}
         yield from group_tree(tree.files, kinds, brings, beside | tree.link_names)
     if libcxx := facts.trees.get(LIBCXX):
         policy = kinds[HOST_KIND]
@@ -49,10 +50,6 @@ def find_groups(case: Case) -> Iterator[Group]:
     staging = facts.trees.get(STAGING)
     if staging and not (staging.is_sdk or staging.is_pointers):
         yield from _group_staging(staging, kinds, target_kind(case))
-
-
-def _is_host(file: FileFacts) -> bool:
-    return file.elf is not None and file.elf.machine == EM_X86_64
 
 
 def target_kind(case: Case) -> str:

@@ -61,45 +61,36 @@ def see_lacking_flags(case: Case) -> Iterator[Seen]:
         yield seen("CPU", "/proc/cpuinfo", flags=", ".join(missing))
 
 
-@ENVIRONMENT.check(
+ENVIRONMENT.add(
     "QNN005",
-    "{free:g} GB of disk space are free, {needed:g} GB are needed",
+    "{host.disk_free_gb:g} GB of disk space are free, {disk_needed_gb:g} GB are needed",
     "unpacking or building fails with 'No space left on device'",
     "free some space, or set QNN_CI_HOME to a directory on a larger disk",
+    lambda case: case.facts.host.disk_free_gb < case.fitness.disk_gb,
+    subject="disk",
+    where="{host.disk_path}",
     after=("QNN001",),
 )
-def see_small_disk(case: Case) -> Iterator[Seen]:
-    free, needed = case.facts.host.disk_free_gb, case.fitness.disk_gb
-    if free < needed:
-        yield seen("disk", case.facts.host.disk_path, free=free, needed=needed)
-
-
-@ENVIRONMENT.check(
+ENVIRONMENT.add(
     "QNN006",
-    "the machine has {found:g} GB of memory, {advised:g} GB are recommended",
+    "the machine has {host.memory_gb:g} GB of memory, {memory_advised_gb:g} GB are recommended",
     "the kernel may kill a compiler or a lowering (exit code 137)",
     "use fewer jobs (--jobs 1) or a larger machine",
+    lambda case: 0 < case.facts.host.memory_gb < case.fitness.memory_gb,
+    subject="memory",
     after=("QNN001",),
     severity=Severity.WARNING,
 )
-def see_little_memory(case: Case) -> Iterator[Seen]:
-    has, advised = case.facts.host.memory_gb, case.fitness.memory_gb
-    if 0 < has < advised:
-        yield seen("memory", HERE, found=has, advised=advised)
-
-
-@ENVIRONMENT.check(
+ENVIRONMENT.add(
     "QNN007",
-    "usable CPU cores: {found}, recommended: {advised}",
+    "usable CPU cores: {host.cores}, recommended: {cores_advised}",
     "a run takes several times as long",
     "give the machine or the container more cores",
+    lambda case: case.facts.host.cores < case.fitness.cores,
+    subject="cores",
     after=("QNN001",),
     severity=Severity.WARNING,
 )
-def see_few_cores(case: Case) -> Iterator[Seen]:
-    has, advised = case.facts.host.cores, case.fitness.cores
-    if has < advised:
-        yield seen("cores", HERE, found=has, advised=advised)
 
 
 @ENVIRONMENT.check(

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from provisioning.doctor.facts import HOST_KIND, EnvironmentFacts, FileFacts
+from provisioning.doctor.facts import HOST_DIRECTORY, HOST_KIND, EnvironmentFacts, FileFacts
 from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, Fitness
-from provisioning.manifest.pairs import Pairs
+from provisioning.manifest.pairs import ExecutorchPairs, Pairs
 
 S = TypeVar("S")
 NO_PAIRS = Pairs("", ())
@@ -102,6 +102,23 @@ class Case:
         return tree.files if tree else ()
 
     @property
+    def executorch(self) -> str:
+        """The version of the checkout, else of the installed executorch; '' without either."""
+        checkout, python = self.facts.checkout, self.facts.python
+        installed = python.distributions.get("executorch") if python else None
+        return (checkout.version if checkout else "") or installed or ""
+
+    @property
+    def sdk_version(self) -> str:
+        """The version of the SDK, '' if it is unknown."""
+        return (self.facts.sdk.version if self.facts.sdk else None) or ""
+
+    @property
+    def row(self) -> ExecutorchPairs | None:
+        """What works with its ExecuTorch; None if that or the SDK's version is unknown."""
+        return self.pairs.find(self.executorch) if self.sdk_version else None
+
+    @property
     def values(self) -> Mapping[str, str]:
         """The variables that concern QNN."""
         return self.facts.variables.values if self.facts.variables else {}
@@ -140,21 +157,17 @@ class Check(Generic[S]):
             yield Finding(self.id, one.subject, what, one.where, why, fix, self.severity)
 
 
-def tell_nothing(_: object) -> Seen:
-    """Return an empty fault, for subjects whose checks all describe their faults themselves."""
-    return seen("", "")
-
-
 class Subjects(Generic[S]):
     """All things of one kind in an environment, and the checks to run on each of them, in order.
 
-    ``tell`` returns the values for the texts of checks that consist only of a condition.
+    ``tell`` returns the values for the texts of checks that consist only of a condition; without
+    it, all checks describe their faults themselves.
     """
 
     def __init__(
         self,
         find: Callable[[Case], Iterable[S]] = lambda _: (),
-        tell: Callable[[S], Seen] = tell_nothing,
+        tell: Callable[[S], Seen] = lambda _: seen("", ""),
         severity: Severity = Severity.ERROR,
     ) -> None:
         self.find, self.tell, self.severity = find, tell, severity
@@ -216,4 +229,20 @@ class Subjects(Generic[S]):
             yield from self.judge(subject)
 
 
-ENVIRONMENT: Subjects[Case] = Subjects(lambda case: [case])
+def tell_case(case: Case) -> Seen:
+    facts, fitness = case.facts, case.fitness
+    return seen(
+        "",
+        "this machine",
+        case=case,
+        host=facts.host,
+        disk_needed_gb=fitness.disk_gb,
+        memory_advised_gb=fitness.memory_gb,
+        cores_advised=fitness.cores,
+        backend=facts.backend,
+        libraries=facts.sdk.root / HOST_DIRECTORY if facts.sdk else "",
+        version=case.sdk_version or "an unknown version",
+    )
+
+
+ENVIRONMENT: Subjects[Case] = Subjects(lambda case: [case], tell_case)

@@ -11,10 +11,8 @@ from provisioning.doctor.checks.coherence import most_common_build
 from provisioning.doctor.checks.registry import ENVIRONMENT, Case, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import (
     CHECKOUT,
-    HOST_DIRECTORY,
     LIBCXX,
     NDK,
-    BackendFacts,
     InstallationFacts,
     PythonFacts,
     SdkFacts,
@@ -309,40 +307,28 @@ ADAPTOR.add(
 )
 
 
-def find_executorch(case: Case) -> str:
-    """Return the version of the checkout, else of the installed executorch; '' without either."""
-    checkout, python = case.facts.checkout, case.facts.python
-    installed = python.distributions.get("executorch") if python else None
-    return (checkout.version if checkout else "") or installed or ""
-
-
-@ENVIRONMENT.check(
+ENVIRONMENT.add(
     "QNN904",
-    "QNN SDK {sdk} with ExecuTorch {executorch}: {oldest} is the oldest SDK that works with it",
+    "QNN SDK {case.sdk_version} with ExecuTorch {case.executorch}: {case.row.qnn.oldest} is "
+    "the oldest SDK that works with it",
     "ExecuTorch's sources need newer headers and libraries",
-    "use QNN {oldest} or later (upstream's pin is {pinned}), or an older ExecuTorch",
+    "use QNN {case.row.qnn.oldest} or later (upstream's pin is {case.row.qnn.pinned}), or an "
+    "older ExecuTorch",
+    lambda case: case.row and is_older(case.sdk_version, case.row.qnn.oldest),
+    subject="QNN SDK",
+    where="{case.facts.sdk.root}",
 )
-def see_older_sdk(case: Case) -> Iterator[Seen]:
-    executorch, sdk = find_executorch(case), case.facts.sdk
-    row = case.pairs.find(executorch)
-    if row and sdk and sdk.version and is_older(sdk.version, row.qnn.oldest):
-        versions = {"sdk": sdk.version, "executorch": executorch}
-        yield seen("QNN SDK", sdk.root, **versions, oldest=row.qnn.oldest, pinned=row.qnn.pinned)
-
-
-@ENVIRONMENT.check(
+ENVIRONMENT.add(
     "QNN905",
-    "QNN SDK {sdk} with ExecuTorch {executorch}: {newest} is the newest SDK that is known to work",
+    "QNN SDK {case.sdk_version} with ExecuTorch {case.executorch}: {case.row.qnn.newest} is "
+    "the newest SDK that is known to work",
     "newer headers have changed structures before: error 14001 when a device is created",
     "run the emulator's suite with this SDK before you ship it",
+    lambda case: case.row and is_older(case.row.qnn.newest, case.sdk_version),
+    subject="QNN SDK",
+    where="{case.facts.sdk.root}",
     severity=Severity.WARNING,
 )
-def see_newer_sdk(case: Case) -> Iterator[Seen]:
-    executorch, sdk = find_executorch(case), case.facts.sdk
-    row = case.pairs.find(executorch)
-    if row and sdk and sdk.version and is_older(row.qnn.newest, sdk.version):
-        versions = {"sdk": sdk.version, "executorch": executorch, "newest": row.qnn.newest}
-        yield seen("QNN SDK", sdk.root, **versions)
 
 
 @ENVIRONMENT.check(
@@ -353,11 +339,16 @@ def see_newer_sdk(case: Case) -> Iterator[Seen]:
 )
 def see_older_hexagon(case: Case) -> Iterator[Seen]:
     version = find_place_version(case.facts.roots.get(HEXAGON_SDK, ""))
+    yield from _see_older(case, HEXAGON_SDK, version, "sdk")
+
+
+def _see_older(case: Case, subject: str, version: str, field: str) -> Iterator[Seen]:
+    """Yield a fault if a version is older than the ``field`` of the SoC's Hexagon version."""
     if case.soc and version:
         soc, hexagon = case.soc
-        first = case.pairs.find_hexagon(f"v{hexagon}").sdk
-        if first and is_older(version, first):
-            yield seen(HEXAGON_SDK, soc, version=version, soc=soc, hexagon=hexagon, first=first)
+        first = getattr(case.pairs.find_hexagon(f"v{hexagon}"), field)
+        if is_older(version, first):
+            yield seen(subject, soc, version=version, soc=soc, hexagon=hexagon, first=first)
 
 
 @ENVIRONMENT.check(
@@ -369,60 +360,41 @@ def see_older_hexagon(case: Case) -> Iterator[Seen]:
 )
 def see_older_tools(case: Case) -> Iterator[Seen]:
     version = find_place_version(case.values.get("HEXAGON_TOOLS_ROOT", ""))
-    if case.soc and version:
-        soc, hexagon = case.soc
-        first = case.pairs.find_hexagon(f"v{hexagon}").tools
-        if first and is_older(version, first):
-            yield seen("Hexagon tools", soc, version=version, soc=soc, hexagon=hexagon, first=first)
+    yield from _see_older(case, "Hexagon tools", version, "tools")
 
 
-@ENVIRONMENT.check(
+ENVIRONMENT.add(
     "QNN908",
-    "QNN SDK {sdk} with ExecuTorch {executorch}: {first} is the first SDK for LPAI",
+    "QNN SDK {case.sdk_version} with ExecuTorch {case.executorch}: {case.row.lpai} is the "
+    "first SDK for LPAI",
     "ExecuTorch lowers for LPAI with that version or later; the runtime must not be older",
-    "use --sdk DIR with QNN {first} or later; profile lpai provisions one that works",
+    "use --sdk DIR with QNN {case.row.lpai} or later; profile lpai provisions one that works",
+    lambda case: (
+        case.facts.backend
+        and case.facts.backend.name.startswith("lpai")
+        and case.row
+        and is_older(case.sdk_version, case.row.lpai)
+    ),
+    subject="QNN SDK",
+    where="{case.facts.sdk.root}",
 )
-def see_older_lpai(case: Case) -> Iterator[Seen]:
-    executorch, sdk = find_executorch(case), case.facts.sdk
-    row = case.pairs.find(executorch)
-    asks = case.facts.backend and case.facts.backend.name.startswith("lpai")
-    if asks and row and row.lpai and sdk and sdk.version and is_older(sdk.version, row.lpai):
-        versions = {"sdk": sdk.version, "executorch": executorch, "first": row.lpai}
-        yield seen("QNN SDK", sdk.root, **versions)
-
-
-@ENVIRONMENT.check(
+ENVIRONMENT.add(
     "QNN909",
-    "{subject} is not in the SDK: models cannot be lowered for backend {backend}",
-    "{why}",
-    "{fix}",
+    "{subject} is not in the SDK: models cannot be lowered for backend {backend.name}",
+    "{backend.why}",
+    "{backend.fix}",
+    lambda case: case.facts.backend and not case.facts.backend.is_there,
+    subject="{backend.library}",
+    where="{libraries}",
     after=("QNN908",),
 )
-def see_no_backend_library(case: Case) -> Iterator[Seen]:
-    if case.facts.backend and not case.facts.backend.is_there:
-        yield see_backend(case.facts.backend, case.facts.sdk)
-
-
-@ENVIRONMENT.check(
+ENVIRONMENT.add(
     "QNN910",
-    "{subject} of QNN {version} cannot create a backend on this machine: {reason}",
-    "{why}",
-    "{fix}",
+    "{subject} of QNN {version} cannot create a backend on this machine: {backend.no_backend}",
+    "{backend.why}",
+    "{backend.fix}",
+    lambda case: case.facts.backend and case.facts.backend.no_backend,
+    subject="{backend.library}",
+    where="{libraries}",
     after=("QNN908", "QNN909"),
 )
-def see_no_backend(case: Case) -> Iterator[Seen]:
-    if case.facts.backend and case.facts.backend.no_backend:
-        yield see_backend(case.facts.backend, case.facts.sdk)
-
-
-def see_backend(one: BackendFacts, sdk: SdkFacts | None) -> Seen:
-    """Return a fault of a backend's library."""
-    return seen(
-        one.library,
-        sdk.root / HOST_DIRECTORY if sdk else "",
-        backend=one.name,
-        version=(sdk.version if sdk else None) or "an unknown version",
-        reason=one.no_backend,
-        why=one.why,
-        fix=one.fix,
-    )

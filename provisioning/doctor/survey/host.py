@@ -100,7 +100,6 @@ def read_text(path: Path) -> str:
     return ""
 
 
-TIMEOUT_S = 10.0
 VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
@@ -265,15 +264,13 @@ TARGET = "aarch64-linux-android"
 
 def survey_ndk(root: Path, host_tag: str) -> NdkFacts:
     """Return facts about an NDK; its clang is run once."""
-    if not root.is_dir():
-        return NdkFacts(root, is_directory=False)
     revision = REVISION.search(read_text(root / "source.properties"))
     prebuilt = root / "toolchains" / "llvm" / "prebuilt"
     clang = prebuilt / host_tag / "bin" / "clang++"
     levels = prebuilt / host_tag / "sysroot" / "usr" / "lib" / TARGET
     return NdkFacts(
         root,
-        is_directory=True,
+        is_directory=root.is_dir(),
         revision=revision[1] if revision else None,
         has_toolchain_file=(root / "build" / "cmake" / "android.toolchain.cmake").is_file(),
         host_tags=tuple(sorted(path.name for path in prebuilt.glob("*") if path.is_dir())),

@@ -163,7 +163,10 @@ def map_file(path: Path) -> View:
 
 def parse_program(view: View, name: str) -> Program | None:
     """Parse ``view``, the bytes of a file called ``name``; return None for another kind of file."""
-    if view[: len(MAGIC)] == MAGIC or is_dlc(view):
+    # A package has a context binary for each of several SoCs.
+    is_zip = bytes(view[: len(ARCHIVE)]) == ARCHIVE
+    is_package = is_zip and DLC.search(view, max(0, len(view) - DLC_TAIL))
+    if view[: len(MAGIC)] == MAGIC or is_package:
         return wrap_contexts(name, "context", len(view), list_context_binaries(view))
     if view[4:6] != IDENTIFIER:
         return None
@@ -177,15 +180,6 @@ def parse_program(view: View, name: str) -> Program | None:
     damaged = (one.damage for one in found.contexts if one.damage)
     damage = next((f"its context binary {one}" for one in damaged), "")
     return replace(found, damage=damage, misplaced="" if damage else find_misplaced(view))
-
-
-def is_dlc(view: View) -> bool:
-    """Return whether a zip archive is a QNN package with a context binary for each of several
-    SoCs."""
-    return (
-        bytes(view[: len(ARCHIVE)]) == ARCHIVE
-        and DLC.search(view, max(0, len(view) - DLC_TAIL)) is not None
-    )
 
 
 def wrap_contexts(

@@ -214,7 +214,6 @@ def _is_candidate(path: Path, status: os.stat_result) -> bool:
     return False
 
 
-MAX_ROWS = 5000
 _PROVISIONING = Path(__file__).parents[2]
 READERS = (_PROVISIONING / "elf", _PROVISIONING / "doctor" / "facts.py")
 
@@ -253,8 +252,7 @@ class FactsCache:
         if not self.changed:
             return
         self.changed = False
-        if len(self.rows) > MAX_ROWS:
-            self.rows = {path: row for path, row in self.rows.items() if Path(path).exists()}
+        self.rows = {path: row for path, row in self.rows.items() if Path(path).exists()}
         with suppress(OSError, UnicodeEncodeError):
             write_whole(self.file, _ENCODER.encode(self.rows))
             for old in self.file.parent.glob("elf-facts-*.msgpack"):

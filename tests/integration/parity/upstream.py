@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ci.parity.compare.comparison import compare_tree
+from ci.parity.compare.comparison import compare_tree, is_about
 from ci.parity.compare.findings import Finding
 from ci.parity.facts import ParityFacts
 from ci.parity.policy import ParityPolicy
@@ -43,7 +43,8 @@ def open_revision(revision: str) -> RevisionTree:
 
 def compare(facts: ParityFacts, *scope: str) -> dict[tuple[str, ...], Finding]:
     """Findings below some folders by their key."""
-    return {finding.key: finding for finding in compare_tree(facts, POLICY, scope)}
+    found = compare_tree(facts, POLICY)
+    return {finding.key: finding for finding in found if is_about(finding, scope)}
 
 
 def compare_revision(revision: str, *scope: str) -> dict[tuple[str, ...], Finding]:

@@ -120,7 +120,9 @@ def test_deep_starlark_ends_only_its_worker(plant: Callable[[Mapping[str, str]],
 def test_a_long_list_is_not_deep(report: Callable[[Mapping[str, str]], ParityReport]) -> None:
     rows = "".join(f'    "{"x" * 9}{n}.h" + ".hpp", # (((\n' for n in range(5000))
 
-    assert report({**GOOD, "bad/BUCK": f"x = [\n{rows}]\n" + "y = 1 + 2\n" * 3000}).not_evaluated == ()
+    assert (
+        report({**GOOD, "bad/BUCK": f"x = [\n{rows}]\n" + "y = 1 + 2\n" * 3000}).not_evaluated == ()
+    )
 
 
 COUNT = 6000

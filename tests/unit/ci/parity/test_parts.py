@@ -161,7 +161,6 @@ NOTHING = Scope(
     is_open=lambda name: name == "OPEN",
     has_target=lambda name: name == "here",
     has_path=lambda path: False,
-    has_command=lambda name: False,
     note_match=lambda match: None,
     note_unknown_match=lambda: None,
 )

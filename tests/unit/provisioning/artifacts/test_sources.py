@@ -197,14 +197,14 @@ def test_what_pip_brings_is_proven_and_readable_by_all(
     monkeypatch: pytest.MonkeyPatch,
     is_right: bool,
 ) -> None:
-    def bring(request: object, directory: Path, *words: object) -> Path:
-        path = shutil.copyfile(tmp_path / "world/index" / made.WHEEL, directory / made.WHEEL)
+    def bring(what: str, platforms: object, python: str, words: list[str]) -> None:
+        place = Path(words[words.index("--dest") + 1]) / made.WHEEL
+        path = shutil.copyfile(tmp_path / "world/index" / made.WHEEL, place)
         path.chmod(0o600)
         if not is_right:
             path.write_bytes(path.read_bytes()[:-1] + b"x")
-        return path
 
-    monkeypatch.setattr(wheel, "_download_with_pip", bring)
+    monkeypatch.setattr(wheel, "download_with_pip", bring)
     store = Store(tmp_path / "home")
     if is_right:
         path = wheel.obtain_wheel(wheel_request, store, Progress())

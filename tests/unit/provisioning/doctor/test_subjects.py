@@ -18,7 +18,7 @@ from provisioning.doctor.checks.files import Group, Need, find_groups, find_need
 from provisioning.doctor.checks.host import see_missing_library
 from provisioning.doctor.checks.python import PYTHON
 from provisioning.doctor.checks.registry import Case, Finding, Seen, Severity, Subjects, seen
-from provisioning.doctor.checks.sdk import ADAPTOR, SDK, Adaptor, Sdk, find_executorch, see_no_root
+from provisioning.doctor.checks.sdk import ADAPTOR, SDK, Adaptor, Sdk, see_no_root
 from provisioning.doctor.checks.variables import (
     RUNTIMES,
     VARIABLES,
@@ -139,10 +139,10 @@ def test_the_executorch_of_a_checkout_counts_before_the_installed_one() -> None:
     checkout = CheckoutFacts(Path("/e"), is_directory=True, version="1.6.0a0")
     nameless = replace(checkout, version="")
     python = replace(cases.PYTHON, distributions={})
-    assert find_executorch(ask(python=cases.PYTHON)) == "1.5.1"
-    assert find_executorch(ask(python=cases.PYTHON, checkout=checkout)) == "1.6.0a0"
-    assert find_executorch(ask(python=python, checkout=nameless)) == ""
-    assert find_executorch(ask()) == ""
+    assert ask(python=cases.PYTHON).executorch == "1.5.1"
+    assert ask(python=cases.PYTHON, checkout=checkout).executorch == "1.6.0a0"
+    assert ask(python=python, checkout=nameless).executorch == ""
+    assert ask().executorch == ""
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from typing import Any
 
 import msgspec
 
-from ci.parity.compare.comparison import compare_tree
+from ci.parity.compare.comparison import compare_tree, is_about
 from ci.parity.compare.findings import Finding
 from ci.parity.facts import (
     BuckTarget,
@@ -72,7 +72,7 @@ class Case:
     def run(self) -> list[str]:
         """What the comparison finds, as lines; messages only where this case pins them."""
         tree, policy, scope = self.build()
-        findings = compare_tree(tree, policy, scope)
+        findings = [one for one in compare_tree(tree, policy) if is_about(one, scope)]
         pinned = any(not line.startswith("=") for line in self.found)
         return [line for finding in findings for line in show(finding, words=pinned)]
 
