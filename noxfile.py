@@ -111,8 +111,8 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
 
 
 def choose_executorch(session: nox.Session) -> str:
-    """Return the ExecuTorch that --executorch names, else the one of the runtime built by a session
-    of this call, if its SDK lowers here; '' means the pinned one.
+    """Return the version of ExecuTorch in --executorch, else that of the runtime that a session of
+    this call has built, if its SDK can lower on this machine; '' means the pinned version.
     """
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--executorch", default="")
@@ -377,7 +377,9 @@ def test_llm(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def test_trained(session: nox.Session) -> None:
-    """Judge trained models with known correct verdicts: ``--model 'pnet*'``, ``--lane onnx``."""
+    """Judge trained models whose correct verdicts are known: ``--model 'pnet*'``, ``--lane
+    onnx``.
+    """
     fetch_library(session, "test")
     started.append(session.name)
     python = make_environment(session, "test")
@@ -467,7 +469,9 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def mutants(session: nox.Session) -> None:
-    """Plant small faults in the code that decides verdicts, and see which tests notice."""
+    """Insert small faults into the code that decides verdicts, and check which tests detect
+    them.
+    """
     run_module(session, "test", "tests.mutants", *session.posargs)
 
 

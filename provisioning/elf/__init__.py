@@ -1,1 +1,1 @@
-"""The only reader of ELF files: it turns a file into frozen facts."""
+"""Read ELF files into immutable facts. No other package reads ELF files."""

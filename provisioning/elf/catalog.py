@@ -3,8 +3,8 @@
 Qualcomm's SDKs and wheels have one next to the skels of V73 and, from QNN 2.40 on, of V81, such as
 libqnnhtpv73.cat. A catalog is a PKCS #7 SignedData (RFC 2315) that contains a trust list (MS-CAESO
 2.2.1.1); each entry has the name and the hash of one file, as SpcIndirectDataContent
-(Authenticode_PE.docx). The signature outlives its certificate if a timestamp (RFC 3161) proves that
-it was made before the certificate expired.
+(Authenticode_PE.docx). The signature remains valid after its certificate has expired, if a
+timestamp (RFC 3161) proves that it was made before.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ UNREADABLE = (
 
 
 class CatalogError(ValueError):
-    """A catalog that proves nothing; the message tells why."""
+    """A catalog that proves nothing; the message states why."""
 
 
 class Trust(NamedTuple):
-    """Whose catalogs are trusted: the root certificate, and the publisher's common name and
-    extended key usage.
+    """The publisher whose catalogs are trusted: its root certificate, common name and extended key
+    usage.
     """
 
     root: x509.Certificate
@@ -78,8 +78,8 @@ class Catalog:
 
 
 def prove_file(path: Path, sha256: str, trust: Trust, now: datetime) -> Proof | None:
-    """Return what the catalogs in the directory of ``path`` prove about it, None if none concerns
-    it.
+    """Return what the catalogs in the directory of ``path`` prove about it, None if no catalog is
+    for it.
 
     A catalog that is named after another library and does not list this one is ignored. Raises
     OSError.
@@ -135,7 +135,9 @@ def _load_signed(outer: Any) -> Any:
 
 
 def _wrapped(signed: Any) -> bytes:
-    """Return the content without its explicit tag, but with its own tag and length."""
+    """Return the content as DER, that is with its tag and length, without the explicit tag around
+    it.
+    """
     (_, content), *more = _children(signed["encap_content_info"]["content"].dump())
     if more:
         raise CatalogError("it has extra bytes after its content")
@@ -218,9 +220,9 @@ def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
 
 
 def _require_encoding(signed: Any, is_content: bool) -> None:
-    """Raise CatalogError if unsigned parts are not encoded as in genuine catalogs, such as a tag
-    that would hide the timestamp. An attribute certificate of the clock in the timestamp is not
-    checked, since its issuer's key is not in the file; nothing here relies on it.
+    """Raise CatalogError if parts that the signature does not cover are not encoded as in genuine
+    catalogs, for example with a tag that hides the timestamp. An attribute certificate in the
+    timestamp is not checked, since its issuer's key is not in the file; nothing here relies on it.
     """
     info = signed["signer_infos"][0]
     tags = [tag for tag, _ in _children(info.contents)]

@@ -31,7 +31,9 @@ MACHINE_NAMES = {
 
 
 def name_machine(machine: int) -> str:
-    """Return a machine's name: ``x86-64``, ``aarch64``, ``hexagon``, or such as ``e_machine 8``."""
+    """Return a machine's name: ``x86-64``, ``aarch64``, ``hexagon``, or ``e_machine 8`` for an
+    unknown one.
+    """
     return MACHINE_NAMES.get(machine, f"e_machine {machine}")
 
 
@@ -48,7 +50,7 @@ class Defect(str, Enum):
 
 
 class ElfError(UnfitError):
-    """A file that should be ELF but cannot be read as ELF; ``defect`` tells why."""
+    """A file that should be ELF but cannot be read as ELF; ``defect`` states why."""
 
     def __init__(self, path: Path, defect: Defect, why: str = "") -> None:
         super().__init__(f"{path} is {defect.value}", why=why, fix=_FIXES.get(defect, _FETCH_AGAIN))
@@ -107,7 +109,7 @@ class ElfHeaders(NamedTuple):
 class Checksum(NamedTuple):
     """The CRC-32 stored in a Hexagon library (section SWIV), and the computed one.
 
-    ``is_stripped``: the stored one matches the library before it was stripped.
+    ``is_stripped`` is true if the stored one matches the library as it was before it was stripped.
     """
 
     stored: int
@@ -120,7 +122,7 @@ class Checksum(NamedTuple):
         return self.stored != self.computed
 
     def describe(self) -> str:
-        """Return both as text."""
+        """Return both checksums as text."""
         if self.is_stripped:
             return (
                 f"its checksum (SWIV) {self.stored:08x} matches the library before it was stripped"
@@ -137,7 +139,8 @@ class Genuine(str, Enum):
 
 
 class Proof(NamedTuple):
-    """What the catalogs next to a file prove about it, which catalog does, and why not more.
+    """What the catalogs next to a file prove about it, with the catalog, and the reason if it is
+    not genuine.
 
     ``listed`` is the SHA-256 that a verified catalog has for a file of this name.
     """
@@ -149,7 +152,7 @@ class Proof(NamedTuple):
     listed: str = ""
 
     def describe(self) -> str:
-        """Return it as text."""
+        """Return the proof as text."""
         if self.outcome is Genuine.GENUINE:
             date = f", signed on {self.signed:%Y-%m-%d}" if self.signed else ""
             return f"genuine, by {self.catalog}{date}"
@@ -168,9 +171,9 @@ class AndroidNote(NamedTuple):
 class ElfFacts:
     """The facts of one ELF file; ``machine``, ``type``, ``flags``: e_machine, e_type, e_flags.
 
-    ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true if PT_GNU_STACK asks for
-    it; ``stripped`` if there is no .symtab. ``rodata`` is the offset and size of .rodata.
-    ``checksum`` is None for a library without one; only Hexagon skels have one.
+    ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true if PT_GNU_STACK requires an
+    executable stack; ``stripped`` if there is no .symtab. ``rodata`` is the offset and size of
+    .rodata. ``checksum`` is None for a library without one; only Hexagon skels have one.
     """
 
     path: Path

@@ -46,8 +46,8 @@ class Target(NamedTuple):
 
 
 def is_loadable(compiler: str, runtime: str) -> bool:
-    """Return whether a QNN runtime loads programs of a QNN compiler: of the same or an older
-    version.
+    """Return whether a QNN runtime can load the programs of a QNN compiler, which must not be
+    newer.
 
     Observed with all 25 pairs of QNN 2.47, 2.48.40, 2.49.40, 2.50.40 and 2.51 on the emulator, and
     with 2.37 on 2.49.40.
@@ -56,7 +56,9 @@ def is_loadable(compiler: str, runtime: str) -> bool:
 
 
 def find_targets(blob: View) -> tuple[Target, ...]:
-    """Return what the graphs in a binary were compiled for, by SoC; empty if it does not tell."""
+    """Return what the graphs in a binary were compiled for, by SoC; empty if the binary does not
+    state it.
+    """
     found = {
         Target(name.decode("ascii", "replace"), int(arch), int(size) >> 20)
         for name, arch, size in map(re.Match.groups, COMPILED.finditer(blob))
@@ -76,7 +78,9 @@ def find_context_damage(blob: View) -> str:
     if len(blob) >= CONTEXT.size and begin + size == len(blob):
         return ""
     told = begin + size if begin + size < 1 << 40 else "an impossible size"
-    return f"has {len(blob)} bytes and its header says {told}: it was cut short, or is not from QNN"
+    return (
+        f"has {len(blob)} bytes but its header states {told}: it was cut short, or is not from QNN"
+    )
 
 
 def find_program_damage(blob: View) -> str:

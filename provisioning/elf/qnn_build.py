@@ -49,7 +49,8 @@ class QnnBuild(NamedTuple):
 
 
 def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuild | None:
-    """Return the build that ``path`` names, None if it names none. Raises ElfError if unreadable.
+    """Return the build that ``path`` contains, None if it contains none. Raises ElfError if
+    unreadable.
 
     ``likely`` is the (offset, size) of .rodata, which has the full version in most libraries: it is
     searched first, to avoid reading all the code.
@@ -66,8 +67,8 @@ def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuil
 
 
 def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild | None:
-    """Return the first full version in ``data``; with ``partial``, else a product version or a
-    stamp.
+    """Return the first full version in ``data``. If there is none and ``partial`` is set, return a
+    product version or a stamp.
     """
     if whole := search_whole(data, 0, len(data)):
         return whole
@@ -93,8 +94,8 @@ def search_whole(data: View, start: int, end: int) -> QnnBuild | None:
 def find_headers_version(path: Path) -> str:
     """Return the QNN release, such as 2.37, that provided the headers for compiling ``path``.
 
-    Returns '' if the code does not tell: an unoptimised adaptor, or one for another machine. Raises
-    OSError.
+    Returns '' if the code does not contain it in this form, as in an unoptimised adaptor or one for
+    another machine. Raises OSError.
     """
     found = {match[1][0] for match in HTP_API.finditer(path.read_bytes())}
     return f"{QNN_MAJOR}.{found.pop()}" if len(found) == 1 else ""

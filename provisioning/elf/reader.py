@@ -1,9 +1,9 @@
-"""The only reader of ELF files: it turns a file into frozen facts in bounded time and memory.
+"""Read ELF files into immutable facts, in bounded time and memory. No other module reads ELF files.
 
-Whatever the loader uses is found through the program headers, so that a file without section
-headers has the same facts. Names and layouts: the gABI and glibc's elf.h; the Android note:
-ndk/sources/crt/crtbrand.S of the platform: API level (4 bytes), release and build (64 bytes each,
-NUL-padded).
+Everything that the loader uses is found through the program headers, so that a file without section
+headers has the same facts. Names and layouts are from the gABI and glibc's elf.h. The Android note
+(ndk/sources/crt/crtbrand.S of the platform) has the API level (4 bytes), release and build (64
+bytes each, NUL-padded).
 
 Some Hexagon libraries contain a checksum, which reveals a changed byte: a section of type SWIV has
 the magic and the CRC-32 of all PT_LOAD segments in order, each padded with zeros to p_memsz. HTP
@@ -11,8 +11,8 @@ skels have one since QNN 2.40.0 (59 of 59), and none up to 2.37.1 (23 of 23); li
 never has one. Of 1,556 DSP libraries that devices ship three do (2026-11), all of them skels of
 QNN. Sources: AIC100's loader names the type (networkElfSWIVSectionType,
 https://github.com/quic/software-kit-for-qualcomm-cloud-ai-100); the sum matches in all 59.
-llvm-strip moves the section headers, and with them e_shoff, which is summed: 55 of 55 skels that
-were stripped with --strip-unneeded have the sum of their bytes with e_shoff set back.
+llvm-strip moves the section headers and so changes e_shoff, which is part of the sum. In 55 of 55
+skels that were stripped with --strip-unneeded, the stored sum matches again if e_shoff is set back.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class HeadersTruncatedError(ValueError):
 
 @contextmanager
 def _open_elf(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that starts like ELF. Raises ElfError, also for errors in the block."""
+    """Open a file that starts like an ELF file. Raises ElfError, also for errors in the block."""
     try:
         with path.open("rb") as file:
             _refuse_other_formats(path, file.read(HEAD_BYTES))

@@ -40,7 +40,7 @@ class Tables:
         return struct.unpack_from(f"<{form}", self.blob, place)[0]
 
     def follow(self, place: int) -> int:
-        """Return where the offset at ``place`` leads to."""
+        """Return the place that the offset at ``place`` points to."""
         distance: int = self.read("I", place)
         return place + distance
 

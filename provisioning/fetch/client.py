@@ -194,7 +194,7 @@ def judge_redirect(url: str, location: str) -> str:
     except ValueError as error:
         raise PermanentError("the server redirects to something that is not a URL") from error
     if scheme not in {"http", "https"} or not has_host:
-        raise PermanentError(f"the server redirects to {scheme}:, which is not fetched")
+        raise PermanentError(f"the server redirects to {scheme}:, which is not supported")
     if urlsplit(url).scheme == "https" and scheme != "https":
         raise PermanentError("the server redirects from https to http")
     return target

@@ -44,7 +44,7 @@ def parse_tokens(text: str) -> dict[str, str]:
     for word in re.split(r"[\s,]+", text.strip()):
         host, equals, token = word.partition("=")
         if word and not (host and equals and re.fullmatch(r"[!-~]+", token)):
-            why = "each entry must be HOST=TOKEN, and one is not"
+            why = "each entry must be HOST=TOKEN, but one is not"
             raise UnfitError(f"{TOKENS_VARIABLE} is malformed", why=why, fix="correct it")
         tokens[host] = token
     return tokens

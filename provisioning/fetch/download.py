@@ -1,4 +1,6 @@
-"""Download a file: from the first mirror that has it, resumed if interrupted, hashed on the fly."""
+"""Download a file from the first mirror that has it; resume interrupted downloads, and hash the
+content as it arrives.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ def fetch_file(
     ``target`` appears by one rename, complete and checked. After a failure the partial file is
     kept, and the next call resumes it. ``file://`` URLs are read from disk. ``judge`` checks a
     complete file and raises IntegrityError if it cannot be the wanted one; that URL is then retried
-    if the body was small or of unknown length, and after that the next URL.
+    if the body was small or of unknown length, and then the next URL is tried.
 
     Returns the file's SHA-256. Raises IntegrityError if content did not match the pin and no other
     URL had it, DownloadError if nothing could be downloaded, OSError if it cannot be written.
@@ -173,7 +175,7 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
 def check_pin(size_bytes: int, sha256: str, pin: Pin) -> str:
     """Return the hash if size and hash match the pin. Raises MismatchError."""
     if pin.size_bytes and size_bytes != pin.size_bytes:
-        raise MismatchError(f"it has {size_bytes} bytes, {pin.size_bytes} are pinned")
+        raise MismatchError(f"it has {size_bytes} bytes, not the pinned {pin.size_bytes}")
     if pin.sha256 and sha256 != pin.sha256:
         raise MismatchError(f"its SHA-256 is {sha256}, the pin is {pin.sha256}")
     return sha256
@@ -205,7 +207,7 @@ def _read_local(url: str, part: PartFile, pin: Pin, bar: Bar) -> None:
         if pin.size_bytes:
             check_pin(state.st_size, pin.sha256, pin)
         elif state.st_size > pin.most_bytes > 0:
-            why = f"it has {state.st_size} bytes, {pin.most_bytes} at most are expected"
+            why = f"it has {state.st_size} bytes, but at most {pin.most_bytes} are expected"
             raise PermanentError(why)
         while data := os.read(descriptor, READ_BYTES):
             part.append(data)
@@ -215,8 +217,8 @@ def _read_local(url: str, part: PartFile, pin: Pin, bar: Bar) -> None:
 
 
 def _judge(part: PartFile, options: _FetchOptions, *, is_sized: bool) -> None:
-    """Discard a refused file and raise TransientError, or PermanentError if it is large and has the
-    length that the server stated.
+    """If the file is refused, discard it and raise TransientError, or PermanentError if it is large
+    and has the length that the server stated.
     """
     try:
         options.judge(part.path)
@@ -305,10 +307,12 @@ def _check_size(head: Head, part: PartFile, pin: Pin) -> float:
     size = max(part.size + max(head.length, 0), head.total)
     if size > pin.most_bytes > 0:
         part.restart()
-        raise PermanentError(f"it has {size} bytes or more, {pin.most_bytes} at most are expected")
+        raise PermanentError(
+            f"it has {size} bytes or more, but at most {pin.most_bytes} are expected"
+        )
     room = part.size + free_bytes(part.path.parent) - SPARE_BYTES
     if size > room:
-        raise OSError(errno.ENOSPC, f"{size} bytes are to come")
+        raise OSError(errno.ENOSPC, f"the file has {size} bytes")
     return min(room, pin.most_bytes or math.inf)
 
 
@@ -337,7 +341,9 @@ def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
         if head.status == 206 and head.range_start > 0:
             raise PermanentError("the server sends a part, but the whole file was requested")
         if pin.size_bytes and PAGE_BYTES < head.length != pin.size_bytes:
-            raise MismatchError(f"the server has {head.length} bytes, {pin.size_bytes} are pinned")
+            raise MismatchError(
+                f"the server has {head.length} bytes, not the pinned {pin.size_bytes}"
+            )
         return 0
     if head.range_start != have:
         where = f"the server resumed at byte {head.range_start}, not at {have}"
@@ -371,7 +377,7 @@ def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
         return
     if expected >= 0:
         size = part.size
-        raise MismatchError(f"the server has {size} bytes, {pin.size_bytes} are pinned")
+        raise MismatchError(f"the server has {size} bytes, not the pinned {pin.size_bytes}")
     raise TransientError(f"the body ended after {part.size} of {pin.size_bytes} bytes")
 
 
@@ -416,6 +422,6 @@ def mirror_urls(filename: str, sha256: str = "") -> list[str]:
     except (RuntimeError, ValueError) as error:
         fix = "set it to a directory or a URL that `fetch --to` made, or unset it"
         raise UnfitError(
-            "QNN_CI_MIRROR names no directory and no URL", why=str(error), fix=fix
+            "QNN_CI_MIRROR is neither a directory nor a URL", why=str(error), fix=fix
         ) from error
     return [urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))]

@@ -19,11 +19,11 @@ BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 def check_bundle() -> None:
-    """Raise PermanentError if the variable for the CA bundle names a missing file."""
+    """Raise PermanentError if the variable for the CA bundle points to a missing file."""
     for name in BUNDLES:
         if path := os.environ.get(name):
             if not Path(path).exists():
-                raise PermanentError(f"{name} names {path}, which does not exist")
+                raise PermanentError(f"{name} points to {path}, which does not exist")
             return
 
 
@@ -67,7 +67,7 @@ def _classify_tls(chain: list[BaseException]) -> TransientError | PermanentError
         if isinstance(cause, ssl.SSLCertVerificationError):
             return PermanentError(
                 f"its certificate is not trusted: {cause.verify_message} "
-                "(REQUESTS_CA_BUNDLE names other authorities)"
+                "(REQUESTS_CA_BUNDLE can point to other authorities)"
             )
         if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return TransientError("the server closed the connection during the TLS handshake")

@@ -15,7 +15,7 @@ MAX_RECORD_BYTES = 4096
 
 
 def open_part(path: Path) -> int:
-    """Open a part file; one of another user, in a shared store, is removed first."""
+    """Open a part file. If it belongs to another user, in a shared store, it is removed first."""
     try:
         return open_own(path)
     except PermissionError:
@@ -82,7 +82,7 @@ class PartFile:
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
     def discard(self) -> None:
-        """Remove it and its record."""
+        """Remove the file and its record."""
         self.path.unlink(missing_ok=True)
         self.record.unlink(missing_ok=True)
 

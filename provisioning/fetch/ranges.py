@@ -56,8 +56,8 @@ def is_worth_it(left_bytes: int, came_bytes: int, seconds: float) -> bool:
 
 class Spread:
     """Downloads pieces of ``url``, a file of ``size_bytes`` with ``validator``; adapts the number
-    of connections to their throughput. ``take`` gets the offset and bytes of each piece, in order;
-    ``taken`` counts them.
+    of connections to their throughput. ``take`` is called with the offset and bytes of each piece,
+    in order; ``taken`` counts the pieces.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Spread:
         self.is_over = False
 
     def run(self) -> None:
-        """Return when all pieces are taken, or when the server refuses more connections or its file
-        has changed.
+        """Download until all pieces are taken, the server refuses connections, or its file has
+        changed.
 
         Raises OSError, and TransientError if every connection failed.
         """
@@ -201,9 +201,10 @@ def merge_spans(spans: Iterable[Span], gap_bytes: int = MERGE_GAP_BYTES) -> list
 def plan_spans(
     spans: Sequence[Span], size_bytes: int, round_trip_s: float, bytes_s: float
 ) -> list[Span]:
-    """Return the spans to request: fewer and larger ones if a round trip costs more than bytes.
+    """Return the spans to request, merged into larger ones where a round trip takes longer than the
+    bytes between two spans.
 
-    Returns one span of the whole file if that is cheaper than its parts.
+    Returns one span of the whole file if that is faster than its parts.
     """
     near = merge_spans(spans)
     if len(near) <= FEW_SPANS:
@@ -224,9 +225,10 @@ def split_spans(spans: Iterable[Span], most_bytes: int = PIECE_BYTES) -> list[Sp
 
 
 class RemoteFile:
-    """A ByteSource over HTTP ranges: fetched bytes can be read at their offset in the file.
+    """A ByteSource over HTTP ranges: bytes that were fetched can be read at their offset in the
+    file.
 
-    Reading bytes that were not fetched makes a separate request; ``fetch`` gets many spans at once.
+    Reading other bytes sends a separate request for them; ``fetch`` fetches many spans at once.
     """
 
     def __init__(self, url: str, scratch: Path, progress: Progress, policy: TransferPolicy) -> None:
@@ -265,7 +267,7 @@ class RemoteFile:
             if head.status != 206 or head.total < 0 or head.range_start < 0 or not head.validator:
                 raise NoRangesError("the server does not support ranges")
             if size_bytes not in {0, head.total}:
-                raise MismatchError(f"it has {head.total} bytes, {size_bytes} are pinned")
+                raise MismatchError(f"it has {head.total} bytes, not the pinned {size_bytes}")
             if head.range_start != max(0, head.total - tail_bytes):
                 raise NoRangesError("the server sent a range other than the one requested")
             self.size, self.validator = head.total, head.validator
@@ -280,14 +282,14 @@ class RemoteFile:
         self._have((head.range_start, at))
 
     def fetch(self, spans: Iterable[Span]) -> None:
-        """Fetch these spans, over several connections if one is slow.
+        """Fetch these spans, over several connections if a single one is slow.
 
-        Raises PermanentError, and CostlyError if the whole file costs less.
+        Raises PermanentError, and CostlyError if the whole file would take less time.
         """
         missing = [span for span in spans if not self._has(span)]
         wanted = plan_spans(missing, self.size, self.round_trip_s, USUAL_BYTES_S)
         if wanted == [(0, self.size)]:
-            raise CostlyError(f"{len(missing)} parts cost more than the whole file")
+            raise CostlyError(f"{len(missing)} parts take longer than the whole file")
         pieces, total = split_spans(wanted), sum(end - start for start, end in wanted)
         with self.progress.bar(f"{self.name}: {len(wanted)} parts,", total) as bar:
             began, came = time.monotonic(), 0

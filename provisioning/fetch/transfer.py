@@ -1,6 +1,6 @@
 """HTTP for downloads: policy, response heads, kinds of failure, and retries.
 
-Proxies, certificates and ~/.netrc are those that requests finds. URLs in messages never contain
+The library requests finds proxies, certificates and ~/.netrc. URLs in messages never contain
 credentials or a query.
 """
 

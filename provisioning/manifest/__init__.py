@@ -1,1 +1,1 @@
-"""The only reader of manifests/."""
+"""Read manifests/. No other package reads it."""

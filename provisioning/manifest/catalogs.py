@@ -40,15 +40,16 @@ class KnownBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownSkels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Genuine skels by the QNN build that they name, such as v2.36.0.250627101419."""
+    """Genuine skels by their QNN build, such as v2.36.0.250627101419."""
 
     builds: Mapping[str, KnownBuild]
 
 
 @functools.cache
 def read_trust() -> Trust:
-    """Return whose catalogs are trusted. Raises ManifestError if the root has another
-    fingerprint."""
+    """Return the publisher whose catalogs are trusted. Raises ManifestError if the root has another
+    fingerprint.
+    """
     # Most commands need no catalog, and these imports take 0.1 s.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -75,7 +76,7 @@ def prove_skel(
     path: Path, build: QnnBuild | None, sha256: str, at: datetime | None = None
 ) -> Proof | None:
     """Return what is proven about an unsigned skel by the catalogs in its directory, else by the
-    list of genuine skels of its ``build``; None if neither names it.
+    list of genuine skels of its ``build``; None if neither lists it.
 
     The certificates of a catalog without a timestamp must be valid ``at`` that time, by default
     now. Raises OSError and ManifestError.

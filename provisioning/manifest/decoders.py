@@ -24,8 +24,9 @@ class PinnedFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownDecoder(Struct, frozen=True, forbid_unknown_fields=True):
-    """A decoder's files, and the texts for its calibration; the first one is also used to judge
-    it."""
+    """A decoder's files, and the texts for its calibration; the first text is also used to judge
+    it.
+    """
 
     summary: str
     licence: str

@@ -12,8 +12,8 @@ from provisioning.versions import is_same, parse_version
 
 
 class Supported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Versions of ExecuTorch, torch and a wheel's QNN that lowered and ran together; ``seen`` tells
-    what.
+    """Versions of ExecuTorch, torch and a wheel's QNN that lowered and ran together; ``seen``
+    states what was run.
     """
 
     executorch: str
@@ -66,7 +66,9 @@ class HexagonPair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of pairs.toml; ``default`` is the ExecuTorch that is used if none is named."""
+    """The content of pairs.toml; ``default`` is the ExecuTorch that is used if none is
+    specified.
+    """
 
     default: str
     executorch: tuple[ExecutorchPairs, ...]

@@ -1,4 +1,4 @@
-"""The only reader of manifests/: it decodes TOML strictly into frozen values.
+"""Read manifests/: decode TOML strictly into immutable values. No other module reads them.
 
 An unknown key, a missing key or a value of a wrong type is a ManifestError that names the file, the
 key, its line and what was probably meant. (msgspec's own errors name neither line nor table.)
@@ -132,10 +132,10 @@ class Licence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to recognise an existing installation.
 
-    ``variable`` names its root; every path in ``markers`` must exist below it; ``version_pattern``,
-    a regular expression with one group, finds the version in ``version_file``. ``choice`` is a
-    variable that overrides the pin: with a directory, with the version of a release, or not at all
-    with one of ``choice_words``.
+    ``variable`` contains its root; every path in ``markers`` must exist below it;
+    ``version_pattern``, a regular expression with one group, finds the version in ``version_file``.
+    ``choice`` is a variable that overrides the pin if it contains a directory or the version of a
+    release; with one of ``choice_words``, it does not.
     """
 
     variable: str
@@ -146,17 +146,19 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     choice_words: tuple[str, ...] = ()
 
     def find_choice(self, variables: Mapping[str, str]) -> str:
-        """Return the directory that ``choice`` names, '' if none."""
+        """Return the directory in the variable ``choice``, '' if there is none."""
         word = variables.get(self.choice, "") if self.choice else ""
         return "" if word in self.choice_words or is_version(word) else word
 
     def find_version(self, variables: Mapping[str, str]) -> str:
-        """Return the version that ``choice`` names, '' if none."""
+        """Return the version in the variable ``choice``, '' if there is none."""
         word = variables.get(self.choice, "") if self.choice else ""
         return word if is_version(word) else ""
 
     def find_named(self, variables: Mapping[str, str]) -> tuple[str, str]:
-        """Return the variable that names an installation and its value, both '' if none does."""
+        """Return the variable that points to an installation, and its value; both '' if there is
+        none.
+        """
         if chosen := self.find_choice(variables):
             return self.choice, chosen
         value = variables.get(self.variable, "")
@@ -223,7 +225,7 @@ class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A named set of artifacts and the variables that point at them (``{name}`` is a root).
+    """A named set of artifacts and the variables that point to them (``{name}`` is a root).
 
     For a variable in ``from_caller``, the caller's value takes precedence. ``like`` names a profile
     that this one extends with its own artifacts and variables.
@@ -269,8 +271,8 @@ def read_profiles() -> dict[str, Profile]:
     for name, profile in written.items():
         if profile.like and (profile.like not in written or written[profile.like].like):
             raise ManifestError(
-                f"profile {name} is like {profile.like}, which is itself like another",
-                fix="in manifests/profiles.toml, name a profile that has no `like` itself",
+                f"profile {name} is like {profile.like}, which is missing or has `like` itself",
+                fix="in manifests/profiles.toml, use a profile that has no `like` itself",
             )
     return {
         name: profile.over(written[profile.like]) if profile.like else profile

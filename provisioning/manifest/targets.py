@@ -25,7 +25,7 @@ class Backend(str, Enum):
 
     @property
     def kind(self) -> str:
-        """ExecuTorch's name for it."""
+        """ExecuTorch's name for the backend."""
         return self.value.partition("-")[0]
 
     @property
@@ -53,8 +53,8 @@ def read_backends() -> Mapping[Backend, BackendNeeds]:
 
 
 class Soc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``id`` is QNN's socModel; ``hexagon`` the HTP's version (75 for V75), ``vtcm_mb`` its VTCM
-    in MiB, ``lpai`` the hardware version of the LPAI block, None without one.
+    """An SoC. ``id`` is QNN's socModel, ``hexagon`` the HTP's version (75 for V75), ``vtcm_mb`` its
+    VTCM in MiB, ``lpai`` the hardware version of its LPAI block, None without one.
     """
 
     id: int

@@ -1,1 +1,1 @@
-"""The content-addressed store: published directories, locks and what differs from them."""
+"""The content-addressed store: publish directories, lock them, find differences, remove garbage."""

@@ -41,10 +41,11 @@ class Kept:
 def find_garbage(
     store: Store, named: set[str], filenames: set[str], *, downloads: bool
 ) -> tuple[list[Garbage], list[Kept]]:
-    """Find what can be removed and what is kept. ``named`` are directories that profiles name.
+    """Find what can be removed and what is kept. ``named`` are the directories that profiles need.
 
     In ``downloads/``, leftovers older than a day are garbage, and with ``downloads`` also the files
-    that manifests name (``filenames``). Files that this project did not make are never garbage.
+    of releases in manifests (``filenames``). Files that this project did not make are never
+    garbage.
     """
     trees = sorted(store.trees.iterdir()) if store.trees.is_dir() else []
     judged = [_judge_tree(path, named) for path in trees]
@@ -66,22 +67,22 @@ def _spare_used(one: Garbage | Kept, user: int | None) -> Garbage | Kept:
 
 def _judge_tree(path: Path, named: set[str]) -> Garbage | Kept:
     if path.is_symlink() or not path.is_dir():
-        return Kept(path, "it is not ours")
+        return Kept(path, "it was not made by this project")
     if path.name.startswith(STAGING_PREFIX):
         old = time.time() - path.stat().st_mtime > LEFTOVER_AGE_S
         if old:
             return Garbage(path, measure(path), "left by a killed process")
         return Kept(path, "a process may still be writing it")
     if path.name in named:
-        return Kept(path, "a profile names it")
+        return Kept(path, "a profile needs it")
     artifact = made_by_us(path)
     if artifact is None:
-        return Kept(path, "it is not ours")
-    return Garbage(path, measure(path), "no profile names it")
+        return Kept(path, "it was not made by this project")
+    return Garbage(path, measure(path), "no profile needs it")
 
 
 def _judge_build(path: Path) -> Garbage | Kept:
-    """A build is garbage once its sources are gone, or the wheel that its overlay extends."""
+    """Return a build as garbage if its sources, or the wheel that its overlay extends, are gone."""
     try:
         source = Path((path / ORIGIN).read_text("utf-8"))
     except OSError:
@@ -90,14 +91,14 @@ def _judge_build(path: Path) -> Garbage | Kept:
     if not source.is_dir():
         return Garbage(path, measure(path), f"its sources are gone: {source}")
     if any(link.is_symlink() and not link.exists() for link in links):
-        return Garbage(path, measure(path), "the executorch under its overlay is gone")
+        return Garbage(path, measure(path), "the executorch that its overlay extends is gone")
     return Kept(path, "its sources exist")
 
 
 def _judge_package(path: Path) -> Garbage | Kept:
-    """A package that upgrade-report fetched is garbage: pip can fetch it again."""
+    """Return a package that upgrade-report fetched as garbage, since pip can fetch it again."""
     if path.is_symlink() or not path.is_dir() or not FETCHED_NAME.fullmatch(path.name):
-        return Kept(path, "it is not ours")
+        return Kept(path, "it was not made by this project")
     return Garbage(path, measure(path), "a package that upgrade-report fetched")
 
 
@@ -119,7 +120,7 @@ def _judge_downloads(directory: Path, filenames: set[str]) -> Iterator[Garbage]:
             if path.name.startswith(".pip-") and old:
                 yield Garbage(path, measure(path), "left by a killed process")
         elif path.name in filenames:
-            yield Garbage(path, state.st_size, "a kept download")
+            yield Garbage(path, state.st_size, "a finished download")
         elif PART_NAME.fullmatch(path.name) and old:
             yield Garbage(path, state.st_size, "an abandoned download")
 
@@ -209,7 +210,7 @@ class CachePart:
     about: str
 
     def entries(self) -> Iterator[Path]:
-        """Yield its entries; nothing if it is not one of our directories."""
+        """Yield its entries; nothing if it was not made by this project."""
         if self.path.is_dir() and not self.path.is_symlink():
             yield from sorted(self.path.iterdir())
 
@@ -227,8 +228,8 @@ def list_parts(store: Store) -> list[CachePart]:
 
 
 def find_removable(parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept]]:
-    """Find what can be removed from these parts, and what is kept since a process uses it or it is
-    not ours.
+    """Find what can be removed from these parts, and what is kept because a process uses it or this
+    project did not make it.
     """
     entries = [(part, path) for part in parts for path in part.entries()]
     users = find_users(path for _, path in entries)
@@ -244,7 +245,7 @@ def find_removable(parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept
 
 def _find_use(part: CachePart, path: Path, user: int | None) -> str:
     if part.name == "store" and (not path.is_dir() or made_by_us(path) is None):
-        return "it is not ours"
+        return "it was not made by this project"
     # It contains this Python, or the nox that started it.
     is_own = path.name.startswith("bootstrap") or Path(sys.prefix).is_relative_to(path)
     if part.name == ENVIRONMENTS and is_own:

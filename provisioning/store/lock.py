@@ -1,4 +1,6 @@
-"""Lock files that record their holder; and processes of this machine, by number and start time."""
+"""Lock files that record their holder, and identify processes of this machine by number and start
+time.
+"""
 
 from __future__ import annotations
 

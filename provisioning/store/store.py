@@ -1,7 +1,7 @@
 """The content-addressed store: lock, publish by one rename, verify, repair, collect.
 
 ``store/<artifact>-<version>-<digest>/`` contains ``tree.json`` and the tree, in a directory named
-after the artifact. For readers, a directory exists only if it has its final name and a tree.json. A
+after the artifact. Readers ignore a directory until it has its final name and a tree.json. A
 published directory is never changed: a repair replaces it.
 """
 
@@ -47,10 +47,10 @@ _said: set[Path] = set()
 
 
 def store_home() -> Path:
-    """``$QNN_CI_HOME``, or executorch-qnn-ci in the user's cache directory.
+    """Return ``$QNN_CI_HOME``, or executorch-qnn-ci in the user's cache directory.
 
-    A relative path starts where ./nox was called. Raises UnfitError if there is no home directory,
-    or if the path is not a directory.
+    A relative path is relative to the directory where ./nox was called. Raises UnfitError if there
+    is no home directory, or if the path is not a directory.
     """
     named = os.environ.get(HOME_VARIABLE)
     try:
@@ -75,7 +75,7 @@ class Key:
 
     @property
     def directory(self) -> str:
-        """``<artifact>-<version>-<short digest>``."""
+        """The directory's name: ``<artifact>-<version>-<short digest>``."""
         canonical = json.dumps(self.recipe, sort_keys=True, separators=(",", ":"))
         digest = hashlib.sha256(canonical.encode()).hexdigest()[:12]
         return f"{self.artifact}-{self.version}-{digest}"
@@ -148,7 +148,7 @@ class Store:
     def find(self, key: Key) -> Published | None:
         """Return the published directory of ``key``, None if there is none. Reads three inodes.
 
-        A symbolic link does not count, since its target is outside the store.
+        A symbolic link is ignored, since its target is outside the store.
         """
         found = Published(self.trees / key.directory, key.artifact)
         return found if _is_published(found) else None
@@ -185,7 +185,9 @@ class Store:
             time.sleep(LOCK_POLL_S)
 
     def say_who_writes(self, progress: Progress) -> None:
-        """Warn once if other users can change files in the store, and so programs run from it."""
+        """Warn once if other users can change files in the store, including programs that are run
+        from it.
+        """
         if self.home in _said or not self.home.is_dir():
             return
         _said.add(self.home)
@@ -303,9 +305,9 @@ class Store:
         free = free_bytes(self.home)
         if free < needed_bytes + SPARE_BYTES:
             raise StoreError(
-                f"not enough room for {what} in {self.home}",
+                f"not enough space for {what} in {self.home}",
                 why=f"it needs {mib(needed_bytes + SPARE_BYTES)}, {mib(free)} are free",
-                fix=f"free some, run `qnn-ci gc`, or set {HOME_VARIABLE}",
+                fix=f"free some space, run `qnn-ci gc`, or set {HOME_VARIABLE}",
             )
 
 

@@ -1,4 +1,6 @@
-"""The recorded content of a published directory, file by file, and comparison with a directory."""
+"""Record the content of a published directory, file by file, and compare a directory with the
+record.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +63,9 @@ class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One difference between a directory and its tree: ``kind`` names it, ``detail`` has
-    figures."""
+    """One difference between a directory and its tree: ``kind`` describes it, ``detail`` contains
+    the values.
+    """
 
     path: str
     kind: str

@@ -17,9 +17,7 @@ LOCKED = frozenset({"store", "downloads"})
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("info", "clean"), help="show the sizes, or remove")
-    parser.add_argument(
-        "parts", nargs="*", metavar="PART", help="names as info prints them, or all"
-    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help="names as printed by info, or all")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be removed")
 
 
@@ -31,8 +29,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return describe_parts(store, chosen or parts)
     if not chosen:
         raise UsageError(
-            "no part of the cache was named",
-            fix="name some: " + ", ".join(one.name for one in parts),
+            "specify which parts of the cache to remove",
+            fix="use all, or some of " + ", ".join(one.name for one in parts),
         )
     is_locked = not (args.dry_run or LOCKED.isdisjoint(one.name for one in chosen))
     with store.lock(list_toolchains() if is_locked and store.home.is_dir() else (), progress):
@@ -44,13 +42,13 @@ def choose_parts(parts: list[CachePart], names: list[str]) -> list[CachePart]:
     known = {part.name: part for part in parts}
     if unknown := [name for name in names if name not in {*known, "all"}]:
         raise UsageError(
-            f"the cache has no part {unknown[0]!r}", fix=f"it has {', '.join(known)}, and all"
+            f"the cache has no part {unknown[0]!r}", fix=f"use {', '.join(known)}, or all"
         )
     return parts if "all" in names else [known[name] for name in dict.fromkeys(names)]
 
 
 def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
-    """Return one line per part, and the sum."""
+    """Return one line per part, and the total."""
     rows = [(part, part.size_bytes()) for part in parts]
     total = sum(size for _, size in rows)
     lines = [f"{part.name:<13} {mib(size):>10}  {part.about}" for part, size in rows]

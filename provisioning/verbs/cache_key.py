@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """``key`` identifies the content of ``paths``; ``left_out`` gives the reason per other
-    artifact.
+    """Return ``key``, which identifies the content of ``paths``, and ``left_out``, which states for
+    each other artifact why it is not cached.
     """
     store = Store()
     kept: dict[str, Path] = {}

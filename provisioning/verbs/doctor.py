@@ -31,7 +31,7 @@ from provisioning.manifest.targets import Backend
 from provisioning.store.store import Store
 
 EMULATORS = {choice.WHEEL_PROFILE, choice.SDK_PROFILE}
-LEAST = 40  # columns; in fewer, every word is broken
+LEAST = 40  # columns; in fewer, words would have to be broken
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=DIR",
         help=f"examine DIR as artifact NAME; '{STAGING}' is a directory laid out as on a device",
     )
-    parser.add_argument("--strict", action="store_true", help="treat a warning as a fault")
+    parser.add_argument("--strict", action="store_true", help="treat warnings as errors")
     parser.add_argument(
-        "--python", type=user_program, help="the interpreter to examine (default: this)"
+        "--python", type=user_program, help="the interpreter to examine (default: the running one)"
     )
     choice.add_arguments(parser)
     parser.add_argument("--soc", help="the SoC that will run it, such as SM8650")
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shell",
         action="store_true",
-        help="check this shell's variables instead of those that the profile composes",
+        help="check this shell's variables instead of those that the profile sets",
     )
 
 
@@ -93,7 +93,7 @@ def check_backend(profile: str, backend: Backend) -> None:
         raise UsageError(
             f"--backend {backend.value} with profile {profile}",
             why="it selects the processor for programs lowered and run on this machine",
-            fix=f"one of: {', '.join(sorted(EMULATORS))}",
+            fix=f"use one of {', '.join(sorted(EMULATORS))}",
         )
 
 
@@ -117,16 +117,16 @@ def check_roots(profile: str, given: Mapping[str, Path]) -> None:
         if name not in known:
             raise UsageError(
                 f"--root {name}=... : profile {profile} has no {name}",
-                fix=f"one of: {', '.join(known)}",
+                fix=f"use one of {', '.join(known)}",
             )
 
 
 def compose_request(
     profile: str, given: Mapping[str, Path], base: Mapping[str, str], *, keep_variables: bool
 ) -> SurveyRequest:
-    """Collect roots: the given ones, else those that variables name, else those in the store.
+    """Collect the roots: those given as options, else those in variables, else those in the store.
 
-    If the profile is complete, the variables are those that it composes, the same as for a job.
+    If the profile is complete, the variables are those that it sets, the same as for a job.
     """
     requests = wanted_requests(profile)
     located = [

@@ -74,7 +74,7 @@ def fill_mirror(
 ) -> list[Path]:
     """Put the files that ``requests`` need below ``directory``, with a SHA256SUMS file.
 
-    On the other machine, QNN_CI_MIRROR names the directory or the URL that serves it. Raises the
+    On the other machine, set QNN_CI_MIRROR to the directory, or to a URL that serves it. Raises the
     errors of provision_pinned, and StoreError if ``directory`` cannot be written.
     """
     with explain_writes(directory):

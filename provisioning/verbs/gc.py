@@ -1,4 +1,4 @@
-"""``gc``: remove from the store everything that no profile names and no process uses."""
+"""``gc``: remove from the store everything that no profile needs and no process uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioning.store.store import Store, explain_errors
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
-    parser.add_argument("--downloads", action="store_true", help="remove kept archives too")
+    parser.add_argument("--downloads", action="store_true", help="remove downloaded archives, too")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -42,7 +42,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.archive:
         if len(requests) != 1:
             raise UsageError(
-                "--from FILE works with one artifact only", fix="name one ARTIFACT[@VERSION]"
+                "--from FILE works with one artifact only", fix="pass one ARTIFACT[@VERSION]"
             )
         take_archive(requests[0], args.archive, store)
     plans = {request.label: plan_lock(request, store, progress) for request in requests}
@@ -53,18 +53,20 @@ def conclude(
     plans: Mapping[str, list[Change]], *, write: bool, by_hand: Sequence[str] = ()
 ) -> Outcome:
     """Show the changes of each artifact, and write them if ``write``. ``by_hand`` are lines of
-    other files that name the old version.
+    other files that contain the old version.
     """
     changes = [change for plan in plans.values() for change in plan]
-    for change in reversed(
-        changes if write else []
-    ):  # locks before the manifest that asks for them
+    for change in reversed(changes if write else []):  # locks before the manifest that needs them
         change.write()
     changed = [label for label, plan in plans.items() if plan]
     diff = "".join(change.diff() for change in changes)
     hint = "" if write or not changed else "nothing was written; add --write\n"
     left = "".join(f"  {line}\n" for line in by_hand)
-    left = f"lines that name the old version, for you to decide:\n{left}" if left else ""
+    left = (
+        f"lines that still contain the old version; change them by hand if necessary:\n{left}"
+        if left
+        else ""
+    )
     text = diff + left + (hint or ("" if changed else "nothing changed\n"))
     data = {"changed": changed, "written": write, "diff": diff, "by_hand": list(by_hand)}
     return Outcome(text, data)

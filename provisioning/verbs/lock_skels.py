@@ -71,7 +71,7 @@ def read_wheel(wheel: Path) -> tuple[str, KnownBuild]:
             builds.add(build.text.partition("_")[0] if build else "none")
             skels[path.name] = sha256
     if not skels:
-        raise UsageError(f"{wheel} contains no {SKELS}", fix="name wheels with QNN's skels")
+        raise UsageError(f"{wheel} contains no {SKELS}", fix="use wheels that contain QNN's skels")
     if len(builds) > 1:
         raise refuse(f"{wheel.name} has skels of several builds", ", ".join(sorted(builds)))
     return builds.pop(), KnownBuild(wheel.name, hash_file(wheel), skels)
@@ -104,7 +104,7 @@ def join(old: KnownBuild, new: KnownBuild) -> KnownBuild:
 
 
 def refuse(what: str, why: str) -> IntegrityError:
-    return IntegrityError(what, why=why, fix="name unchanged wheels, as their index serves them")
+    return IntegrityError(what, why=why, fix="use unchanged wheels, as their index serves them")
 
 
 def order(text: str) -> tuple[object, str]:

@@ -25,14 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "names",
         nargs="+",
         metavar="ARTIFACT[@VERSION]",
-        help="VERSION of the package, archive or tag, as its source names it; default: the newest",
+        help="VERSION of the package, archive or tag, as its source writes it; default: the newest",
     )
     parser.add_argument(
         "--cooldown",
         type=int,
         default=0,
         metavar="DAYS",
-        help="take no version published fewer days ago",
+        help="ignore versions that were published fewer days ago",
     )
     parser.add_argument(
         "--baselines",
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         toolchain = read_toolchain(name)
         release = toolchain.release()
         if args.cooldown and not isinstance(release, WheelRelease):
-            why = f"its source, {release.source}, does not tell when a version was published"
+            why = f"its source, {release.source}, does not state when a version was published"
             raise UsageError(
                 f"--cooldown does not work with {name}", why=why, fix="leave --cooldown out"
             )

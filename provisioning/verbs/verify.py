@@ -25,7 +25,11 @@ from provisioning.verbs.fetch import add_options, read_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", help="as for fetch; default: everything published")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        help="as arguments of fetch; default: everything published",
+    )
     parser.add_argument("--quick", action="store_true", help="compare sizes, modes and times only")
     parser.add_argument("--repair", action="store_true", help="restore files that differ")
     add_options(parser)
@@ -88,7 +92,7 @@ def _render(row: dict[str, Any]) -> str:
     if not row["published"]:
         return f"{label}: is not in the store\n"
     if not row["differences"]:
-        return f"{label}: {row['files']} files, {mib(row['size_bytes'])}, as they should be\n"
+        return f"{label}: {row['files']} files, {mib(row['size_bytes'])}, all unchanged\n"
     lines = [f"  {Difference(**item)}" for item in row["differences"]]
     ended = "repaired" if row["repaired"] else "run it again with --repair"
     return "\n".join([f"{label}: {len(lines)} differences", *lines, f"  {ended}"]) + "\n"

@@ -375,7 +375,7 @@ RECIPES = (
     ),
     Recipe("qnn-ci update", ACCEPTED, "nothing changed"),
     Recipe("verify --repair", (*FETCHED, setups.damage_store), "repaired"),
-    Recipe("qnn-ci verify ", FETCHED, "as they should be"),
+    Recipe("qnn-ci verify ", FETCHED, "all unchanged"),
     Recipe("qnn-ci list", FETCHED, "profile aot: qnn-sdk, libcxx"),
     Recipe("qnn-ci path", FETCHED, "^/.*/store/"),
     Recipe("qnn-ci gc", FETCHED, r"freed 0\.0 MiB"),

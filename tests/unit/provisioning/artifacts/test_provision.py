@@ -761,7 +761,7 @@ def test_there_must_be_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         "provisioning.store.store.free_bytes", lambda place: (64 << 20) + unpacked - 1
     )
-    with pytest.raises(StoreError, match=r"not enough room for sdk 1\.2\.3 unpacked"):
+    with pytest.raises(StoreError, match=r"not enough space for sdk 1\.2\.3 unpacked"):
         provision(store)
     monkeypatch.setattr("provisioning.store.store.free_bytes", lambda place: (64 << 20) + unpacked)
     assert provision(store)[0].fetched

@@ -171,8 +171,11 @@ def test_a_path_is_relative_to_where_nox_was_called(
     [
         ({"QNN_CI_HOME": "/dev/null"}, "/dev/null is not a directory"),
         ({"QNN_CI_HOME": "~nobody-of-that-name/x"}, "no home directory"),
-        ({"QNN_CI_MIRROR": "http://["}, "QNN_CI_MIRROR names no directory and no URL"),
-        ({"QNN_CI_MIRROR": "~nobody-of-that-name"}, "QNN_CI_MIRROR names no directory and no URL"),
+        ({"QNN_CI_MIRROR": "http://["}, "QNN_CI_MIRROR is neither a directory nor a URL"),
+        (
+            {"QNN_CI_MIRROR": "~nobody-of-that-name"},
+            "QNN_CI_MIRROR is neither a directory nor a URL",
+        ),
         ({"QNN_CI_MANIFESTS": "/nowhere"}, "cannot read the manifest /nowhere"),
     ],
 )

@@ -128,8 +128,8 @@ def test_these_do_not(client: Client, server: BadServer, status: int) -> None:
         ("https://h/a", "https://g/c", "https://g/c"),
         ("https://h/a", "http://g/c", "! the server redirects from https to http"),
         ("http://h/a", "http://[::1", "! the server redirects to something that is not a URL"),
-        ("http://h/a", "ftp://g/c", "! the server redirects to ftp:, which is not fetched"),
-        ("http://h/a", "https:///c", "! the server redirects to https:, which is not fetched"),
+        ("http://h/a", "ftp://g/c", "! the server redirects to ftp:, which is not supported"),
+        ("http://h/a", "https:///c", "! the server redirects to https:, which is not supported"),
     ],
 )
 def test_where_a_redirect_leads(url: str, location: str, words: str) -> None:
@@ -241,7 +241,7 @@ def test_a_bundle_that_is_not_there_is_said_before_the_request(
     client: Client, server: BadServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/not there")
-    with pytest.raises(PermanentError, match="REQUESTS_CA_BUNDLE names /not there"):
+    with pytest.raises(PermanentError, match="REQUESTS_CA_BUNDLE points to /not there"):
         read(client, server.url("a"))
     assert server.requests == []
 

@@ -120,7 +120,8 @@ def test_all_failures_are_told(server: BadServer, tmp_path: Path) -> None:
     with pytest.raises(IntegrityError) as caught:
         fetch_file(urls, tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
     assert caught.value.why == (
-        f"{urls[0]}: HTTP 404: not found; {urls[1]}: the server has 99999 bytes, 100000 are pinned"
+        f"{urls[0]}: HTTP 404: not found; {urls[1]}: "
+        "the server has 99999 bytes, not the pinned 100000"
     )
     with pytest.raises(DownloadError) as missing:
         fetch_file(urls[:1], tmp_path / "a.zip", PIN, Progress(), policy=QUICK)
@@ -309,7 +310,7 @@ def test_a_pin_is_size_and_hash() -> None:
     assert check_pin(5, "aa", Pin()) == "aa"
     assert check_pin(5, "aa", Pin(5, "aa")) == "aa"
     for pin, words in (
-        (Pin(6, "aa"), "it has 5 bytes, 6 are pinned"),
+        (Pin(6, "aa"), "it has 5 bytes, not the pinned 6"),
         (Pin(0, "ab"), "its SHA-256 is aa, the pin is ab"),
     ):
         with pytest.raises(MismatchError) as caught:
@@ -344,7 +345,7 @@ PLACES: dict[str, tuple[object, int, Pin, object]] = {
         head(length=PAGE_BYTES + 1),
         0,
         Pin(5),
-        f"the server has {PAGE_BYTES + 1} bytes, 5 are pinned",
+        f"the server has {PAGE_BYTES + 1} bytes, not the pinned 5",
     ),
     "the rest": (head(206, 3, 7, 10, ETag='"v"'), 7, Pin(10), 7),
     "the rest, of an unknown total": (head(206, 3, 7), 7, Pin(10), 7),
@@ -436,7 +437,7 @@ def test_a_large_body_of_another_size_is_another_file(part: PartFile) -> None:
     size = PAGE_BYTES + 10
     with pytest.raises(MismatchError) as caught:
         check_whole(head(length=size), 0, part, Pin(size + 1))  # type: ignore[arg-type]
-    assert str(caught.value) == f"the server has {size} bytes, {size + 1} are pinned"
+    assert str(caught.value) == f"the server has {size} bytes, not the pinned {size + 1}"
     with pytest.raises(TransientError) as cut:
         check_whole(head(), 0, part, Pin(size + 1))  # type: ignore[arg-type]
     assert str(cut.value) == f"the body ended after {size} of {size + 1} bytes"

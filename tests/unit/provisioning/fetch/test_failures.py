@@ -122,7 +122,7 @@ def test_the_first_variable_that_is_set_must_name_a_bundle(
     monkeypatch.setenv("CURL_CA_BUNDLE", "/not there")
     with pytest.raises(PermanentError) as caught:
         check_bundle()
-    assert str(caught.value) == "CURL_CA_BUNDLE names /not there, which does not exist"
+    assert str(caught.value) == "CURL_CA_BUNDLE points to /not there, which does not exist"
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path))
     check_bundle()
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "")

@@ -54,7 +54,7 @@ def test_every_place_in_a_template_is_filled() -> None:
 def test_what_is_no_mirror_is_said(mirror: str) -> None:
     with pytest.raises(UnfitError) as caught:
         urls(mirror)
-    assert caught.value.what == "QNN_CI_MIRROR names no directory and no URL"
+    assert caught.value.what == "QNN_CI_MIRROR is neither a directory nor a URL"
     assert caught.value.why
     assert caught.value.why != "None"
 

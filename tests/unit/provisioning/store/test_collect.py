@@ -91,9 +91,9 @@ def test_nothing_is_in_an_empty_store(store: Store) -> None:
 
 def test_a_published_tree_stays_as_long_as_it_is_named(store: Store) -> None:
     one, two = publish(store).path.name, publish(store, "ndk").path.name
-    stays = "a profile names it"
+    stays = "a profile needs it"
     assert collect_from(store, one, two) == ({}, {one: stays, two: stays})
-    assert collect_from(store, one) == ({two: "no profile names it"}, {one: stays})
+    assert collect_from(store, one) == ({two: "no profile needs it"}, {one: stays})
 
 
 def test_what_is_not_ours_stays(store: Store, tmp_path: Path) -> None:
@@ -109,14 +109,14 @@ def test_what_is_not_ours_stays(store: Store, tmp_path: Path) -> None:
         names.add(name)
     garbage, kept = collect_from(store)
     assert list(garbage) == [found.path.name]
-    assert kept == dict.fromkeys(names, "it is not ours")
+    assert kept == dict.fromkeys(names, "it was not made by this project")
 
 
 def test_a_link_with_the_name_of_a_tree_stays(store: Store, tmp_path: Path) -> None:
     path = publish(store).path
     path.rename(tmp_path / path.name)
     path.symlink_to(tmp_path / path.name)
-    assert collect_from(store) == ({}, {path.name: "it is not ours"})
+    assert collect_from(store) == ({}, {path.name: "it was not made by this project"})
 
 
 def test_whose_a_directory_is(store: Store, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_kept_downloads_go_when_asked_for_and_named(store: Store) -> None:
     names = ("a.zip", "d.zip")
     assert collect_from(store, filenames=names) == ({}, {})
     assert collect_from(store, filenames=names, downloads=True) == (
-        {"a.zip": "a kept download"},
+        {"a.zip": "a finished download"},
         {},
     )
 
@@ -249,7 +249,7 @@ def test_why_a_build_stays_or_goes(store: Store, tmp_path: Path) -> None:
     source.mkdir()
     assert collect_from(store) == ({}, {name: "its sources exist"})
     wheel.rmdir()
-    assert collect_from(store) == ({name: "the executorch under its overlay is gone"}, {})
+    assert collect_from(store) == ({name: "the executorch that its overlay extends is gone"}, {})
     with using(cwd=build) as pid:
         assert collect_from(store) == ({}, {name: f"process {pid} uses it"})
     (build / "origin.txt").unlink()
@@ -263,7 +263,10 @@ def test_packages_that_upgrade_report_fetched_go_unless_a_process_uses_them(stor
         path.mkdir(parents=True)
     (fetched / "lib.so").write_bytes(bytes(10))
     (home / "link-1.0-cpython-311").symlink_to(fetched)
-    stays = {"mine": "it is not ours", "link-1.0-cpython-311": "it is not ours"}
+    stays = {
+        "mine": "it was not made by this project",
+        "link-1.0-cpython-311": "it was not made by this project",
+    }
     why = "a package that upgrade-report fetched"
     assert collect_from(store) == ({fetched.name: why}, stays)
     with using(cwd=fetched) as pid:
@@ -450,7 +453,9 @@ def test_of_the_store_only_what_is_ours_may_go(store: Store) -> None:
     part = next(part for part in list_parts(store) if part.name == "store")
     garbage, kept = find_removable([part])
     assert garbage == [Garbage(found.path, measure(found.path), "verified toolchains")]
-    assert kept == [Kept(store.trees / name, "it is not ours") for name in ("file", "mine")]
+    assert kept == [
+        Kept(store.trees / name, "it was not made by this project") for name in ("file", "mine")
+    ]
     other = CachePart("bench", store.trees, "")
     assert find_removable([other])[1] == []
 

@@ -468,7 +468,7 @@ def test_a_reserve_stays_free(store: Store, monkeypatch: pytest.MonkeyPatch) -> 
     store.check_space(needed, "it")
     with pytest.raises(StoreError) as caught:
         store.check_space(needed + 1, "it")
-    assert caught.value.what == f"not enough room for it in {store.home}"
+    assert caught.value.what == f"not enough space for it in {store.home}"
     assert caught.value.why == "it needs 69 MiB, 69 MiB are free"
 
 
