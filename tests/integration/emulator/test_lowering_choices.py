@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.emulator, pytest.mark.nightly]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 SET = manifests_root() / "policies" / "choices.toml"
 REFUSED = {
-    "mlp-online": "dies of the DLC",
+    "mlp-online": "on the DLC",
     "mlp-shared-weights": "loads no context with shared weights",
     "mlp-skip-linear": "keeps this operator whole",
 }

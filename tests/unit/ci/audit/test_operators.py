@@ -122,8 +122,8 @@ def test_a_refusal_that_the_policy_knows_is_unsupported() -> None:
 @pytest.mark.parametrize(
     ("op", "reason", "scheme", "soc", "has"),
     [
-        ("aten.linear.default", "Value 68, expected >= 73.", "16a16w", "SA8295", "take 16a8w"),
-        ("aten.matmul.default", "Value 68, expected >= 73.", "16a8w", "SA8295", "take 8a8w"),
+        ("aten.linear.default", "Value 68, expected >= 73.", "16a16w", "SA8295", "use 16a8w"),
+        ("aten.matmul.default", "Value 68, expected >= 73.", "16a8w", "SA8295", "use 8a8w"),
         ("aten.linear.default", "Value 75, expected >= 79.", "8a8w", "SM8650", "fewer bits"),
         ("aten.matmul.default", "Value 7, expected equal to -32768.", "16a8w", "SM8650", "8a8w"),
         ("_local_scalar_dense.default", "No node visitor", "fp16", "SM8650", "mask"),

@@ -19,7 +19,7 @@ from ci.cases.policy import read_emulator_policy
 )
 def test_a_lost_link_to_the_npu_is_explained(reason: str) -> None:
     advice = read_emulator_policy(lane="onnx").advise(reason)
-    assert "make the session anew" in advice
+    assert "create a new session" in advice
     assert "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION" in advice
 
 
