@@ -1,9 +1,9 @@
-"""The differences between two trees: the changes, parsed from ``git diff --raw -z``, and the facts
+"""The differences between two trees: changes parsed from ``git diff --name-status``, and the facts
 of both trees from which a plan is made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -12,66 +12,34 @@ import msgspec
 from ci.gate.dependencies.reach import Reach
 from ci.gate.dependencies.sessions import SessionInputs
 
-SUBMODULE, NONE = "160000", "000000"
-
 
 class Kind(str, Enum):
-    """The kind of a change to a path."""
+    """How a path differs; a changed mode or submodule is a modification."""
 
     ADDED = "added"
     DELETED = "deleted"
     MODIFIED = "modified"
-    MODE = "mode"
     TYPE = "type"
-    RENAMED_FROM = "renamed from"
-    RENAMED_TO = "renamed to"
-    COPIED_TO = "copied to"
-    SUBMODULE = "submodule"
 
 
 class Change(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A changed path. A renamed file is two changes, one for each path."""
+    """A changed path; a rename is a deleted and an added path."""
 
     path: str
     kind: Kind = msgspec.field(name="change")
 
 
-LETTERS = {"A": Kind.ADDED, "D": Kind.DELETED, "M": Kind.MODIFIED, "T": Kind.TYPE}
-PAIRS = {"R": (Kind.RENAMED_FROM, Kind.RENAMED_TO), "C": (None, Kind.COPIED_TO)}
+LETTERS = {"A": Kind.ADDED, "D": Kind.DELETED, "T": Kind.TYPE}
 
 
-def parse_raw_diff(text: str) -> tuple[Change, ...]:
-    """Parse the output of ``git diff --raw -z --no-abbrev`` into changes, sorted by path, without
-    repeats.
-
-    The format: https://git-scm.com/docs/diff-format. Raises ValueError for anything else.
+def parse_name_status(text: str) -> tuple[Change, ...]:
+    """Parse the output of ``git diff --name-status -z --no-renames`` into changes, each once, by
+    path. Its format: https://git-scm.com/docs/git-diff.
     """
-    fields = iter(text.split("\0"))
-    found: list[Change] = []
-    for head in fields:
-        if head:
-            found.extend(_read_entry(head, fields))
-    return tuple(sorted(set(found)))
-
-
-def _read_entry(head: str, fields: Iterable[str]) -> Iterator[Change]:
-    if not head.startswith(":"):
-        raise ValueError(f"not an entry of git diff --raw: {head[:80]!r}")
-    old_mode, new_mode, old_blob, new_blob, status = head[1:].split(" ")
-    names = iter(fields)
-    if status[0] in PAIRS:
-        for kind in PAIRS[status[0]]:
-            path = next(names)
-            if kind:
-                yield Change(path, kind)
-        return
-    path = next(names)
-    if SUBMODULE in (old_mode, new_mode):
-        yield Change(path, Kind.SUBMODULE)
-    elif status[0] == "M" and old_blob == new_blob:
-        yield Change(path, Kind.MODE)
-    else:  # X and U (an unmerged path) count as modifications
-        yield Change(path, LETTERS.get(status[0], Kind.MODIFIED))
+    fields = text.split("\0")
+    pairs = zip(fields[::2], fields[1::2], strict=False)  # the last field is empty
+    # M, U (an unmerged path) and X count as modifications.
+    return tuple(sorted({Change(path, LETTERS.get(word, Kind.MODIFIED)) for word, path in pairs}))
 
 
 @dataclass(frozen=True)

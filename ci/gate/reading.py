@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci.gate.cases import CHOOSERS, MODELS, POLICY
-from ci.gate.changes import Change, Difference, Kind, TreeFacts, parse_raw_diff
+from ci.gate.changes import Change, Difference, Kind, TreeFacts, parse_name_status
 from ci.gate.dependencies.names import READ, FileFacts, parse_file
 from ci.gate.dependencies.parts import list_changed_parts
 from ci.gate.dependencies.reach import Graph
@@ -29,7 +29,7 @@ from ci.parity.trees import (
 from provisioning.console.git import ask_git
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
-DIFF = ("--raw", "-z", "--no-abbrev", "--find-renames", "--no-relative", "--no-ext-diff")
+DIFF = ("--name-status", "-z", "--no-renames", "--no-relative", "--no-ext-diff")
 FETCH = "fetch the whole history: fetch-depth: 0 of actions/checkout, or git fetch --unshallow"
 
 
@@ -177,12 +177,12 @@ class Repository:
     def list_changes(self, base: str, head: str) -> tuple[Change, ...]:
         """Return the changes from ``base`` to ``head``, or to the work tree without a ``head``."""
         if head:
-            return parse_raw_diff(show_path(self.ask("diff-tree", "-r", *DIFF, base, head)))
+            return parse_name_status(show_path(self.ask("diff-tree", "-r", *DIFF, base, head)))
         root = self.source
         text = _decode(ask_git(root, "diff", *DIFF, "--ignore-submodules=none", base))
         others = _decode(ask_git(root, "ls-files", "-z", "--others", "--exclude-standard"))
         added = {Change(show_path(name), Kind.ADDED) for name in others.split("\0") if name}
-        return tuple(sorted({*parse_raw_diff(show_path(text)), *added}))
+        return tuple(sorted({*parse_name_status(show_path(text)), *added}))
 
     def read_tree(self, commit: str) -> tuple[SourceTree, TreeFacts]:
         """Return the tree of a commit, or the work tree, and its facts."""

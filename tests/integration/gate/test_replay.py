@@ -10,7 +10,7 @@ import pytest
 
 from ci.gate.reading import Repository
 from ci.gate.render import render_savings
-from ci.gate.replay import Replayed, Savings, replay_step, saved
+from ci.gate.replay import Replayed, Savings, replay_step
 from ci.gate.rules import read_rules
 from ci.parity.policy import ParityPolicy
 from ci.parity.trees import open_tree
@@ -59,6 +59,10 @@ def list_imported(source: Path) -> set[str]:
     return found
 
 
+def count_sessions(step: Replayed) -> int:
+    return sum(one.run and not one.by_hand for one in step.plan.sessions)
+
+
 def touches_qualcomm(step: Replayed, imported: set[str]) -> bool:
     paths = [change.path for change in step.plan.changes]
     return any(QUALCOMM.search(path) or path in imported for path in paths)
@@ -75,5 +79,6 @@ def test_upstream_s_qnn_jobs_are_saved_and_no_change_of_qualcomm_s_is_skipped() 
     imported = list_imported(source)
     touching = [step for step in savings.steps if touches_qualcomm(step, imported)]
     assert len(touching) > 20
-    assert [step.commit for step in touching if not step.sessions_run] == []
-    assert saved(savings.sessions) > 30, render_savings(savings)
+    assert [step.commit for step in touching if not count_sessions(step)] == []
+    ran, every = savings.sessions
+    assert ran < 0.7 * every, render_savings(savings)
