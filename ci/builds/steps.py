@@ -14,7 +14,7 @@ from pathlib import Path
 from ci.builds.plan import BuildPlan, StagePlan
 from ci.builds.toolchains import PROBE_S
 from ci.explain.render import advise
-from ci.report.providers import detect_provider, group
+from ci.report.providers import Provider, group
 from provisioning.console.process import run_process
 from provisioning.console.progress import Bar, Progress
 from provisioning.errors import StoreError, ToolError, UsageError
@@ -98,7 +98,7 @@ def forget_configuration(build: Path) -> None:
 
 
 def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Progress) -> Output:
-    provider = detect_provider()
+    provider = Provider()
     log = plan.place.root / "step.log"
     name_sources = PathMap(plan)
     with group(provider, progress, label), progress.bar(label, unit="") as bar:

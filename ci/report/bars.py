@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ci.report.schema import NO_BUDGET, Case, Footprint, Status, Threshold
+from ci.report.schema import Case, Sizes, Status, Threshold
 from ci.report.text import show_bytes, show_decibels, show_seconds, show_share
+
+WAYS = ("read", "write", "spill", "fill")
 
 
 @dataclass(frozen=True)
@@ -85,54 +87,40 @@ def draw_delegation(case: Case, _rule: Threshold | None) -> Bar:
     return Bar(label, ((delegated, "value"), (fallback, "fallback")))
 
 
-def draw_size(case: Case, rule: Threshold | None) -> Bar:
-    """Return a bar for the size of the program, with its budget and the recorded size."""
-    size, recorded = case.pte_bytes, case.recorded_footprint
+def draw_bytes(size: int | None, recorded: int | None, limit: int | None, parts: str = "") -> Bar:
+    """Return a number of bytes, with its budget, the recorded figure and the ``parts`` of it."""
     if size is None:
         return Bar()
-    limit = rule.budget.program_bytes if rule else None
-    was = recorded.program_bytes if recorded else None
-    hint = f"{size:,} bytes" + ("" if was is None else f", {was:,} recorded")
-    return Bar(show_bytes(size), ((size, "value"),), limit, was, hint=hint)
+    hint = parts or f"{size:,} bytes"
+    hint += "" if recorded is None else f"; {recorded:,} recorded"
+    return Bar(show_bytes(size), ((size, "value"),), limit, recorded, hint=hint)
 
 
-def sum_traffic(footprint: Footprint | None) -> int | None:
+def draw_size(case: Case, rule: Threshold | None) -> Bar:
+    """Return the size of the program, with its budget and the recorded size."""
+    recorded = case.recorded_footprint.program_bytes if case.recorded_footprint else None
+    return draw_bytes(case.pte_bytes, recorded, rule.budget.program_bytes if rule else None)
+
+
+def sum_traffic(sizes: Sizes | None) -> int | None:
     """Return the bytes that an inference reads from DDR and writes to it."""
-    if footprint is None or footprint.read_bytes is None or footprint.write_bytes is None:
+    if sizes is None or sizes.read_bytes is None or sizes.write_bytes is None:
         return None
-    return footprint.read_bytes + footprint.write_bytes
+    return sizes.read_bytes + sizes.write_bytes
 
 
 def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
-    """Return a bar for the bytes that an inference reads from DDR and writes to it, with the
-    recorded figure and, if both directions are limited, the sum of their budgets."""
-    found, was = case.footprint, sum_traffic(case.recorded_footprint)
-    total = sum_traffic(found)
-    if total is None or found is None:
-        return Bar()
-    budget = rule.budget if rule else NO_BUDGET
-    limited = budget.read_bytes is not None and budget.write_bytes is not None
-    limit = (budget.read_bytes or 0) + (budget.write_bytes or 0) if limited else None
-    hint = (
-        f"read {found.read_bytes:,}, write {found.write_bytes:,}, spill {found.spill_bytes or 0:,},"
-        f" fill {found.fill_bytes or 0:,} bytes"
-    )
-    hint += "" if was is None else f"; {was:,} recorded"
-    return Bar(show_bytes(total), ((total, "value"),), limit, was, hint=hint)
+    """Return the bytes that an inference reads from DDR and writes to it, with the recorded figure
+    and, if both are limited, their budget."""
+    figures = (f"{way} {getattr(case.footprint, f'{way}_bytes', None) or 0:,}" for way in WAYS)
+    recorded = sum_traffic(case.recorded_footprint)
+    limit = sum_traffic(rule.budget if rule else None)
+    return draw_bytes(sum_traffic(case.footprint), recorded, limit, f"{', '.join(figures)} bytes")
 
 
-def draw_lowering(case: Case, _rule: Threshold | None) -> Bar:
-    """Return a bar for the seconds of lowering."""
-    return _draw_time(case.lower_s, "cached" if case.cached else "value")
-
-
-def draw_run(case: Case, _rule: Threshold | None) -> Bar:
-    """Return a bar for the seconds of running."""
-    return _draw_time(case.run_s)
-
-
-def _draw_time(seconds: float | None, tone: str = "value") -> Bar:
+def draw_time(seconds: float | None, *, cached: bool = False) -> Bar:
+    """Return a time; that of lowering may be of an earlier run."""
     if seconds is None:
         return Bar()
-    note = tone if tone == "cached" else ""
-    return Bar(show_seconds(seconds), ((seconds, tone),), note=note)
+    tone = "cached" if cached else "value"
+    return Bar(show_seconds(seconds), ((seconds, tone),), note="cached" * cached)

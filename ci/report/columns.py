@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from ci.report.bars import (
     Bar,
     draw_delegation,
-    draw_lowering,
-    draw_run,
     draw_size,
     draw_sqnr,
+    draw_time,
     draw_traffic,
     sum_traffic,
 )
@@ -246,7 +245,7 @@ COLUMNS = (
         summary="lower s",
         told="lowered in {} s",
         chart="lower, s",
-        draw=draw_lowering,
+        draw=lambda case, _: draw_time(case.lower_s, cached=case.cached),
     ),
     Column(
         "run s",
@@ -255,7 +254,7 @@ COLUMNS = (
         summary="run s",
         told="run in {} s",
         chart="run, s",
-        draw=draw_run,
+        draw=lambda case, _: draw_time(case.run_s),
     ),
     Column(
         "run ms",

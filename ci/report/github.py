@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ci.report.annotation import repeat_command
 from ci.report.columns import columns_of, find_margin
 from ci.report.comparison import SOURCES
-from ci.report.providers import detect_provider
+from ci.report.providers import Provider
 from ci.report.schema import Case, CaseName, Change, Report, Status
 from ci.report.text import clean_log_line, name_some, show_bytes, show_counts, show_decibels
 from provisioning.console.terminal import clean
@@ -53,7 +53,7 @@ def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> b
     with suppress(OSError):
         used = Path(environ.get(VARIABLE) or os.devnull).stat().st_size
     text = render_summary(report, limit_bytes=LIMIT_BYTES - used)
-    return detect_provider(environ).add_summary(text)
+    return Provider(environ).add_summary(text)
 
 
 def render_summary(report: Report, *, limit_bytes: int = LIMIT_BYTES) -> str:

@@ -9,7 +9,6 @@ an error if this machine lacked something.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
 from ci.report.annotation import repeat_command
@@ -21,44 +20,45 @@ from provisioning.console.terminal import clean
 TAGS = {Status.FAILED: "failure", Status.UNSUPPORTED: "skipped"}
 
 
-@dataclass(frozen=True)
-class JunitCase:
-    """A test case. ``tag`` is failure, error, skipped, or empty if it passed."""
-
-    group: str
-    name: str
-    seconds: float
-    tag: str
-    message: str
-    output: str
-
-
 def render_junit(report: Report) -> bytes:
     """Return junit.xml: UTF-8 with an XML declaration, indented."""
-    cases = [_case_entry(case, report) for case in report.cases]
-    controls = [_control_entry(control) for control in report.controls]
     root = ET.Element("testsuites", name=clean(report.title))
-    _count(root, [*cases, *controls], report.summary.wall_s)
+    suite = _add_suite(root, report, report.title)
+    for case in report.cases:
+        _add_case(suite, case, report)
+    controls = _add_suite(root, report, f"{report.title}.controls")
+    for control in report.controls:
+        _add_control(controls, control)
+    for element in (root, suite, controls):
+        _count(element)
+    root.set("time", f"{report.summary.wall_s:.3f}")
     del root.attrib["skipped"]  # allowed by the schema for a suite only
-    _add_suite(root, report, report.title, cases)
-    _add_suite(root, report, f"{report.title}.controls", controls)
     ET.indent(root, " ")
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def _case_entry(case: Case, report: Report) -> JunitCase:
-    seconds = (case.run_s or 0.0) + (0.0 if case.cached else case.lower_s or 0.0)
+def _add_suite(root: ET.Element, report: Report, name: str) -> ET.Element:
+    suite = ET.SubElement(root, "testsuite", name=clean(name), timestamp=report.started[:-1])
+    properties = ET.SubElement(suite, "properties")
+    for tool in report.toolchain:
+        value = f"{tool.version} sha256:{tool.sha256}" if tool.sha256 else tool.version
+        ET.SubElement(properties, "property", name=clean(tool.name), value=clean(value))
+    return suite
+
+
+def _add_case(suite: ET.Element, case: Case, report: Report) -> None:
     again = [repeat_command(report, case)] if case.status is Status.FAILED else []
     operators = [f"on the CPU: {op.op}: {op.reason}" for op in case.fallback_ops]
-    return JunitCase(
-        group=case.model,
-        name=f"{case.scheme} {case.soc}",
-        seconds=seconds,
+    _add_test(
+        suite,
+        case.model,
+        f"{case.scheme} {case.soc}",
         tag="error" if case.lacks else TAGS.get(case.status, ""),
         message="\n".join([case.reason or case.status.value, *operators]),
         output="\n".join(
             [_describe(case), *case.warnings, *operators, case.log_tail, *again]
         ).strip(),
+        seconds=(case.run_s or 0.0) + (0.0 if case.cached else case.lower_s or 0.0),
     )
 
 
@@ -71,53 +71,47 @@ def _describe(case: Case) -> str:
     return ", ".join(parts)
 
 
-def _control_entry(control: Control) -> JunitCase:
+def _add_control(suite: ET.Element, control: Control) -> None:
     figure = f"SQNR {show_decibels(control.sqnr_db)} dB"
-    message = f"the gate let wrong outputs pass: {control.kind.value}, {figure}"
-    return JunitCase(
-        group=control.model,
-        name=f"{control.scheme} {control.soc} rejects {control.kind.value}",
-        seconds=0.0,
+    _add_test(
+        suite,
+        control.model,
+        f"{control.scheme} {control.soc} rejects {control.kind.value}",
         tag="" if control.rejected else "failure",
-        message=message,
+        message=f"the gate let wrong outputs pass: {control.kind.value}, {figure}",
         output=figure,
     )
 
 
-def _add_suite(root: ET.Element, report: Report, name: str, entries: list[JunitCase]) -> None:
-    suite = ET.SubElement(root, "testsuite", name=clean(name), timestamp=report.started[:-1])
-    _count(suite, entries, sum(entry.seconds for entry in entries))
-    properties = ET.SubElement(suite, "properties")
-    for tool in report.toolchain:
-        value = f"{tool.version} sha256:{tool.sha256}" if tool.sha256 else tool.version
-        ET.SubElement(properties, "property", name=clean(tool.name), value=clean(value))
-    for entry in entries:
-        _add_entry(suite, name, entry)
-
-
-def _add_entry(suite: ET.Element, name: str, entry: JunitCase) -> None:
-    group = clean(entry.group).replace(".", "_")  # readers split a class name at its last dot
+def _add_test(
+    suite: ET.Element,
+    model: str,
+    name: str,
+    *,
+    tag: str,
+    message: str,
+    output: str,
+    seconds: float = 0.0,
+) -> None:
+    """Add a test case. ``tag`` is failure, error, skipped, or empty if it passed."""
+    group = clean(model).replace(".", "_")  # readers split a class name at its last dot
     element = ET.SubElement(
         suite,
         "testcase",
-        classname=f"{name}.{group}",
-        name=clean(entry.name),
-        time=f"{entry.seconds:.3f}",
+        classname=f"{suite.get('name')}.{group}",
+        name=clean(name),
+        time=f"{seconds:.3f}",
     )
-    if entry.tag:
-        message = clean(entry.message)
-        first = message.splitlines()[0] if message else entry.tag
-        ET.SubElement(element, entry.tag, message=first, type=entry.tag).text = message
-    ET.SubElement(element, "system-out").text = clean(entry.output)
+    if tag:
+        text = clean(message)
+        first = text.splitlines()[0] if text else tag
+        ET.SubElement(element, tag, message=first, type=tag).text = text
+    ET.SubElement(element, "system-out").text = clean(output)
 
 
-def _count(element: ET.Element, entries: list[JunitCase], seconds: float) -> None:
-    tags = [entry.tag for entry in entries]
-    counts = {
-        "tests": len(tags),
-        "failures": tags.count("failure"),
-        "errors": tags.count("error"),
-        "skipped": tags.count("skipped"),
-    }
-    element.attrib.update({name: str(count) for name, count in counts.items()})
-    element.set("time", f"{seconds:.3f}")
+def _count(element: ET.Element) -> None:
+    tests = [*element.iter("testcase")]
+    element.set("tests", str(len(tests)))
+    for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        element.set(name, str(sum(test.find(tag) is not None for test in tests)))
+    element.set("time", f"{sum(float(test.get('time', 0)) for test in tests):.3f}")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -39,30 +39,17 @@ class Provider:
     https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
     """
 
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     @property
     def is_github(self) -> bool:
         return self.environ.get("GITHUB_ACTIONS") == "true"
-
-    def fold(self, label: str) -> tuple[str, str]:
-        """Return the lines that start and end a foldable part of the log."""
-        if not self.is_github:
-            return "", ""
-        return f"::group::{_escape_data(label)}\n", "::endgroup::\n"
 
     def annotate(self, annotations: Sequence[Annotation]) -> str:
         """Return the log text that shows annotations on lines of the change."""
         if self.is_github:
             return "".join(map(_command, annotations))
         return "".join(f"{one.plain()}\n" for one in annotations)
-
-    def mask(self, secrets: Iterable[str]) -> str:
-        """Return the log text that makes the CI system mask secrets, also in other programs'
-        output."""
-        lines = (line for one in secrets for line in one.splitlines() if line.strip())
-        masks = "".join(f"::add-mask::{_escape_data(line)}\n" for line in lines)
-        return masks if self.is_github else ""
 
     def add_summary(self, markdown: str) -> bool:
         """Show Markdown on the run's page. Return whether there is such a page."""
@@ -111,11 +98,6 @@ def _escape_data(text: str) -> str:
     return safe_line(text).replace("%", "%25")
 
 
-def detect_provider(environ: Mapping[str, str] = os.environ) -> Provider:
-    """Return the provider that reads this program's output."""
-    return Provider(environ)
-
-
 def describe_dropped(environ: Mapping[str, str] = os.environ) -> str:
     """Return a warning on a CI system that no longer gets special output; else ""."""
     found = (text for variable, text in DROPPED.items() if environ.get(variable) == "true")
@@ -124,8 +106,9 @@ def describe_dropped(environ: Mapping[str, str] = os.environ) -> str:
 
 @contextmanager
 def group(provider: Provider, progress: Progress, label: str) -> Iterator[None]:
-    """Fold the output of the block, if the provider supports that."""
-    begin, end = provider.fold(label)
+    """Fold the output of the block on GitHub."""
+    begin = f"::group::{_escape_data(label)}\n"
+    begin, end = (begin, "::endgroup::\n") if provider.is_github else ("", "")
     _write(progress, begin)
     try:
         yield
@@ -140,9 +123,11 @@ def _write(progress: Progress, text: str) -> None:
 
 
 def mask_secrets(provider: Provider, environ: Mapping[str, str]) -> None:
-    """Mask secrets inside our variables; the provider itself only masks whole variables."""
-    if text := provider.mask(find_secrets(environ)):
-        write_through(sys.stderr, text)
+    """Mask secrets inside our variables, also in other programs' output; GitHub itself only masks
+    whole variables."""
+    lines = [line for one in find_secrets(environ) for line in one.splitlines() if line.strip()]
+    masks = (f"::add-mask::{_escape_data(line)}\n" for line in lines)
+    write_through(sys.stderr, "".join(masks) if provider.is_github else "")
 
 
 def find_secrets(environ: Mapping[str, str]) -> list[str]:

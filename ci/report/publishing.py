@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ci.report.annotation import make_annotations
 from ci.report.comparison import compare_reports, list_remarks
 from ci.report.github import append_summary
-from ci.report.providers import describe_dropped, detect_provider
+from ci.report.providers import Provider, describe_dropped
 from ci.report.sarif import render_annotations, render_log
 from ci.report.schema import Report
 from ci.report.write import read_report
@@ -62,7 +62,7 @@ def publish_run(report: Report, args: argparse.Namespace, progress: Progress) ->
     if warning := describe_dropped():
         progress.step(warning)
     append_summary(report)
-    provider = detect_provider()
+    provider = Provider()
     if provider.is_github:
         write_through(sys.stderr, provider.annotate(make_annotations(report)))
 

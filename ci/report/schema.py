@@ -130,10 +130,9 @@ class Host(Record, frozen=True, kw_only=True):
     python: str
 
 
-class OutputThreshold(Record, frozen=True, kw_only=True):
-    """The policy's limits for one output; where one is None, the limit for all outputs applies."""
+class AccuracyLimits(Record, frozen=True, kw_only=True):
+    """The limits that can be set for all outputs or for one; None means no limit."""
 
-    output: Count
     min_sqnr_db: Decibels | None = None
     min_sqnr_db_quantized: Decibels | None = None
     min_sqnr_db_all: Decibels | None = None
@@ -145,10 +144,14 @@ class OutputThreshold(Record, frozen=True, kw_only=True):
     max_abs: Difference | None = None
 
 
-class Budget(Record, frozen=True, kw_only=True):
-    """Upper limits for the figures of Footprint, except that ``segment_align`` is a lower limit;
-    ``operators`` limits the number of nodes per type, by globs of their names. ``p50_ms``,
-    ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit DeviceFigures. None means no limit."""
+class OutputThreshold(AccuracyLimits, frozen=True, kw_only=True):
+    """The policy's limits for one output; where one is None, the limit for all outputs applies."""
+
+    output: Count
+
+
+class Sizes(Record, frozen=True, kw_only=True):
+    """Sizes and memory traffic of a program, and the memory of its lowering: figures or limits."""
 
     program_bytes: Count | None = None
     context_bytes: Count | None = None
@@ -160,6 +163,13 @@ class Budget(Record, frozen=True, kw_only=True):
     partitions: Count | None = None
     segment_align: Count | None = None
     lowering_memory_bytes: Count | None = None
+
+
+class Budget(Sizes, frozen=True, kw_only=True):
+    """Upper limits for the figures of Footprint, except that ``segment_align`` is a lower limit;
+    ``operators`` limits the number of nodes per type, by globs of their names. ``p50_ms``,
+    ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit DeviceFigures. None means no limit."""
+
     p50_ms: Milliseconds | None = None
     p90_ms: Milliseconds | None = None
     load_ms: Milliseconds | None = None
@@ -177,23 +187,15 @@ class Budget(Record, frozen=True, kw_only=True):
 NO_BUDGET = Budget()
 
 
-class Threshold(Record, frozen=True, kw_only=True):
-    """The policy's limits for ``scheme``. ``model`` is "*", or a model that has its own limits.
+class Threshold(AccuracyLimits, frozen=True, kw_only=True):
+    """The policy's limits for ``scheme``; ``model`` is "*", or the model that has its own limits.
 
     None means no limit.
     """
 
     scheme: str
     model: str = ANY_MODEL
-    min_sqnr_db: Decibels | None = None
-    min_sqnr_db_quantized: Decibels | None = None
-    min_sqnr_db_all: Decibels | None = None
-    min_cosine: Cosine | None = None
-    min_cosine_quantized: Cosine | None = None
     max_above_noise_db: Decibels = MARGIN_DB
-    min_equal: Share | None = None
-    min_equal_quantized: Share | None = None
-    max_abs: Difference | None = None
     max_metric_drop: Difference | None = None
     min_metric: float | None = None
     full_delegation: bool = True
@@ -210,7 +212,7 @@ class Threshold(Record, frozen=True, kw_only=True):
         """Return the limits of one output: its own limits override those for all outputs."""
         for one in self.outputs:
             if one.output == index:
-                own = {name: getattr(one, name) for name in one.__struct_fields__[1:]}
+                own = {name: getattr(one, name) for name in AccuracyLimits.__struct_fields__}
                 given = {name: value for name, value in own.items() if value is not None}
                 return msgspec.structs.replace(self, **given)
         return self
@@ -248,7 +250,7 @@ class GraphFigures(Record, frozen=True, kw_only=True):
     vtcm_mb: Count | None = None
 
 
-class Footprint(Record, frozen=True, kw_only=True):
+class Footprint(Sizes, frozen=True, kw_only=True):
     """Sizes, memory traffic and memory of a program and its lowering; None if not known.
 
     ``spill_bytes``, ``fill_bytes``, ``read_bytes`` and ``write_bytes`` are the traffic of an
@@ -258,16 +260,6 @@ class Footprint(Record, frozen=True, kw_only=True):
     power of two, up to 4096, that divides the start of every segment. ``lowering_memory_bytes`` is
     the peak resident memory of the process while ExecuTorch or ONNX Runtime lowered the model."""
 
-    program_bytes: Count | None = None
-    context_bytes: Count | None = None
-    spill_bytes: Count | None = None
-    fill_bytes: Count | None = None
-    read_bytes: Count | None = None
-    write_bytes: Count | None = None
-    vtcm_mb: Count | None = None
-    partitions: Count | None = None
-    segment_align: Count | None = None
-    lowering_memory_bytes: Count | None = None
     graphs: tuple[GraphFigures, ...] = ()
     operators: tuple[OperatorCount, ...] = ()
 
@@ -393,8 +385,13 @@ class CaseName(Record, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return f"{self.model} {self.scheme} {self.soc}"
 
+    @property
+    def name(self) -> CaseName:
+        """Return the name of the case."""
+        return CaseName(model=self.model, scheme=self.scheme, soc=self.soc)
 
-class Case(Record, frozen=True, kw_only=True):
+
+class Case(CaseName, frozen=True, kw_only=True):
     """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized model,
     ``gain`` and ``offset`` too if there is one, all others against the float32 model; each is the
     worst over the outputs that it applies to and over the input sets, whose number is ``inputs``.
@@ -421,9 +418,6 @@ class Case(Record, frozen=True, kw_only=True):
     bits) compare its outputs with the emulator's. ``outcome`` is the result of an upstream test, by
     upstream's verdict and by ours."""
 
-    model: str
-    scheme: str
-    soc: str
     status: Status
     outcome: str = ""
     sqnr_db: Decibels | None = None
@@ -481,17 +475,10 @@ class Case(Record, frozen=True, kw_only=True):
     footprint: Footprint | None = None
     recorded_footprint: Footprint | None = None
 
-    @property
-    def name(self) -> CaseName:
-        """Return the name of the case."""
-        return CaseName(model=self.model, scheme=self.scheme, soc=self.soc)
 
-
-class Control(Record, frozen=True, kw_only=True):
+class Control(CaseName, frozen=True, kw_only=True):
     """Wrong outputs that the gate must reject; the run fails if ``rejected`` is false."""
 
-    model: str
-    scheme: str
     kind: ControlKind
     rejected: bool
     sqnr_db: Decibels | None = None

@@ -114,13 +114,13 @@ def publish(audit: Audit, directory: Path, progress: Progress) -> Outcome:
         render_summary,
         render_text,
     )
-    from ci.report.providers import detect_provider
+    from ci.report.providers import Provider
 
     data = msgspec.to_builtins(audit)
     write_json(directory / "audit.json", data)
     write_whole(directory / PAGE, render_html(audit).encode())
     progress.step(f"report: {shown_path(directory / PAGE)}")
-    provider = detect_provider()
+    provider = Provider()
     provider.add_summary(render_summary(audit))
     if provider.is_github:
         write_through(sys.stderr, provider.annotate(make_annotations(audit)))

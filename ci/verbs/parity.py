@@ -67,9 +67,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.sarif:
         write_json(args.sarif, render_sarif(report, read_version()))
     if args.annotate:
-        from ci.report.providers import detect_provider  # 0.2 s, for pull requests only
+        from ci.report.providers import Provider  # 0.2 s, for pull requests only
 
-        text = detect_provider().annotate(make_annotations(report))
+        text = Provider().annotate(make_annotations(report))
     else:
         text = render_table(report, notes=args.notes)
     code = ExitCode.FAILED if report.failing or report.unread else ExitCode.OK

@@ -13,7 +13,6 @@ from ci.report.annotation import Annotation, Level
 from ci.report.providers import (
     Provider,
     describe_dropped,
-    detect_provider,
     group,
     mask_secrets,
 )
@@ -56,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    provider = detect_provider()
+    provider = Provider()
     if warning := describe_dropped():
         progress.step(warning)
     mask_secrets(provider, os.environ)

@@ -13,7 +13,7 @@ import pytest
 from ci.parity.compare.findings import Kind, ParityReport
 from ci.parity.render import Changes, make_annotations, render_document, render_sarif, render_table
 from ci.parity.run import changed_lines
-from ci.report.providers import detect_provider
+from ci.report.providers import Provider
 from tests.unit.ci.parity.conftest import LOAD
 
 DRIFTED = {
@@ -65,7 +65,7 @@ def test_a_fingerprint_survives_moved_lines(
 
 
 def render_annotations(report: ParityReport, changed: Changes | None = None) -> str:
-    provider = detect_provider({"GITHUB_ACTIONS": "true"})
+    provider = Provider({"GITHUB_ACTIONS": "true"})
     return provider.annotate(make_annotations(replace(report, changed=changed)))
 
 
