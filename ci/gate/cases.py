@@ -7,28 +7,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from ci.cases.spec import DEFAULT_SOC
 from ci.gate.changes import Difference
 from ci.gate.rules import CaseRule
-from ci.gate.schema import PlannedCase
 from ci.parity.policy import matches
+from ci.report.schema import CaseName
 
 MODELS = "ci/models/suite/{}.py"
 POLICY, SOCS = "manifests/policies/emulator.toml", "manifests/socs.toml"
 BASELINES = "manifests/baselines/*.toml"
 
 
-def list_cases(suite: Mapping[str, Iterable[str]]) -> tuple[PlannedCase, ...]:
-    """Return the cases of a suite, in its order. ``suite`` maps each model to its schemes."""
+def list_cases(suite: Mapping[str, Iterable[str]]) -> tuple[CaseName, ...]:
+    """Return the cases of a suite, schemes by model, in its order."""
     return tuple(
-        PlannedCase(model, scheme, DEFAULT_SOC)
+        CaseName(model, scheme, DEFAULT_SOC)
         for model, schemes in suite.items()
         for scheme in schemes
     )
 
 
-def choose_cases(
-    path: str, difference: Difference, rule: CaseRule
-) -> tuple[PlannedCase, ...] | None:
-    """Return the cases that a changed file needs: those of a model, those of a row of a manifest,
-    or all.
+def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[CaseName, ...] | None:
+    """Return the cases that a changed file needs: those of a model, of a manifest's row, or all.
 
     Return None if no case depends on the file, and no cases if the file of a model was removed.
     """
@@ -52,29 +49,29 @@ def choose_cases(
     return tuple(case for case in suite if case.model in models) if models else None
 
 
-Suite = tuple[PlannedCase, ...]
-Chooser = Callable[[str, Suite, str], Iterable[PlannedCase]]
+Suite = tuple[CaseName, ...]
+Chooser = Callable[[str, Suite, str], Iterable[CaseName]]
 
 
-def _by_policy(key: str, suite: Suite, _probe: str) -> Iterator[PlannedCase]:
+def _by_policy(key: str, suite: Suite, _probe: str) -> Iterator[CaseName]:
     table, _, name = key.partition(".")
     for case in suite:
         if table not in {"suite", "schemes"} or not name or name in {case.model, case.scheme}:
             yield case
 
 
-def _by_baseline(key: str, suite: Suite, _probe: str) -> Iterator[PlannedCase]:
+def _by_baseline(key: str, suite: Suite, _probe: str) -> Iterator[CaseName]:
     table, _, name = key.partition(".")
     return (case for case in suite if table != "cases" or not name or name == str(case))
 
 
-def _by_soc(key: str, suite: Suite, probe: str) -> Iterator[PlannedCase]:
+def _by_soc(key: str, suite: Suite, probe: str) -> Iterator[CaseName]:
     soc = key.partition(".")[0]
     for case in suite:
         if soc in {DEFAULT_SOC, "?"}:
             yield case
         elif case.model == probe:
-            yield PlannedCase(case.model, case.scheme, soc)
+            yield CaseName(case.model, case.scheme, soc)
 
 
 # Files with keys that determine which cases depend on them.

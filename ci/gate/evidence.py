@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from xml.etree import ElementTree as ET
 
-from ci.cases.baselines import Baseline, find_changes, name_case
+from ci.cases.baselines import Baseline, find_changes
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
 from ci.gate.schema import PlannedJob
 from ci.judging.budget import find_excesses
 from ci.models.schemes import Scheme
 from ci.report.junit import render_junit
-from ci.report.merge import name_of
 from ci.report.schema import HTP, NO_BUDGET, Case, Report, Status, Summary, Threshold
 from ci.report.text import count, name_some, show_counts
 
@@ -137,8 +136,8 @@ def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
     shard = f"{report.shard.index}/{report.shard.count}" if report.shard else ""
     if shard != job.shard:
         yield f"it is a report of shard {shard or 'none'}, not of {job.shard or 'none'}"
-    names = [name_of(case) for case in report.cases]
-    planned = {(one.model, one.scheme, one.soc) for one in job.cases}
+    names = [case.name for case in report.cases]
+    planned = set(job.cases)
     if len(set(names)) < len(names):
         yield f"{len(names) - len(set(names))} cases are listed twice"
     if planned and planned != set(names):
@@ -161,7 +160,7 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
     if given != own or len(given) < len(report.thresholds):
         yield "it was not judged by the limits of the policy"
     refused = [
-        f"{one.model} {one.scheme} {one.soc}"
+        str(one)
         for one, spec in zip(report.cases, specs, strict=True)
         if one.status is Status.UNSUPPORTED
         and not one.lacks
@@ -174,23 +173,23 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
 def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Iterator[str]:
     """Yield the passed cases whose figures differ from those recorded for their toolchain."""
     for case in (one for one in report.cases if one.status is Status.PASSED):
-        known = recorded.get(name_case(*name_of(case)))
+        known = recorded.get(str(case))
         for change in find_changes(case, known) if known else ():
-            yield f"{case.model} {case.scheme} {case.soc} passed with {change}"
+            yield f"{case} passed with {change}"
 
 
 def _doubt_cases(report: Report) -> Iterator[str]:
-    """Yield the passed cases that have details which contradict a pass."""
-    tried = {name_of(one) for one in report.controls}
+    """Yield passed cases with details that contradict a pass."""
+    tried = {one.name for one in report.controls}
     for case in (one for one in report.cases if one.status is Status.PASSED):
         rule = report.threshold_for(case)
         doubts = [*_doubt_case(case, rule)]
         budget = rule.budget if rule else NO_BUDGET
         doubts += [one.text for one in find_excesses(case.footprint, budget, NO_BUDGET)]
-        if name_of(case) not in tried:
+        if case.name not in tried:
             doubts.append("no control")
         if doubts:
-            yield f"{case.model} {case.scheme} {case.soc} passed with {', '.join(doubts)}"
+            yield f"{case} passed with {', '.join(doubts)}"
 
 
 def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:

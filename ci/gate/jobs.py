@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from ci.gate.rules import GateRules
-from ci.gate.schema import PlannedCase, PlannedJob, PlannedSession
+from ci.gate.schema import PlannedJob, PlannedSession
 from ci.models.suite import expect_s
+from ci.report.schema import CaseName
 from provisioning.errors import UsageError
 
 T = TypeVar("T")
@@ -27,9 +28,9 @@ SAFE = re.compile(r"[A-Za-z0-9_./=,:@ -]*")
 
 def list_jobs(
     sessions: Iterable[PlannedSession],
-    cases: Sequence[PlannedCase],
+    cases: Sequence[CaseName],
     rules: GateRules,
-    suites: Mapping[str, tuple[PlannedCase, ...]] = MappingProxyType({}),
+    suites: Mapping[str, tuple[CaseName, ...]] = MappingProxyType({}),
 ) -> tuple[PlannedJob, ...]:
     """Return the jobs of the sessions that the plan runs and CI can run. ``suites`` has the cases
     of sessions that always run all their cases."""
@@ -40,7 +41,7 @@ def list_jobs(
 
 
 def _list_jobs_of(
-    name: str, cases: Sequence[PlannedCase], rules: GateRules, own: tuple[PlannedCase, ...]
+    name: str, cases: Sequence[CaseName], rules: GateRules, own: tuple[CaseName, ...]
 ) -> Iterator[PlannedJob]:
     rule = rules.session_rule(name)
     plain = PlannedJob(

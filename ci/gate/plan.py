@@ -9,8 +9,9 @@ from ci.gate.cases import CHOOSERS, choose_cases, list_cases
 from ci.gate.changes import Difference
 from ci.gate.jobs import list_jobs
 from ci.gate.rules import ALL, GateRules, Rule
-from ci.gate.schema import Plan, PlannedCase, PlannedSession
+from ci.gate.schema import Plan, PlannedSession
 from ci.parity.policy import matches
+from ci.report.schema import CaseName
 
 NOTHING = "nothing that it uses changed"
 NO_CHANGE = "nothing changed"
@@ -73,7 +74,7 @@ class Needs:
     difference: Difference
     rules: GateRules
     sessions: dict[str, dict[str, str]] = field(default_factory=dict)
-    cases: set[PlannedCase] = field(default_factory=set)
+    cases: set[CaseName] = field(default_factory=set)
     everything: str = ""
 
     def note(self, session: str, path: str, why: str) -> None:
@@ -161,9 +162,8 @@ class Needs:
                 by_hand=self.rules.session_rule(name).by_hand,
             )
 
-    def list_cases(self) -> tuple[PlannedCase, ...]:
-        """Return the cases to run: first those of the suite, in its order, then those for other
-        SoCs."""
+    def list_cases(self) -> tuple[CaseName, ...]:
+        """Return the cases to run: the suite's in its order, then those for other SoCs."""
         if self.rules.planned not in self.difference.head.sessions:
             return ()
         suite = list_cases(self.difference.head.suite)
@@ -171,7 +171,7 @@ class Needs:
         return (*(case for case in suite if case in chosen), *sorted(chosen - set(suite)))
 
 
-def describe_cases(cases: tuple[PlannedCase, ...], difference: Difference) -> str:
+def describe_cases(cases: tuple[CaseName, ...], difference: Difference) -> str:
     if set(cases) >= set(list_cases(difference.head.suite)):
         return "every case depends on it"
     models = ", ".join(dict.fromkeys(case.model for case in cases))

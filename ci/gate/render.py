@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ci.gate.replay import Savings, list_sessions_saved
-from ci.gate.schema import Plan, PlannedCase, PlannedSession
+from ci.gate.schema import Plan, PlannedSession
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.report.github import LIMIT_BYTES, SizeBudget, escape_markdown
+from ci.report.schema import CaseName
 from ci.report.text import count, name_some
 
 SHOWN_FILES, SHOWN_CHANGES = 20, 200
@@ -82,7 +83,7 @@ def _make_table(plan: Plan) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def describe_cases(cases: Sequence[PlannedCase]) -> str:
+def describe_cases(cases: Sequence[CaseName]) -> str:
     """Return the number of cases, their models and SoCs."""
     models = Counter(case.model for case in cases)
     socs = dict.fromkeys(case.soc for case in cases)

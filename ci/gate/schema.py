@@ -7,6 +7,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from ci.gate.changes import Change
+from ci.report.schema import CaseName
 
 SCHEMA_VERSION: Final = 1
 WORK_TREE: Final = "work tree"
@@ -20,17 +21,6 @@ class PlannedSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reason: str
     files: tuple[str, ...] = ()
     by_hand: str = ""
-
-
-class PlannedCase(Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A case of test_emulator, or of another session that judges models."""
-
-    model: str
-    scheme: str
-    soc: str
-
-    def __str__(self) -> str:
-        return f"{self.model} {self.scheme} {self.soc}"
 
 
 class PlannedJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,7 +37,7 @@ class PlannedJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timeout_minutes: int = 30
     report: str = ""
     policy: str = ""
-    cases: tuple[PlannedCase, ...] = ()
+    cases: tuple[CaseName, ...] = ()
 
 
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,6 +50,6 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     everything: str = ""
     changes: tuple[Change, ...] = ()
     sessions: tuple[PlannedSession, ...] = ()
-    cases: tuple[PlannedCase, ...] = ()
+    cases: tuple[CaseName, ...] = ()
     jobs: tuple[PlannedJob, ...] = ()
     schema_version: Literal[1] = SCHEMA_VERSION

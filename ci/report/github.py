@@ -108,7 +108,7 @@ def escape_name(text: str) -> str:
 
 def show_case(case: Case | CaseName) -> str:
     """Return ``nets/net.py:factory 8a8w SM8650``, escaped."""
-    return escape_name(f"{case.model} {case.scheme} {case.soc}")
+    return escape_name(str(case))
 
 
 def _describe_controls(report: Report) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _describe_controls(report: Report) -> Iterator[str]:
     yield f"Controls: {rejected} of {counts.controls} rejected\n\n"
     passing = [control for control in report.controls if not control.rejected]
     for control in passing[:NAMES]:
-        name = escape_name(f"{control.model} {control.scheme} {control.soc}")
+        name = escape_name(str(control))
         yield f"- :x: the gate let {control.kind.value} pass for {name}\n\n"
     if len(passing) > NAMES:
         yield f"- and {len(passing) - NAMES} more in report.json\n\n"

@@ -165,7 +165,7 @@ def group_controls(controls: Iterable[Control]) -> dict[str, list[Control]]:
     """Return the controls by the name of their case."""
     rows: dict[str, list[Control]] = defaultdict(list)
     for control in controls:
-        rows[f"{control.model} {control.scheme} {control.soc}"].append(control)
+        rows[str(control)].append(control)
     return rows
 
 

@@ -8,19 +8,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
-from ci.report.schema import Case, Control, Phase, Report, ShardMark, Threshold, summarize
+from ci.report.schema import Case, CaseName, Phase, Report, ShardMark, Threshold, summarize
 from provisioning.errors import UsageError
 
-Name = tuple[str, str, str]
 
-
-def name_of(case: Case | Control) -> Name:
-    return case.model, case.scheme, case.soc
-
-
-def digest_names(names: Iterable[Name]) -> str:
+def digest_names(names: Iterable[CaseName]) -> str:
     """Return the SHA-256 over the names of a whole run's cases, in order."""
-    return hashlib.sha256("\n".join(" ".join(name) for name in names).encode()).hexdigest()
+    return hashlib.sha256("\n".join(map(str, names)).encode()).hexdigest()
 
 
 def merge_reports(reports: Sequence[Report]) -> Report:
@@ -36,16 +30,14 @@ def merge_reports(reports: Sequence[Report]) -> Report:
             fix="pass the report of each shard once",
         )
     places = {
-        name_of(case): position
+        case.name: position
         for report in reports
         for case, position in zip(report.cases, mark_of(report).positions, strict=True)
     }
-    cases = sorted(
-        (case for one in reports for case in one.cases), key=lambda c: places[name_of(c)]
-    )
+    cases = sorted((case for one in reports for case in one.cases), key=lambda c: places[c.name])
     controls = sorted(
         (control for one in reports for control in one.controls),
-        key=lambda control: places.get(name_of(control), len(places)),
+        key=lambda control: places.get(control.name, len(places)),
     )
     first = min(reports, key=lambda one: one.started)
     wall_s = max(one.summary.wall_s for one in reports)
@@ -64,12 +56,12 @@ def merge_reports(reports: Sequence[Report]) -> Report:
 def _order_thresholds(reports: Sequence[Report], cases: Iterable[Case]) -> Iterator[Threshold]:
     """Yield the limits in the order in which the cases need them."""
     rules = {
-        name_of(case): rule
+        case.name: rule
         for report in reports
         for case in report.cases
         if (rule := report.threshold_for(case))
     }
-    ordered = (rules[name_of(case)] for case in cases if name_of(case) in rules)
+    ordered = (rules[case.name] for case in cases if case.name in rules)
     return iter({(one.scheme, one.model): one for one in ordered}.values())
 
 
@@ -81,7 +73,7 @@ def _longest_phases(reports: Sequence[Report]) -> list[Phase]:
     return [Phase(name=name, seconds=seconds) for name, seconds in found.items()]
 
 
-def find_faults(reports: Sequence[Report], wanted: Collection[Name] = ()) -> list[str]:
+def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) -> list[str]:
     """Return why reports are not the shards of one run, or do not cover the ``wanted`` cases."""
     marks = [report.shard for report in reports]
     if not reports or None in marks:
@@ -112,9 +104,9 @@ def _compare_runs(reports: Sequence[Report]) -> Iterator[str]:
     return (f"they have different {what}" for what, found in views.items() if len(found) > 1)
 
 
-def _check_cases(reports: Sequence[Report], wanted: Collection[Name]) -> Iterator[str]:
+def _check_cases(reports: Sequence[Report], wanted: Collection[CaseName]) -> Iterator[str]:
     rows = [
-        (position, name_of(case))
+        (position, case.name)
         for report in reports
         for case, position in zip(report.cases, mark_of(report).positions, strict=False)
     ]
@@ -130,7 +122,7 @@ def _check_cases(reports: Sequence[Report], wanted: Collection[Name]) -> Iterato
         ("not planned", set(names) - set(wanted)),
     ):
         if wanted and those:
-            yield f"{len(those)} {word}: {', '.join(' '.join(one) for one in sorted(those)[:5])}"
+            yield f"{len(those)} {word}: {', '.join(map(str, sorted(those)[:5]))}"
 
 
 def mark_of(report: Report) -> ShardMark:

@@ -375,7 +375,7 @@ class DeviceFigures(Record, frozen=True, kw_only=True):
     emulated: bool = False
 
 
-class CaseName(Record, frozen=True, kw_only=True):
+class CaseName(Record, frozen=True, order=True):
     """The name of a case in a run."""
 
     model: str
@@ -388,7 +388,7 @@ class CaseName(Record, frozen=True, kw_only=True):
     @property
     def name(self) -> CaseName:
         """Return the name of the case."""
-        return CaseName(model=self.model, scheme=self.scheme, soc=self.soc)
+        return CaseName(self.model, self.scheme, self.soc)
 
 
 class Case(CaseName, frozen=True, kw_only=True):

@@ -73,7 +73,7 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
             if case.reason or case.fallback_ops:
                 _print_reason(console, case, report)
             for warning in case.warnings:
-                title = clean_name(f"{case.model} {case.scheme} {case.soc}")
+                title = clean_name(str(case))
                 console.print(Text.assemble("\n", ("warning", "yellow"), f"  {title}"))
                 _print_marked(console, warning)
         _print_controls(console, report)
@@ -125,7 +125,7 @@ def _print_marked(console: Console, line: str, style: str = "", *, whole: bool =
 
 
 def _print_reason(console: Console, case: Case, report: Report) -> None:
-    title = clean_name(f"{case.model} {case.scheme} {case.soc}")
+    title = clean_name(str(case))
     console.print(Text.assemble("\n", (case.status.value, STYLES[case.status]), f"  {title}"))
     lines = clean(case.reason).splitlines()
     lines += [f"on the CPU: {op.op}: {op.reason}" for op in case.fallback_ops]
@@ -143,7 +143,7 @@ def _print_controls(console: Console, report: Report) -> None:
     console.print(Text.assemble("\ncontrols: ", (text, style)))
     for control in report.controls:
         if not control.rejected:
-            name = f"{control.model} {control.scheme} {control.soc}"
+            name = str(control)
             how = f"the gate let wrong outputs pass: {control.kind.value}"
             figure = show_decibels(control.sqnr_db)
             _print_marked(console, f"{name}: {how}, SQNR {figure} dB", "bold red")

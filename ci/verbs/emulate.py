@@ -28,7 +28,7 @@ from ci.gate.results import read_plan
 from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.suite import expect_s
 from ci.report.merge import digest_names
-from ci.report.schema import Report, ShardMark
+from ci.report.schema import CaseName, Report, ShardMark
 from ci.verbs.deploy import add_device
 from ci.verbs.lanes.built import (
     add_executorch,
@@ -250,7 +250,7 @@ def take_shard(
         index=index,
         count=count,
         positions=tuple(position for position, spec in enumerate(specs) if spec in set(chosen)),
-        whole=digest_names((spec.model, spec.scheme.value, spec.soc) for spec in specs),
+        whole=digest_names(CaseName(spec.model, spec.scheme.value, spec.soc) for spec in specs),
         policy=digest_policy(policy, specs, runner),
     )
     return list(chosen), mark

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ci.gate.jobs import split_cases
-from ci.report.merge import digest_names, name_of
+from ci.report.merge import digest_names
 from ci.report.schema import Case, Report, ShardMark, Status
 from tests.stand_ins.reports import make_report
 
@@ -30,7 +30,7 @@ def make_shards(cases: Sequence[Case], count: int, policy: str = POLICY) -> list
                 index=index,
                 count=count,
                 positions=tuple(place for place, case in enumerate(cases) if case in part),
-                whole=digest_names(map(name_of, cases)),
+                whole=digest_names(case.name for case in cases),
                 policy=policy,
             ),
         )

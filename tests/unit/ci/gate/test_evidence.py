@@ -20,10 +20,11 @@ from ci.gate.evidence import (
     weigh_junit,
     weigh_report,
 )
-from ci.gate.schema import PlannedCase, PlannedJob
+from ci.gate.schema import PlannedJob
 from ci.report.junit import render_junit
 from ci.report.schema import (
     Case,
+    CaseName,
     Control,
     ControlKind,
     OutputThreshold,
@@ -120,7 +121,7 @@ def test_doubts_name_their_case_and_a_pass_needs_a_control() -> None:
 
 
 JOB = PlannedJob(session="test_emulator", id="test_emulator", report="report.json", python="3.11")
-PLANNED = tuple(PlannedCase(name, "8a8w", "S") for name in "mn")
+PLANNED = tuple(CaseName(name, "8a8w", "S") for name in "mn")
 
 
 @pytest.mark.parametrize(

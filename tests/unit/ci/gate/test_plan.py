@@ -10,7 +10,8 @@ from ci.gate.changes import Difference, TreeFacts
 from ci.gate.plan import make_plan
 from ci.gate.replay import Step, find_missed, replay_step
 from ci.gate.rules import GateRules, read_rules
-from ci.gate.schema import Plan, PlannedCase, PlannedSession
+from ci.gate.schema import Plan, PlannedSession
+from ci.report.schema import CaseName
 from tests.stand_ins.small_project import FILES, Edits, compare, edit
 
 RULES = read_rules()
@@ -280,6 +281,6 @@ def test_a_replay_misses_a_model_that_changed_and_has_no_case() -> None:
         base="a",
         head="b",
         sessions=(PlannedSession(name="test_emulator", run=True, reason="r"),),
-        cases=(PlannedCase("mlp", "fp16", "SM8650"),),
+        cases=(CaseName("mlp", "fp16", "SM8650"),),
     )
     assert find_missed(step, plan) == ["test_emulator net: a"]

@@ -23,8 +23,9 @@ from ci.gate.jobs import (
 from ci.gate.reading import FETCH, Repository, WorkTree, compare_keys
 from ci.gate.results import read_needs, read_plan, read_result, read_results
 from ci.gate.rules import CaseRule, SessionRule, read_rules
-from ci.gate.schema import Plan, PlannedCase, PlannedSession
+from ci.gate.schema import Plan, PlannedSession
 from ci.gate.verdict import JobResult
+from ci.report.schema import CaseName
 from provisioning.errors import UsageError
 
 RULES = read_rules()
@@ -174,11 +175,11 @@ def test_rules_of_a_file_are_read_instead(tmp_path: Path) -> None:
 
 SUITE = {"mlp": ("fp16", "8a8w"), "net": ("fp16",)}
 TREE = TreeFacts(suite=SUITE)
-CASES = tuple(PlannedCase(m, s, "SM8650") for m, every in SUITE.items() for s in every)
+CASES = tuple(CaseName(m, s, "SM8650") for m, every in SUITE.items() for s in every)
 RULE = CaseRule(session="test_emulator", probe="net", shard_s=10.0, max_shards=2)
 
 
-def choose(path: str, *keys: str) -> tuple[PlannedCase, ...] | None:
+def choose(path: str, *keys: str) -> tuple[CaseName, ...] | None:
     found = Difference(TREE, TREE, (), {path: frozenset(keys)} if keys else {})
     return choose_cases(path, found, RULE)
 
@@ -196,12 +197,12 @@ def test_the_keys_of_a_manifest_choose_the_cases() -> None:
     assert choose(baselines, f"cases.{CASES[1]}") == (CASES[1],)
     assert choose(baselines, "cases") == choose(baselines, "tools.torch") == CASES
     assert choose(SOCS, "SM8650.id") == choose(SOCS, "?") == CASES
-    assert choose(SOCS, "SM8750.id") == (PlannedCase("net", "fp16", "SM8750"),)
+    assert choose(SOCS, "SM8750.id") == (CaseName("net", "fp16", "SM8750"),)
     assert choose("notes.txt") is None
     assert choose("other.toml", "a") is None
 
 
-def plan_jobs(*sessions: PlannedSession, **suites: tuple[PlannedCase, ...]) -> list[PlannedJob]:
+def plan_jobs(*sessions: PlannedSession, **suites: tuple[CaseName, ...]) -> list[PlannedJob]:
     rules = replace(
         RULES,
         cases=RULE,

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from ci.gate.changes import Change, Kind
 from ci.gate.render import render_markdown, render_table, render_verdict, render_verdict_markdown
-from ci.gate.schema import Plan, PlannedCase, PlannedJob, PlannedSession
+from ci.gate.schema import Plan, PlannedJob, PlannedSession
 from ci.gate.verdict import GateVerdict, JobLine, JobVerdict
+from ci.report.schema import CaseName
 from tests.stand_ins.snapshots import check_snapshot
 
 LIMIT_BYTES = 1_000_000
@@ -25,7 +26,7 @@ PLAN = Plan(
         PlannedSession(name="unit", run=True, reason="read by a.py", files=FILES),
         PlannedSession(name="lint", run=True, reason="it looks at every file", files=FILES[:2]),
     ),
-    cases=(PlannedCase("mlp", "fp16", "SM8650"), PlannedCase("mlp", "8a8w", "SM8750")),
+    cases=(CaseName("mlp", "fp16", "SM8650"), CaseName("mlp", "8a8w", "SM8750")),
     jobs=(
         PlannedJob(id="unit-3.10", session="unit", python="3.10"),
         PlannedJob(id="unit-3.11", session="unit", python="3.11"),

@@ -22,9 +22,10 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
 from ci.gate.jobs import list_jobs
 from ci.gate.rules import read_rules
-from ci.gate.schema import Plan, PlannedCase, PlannedSession
+from ci.gate.schema import Plan, PlannedSession
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.models.schemes import ONNX as LANE
+from ci.report.schema import CaseName
 from ci.report.write import write_report
 from ci.verbs.emulate import list_planned, take_shard
 from ci.verbs.gate import reach_verdict
@@ -38,8 +39,8 @@ JUNIT = '<testsuites><testsuite tests="2" failures="0">{}</testsuite></testsuite
 PASSED = '<testcase classname="a" name="{}"/>'
 
 
-def name_cases(specs: list[CaseSpec]) -> tuple[PlannedCase, ...]:
-    return tuple(PlannedCase(one.model, one.scheme.value, one.soc) for one in specs)
+def name_cases(specs: list[CaseSpec]) -> tuple[CaseName, ...]:
+    return tuple(CaseName(one.model, one.scheme.value, one.soc) for one in specs)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from ci.report.merge import find_faults, merge_reports, name_of
+from ci.report.merge import find_faults, merge_reports
 from ci.report.schema import (
     Control,
     ControlKind,
@@ -51,8 +51,8 @@ def test_what_a_whole_run_would_say_is_kept() -> None:
     whole = make_report(cases, controls, thresholds=tuple(rules), wall_s=9.0)
     shards = []
     for number, part in enumerate(make_shards(cases, 3)):
-        own = {name_of(case) for case in part.cases}
-        kept = tuple(one for one in controls if name_of(one) in own)
+        own = {case.name for case in part.cases}
+        kept = tuple(one for one in controls if one.name in own)
         used = [whole.threshold_for(case) for case in part.cases]
         phases = [Phase(name="cases", seconds=float(number)), Phase(name=f"own{number}", seconds=1)]
         shards.append(
@@ -122,7 +122,7 @@ def test_what_is_no_whole_run_is_refused(reports: list[Report], why: str) -> Non
 
 def test_the_cases_have_to_be_the_planned_ones() -> None:
     shards = [ONE, TWO, THREE]
-    planned = {name_of(case) for case in CASES}
+    planned = {case.name for case in CASES}
     assert find_faults(shards, planned) == []
     (fault,) = find_faults(shards, {*planned, ("gru", "fp16", "SM8650")})
     assert fault == "1 planned: gru fp16 SM8650"
