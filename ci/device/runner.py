@@ -148,14 +148,12 @@ class Holder(NamedTuple):
 @dataclass
 class DeviceRunner:
     """Runs programs one at a time on ``device``, ``starts`` times each, with the runner of
-    ``bundle``, which is in ``directory`` on the device. If another computer has the lease, waits up
-    to ``wait_s`` seconds."""
+    ``bundle``, which is in ``directory`` on the device."""
 
     device: Device
     bundle: Bundle
     directory: str
     progress: Progress
-    wait_s: float = 0.0
     starts: int = 1
     sent: int = 0
     owner: str = field(default_factory=name_owner)
@@ -173,29 +171,14 @@ class DeviceRunner:
         with self.turn:
             yield DeviceProgram(self, program, timeout_s)
 
-    @contextmanager
-    def lease(self) -> Iterator[None]:
-        """Lease the device during the block. Raises UnfitError if another computer has it."""
-        self.renew(self.wait_s)
-        try:
-            yield
-        finally:
-            script = LEAVE.format(place=quote(self.device.place), owner=quote(self.owner))
-            with suppress(ToolError, StoreError):  # the lease expires later
-                self.device.call(script)
-
-    def renew(self, wait_s: float = 0.0, seconds: float = LEASE_S) -> None:
+    def renew(self, seconds: float = LEASE_S) -> None:
         """Take or extend the lease. Raises UnfitError if another computer has it."""
-        ends = time.monotonic() + wait_s
-        while holder := self.take(seconds):
-            if time.monotonic() >= ends:
-                raise UnfitError(
-                    f"{self.device.name} is in use by {holder.owner or 'another computer'}",
-                    why=f"its lease expires in {holder.left_s or 'a few'} s, unless it is renewed",
-                    fix="wait for it: --wait SECONDS",
-                )
-            self.progress.step(f"{self.device.name}: waiting for {holder.owner}, {holder.left_s} s")
-            time.sleep(min(PAUSE_S, max(ends - time.monotonic(), 0.1)))
+        if holder := self.take(seconds):
+            raise UnfitError(
+                f"{self.device.name} is in use by {holder.owner or 'another computer'}",
+                why=f"its lease expires in {holder.left_s or 'a few'} s, unless it is renewed",
+                fix="wait for it: --wait SECONDS",
+            )
 
     def take(self, seconds: float = LEASE_S) -> Holder | None:
         """Take the lease if it is free, ours, or that of a process on this computer that has ended;
@@ -217,6 +200,18 @@ class DeviceRunner:
             gone = owner
 
 
+@contextmanager
+def lease_first(runners: Sequence[DeviceRunner], wait_s: float = 0.0) -> Iterator[DeviceRunner]:
+    """Lease the first free device during the block. Raises what take_first raises."""
+    runner = take_first(runners, wait_s)
+    try:
+        yield runner
+    finally:
+        script = LEAVE.format(place=quote(runner.device.place), owner=quote(runner.owner))
+        with suppress(ToolError, StoreError):  # then the lease expires
+            runner.device.call(script)
+
+
 def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
     """Return the first device that is free, after taking its lease. Raises UnfitError if none
     becomes free within ``wait_s`` seconds."""
@@ -227,7 +222,8 @@ def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
             holder = runner.take()
             if not holder:
                 return runner
-            held.append(f"{runner.device.name} by {holder.owner}, {holder.left_s} s")
+            owner = holder.owner or "another computer"
+            held.append(f"{runner.device.name} by {owner}, {holder.left_s or 'a few'} s")
         if time.monotonic() >= ends:
             raise UnfitError(
                 f"all {len(held)} devices are in use" if len(held) > 1 else "the device is in use",

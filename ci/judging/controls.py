@@ -71,7 +71,8 @@ def is_rejected(
     return rejected, figures.sqnr_db if figures else None
 
 
-def _draw(right: Array, random: Random) -> Array:
+def draw_noise(right: Array, random: Random) -> Array:
+    """Return noise with the RMS or the range of an output, and its shape and type."""
     if not is_floating(right):
         low, high = int(right.min()), int(right.max())
         return random.integers(low, high, right.shape, endpoint=True).astype(right.dtype)
@@ -124,7 +125,7 @@ def _add_one(asked: Asked) -> Iterator[Array]:
 def _spoil_tail(asked: Asked) -> Iterator[Array]:
     """Yield outputs with garbage at the end of each input set, in increasing shares."""
     right = asked.right
-    garbage = _draw(right, asked.random) if is_floating(right) else right + np.ones_like(right)
+    garbage = draw_noise(right, asked.random) if is_floating(right) else right + np.ones_like(right)
     for share in GARBAGE_SHARES:
         wrong = right.copy()
         flat = wrong.reshape(len(wrong), -1)
@@ -135,7 +136,7 @@ def _spoil_tail(asked: Asked) -> Iterator[Array]:
 
 MAKERS: Mapping[ControlKind, Maker] = {
     ControlKind.ZEROS: lambda asked: iter([np.zeros_like(asked.right)]),
-    ControlKind.NOISE: lambda asked: iter([_draw(asked.right, asked.random)]),
+    ControlKind.NOISE: lambda asked: iter([draw_noise(asked.right, asked.random)]),
     ControlKind.PERMUTED: _permute,
     ControlKind.OTHER_INPUT: _give_other_input,
     ControlKind.WEAKEST_CHANNEL: _silence_channel,

@@ -249,29 +249,28 @@ def _find_limit_faults(result: TestResult, wanted: Wanted | None) -> Iterator[st
                 yield f"its limits are weaker than the required ones: {what}"
 
 
-def _find_looser(budget: Budget, wanted: Budget) -> Iterator[str]:
-    """Yield each limit of a budget that is looser than the wanted one."""
-    names = [name for name in Budget.__struct_fields__ if name != "operators"]
-    pairs = {name: (getattr(budget, name), getattr(wanted, name)) for name in names}
-    for glob, limit in wanted.operators.items():
-        pairs[f"operators {glob}"] = (budget.operators.get(glob), limit)
-    for name, (own, asked) in pairs.items():
-        is_least = name == "segment_align"
-        if asked is not None and (own is None or (own < asked if is_least else own > asked)):
-            yield f"budget {name} {own}, required {asked}"
-
-
 def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
     """Yield each limit that is weaker than the wanted one, for any output."""
-    outputs = {None, *(one.output for one in (*limits.outputs, *wanted.outputs))}
-    for index in sorted(outputs, key=lambda one: -1 if one is None else one):
-        mine, theirs = (one if index is None else one.of_output(index) for one in (limits, wanted))
-        place = "" if index is None else f"output {index}: "
-        for name in (one for one in limits.__struct_fields__ if one.startswith(("min_", "max_"))):
-            own, asked = getattr(mine, name), getattr(theirs, name)
-            is_least = name.startswith("min_")
-            if asked is not None and (own is None or (own < asked if is_least else own > asked)):
-                yield f"{place}{name} {own}, required {asked:g}"
-    yield from _find_looser(limits.budget, wanted.budget)
+    for name, own, asked, is_least in _pair_limits(limits, wanted):
+        if asked is not None and (own is None or (own < asked if is_least else own > asked)):
+            yield f"{name} {own}, required {asked}"
     if wanted.full_delegation and not limits.full_delegation:
         yield "full_delegation false"
+
+
+def _pair_limits(
+    limits: Threshold, wanted: Threshold
+) -> Iterator[tuple[str, float | None, float | None, bool]]:
+    """Yield each limit with its name, the wanted one, and whether it is a lower limit."""
+    outputs = {None, *(one.output for one in (*limits.outputs, *wanted.outputs))}
+    for index in sorted(outputs, key=lambda one: -1 if one is None else one):
+        own, asked = (one if index is None else one.of_output(index) for one in (limits, wanted))
+        place = "" if index is None else f"output {index}: "
+        for name in (one for one in own.__struct_fields__ if one.startswith(("min_", "max_"))):
+            yield place + name, getattr(own, name), getattr(asked, name), name.startswith("min_")
+    budgets = limits.budget, wanted.budget
+    for name in (one for one in Budget.__struct_fields__ if one != "operators"):
+        own_size, asked_size = (getattr(one, name) for one in budgets)
+        yield f"budget {name}", own_size, asked_size, name == "segment_align"
+    for glob, limit in wanted.budget.operators.items():
+        yield f"budget operators {glob}", limits.budget.operators.get(glob), limit, False

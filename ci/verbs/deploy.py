@@ -11,7 +11,7 @@ from shlex import quote
 
 from ci.device.bundle import FILES, Bundle, Target, read_bundle
 from ci.device.connection import Device, DeviceFacts, identify, list_phones, open_device
-from ci.device.runner import STARTS, DeviceRunner, take_first
+from ci.device.runner import STARTS, DeviceRunner, lease_first
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
@@ -86,23 +86,22 @@ def ready_device(
         else [find_device(choose_word(args), args, bundle, progress)]
     )
     usual = 1 if bundle.target is Target.EMULATOR else STARTS
-    starts = getattr(args, "starts", 0) or usual
-    runners = {}
-    for device, facts in found:
-        directory = f"{device.place}/bundles/{bundle.digest[:16]}"
-        runner = DeviceRunner(device, bundle, directory, progress, wait_s=args.wait, starts=starts)
-        runners[device.name] = (runner, facts)
-    if args.any:
-        first = take_first([runner for runner, _ in runners.values()], args.wait)
-        found_runner, facts = runners[first.device.name]
-    else:
-        ((found_runner, facts),) = runners.values()
-    with found_runner.lease():
+    runners = [
+        DeviceRunner(
+            device,
+            bundle,
+            f"{device.place}/bundles/{bundle.digest[:16]}",
+            progress,
+            starts=getattr(args, "starts", 0) or usual,
+        )
+        for device, _ in found
+    ]
+    with lease_first(runners, args.wait) as runner:
         files = {file.name: args.bundle / FILES / file.name for file in bundle.files}
         digests = {file.name: file.sha256 for file in bundle.files}
-        found_runner.sent = found_runner.device.push(found_runner.directory, files, digests)
-        progress.step(f"{found_runner.device.name}: {found_runner.sent:,} bytes of the bundle sent")
-        yield found_runner, facts
+        runner.sent = runner.device.push(runner.directory, files, digests)
+        progress.step(f"{runner.device.name}: {runner.sent:,} bytes of the bundle sent")
+        yield runner, found[runners.index(runner)][1]
 
 
 def choose_word(args: argparse.Namespace) -> str:

@@ -29,6 +29,7 @@ from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.suite import expect_s
 from ci.report.merge import digest_names
 from ci.report.schema import CaseName, Report, ShardMark
+from ci.upstream.suites import SUITES
 from ci.verbs.deploy import add_device
 from ci.verbs.lanes.built import (
     add_executorch,
@@ -47,7 +48,6 @@ from ci.verbs.lanes.steps import (
     require_packages,
     select_asked,
 )
-from ci.verbs.lanes.suite_options import FAULTS, add_suite_arguments
 from provisioning.artifacts import choice
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
@@ -57,6 +57,9 @@ from provisioning.versions import is_same
 
 SESSION = "test_emulator"
 PYTHON = "python"
+OUTPUTS = "outputs"
+FAULTS = "faults"
+JUDGED = (OUTPUTS, "zeros", "noise")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,6 +100,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how often to start each program on a device, to measure times; default: {STARTS}",
     )
     add_suite_arguments(parser)
+
+
+def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options for running ExecuTorch's test suites."""
+    add = parser.add_argument_group("ExecuTorch's own QNN test suites").add_argument
+    add("--suite", choices=[*SUITES, FAULTS], help="tests of ExecuTorch's wheel, or faults")
+    add("--filter", action="append", default=[], metavar="GLOB", help="only tests with this name")
+    add("--source", type=user_path, metavar="DIR", help="run the tests of this checkout instead")
+    add("--resume", action="store_true", help="continue an interrupted run")
+    add("--repeat", type=int, default=1, metavar="N", help="run each test N times: is it flaky?")
+    add(
+        "--judge-again",
+        nargs="?",
+        const=OUTPUTS,
+        choices=JUDGED,
+        help="run nothing: judge the kept outputs again, or zeros or noise instead",
+    )
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

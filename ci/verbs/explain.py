@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -40,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Explain logs; the exit code is 1 if a cause was found, 0 if not. Raises UsageError."""
-    rules = (*read_team_rules(args.policy), *read_rules())
+    rules = read_rules()
+    if args.policy:  # a team's rules come first
+        from ci.cases.policy import read_emulator_policy
+
+        rules = (*make_rules(read_emulator_policy(args.policy).advice), *rules)
     explanations = []
     for name in list_logs(args.files or [STDIN]):
         progress.step(f"reading {'standard input' if name == STDIN else name}")
@@ -56,15 +61,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         ExitCode.FAILED if failed else ExitCode.OK,
         exact=args.github,
     )
-
-
-def read_team_rules(policy: Path | None) -> tuple[Rule, ...]:
-    """Return the rules in a team's policy. Raises ManifestError."""
-    if policy is None:
-        return ()
-    from ci.cases.policy import read_emulator_policy
-
-    return make_rules(read_emulator_policy(policy).advice)
 
 
 def list_logs(names: list[str]) -> Iterator[str]:
@@ -90,33 +86,27 @@ def list_logs(names: list[str]) -> Iterator[str]:
 def read_log(name: str, rules: tuple[Rule, ...]) -> Explanation:
     """Explain a file, or standard input. Raises UsageError."""
     try:
-        if name == STDIN:
-            return explain("standard input", read_parts(None), rules)
-        return explain(name, read_parts(Path(name)), rules)
+        return explain("standard input" if name == STDIN else name, read_parts(name), rules)
     except OSError as error:
         raise UsageError(
             f"cannot read {name}", why=error.strerror or str(error), fix="name a log"
         ) from error
 
 
-def read_parts(path: Path | None) -> Iterator[bytes]:
-    """Yield the bytes of a file, or of standard input, in chunks. Raises OSError, and UsageError
-    for an archive and for a terminal."""
-    if path is None:
-        if sys.stdin is None or sys.stdin.isatty():
-            raise UsageError(
-                "there is no log",
-                why="standard input is a terminal",
-                fix="name a file, or pipe a log in",
-            )
-        while part := sys.stdin.buffer.read(PART_BYTES):
-            yield part
-        return
-    with path.open("rb") as file:
+def read_parts(name: str) -> Iterator[bytes]:
+    """Yield the bytes of a file, or of standard input, in parts. Raises OSError, and UsageError for
+    an archive and for a terminal."""
+    if name == STDIN and (sys.stdin is None or sys.stdin.isatty()):
+        raise UsageError(
+            "there is no log",
+            why="standard input is a terminal",
+            fix="name a file, or pipe a log in",
+        )
+    with nullcontext(sys.stdin.buffer) if name == STDIN else Path(name).open("rb") as file:
         part = file.read(PART_BYTES)
         if part.startswith(ARCHIVES):
             fix = "unpack it, and name the directory"
-            raise UsageError(f"{path} is an archive, not a log", fix=fix)
+            raise UsageError(f"{name} is an archive, not a log", fix=fix)
         while part:
             yield part
             part = file.read(PART_BYTES)

@@ -27,7 +27,7 @@ from provisioning.artifacts.provision import Provisioned
 from provisioning.console.command import Outcome, user_path, user_program
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_message, write_through
-from provisioning.doctor.examine import Verdict, examine
+from provisioning.doctor.examine import examine
 from provisioning.doctor.verdict_text import render_verdict
 from provisioning.errors import ExitCode
 from provisioning.files import write_json
@@ -71,7 +71,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     artifacts = environment.artifacts
     changed = [path for path, state in before.items() if identify(path) != state]
     replaced = [path for path in changed if before[path] and path.is_file()]
-    notes = [*describe_repairs(artifacts, replaced), *describe_errors(verdict)]
+    notes = [
+        *describe_repairs(artifacts, replaced),
+        *(
+            Annotation(Level.ERROR, f"{one.id}: {one.what}. Fix: {one.fix}", TITLE)
+            for one in verdict.errors
+        ),
+    ]
     write_through(sys.stderr, provider.annotate(notes) if notes else "")
     outputs = {
         "roots": json.dumps({one.name: str(one.root) for one in artifacts}),
@@ -121,9 +127,3 @@ def describe_repairs(
     for path in replaced:
         text = f"{path.name} from a cache was damaged and has been fetched again"
         yield Annotation(Level.WARNING, text, TITLE)
-
-
-def describe_errors(verdict: Verdict) -> Iterator[Annotation]:
-    """Yield the doctor's errors, each with its fix."""
-    for one in verdict.errors:
-        yield Annotation(Level.ERROR, f"{one.id}: {one.what}. Fix: {one.fix}", TITLE)

@@ -25,7 +25,7 @@ from ci.builds.runner import ensure_wheel_runner
 from ci.cases.engine import Compiled, Delegation, Program
 from ci.device.bundle import Bundle, Target
 from ci.device.connection import ADB_FIX, identify, open_device, require_client
-from ci.device.runner import DeviceRunner
+from ci.device.runner import DeviceRunner, lease_first
 from ci.models.suite.mlp import make_case
 from ci.models.tensors import TensorInfo
 from ci.verbs.stage import find_runtime
@@ -73,7 +73,7 @@ def run_ours(
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     place = folder / "ours"
     place.mkdir(exist_ok=True)
-    with runner.lease():
+    with lease_first([runner]):
         runner.sent = device.push(directory, files, digests)
         one = Program(SPEC, program, compiled, place, place / "log")
         with runner.open(one, 60) as opened:

@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,10 +31,9 @@ from ci.onnx.options import (
     profile_options,
 )
 from ci.report.annotation import choose_case
-from ci.report.schema import Report, Tool
-from ci.report.text import count
+from ci.report.schema import Case, Report, Tool
+from ci.report.text import count, show_bytes, show_decibels, show_seconds, show_share
 from ci.report.write import read_report
-from ci.verbs.lanes.comparison import compare_lanes
 from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_arguments,
@@ -68,6 +67,25 @@ DISTRIBUTIONS = ("onnxruntime", "onnxruntime-qnn", "onnx", "onnxscript", "torch"
 PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
 # Modules that the compiling processes import in advance.
 COMPILING_PACKAGES = (*PACKAGES, "ml_dtypes", "numpy", "onnx_ir", "sympy")
+
+# ONNX Runtime's scheme -> ExecuTorch's of the same bits, which has a weight scale per channel.
+TWINS = {
+    Scheme.FP16: Scheme.FP16,
+    Scheme.U8: Scheme.A8W8,
+    Scheme.U8_CHANNEL: Scheme.A8W8,
+    Scheme.U16A8W: Scheme.A16W8,
+    Scheme.U16A8W_CHANNEL: Scheme.A16W8,
+    Scheme.U16A16W: Scheme.A16W16,
+    Scheme.U16A4W: Scheme.A16W4,
+}
+FIGURES: dict[str, Callable[[Case], str]] = {
+    "status": lambda case: case.status.value,
+    "SQNR dB": lambda case: show_decibels(case.sqnr_db, case.max_abs),
+    "size": lambda case: show_bytes(case.pte_bytes),
+    "delegated": lambda case: show_share(case.delegated_nodes, case.fallback_nodes),
+    "compile s": lambda case: show_seconds(case.lower_s),
+}
+HEAD = ("model", "SoC", "schemes", *FIGURES)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -255,6 +273,38 @@ def read_other(args: argparse.Namespace) -> Report | None:
         return None
     is_named = args.compare != Path()
     return read_report(args.compare if is_named else args.reports / "test_emulator/report.json")
+
+
+def find_pairs(executorch: Report, onnx: Report) -> Iterator[tuple[Case, Case]]:
+    """Yield pairs of cases with one model and SoC and the same bits, in the order of ``onnx``."""
+    known = {(case.model, case.scheme, case.soc): case for case in executorch.cases}
+    for case in onnx.cases:
+        scheme = TWINS.get(Scheme(case.scheme))
+        twin = scheme and known.get((case.model, scheme.value, case.soc))
+        if twin:
+            yield twin, case
+
+
+def compare_lanes(executorch: Report, onnx: Report) -> str:
+    """Return a Markdown table, each cell ``ExecuTorch / ONNX Runtime``, or a sentence if no case is
+    in both."""
+    rows = [
+        (
+            onnx_case.model,
+            onnx_case.soc,
+            f"{twin.scheme} / {onnx_case.scheme}",
+            *(f"{show(twin)} / {show(onnx_case)}" for show in FIGURES.values()),
+        )
+        for twin, onnx_case in find_pairs(executorch, onnx)
+    ]
+    if not rows:
+        return "No case is in both reports.\n"
+    widths = [max(len(row[column]) for row in [HEAD, *rows]) for column in range(len(HEAD))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in [HEAD, tuple("-" * width for width in widths), *rows]
+    ]
+    return "ExecuTorch / ONNX Runtime\n\n" + "\n".join(lines) + "\n"
 
 
 def name_toolchain(parts: Sequence[Tool]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from ci.cases.pool import ScratchPool
 from ci.cases.session import Phases, read_host, read_source, started_now
 from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
 from ci.gate.jobs import parse_shard, split_cases
-from ci.judging.figures import Array, is_floating
+from ci.judging.controls import CONTROL_SEED, draw_noise
 from ci.models.schemes import Scheme
 from ci.report import publishing
 from ci.report.schema import Report, Status, Threshold, summarize
@@ -38,8 +38,8 @@ from ci.upstream.report import (
 )
 from ci.upstream.session import SuiteRun, list_tests
 from ci.upstream.suites import SOURCE, SUITE, SUITES, Suite, choose_tests
+from ci.verbs.emulate import OUTPUTS
 from ci.verbs.lanes.steps import check_arguments, repeat_command, require_packages, take_steps
-from ci.verbs.lanes.suite_options import OUTPUTS, check_suite_arguments
 from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
@@ -49,27 +49,14 @@ from provisioning.errors import UsageError
 
 IMPORTS = ("ci.upstream.worker",)
 ROOMS = ("models", "cases", "executorch", "upstream")
-NOISE_SEED = 20250724
 SHOWN = 40
 
 
-def zeros(output: Array) -> Array:
-    """Return zeros in the shape of an output."""
-    return np.zeros_like(output)
-
-
-def noise(output: Array) -> Array:
-    """Return noise with the RMS of a floating-point output, or in the range of an integer
-    output."""
-    random = np.random.default_rng(NOISE_SEED)
-    if not is_floating(output):
-        low, high = int(output.min(initial=0)), int(output.max(initial=0))
-        return random.integers(low, high, output.shape, endpoint=True).astype(output.dtype)
-    rms = float(np.sqrt(np.mean(output.astype(np.float64) ** 2)))
-    return (random.standard_normal(output.shape) * rms).astype(output.dtype)
-
-
-WRONG: dict[str, Wrong | None] = {OUTPUTS: None, "zeros": zeros, "noise": noise}
+WRONG: dict[str, Wrong | None] = {
+    OUTPUTS: None,
+    "zeros": np.zeros_like,
+    "noise": lambda output: draw_noise(output, np.random.default_rng(CONTROL_SEED)),
+}
 
 
 def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -101,6 +88,31 @@ def run_suite(args: argparse.Namespace, progress: Progress) -> Outcome:
         choice=chosen,
     )
     return publish_suite(report, directory, args, progress)
+
+
+def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
+    """Raise UsageError for options that apply to cases but not to suites."""
+    others = {
+        "--model": args.model,
+        "--scheme": args.scheme,
+        "--plan": args.plan,
+        "--device": args.device or args.any,
+        "--record": args.record,
+        "--keep-artifacts": args.keep_artifacts,
+        "--backend": args.backend != "htp",
+        "--runner": args.runner != "python",
+    }
+    if given := [name for name, value in others.items() if value]:
+        raise UsageError(f"{given[0]} with --suite", fix="leave it out; choose tests with --filter")
+    if suite.fixed_soc and args.soc:
+        raise UsageError(f"--soc with --suite {suite.name}", why="its tests set the SoC themselves")
+    if len(args.soc) > 1:
+        raise UsageError("--suite takes one --soc", fix="run it once per SoC")
+    places = [args.source / one for one in suite.places] if args.source else []
+    if missing := [one for one in places if not one.exists()]:
+        raise UsageError(f"--source {args.source} has no {missing[0]}")
+    if args.repeat < 1:
+        raise UsageError(f"--repeat {args.repeat}", fix="1 or more")
 
 
 def name_variables(suite: Suite, soc: str, source: Path | None) -> dict[str, str]:

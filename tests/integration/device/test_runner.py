@@ -16,7 +16,15 @@ import pytest
 
 from ci.cases.engine import Program, RunError
 from ci.device.bundle import Bundle, Target
-from ci.device.runner import LEASE_S, RUNS, SYSTEM_MARK, DeviceProgram, DeviceRunner
+from ci.device.runner import (
+    LEASE_S,
+    RUNS,
+    SYSTEM_MARK,
+    DeviceProgram,
+    DeviceRunner,
+    lease_first,
+    take_first,
+)
 from ci.models.lowering_options import RunOptions
 from ci.models.user_models import Source
 from provisioning.console.progress import Progress
@@ -113,12 +121,12 @@ def test_a_device_in_use_is_refused_or_waited_for(
 ) -> None:
     monkeypatch.setattr("ci.device.runner.PAUSE_S", 0.2)
     first, second = (open_program(here, tmp_path, ECHO).runner for _ in range(2))
-    with first.lease():
+    with lease_first([first]):
         with pytest.raises(UnfitError, match=first.owner):
             second.renew()
         first.renew()  # its own is no obstacle
         threading.Timer(1, first.device.call, [f"rm -r '{here.place}/lease'"]).start()
-        second.renew(20)
+        assert take_first([second], 20) is second
     with pytest.raises(UnfitError, match=second.owner):
         first.renew()
 
@@ -126,7 +134,7 @@ def test_a_device_in_use_is_refused_or_waited_for(
 def test_a_lease_of_a_computer_that_died_ends_by_itself(here: Lab, tmp_path: Path) -> None:
     first, second = (open_program(here, tmp_path, ECHO).runner for _ in range(2))
     first.renew(seconds=0)
-    with second.lease():
+    with lease_first([second]):
         assert second.owner in (here.place / "lease/held").read_text()
         with pytest.raises(UnfitError):
             first.renew()

@@ -19,7 +19,7 @@ from ci.__main__ import main
 from ci.device.bundle import BUNDLE, FILES, Target, read_bundle
 from ci.device.by_hand import BY_HAND
 from ci.device.connection import Device, DeviceFacts
-from ci.device.runner import DeviceRunner
+from ci.device.runner import DeviceRunner, lease_first
 from ci.verbs.deploy import ROOM, require_match
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
@@ -148,13 +148,10 @@ def test_a_device_in_use_is_waited_for_as_long_as_is_said(
     monkeypatch.setattr("ci.verbs.deploy.open_device", lambda *_: device)
     bundle = read_bundle(write_bundle(tmp_path / "bundle"))
     words = ["deploy", "--device", "ssh:here", "--bundle", str(tmp_path / "bundle")]
-    with DeviceRunner(device, bundle, str(place), Progress()).lease():
+    with lease_first([DeviceRunner(device, bundle, str(place), Progress())]):
         assert main(words) == ExitCode.ENVIRONMENT
-    waited: list[float] = []
-    monkeypatch.setattr(DeviceRunner, "renew", lambda _, wait_s: waited.append(wait_s))
-    for more in ([], ["--wait", "30"]):
-        assert main([*words, *more]) == ExitCode.OK
-    assert waited == [0, 30]
+        threading.Timer(1, device.call, [f"rm -r '{place}/lease'"]).start()
+        assert main([*words, "--wait", "30"]) == ExitCode.OK
 
 
 def here_with(tmp_path: Path, name: str, soc: str) -> Device:

@@ -14,8 +14,7 @@ from ci.models.suite import SUITE
 from ci.models.user_models import ModelEntry
 from ci.onnx.options import choose_options
 from ci.report.schema import Case, Report, Status
-from ci.verbs.lanes.comparison import TWINS, compare_lanes
-from ci.verbs.lanes.onnx import require_python
+from ci.verbs.lanes.onnx import TWINS, compare_lanes, require_python
 from provisioning.doctor.examine import find_fitness
 from provisioning.errors import UnfitError, UsageError
 from tests.stand_ins.reports import make_report
