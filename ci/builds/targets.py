@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from provisioning.errors import ManifestError, UsageError
-from provisioning.manifest.reader import read_toml
+from provisioning.errors import ManifestError
+from provisioning.manifest.reader import find_row, read_toml
 
 FILE = "targets.toml"
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -180,10 +180,7 @@ def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target
 
 def find_target(name: str) -> Target:
     """Return the target called ``name``. Raises UsageError, which lists the others."""
-    targets = read_targets()
-    if name not in targets:
-        raise UsageError(f"no build target {name!r}", fix="one of: " + ", ".join(targets))
-    return targets[name]
+    return find_row(read_targets(), name, "build target")
 
 
 def fill_placeholders(text: str, values: Mapping[str, str]) -> str:

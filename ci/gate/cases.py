@@ -49,20 +49,21 @@ def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[Cas
     return tuple(case for case in suite if case.model in models) if models else None
 
 
+# What a row of a table is named after.
+NAMES: Mapping[str, Callable[[CaseName], str]] = {
+    "suite": lambda case: case.model,
+    "schemes": lambda case: case.scheme,
+    "cases": str,
+}
 Suite = tuple[CaseName, ...]
 Chooser = Callable[[str, Suite, str], Iterable[CaseName]]
 
 
-def _by_policy(key: str, suite: Suite, _probe: str) -> Iterator[CaseName]:
+def _by_name(key: str, suite: Suite, _probe: str) -> Iterable[CaseName]:
+    """Return the cases that the row of a key is for: all for a table whose rows are of no case."""
     table, _, name = key.partition(".")
-    for case in suite:
-        if table not in {"suite", "schemes"} or not name or name in {case.model, case.scheme}:
-            yield case
-
-
-def _by_baseline(key: str, suite: Suite, _probe: str) -> Iterator[CaseName]:
-    table, _, name = key.partition(".")
-    return (case for case in suite if table != "cases" or not name or name == str(case))
+    find = NAMES.get(table) if name else None
+    return [case for case in suite if find(case) == name] if find else suite
 
 
 def _by_soc(key: str, suite: Suite, probe: str) -> Iterator[CaseName]:
@@ -76,7 +77,7 @@ def _by_soc(key: str, suite: Suite, probe: str) -> Iterator[CaseName]:
 
 # Files with keys that determine which cases depend on them.
 CHOOSERS: Mapping[str, Chooser] = {
-    POLICY: _by_policy,
-    BASELINES: _by_baseline,
+    POLICY: _by_name,
+    BASELINES: _by_name,
     SOCS: _by_soc,
 }

@@ -22,7 +22,7 @@ from ci.images.definition import (
     plan_image,
 )
 from ci.images.engine import explain_error, is_full
-from ci.images.normalize import add_text, normalize_image, save_image
+from ci.images.normalize import add_file, add_text, normalize_image, save_image
 from ci.images.wheels import fetch_wheels
 from provisioning.artifacts.environment import locate_profile
 from provisioning.console.progress import Progress
@@ -218,19 +218,12 @@ def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
         members["locks/apt.lock"] = plan.apt_lock
     with tarfile.open(fileobj=file, mode="w") as archive:
         for directory in ("locks", "wheels"):
-            archive.addfile(_member(directory, tarfile.DIRTYPE, 0o755))
+            info = tarfile.TarInfo(directory)
+            info.type, info.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(info)
         for inside, path in sorted(members.items()):
             mode = 0o755 if path.suffix in ("", ".sh") and path.name != "Dockerfile" else 0o644
-            info = _member(inside, tarfile.REGTYPE, mode)
-            info.size = path.stat().st_size
-            with path.open("rb") as source:
-                archive.addfile(info, source)
-
-
-def _member(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.mode = kind, mode
-    return info
+            add_file(archive, inside, path, mode)
 
 
 def bake_toolchains(

@@ -18,7 +18,7 @@ from ci.images.engine import read_file
 from provisioning.console.git import ask_git
 from provisioning.errors import MissingToolError, ToolError, UnfitError, UsageError
 from provisioning.files import hash_file, write_whole
-from provisioning.manifest.reader import manifests_root, read_toml
+from provisioning.manifest.reader import find_row, manifests_root, read_toml
 
 if TYPE_CHECKING:
     from docker.client import DockerClient
@@ -159,10 +159,7 @@ def read_images() -> Images:
 
 def find_image(name: str) -> Image:
     """Return an image by name. Raises UsageError, which lists the existing names."""
-    images = read_images().images
-    if name not in images:
-        raise UsageError(f"no image {name!r}", fix="one of: " + ", ".join(images))
-    return images[name]
+    return find_row(read_images().images, name, "image")
 
 
 def chain(name: str) -> list[str]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import difflib
 import hashlib
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ci.images.build import Built, build_image
 from ci.images.definition import chain, plan_image
-from ci.images.normalize import open_layers
+from ci.images.normalize import read_layers
 from ci.images.wheels import resolve_lock
 from ci.report.text import count
 from provisioning.console.progress import Progress
@@ -67,7 +67,13 @@ def find_differences(client: DockerClient, first: str, second: str) -> dict[int,
     unequal = [index for index, (one, other) in enumerate(pairs) if one != other]
     if not unequal:
         return {}
-    left, right = (list(_read_layers(client, one)) for one in (first, second))
+    left, right = (
+        [
+            {member.name: _describe(layer, member) for member in layer}
+            for layer in read_layers(client, one)
+        ]
+        for one in (first, second)
+    )
     return {
         index: tuple(sorted({path for path, _ in left[index].items() ^ right[index].items()}))
         for index in unequal
@@ -76,12 +82,6 @@ def find_differences(client: DockerClient, first: str, second: str) -> dict[int,
 
 def _digests(client: DockerClient, image_id: str) -> list[str]:
     return list(client.images.get(image_id).attrs["RootFS"]["Layers"])
-
-
-def _read_layers(client: DockerClient, image_id: str) -> Iterator[dict[str, str]]:
-    with open_layers(client, image_id) as layers:
-        for layer in layers:
-            yield {member.name: _describe(layer, member) for member in layer}
 
 
 def _describe(layer: tarfile.TarFile, member: tarfile.TarInfo) -> str:

@@ -15,7 +15,6 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -46,7 +45,7 @@ def normalize_image(
             digest = hash_file(layer)
             names.append(f"{digest}.tar")
             digests.append(f"sha256:{digest}")
-            _add_file(out, names[-1], layer)
+            add_file(out, names[-1], layer)
             layer.unlink()
         text = json.dumps(_clean_config(config, digests, time_s, labels), sort_keys=True)
         name = f"{hashlib.sha256(text.encode()).hexdigest()}.json"
@@ -111,9 +110,10 @@ def _rewrite_layer(
     return target
 
 
-def _add_file(out: tarfile.TarFile, name: str, path: Path) -> None:
+def add_file(out: tarfile.TarFile, name: str, path: Path, mode: int = 0o644) -> None:
+    """Add a file of this machine, without its owner and time."""
     info = tarfile.TarInfo(name)
-    info.size = path.stat().st_size
+    info.size, info.mode = path.stat().st_size, mode
     with path.open("rb") as body:
         out.addfile(info, body)
 
@@ -125,13 +125,12 @@ def add_text(out: tarfile.TarFile, name: str, text: str) -> None:
     out.addfile(info, io.BytesIO(text.encode()))
 
 
-@contextmanager
-def open_layers(client: DockerClient, image_id: str) -> Iterator[Iterator[tarfile.TarFile]]:
-    """Yield the layers of an image, starting with the lowest. Read each in sequence."""
+def read_layers(client: DockerClient, image_id: str) -> Iterator[tarfile.TarFile]:
+    """Yield the layers of an image, the lowest first, open for reading in order."""
     with tempfile.TemporaryDirectory(prefix="qnn-ci-image-") as directory:
         saved = Path(directory) / "saved.tar"
         save_image(client, image_id, saved)
-        yield saved_layers(saved)
+        yield from saved_layers(saved)
 
 
 def save_image(client: DockerClient, image_id: str, target: Path) -> None:

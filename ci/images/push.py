@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.images.build import TOOLCHAINS_LABEL, Built
-from ci.images.normalize import open_layers
+from ci.images.normalize import read_layers
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UsageError
 
@@ -71,13 +71,12 @@ def push_image(client: DockerClient, built: Built, reference: str, progress: Pro
 
 
 def find_forbidden(client: DockerClient, image_id: str) -> list[str]:
-    """Return ``layer N: PATH is WHAT`` for each file in any layer that must not be published."""
-    with open_layers(client, image_id) as layers:
-        return [
-            f"layer {index}: {member.name} is {what}"
-            for index, layer in enumerate(layers)
-            for member in layer
-            for what, pattern in FORBIDDEN.items()
-            if not (member.isdir() or Path(member.name).name.startswith(WHITEOUT))
-            and pattern.search(member.name.removeprefix("./"))
-        ]
+    """Return ``layer N: PATH is WHAT`` for each file of any layer that must not be published."""
+    return [
+        f"layer {index}: {member.name} is {what}"
+        for index, layer in enumerate(read_layers(client, image_id))
+        for member in layer
+        for what, pattern in FORBIDDEN.items()
+        if not (member.isdir() or Path(member.name).name.startswith(WHITEOUT))
+        and pattern.search(member.name.removeprefix("./"))
+    ]

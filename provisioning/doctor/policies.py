@@ -9,9 +9,8 @@ from collections.abc import Mapping
 import msgspec
 
 from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, hexagon_policy
-from provisioning.errors import UsageError
 from provisioning.manifest.pairs import read_pairs
-from provisioning.manifest.reader import read_policy
+from provisioning.manifest.reader import find_row, read_policy
 
 
 @functools.cache
@@ -43,6 +42,4 @@ def elf_policy(kind: str) -> ElfPolicy:
     policies = read_elf_policies()
     if found := re.fullmatch(r"hexagon-v([0-9a-f]{2,3})", kind):
         return hexagon_policy(policies["hexagon"], found[1])
-    if kind not in policies:
-        raise UsageError(f"no ELF policy {kind!r}", fix="one of: " + ", ".join(policies))
-    return policies[kind]
+    return find_row(policies, kind, "ELF policy")

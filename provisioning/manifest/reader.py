@@ -252,6 +252,13 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next(((one.minimum, one.minimum_reason) for one in wanted), ("", ""))
 
 
+def find_row(rows: Mapping[str, T], name: str, what: str) -> T:
+    """Return the row ``name``. Raises UsageError, which lists the names of all rows."""
+    if name not in rows:
+        raise UsageError(f"no {what} {name!r}", fix="one of: " + ", ".join(rows))
+    return rows[name]
+
+
 def read_toolchain(name: str) -> Toolchain:
     """Decode manifests/toolchains/``name``.toml. Raises UsageError and ManifestError."""
     if name not in (known := list_toolchains()):
@@ -286,10 +293,7 @@ def read_profile(text: str) -> Profile:
     Raises UsageError, which lists the existing profiles or artifacts.
     """
     name, *changes = text.split("+")
-    profiles = read_profiles()
-    if name not in profiles:
-        raise UsageError(f"no profile {name!r}", fix="one of: " + ", ".join(profiles))
-    profile = profiles[name]
+    profile = find_row(read_profiles(), name, "profile")
     for change in changes:
         profile = _change_version(profile, change)
     return msgspec.structs.replace(profile, like=profile.like or name) if changes else profile

@@ -14,7 +14,7 @@ import pytest
 from docker.client import DockerClient
 
 from ci.images.definition import LABEL
-from ci.images.normalize import open_layers
+from ci.images.normalize import read_layers
 from ci.images.push import find_forbidden
 
 NAMES = os.environ.get("QNN_CI_TEST_IMAGES", "").split()
@@ -44,10 +44,9 @@ def test_no_file_of_our_layers_names_the_build_machine(engine: DockerClient, nam
     base = engine.images.get(image.labels[f"{LABEL}.base"]).attrs["RootFS"]["Layers"]
     words = describe_machine()
     found = []
-    with open_layers(engine, name) as layers:
-        for index, layer in enumerate(layers):
-            for member in layer if index >= len(base) else ():
-                body = layer.extractfile(member) if member.isreg() else None
-                data = body.read() if body else b""
-                found += [(member.name, word) for word in words if word in data]
+    for index, layer in enumerate(read_layers(engine, name)):
+        for member in layer if index >= len(base) else ():
+            body = layer.extractfile(member) if member.isreg() else None
+            data = body.read() if body else b""
+            found += [(member.name, word) for word in words if word in data]
     assert found == []

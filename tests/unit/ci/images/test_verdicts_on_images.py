@@ -44,7 +44,7 @@ from ci.images.digest import (
     find_differences,
     write_locks,
 )
-from ci.images.normalize import normalize_image, open_layers, saved_layers
+from ci.images.normalize import normalize_image, read_layers, saved_layers
 from ci.images.prune import Stale, find_bases, find_stale, remove_stale
 from ci.images.push import find_forbidden, push_image
 from provisioning.console.progress import Progress
@@ -467,8 +467,8 @@ def test_a_saved_image_whose_member_is_no_file_is_an_error_of_the_engine(
     assert caught.value.what == "the engine saved an unreadable image"
     assert caught.value.why == "manifest.json is not a file"
     image = engine.add(FakeImage([LOW, pack({"a": b"", "b": b""})]))
-    with open_layers(engine, image.id) as layers:
-        assert [[member.name for member in layer] for layer in layers] == [["low"], ["a", "b"]]
+    names = [[member.name for member in layer] for layer in read_layers(engine, image.id)]
+    assert names == [["low"], ["a", "b"]]
 
 
 # -- what may be published, and what may go --------------------------------------------------------
