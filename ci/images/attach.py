@@ -16,10 +16,9 @@ import tty
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from docker.client import DockerClient
+from docker.client import DockerClient
 
 READ_BYTES = 1 << 16
 # Stream and size, sent before each piece of data if there is no terminal.

@@ -10,7 +10,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+from docker.client import DockerClient
+from docker.errors import APIError, ImageNotFound
 
 from ci.images.definition import (
     BUILD_FILES,
@@ -29,10 +32,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, ToolError, UnfitError
 from provisioning.store.store import Store, store_home
 
-if TYPE_CHECKING:
-    from docker.client import DockerClient
-
-STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # the lines of Docker and of Podman
+STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # Docker, Podman
 TAIL_LINES = 30
 STORE_HOME = "/opt/qnn-ci/store-home"
 TOOLCHAINS_LABEL = f"{LABEL}.toolchains"
@@ -65,9 +65,7 @@ def build_image(
 
 
 def find_built(client: DockerClient, plan: ImagePlan) -> Built | None:
-    """Return the image of this plan, or None if the engine does not have it."""
-    from docker.errors import ImageNotFound
-
+    """Return the image of this plan, None if the engine does not have it."""
     reference = plan.reference()
     try:
         image = client.images.get(reference)
@@ -123,8 +121,6 @@ def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None
 
     Raises DownloadError or StoreError.
     """
-    from docker.errors import APIError, ImageNotFound
-
     with suppress(ImageNotFound):
         client.images.get(plan.base_digest)
         return

@@ -10,18 +10,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
+from docker.client import DockerClient
+from docker.errors import ImageNotFound
 
 from ci.images.engine import read_file
 from provisioning.console.git import ask_git
 from provisioning.errors import MissingToolError, ToolError, UnfitError, UsageError
 from provisioning.files import hash_file, write_whole
 from provisioning.manifest.reader import find_row, manifests_root, read_toml
-
-if TYPE_CHECKING:
-    from docker.client import DockerClient
 
 REPOSITORY = "executorch-qnn-ci"
 LABEL = "executorch-qnn-ci"
@@ -230,8 +228,6 @@ def plan_image(client: DockerClient, name: str, base: str = "") -> ImagePlan:
 
 
 def _find_local(client: DockerClient, reference: str) -> str:
-    from docker.errors import ImageNotFound
-
     try:
         return str(client.images.get(reference).id)
     except ImageNotFound as error:

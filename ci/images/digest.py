@@ -12,7 +12,9 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from docker.client import DockerClient
 
 from ci.images.build import Built, build_image
 from ci.images.definition import chain, plan_image
@@ -21,10 +23,6 @@ from ci.images.wheels import resolve_lock
 from ci.report.text import count
 from provisioning.console.progress import Progress
 from provisioning.files import hash_stream, write_whole
-
-if TYPE_CHECKING:
-    from docker.client import DockerClient
-
 
 SHOWN = 20
 

@@ -8,13 +8,13 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from docker.client import DockerClient
+from docker.errors import DockerException
+from docker.types import Mount
 
 from provisioning.errors import QnnCiError, StoreError, ToolError, UnfitError
-
-if TYPE_CHECKING:
-    from docker.client import DockerClient
-    from docker.types import Mount
 
 TIMEOUT_S = 1800
 GROUP_FIX = (
@@ -34,12 +34,8 @@ def connect_engine() -> Iterator[DockerClient]:
     Raises UnfitError if no engine answers. Errors of the block are raised as explain_error returns
     them.
     """
-    from docker.errors import DockerException
-
-    import docker
-
     try:
-        client = docker.from_env(timeout=TIMEOUT_S)
+        client = DockerClient.from_env(timeout=TIMEOUT_S)
     except DockerException as error:
         raise explain_connection(error) from error
     try:
@@ -86,16 +82,12 @@ def is_podman(client: DockerClient) -> bool:
 
 
 def bind_mount(outside: Path, inside: Path, *, read_only: bool = False) -> Mount:
-    """Mount a directory or file of this machine. (``A:B`` would fail for paths with a colon.)"""
-    from docker.types import Mount
-
+    """Mount a directory or file of this machine; ``A:B`` would fail for paths with a colon."""
     return Mount(str(inside), str(outside), type="bind", read_only=read_only)
 
 
 def volume_mount(name: str, inside: str) -> Mount:
     """Mount a named volume."""
-    from docker.types import Mount
-
     return Mount(inside, name, type="volume")
 
 

@@ -16,15 +16,14 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+from docker.client import DockerClient
 
 from provisioning.errors import ToolError
 from provisioning.files import hash_file
 
-if TYPE_CHECKING:
-    from docker.client import DockerClient
-
-# What a container needs. The rest of a configuration describes how the image was built.
+# What a container needs; the rest of a configuration describes how it was built.
 KEPT_CONFIG = ("Cmd", "Entrypoint", "Env", "Labels", "User", "WorkingDir")
 KEPT_PAX = ("SCHILY.xattr.",)
 

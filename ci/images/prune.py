@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from docker.client import DockerClient
+from docker.errors import APIError
+from docker.models.images import Image
 
 from ci.images.definition import LABEL, REPOSITORY, TOOLCHAINS
-
-if TYPE_CHECKING:
-    from docker.client import DockerClient
-    from docker.models.images import Image
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,6 @@ def remove_stale(client: DockerClient, stale: list[Stale]) -> list[Stale]:
 
 
 def _remove(client: DockerClient, one: Stale) -> bool:
-    from docker.errors import APIError
-
     try:
         if one.kind == "image":
             client.images.remove(one.name, force=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from docker.client import DockerClient
 
 from ci.images.build import TOOLCHAINS_LABEL, Built
 from ci.images.normalize import read_layers
 from provisioning.console.progress import Progress
 from provisioning.errors import ToolError, UsageError
-
-if TYPE_CHECKING:
-    from docker.client import DockerClient
 
 SHOWN = 10
 REFERENCE = re.compile(r"[a-z0-9][\w.:/-]*[a-zA-Z0-9]")

@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from docker.client import DockerClient
+from docker.types import Mount
 
 from ci.images.attach import copy_streams, open_stream, raw_terminal
 from ci.images.build import Built
@@ -29,10 +31,6 @@ from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
 from provisioning.errors import ToolError
 from provisioning.store.store import store_home
-
-if TYPE_CHECKING:
-    from docker.client import DockerClient
-    from docker.types import Mount
 
 CALLER = "/run/qnn-ci-caller"
 HOME = "/opt/qnn-ci/home"  # differs from homes outside: root would own mounts below those

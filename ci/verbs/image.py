@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from docker.client import DockerClient
 
 from ci.images.build import Built, bake_toolchains, build_image, find_built
 from ci.images.definition import (
@@ -24,9 +26,6 @@ from ci.images.shell import ShellRequest, run_shell
 from provisioning.console.command import Outcome, nonempty_word
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from docker.client import DockerClient
 
 DEFAULT = "emulator"
 
