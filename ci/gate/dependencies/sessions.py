@@ -174,7 +174,12 @@ def parse_noxfile(text: str) -> Mapping[str, SessionFacts]:
         if any(_is_session(one) for one in node.decorator_list):
             facts = SessionFacts(name)
             for function, words in _list_calls(node, functions, ()):
-                _note(facts, function, words)
+                facts.groups.update(words[:1])
+                if function == "run_module":
+                    facts.programs.append(words[1:])
+                elif function == "run_tests":
+                    facts.tests.update(word for word in words[1:] if not word.startswith("-"))
+                    facts.runs_pytest = True
             found[name] = facts
     return found
 
@@ -211,15 +216,6 @@ def _constants(node: ast.expr, known: Mapping[str, str]) -> Iterator[str]:
         yield node.value
     elif isinstance(node, ast.Name) and node.id in known:
         yield known[node.id]
-
-
-def _note(facts: SessionFacts, function: str, words: tuple[str, ...]) -> None:
-    facts.groups.update(words[:1])
-    if function == "run_module":
-        facts.programs.append(words[1:])
-    elif function == "run_tests":
-        facts.tests.update(word for word in words[1:] if not word.startswith("-"))
-        facts.runs_pytest = True
 
 
 def parse_verbs(text: str) -> Mapping[str, str]:
