@@ -98,10 +98,11 @@ def _escape_data(text: str) -> str:
     return safe_line(text).replace("%", "%25")
 
 
-def describe_dropped(environ: Mapping[str, str] = os.environ) -> str:
-    """Return a warning on a CI system that no longer gets special output; else ""."""
-    found = (text for variable, text in DROPPED.items() if environ.get(variable) == "true")
-    return "".join(f"warning: {text}" for text in found)
+def warn_of_dropped(progress: Progress, environ: Mapping[str, str] = os.environ) -> None:
+    """Print a warning on a CI system that no longer gets special output."""
+    for variable, text in DROPPED.items():
+        if environ.get(variable) == "true":
+            progress.step(f"warning: {text}")
 
 
 @contextmanager

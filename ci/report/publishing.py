@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ci.report.annotation import make_annotations
 from ci.report.comparison import compare_reports, list_remarks
 from ci.report.github import append_summary
-from ci.report.providers import Provider, describe_dropped
+from ci.report.providers import Provider, warn_of_dropped
 from ci.report.sarif import render_annotations, render_log
 from ci.report.schema import Report
 from ci.report.write import read_report
@@ -59,8 +59,7 @@ def publish_run(report: Report, args: argparse.Namespace, progress: Progress) ->
         write_sarif(report, args.sarif)
     if report.uncompared:
         progress.step(f"note: nothing to compare with: {report.uncompared}")
-    if warning := describe_dropped():
-        progress.step(warning)
+    warn_of_dropped(progress)
     append_summary(report)
     provider = Provider()
     if provider.is_github:

@@ -11,7 +11,7 @@ from ci.report import publishing
 from ci.report.annotation import make_annotations
 from ci.report.github import WORD_JOINER, append_summary, render_summary
 from ci.report.merge import merge_reports
-from ci.report.providers import Provider, describe_dropped
+from ci.report.providers import Provider, warn_of_dropped
 from ci.report.schema import Report, make_json_schema
 from ci.report.write import read_report, report_data, write_report
 from provisioning.console.caller import shown_path
@@ -90,8 +90,7 @@ def render_text(report: Report, args: argparse.Namespace, progress: Progress) ->
     """Return the table, or the output that an option asks for instead. Raises StoreError if that
     cannot be written."""
     if args.annotate:
-        if warning := describe_dropped():
-            progress.step(warning)
+        warn_of_dropped(progress)
         return Provider().annotate(make_annotations(report))
     if args.summary and not append_summary(report):
         text = render_summary(report)

@@ -12,9 +12,9 @@ from pathlib import Path
 from ci.report.annotation import Annotation, Level
 from ci.report.providers import (
     Provider,
-    describe_dropped,
     group,
     mask_secrets,
+    warn_of_dropped,
 )
 from ci.report.text import name_some
 from provisioning.artifacts.environment import (
@@ -56,8 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     provider = Provider()
-    if warning := describe_dropped():
-        progress.step(warning)
+    warn_of_dropped(progress)
     mask_secrets(provider, os.environ)
     before = {path: identify(path) for path in args.cached}
     with group(provider, progress, f"provision {args.profile}"):

@@ -11,10 +11,10 @@ import pytest
 from ci.report.annotation import Annotation, Level, safe_line
 from ci.report.providers import (
     Provider,
-    describe_dropped,
     find_secrets,
     group,
     mask_secrets,
+    warn_of_dropped,
 )
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError
@@ -84,10 +84,13 @@ def test_github_reads_each_annotation_as_it_was_meant() -> None:
 
 @pytest.mark.parametrize("name", ["gitlab", "buildkite"])
 def test_what_was_dropped_is_warned_about_where_it_was_used(name: str) -> None:
-    warning = describe_dropped(ENVIRONS[name])
+    stream = io.StringIO()
+    warn_of_dropped(Progress(stream), {**ENVIRONS["terminal"], **ENVIRONS["github"]})
+    assert stream.getvalue() == ""
+    warn_of_dropped(Progress(stream), ENVIRONS[name])
+    warning = stream.getvalue()
     assert warning.startswith("warning: ")
     assert "junit.xml" in warning
-    assert describe_dropped({**ENVIRONS["terminal"], **ENVIRONS["github"]}) == ""
 
 
 def test_a_terminal_reads_like_a_compiler_and_has_nothing_else(tmp_path: Path) -> None:
