@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ci.report.columns import columns_of
 from ci.report.comparison import compare_case, compare_reports
-from ci.report.providers import Provider
+from ci.report.providers import Provider, mask_secrets
 from ci.report.sarif import render_artifact, render_message
 from ci.report.schema import Report, Tool
 
@@ -49,9 +49,10 @@ def test_a_loss_of_sqnr_is_a_difference_as_a_gain_is(report: Report) -> None:
 
 @pytest.mark.parametrize(("environ", "masks"), [({"GITHUB_ACTIONS": "true"}, True), ({}, False)])
 def test_secrets_are_masked_where_github_reads_the_log(
-    environ: dict[str, str], masks: bool
+    environ: dict[str, str], masks: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ("::add-mask::secret" in Provider(environ).mask(["secret"])) is masks
+    mask_secrets(Provider(environ), {"QNN_CI_BEARER_TOKENS": "a.example=secret"})
+    assert ("::add-mask::secret" in capsys.readouterr().err) is masks
 
 
 def test_sarif_names_files_and_doubles_braces() -> None:
