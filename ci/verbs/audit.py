@@ -8,13 +8,17 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from ci.audit.operators import Audit, Audited, AuditJob, Found, judge_case
 from ci.cases.policy import EMULATOR, EmulatorPolicy
+from ci.cases.session import Phases, started_now
 from ci.cases.spec import CaseSpec, choose_lane
+from ci.executorch.engine import ExecutorchEngine
+from ci.executorch.toolchain import LIBRARY, describe_toolchain
 from ci.models.schemes import EXECUTORCH
+from ci.verbs.emulate import require_executorch
 from ci.verbs.lanes.built import add_executorch
 from ci.verbs.lanes.steps import (
     add_selection,
@@ -35,9 +39,6 @@ from provisioning.console.terminal import write_through
 from provisioning.errors import ExitCode
 from provisioning.files import write_json, write_whole
 from provisioning.manifest.targets import Backend
-
-if TYPE_CHECKING:  # slow to import, and --list does not need them
-    from ci.audit.operators import Audit, Audited
 
 SESSION, PAGE = "audit", "index.html"
 
@@ -64,12 +65,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def run(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> Audit:
-    """Provision, check the environment, then ask ExecuTorch's partitioner about each case."""
-    from ci.audit.operators import Audit, AuditJob, Found, judge_case
-    from ci.cases.session import Phases, started_now
-    from ci.executorch.engine import ExecutorchEngine
-    from ci.executorch.toolchain import LIBRARY, describe_toolchain
-    from ci.verbs.emulate import require_executorch
+    """Provision, check the environment, then let ExecuTorch's partitioner judge each case."""
 
     require_executorch(args.executorch)
     chosen, started = choice.read_choice(args.sdk, args.adaptor), started_now()

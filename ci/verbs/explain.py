@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from ci.cases.policy import read_emulator_policy
 from ci.explain.explain import Explanation, explain
 from ci.explain.render import annotate, render
 from ci.explain.rules import Rule, make_rules, read_rules
@@ -43,8 +44,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Explain logs; the exit code is 1 if a cause was found, 0 if not. Raises UsageError."""
     rules = read_rules()
     if args.policy:  # a team's rules come first
-        from ci.cases.policy import read_emulator_policy
-
         rules = (*make_rules(read_emulator_policy(args.policy).advice), *rules)
     explanations = []
     for name in list_logs(args.files or [STDIN]):

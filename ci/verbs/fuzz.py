@@ -8,14 +8,15 @@ import os
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from ci.cases.spec import DEFAULT_SOC
 from ci.faults.graph import parse_graph
 from ci.faults.known import FRONTENDS
+from ci.faults.render import render_found, render_markdown
 from ci.faults.results import SUSPECT, Item
+from ci.faults.trial import Trial
 from ci.models.schemes import Scheme
 from ci.report.write import REPORTS_FIX
 from ci.verbs.lanes.trials import choose_schemes, open_bench
@@ -26,9 +27,6 @@ from provisioning.console.user_files import read_user_file
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import require_writable, write_whole
 from provisioning.manifest.targets import find_soc
-
-if TYPE_CHECKING:
-    from ci.faults.trial import Trial
 
 MINUTES, SESSION = 10.0, "fuzz"
 LIMIT_BYTES = 1 << 20
@@ -79,7 +77,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         progress.step(f"3/4 try graphs in {', '.join(one.value for one in schemes)}")
         if text:
             return try_graph(text, [(one, bench.make(one, args.soc)) for one in schemes])
-        from ci.faults.search import Search
+
+        from ci.faults.search import Search  # it imports torch
 
         found = []
         start = time.monotonic()
@@ -99,7 +98,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             found.append(search.run(deadline, args.graphs))
         qnn = bench.qnn
     progress.step("4/4 report")
-    from ci.faults.render import render_found, render_markdown
 
     package = "onnxruntime-qnn" if args.frontend == "onnx" else "executorch"
     release = version(package)

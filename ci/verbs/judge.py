@@ -7,6 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci.cases.baselines import read_baselines, users_folder
+from ci.cases.judged import JudgeSetup, SessionOptions
+from ci.cases.kept import judge_report
 from ci.report import publishing
 from ci.report.write import REPORTS_FIX, read_report
 from ci.verbs.lanes.steps import LANES, publish, read_limits, require_packages
@@ -60,8 +62,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
     require_writable(args.reports / report.session, REPORTS_FIX)
     require_packages(["numpy"], "lowering")
-    from ci.cases.judged import JudgeSetup, SessionOptions
-    from ci.cases.kept import judge_report
 
     backend = Backend(report.backend)
     policy = read_limits(args.policy, LANES[report.session], progress).for_backend(backend)

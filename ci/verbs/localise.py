@@ -6,10 +6,17 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ci.audit.localise import Localised, Localiser
+from ci.audit.localise_report import choose_exit, data_of, render_cases
+from ci.cases.judged import SessionOptions
+from ci.cases.pipeline import RunSetup
 from ci.cases.policy import EMULATOR, EmulatorPolicy
+from ci.cases.session import Phases
 from ci.cases.spec import CaseSpec, choose_lane
+from ci.executorch.engine import ExecutorchEngine
+from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
+from ci.executorch.tracing import make_runner
 from ci.models.schemes import EXECUTORCH
 from ci.verbs.lanes.steps import (
     add_run,
@@ -25,9 +32,6 @@ from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import require_writable
 from provisioning.manifest.targets import Backend
-
-if TYPE_CHECKING:  # slow to import, and not needed to refuse a wrong argument
-    from ci.audit.localise import Localised
 
 LIMIT = 60
 
@@ -78,7 +82,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.reproducer:
         check_reproducer(args.reproducer, len(specs))
     require_packages(("torch", "executorch"), "lowering")
-    from ci.audit.localise_report import choose_exit, data_of, render_cases
 
     cases = localise(specs, policy, args, progress)
     return Outcome(render_cases(cases) + "\n", data_of(cases), choose_exit(cases))
@@ -103,13 +106,6 @@ def localise(
     specs: list[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> list[Localised]:
     """Provision, check, and localise one case after the other."""
-    from ci.audit.localise import Localiser
-    from ci.cases.judged import SessionOptions
-    from ci.cases.pipeline import RunSetup
-    from ci.cases.session import Phases
-    from ci.executorch.engine import ExecutorchEngine
-    from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
-    from ci.executorch.tracing import make_runner
 
     chosen = choice.read_choice(args.sdk, args.adaptor)
     options = SessionOptions(policy=policy, timeout_s=args.timeout_s, use_cache=not args.no_cache)

@@ -5,11 +5,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from ci.cases.session import Phases
 from ci.cases.spec import CaseSpec, match_all
+from ci.llm import tiny
+from ci.llm.case import Show
+from ci.llm.foreign import ForeignJob
+from ci.llm.known import find_files
+from ci.llm.lowering import Subject
+from ci.llm.projection import project, render_projection
+from ci.llm.recipes import DEFAULT, RECIPES
+from ci.llm.session import IMPORTS, run_program, run_specs
+from ci.llm.tokenizers import Tokenizer, read_tokenizer
 from ci.models.schemes import Scheme
 from ci.models.source_lines import name_argument
 from ci.report import publishing
@@ -34,12 +43,6 @@ from provisioning.doctor.survey.programs import read_program
 from provisioning.errors import UsageError
 from provisioning.manifest.decoders import read_decoders
 from provisioning.manifest.targets import read_socs
-
-if TYPE_CHECKING:
-    from ci.llm.case import Show
-    from ci.llm.foreign import ForeignJob
-    from ci.llm.lowering import Subject
-    from ci.llm.tokenizers import Tokenizer
 
 SESSION, POLICY, DEFAULT_SOC = "test_llm", "llm", "SM8750"
 TINY = "tiny"
@@ -87,8 +90,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_arguments(args, SESSION)
     policy = read_limits(args.policy, POLICY, progress)
     require_packages(("torch", "executorch"), "lowering")
-    from ci.cases.session import Phases
-    from ci.llm.session import IMPORTS, run_program, run_specs
 
     schemes = choose_schemes(args.scheme)
     socs = match_all("SoC", args.soc, sorted(read_socs())) or [DEFAULT_SOC]
@@ -143,18 +144,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:
-    """Return the schemes that match ``globs``. Raises UsageError for a glob that matches none."""
-    from ci.llm.recipes import DEFAULT, RECIPES
+    """Return the schemes that ``globs`` match. Raises UsageError for a glob that matches none."""
 
     named = match_all("scheme", globs, [one.value for one in RECIPES])
     return [one for one in RECIPES if one.value in named] or DEFAULT
 
 
 def project_model(args: argparse.Namespace) -> Outcome:
-    """Return the estimated size of a model's programs. Raises UsageError if the model is not a
-    Llama or was trained for a shorter context."""
-    from ci.llm.projection import project, render_projection
-    from ci.llm.weights import read_config
+    """Return how large a model's programs will be. Raises UsageError if the model is not a Llama or
+    was not trained for such a long context."""
+
+    from ci.llm.weights import read_config  # it imports torch
 
     config = read_config(args.project)
     require_context(args.context, config.most_context)
@@ -175,9 +175,8 @@ def require_context(context: int, most: int) -> None:
 def find_program(args: argparse.Namespace) -> ForeignJob:
     """Return the job for --program, a program lowered elsewhere. Raises UsageError for missing
     files, and for options that only apply to lowering."""
-    from ci.llm.foreign import ForeignJob
-    from ci.llm.tokenizers import read_tokenizer
-    from ci.llm.weights import read_weights
+
+    from ci.llm.weights import read_weights  # it imports torch
 
     if args.scheme or len(args.soc) > 1:
         raise UsageError("--program is already lowered", fix="leave out --scheme and --soc")
@@ -202,13 +201,10 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
 
 
 def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject, Show]:
-    """Return the model to lower, and a function that shows its token ids as text. Raises
-    UsageError, before anything is fetched, for weights, a tokenizer or sizes that do not match."""
-    from ci.llm import tiny
-    from ci.llm.known import find_files
-    from ci.llm.lowering import Subject
-    from ci.llm.tokenizers import read_tokenizer
-    from ci.llm.weights import read_weights
+    """Return the model to lower, and how to show its token ids. Raises UsageError, before anything
+    is fetched, for weights, a tokenizer or sizes that do not match."""
+
+    from ci.llm.weights import read_weights  # it imports torch
 
     if args.max_perplexity is not None and not (args.text and args.max_perplexity >= 1):
         told = f"--max-perplexity {args.max_perplexity:g}" + (" without --text" * (not args.text))

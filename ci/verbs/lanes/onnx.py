@@ -12,15 +12,17 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from ci.cases.packages import digest_packages
 from ci.cases.policy import EmulatorPolicy
+from ci.cases.pool import ScratchPool
 from ci.cases.qnn_files import PROFILE_CSV
+from ci.cases.session import Phases, Session, list_parts
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import ONNX, Scheme
+from ci.onnx.engine import OnnxEngine
 from ci.onnx.options import (
     SAVER_LIBRARY,
     check_options,
@@ -30,6 +32,7 @@ from ci.onnx.options import (
     parse_options,
     profile_options,
 )
+from ci.onnx.runner import make_runner
 from ci.report.annotation import choose_case
 from ci.report.schema import Case, Report, Tool
 from ci.report.text import count, show_bytes, show_decibels, show_seconds, show_share
@@ -53,9 +56,6 @@ from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError, at_key
 from provisioning.files import write_whole
 from provisioning.versions import is_older
-
-if TYPE_CHECKING:
-    from ci.cases.pool import ScratchPool
 
 PROFILE = "onnx"
 OLDEST_PYTHON = "3.11"
@@ -323,9 +323,6 @@ def run(
     """Provision, check, then run the cases. Show and time each step."""
     require_python(platform.python_version())
     require_packages(PACKAGES, PROFILE)
-    from ci.cases.session import Phases, Session, list_parts
-    from ci.onnx.engine import OnnxEngine
-    from ci.onnx.runner import make_runner
 
     chosen = choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
     phases = Phases(progress)

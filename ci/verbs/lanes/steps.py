@@ -11,14 +11,19 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from ci.cases.baselines import name_figures, record_baselines, suite_folder, users_folder
 from ci.cases.cache import hash_words
+from ci.cases.judged import SessionOptions
 from ci.cases.policy import EMULATOR, EmulatorPolicy, read_emulator_policy
+from ci.cases.pool import ScratchPool, open_scratch_pool
+from ci.cases.session import Phases
 from ci.cases.spec import DEFAULT_SOC, CaseSpec, select_cases
+from ci.executorch.toolchain import find_on_path
+from ci.models.data_files import check_data
 from ci.models.lowering_options import LOG_LEVELS
 from ci.models.schemes import Lane
 from ci.models.source_lines import name_argument
@@ -27,21 +32,16 @@ from ci.report import evidence, publishing
 from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, encode_report, report_data, write_report
 from provisioning.artifacts.choice import QnnChoice
+from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
+from provisioning.doctor.checks.registry import Finding
+from provisioning.doctor.examine import Verdict, settle_adaptor
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file, require_writable, write_whole
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend, read_socs
-
-if TYPE_CHECKING:  # slow to import, and --list does not need them
-    from ci.cases.judged import SessionOptions
-    from ci.cases.pool import ScratchPool
-    from ci.cases.session import Phases
-    from provisioning.artifacts.environment import Environment
-    from provisioning.doctor.checks.registry import Finding
-    from provisioning.doctor.examine import Verdict
 
 USUAL = QnnChoice()
 LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # policies by session
@@ -189,10 +189,6 @@ def enter_environment(
     it starts early, with the artifacts that seem to be provisioned. With ``may_lack``, a host
     without the library of ``backend`` is accepted, and the verdict names the missing library.
     """
-    from ci.cases.pool import open_scratch_pool
-    from ci.executorch.toolchain import find_on_path
-    from provisioning.artifacts.environment import provision_profile
-    from provisioning.doctor.examine import settle_adaptor
 
     progress = phases.progress
     with open_scratch_pool(imports) as scratch:
@@ -242,8 +238,6 @@ def check_models(policy: EmulatorPolicy, names: Collection[str]) -> None:
     model."""
     entries = {name: entry for name, entry in policy.models.items() if name in names}
     if entries and importlib.util.find_spec("numpy"):  # the next step reports a missing numpy
-        from ci.models.data_files import check_data
-
         for name, entry in entries.items():
             check_data(name, entry)
 
@@ -253,7 +247,6 @@ def read_options(
 ) -> SessionOptions:
     """Return the options of a run; ``command`` is the start of the command that repeats a case,
     ``more`` are further fields."""
-    from ci.cases.judged import SessionOptions
 
     given = {
         "jobs": args.jobs,

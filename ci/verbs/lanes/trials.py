@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ci.cases.pool import Pool
+from ci.cases.session import Phases
 from ci.faults.expected import Rerun, rerun
 from ci.faults.known import Fault, Frontend
+from ci.faults.trial import Trial
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.onnx.options import HTP, choose_options, find_library
 from ci.verbs.lanes.onnx import PACKAGES, PROFILE, RUNTIMES, SDK_PROFILE
@@ -18,10 +20,6 @@ from provisioning.artifacts.choice import WHEEL, QnnChoice
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import UsageError
-
-if TYPE_CHECKING:
-    from ci.cases.pool import Pool
-    from ci.faults.trial import Trial
 
 IMPORTS = {
     "onnx": ("ci.faults.onnx_runner",),
@@ -40,8 +38,7 @@ class Bench:
         self.qnn = ""
 
     def make(self, scheme: Scheme, soc: str) -> Trial:
-        """Return a Trial, which runs graphs in one scheme."""
-        from ci.faults.trial import Trial
+        """Return a trial, which runs graphs in a scheme."""
 
         options: Mapping[str, str] = {}
         if self.frontend == "onnx":
@@ -74,9 +71,8 @@ def open_bench(
     offline: bool = False,
     packages: tuple[Path, ...] = (),
 ) -> Iterator[Bench]:
-    """Provision, check, and start workers that try graphs. ``packages`` are directories searched
-    before the installed packages. Raises the errors of provisioning."""
-    from ci.cases.session import Phases
+    """Provision, check, and start workers that try graphs; ``packages`` are directories searched
+    before the installed packages. Raises what provisioning raises."""
 
     needed = PACKAGES if frontend == "onnx" else ("torch", "executorch")
     require_packages(needed, "onnx" if frontend == "onnx" else "lowering")

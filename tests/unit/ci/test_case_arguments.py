@@ -15,7 +15,6 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.cases import pool
 from ci.cases.baselines import name_figures
 from ci.cases.session import Phases
 from ci.models.source_lines import name_argument
@@ -31,10 +30,8 @@ from ci.verbs.lanes.steps import (
     repeat_command,
     take_steps,
 )
-from provisioning.artifacts import environment
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
-from provisioning.doctor import examine
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import hash_file
 from provisioning.manifest.reader import manifests_root
@@ -125,9 +122,9 @@ def test_libraries_are_hashed_and_the_environment_checked_before_a_run(
         return lambda *given: done.append((name, *given)) or make_report([])
 
     scratch = SimpleNamespace(guess=act("guess"))
-    monkeypatch.setattr(environment, "provision_profile", provision)
-    monkeypatch.setattr(examine, "settle_adaptor", lambda *_, **__: (found, verdict))
-    monkeypatch.setattr(pool, "open_scratch_pool", lambda _: nullcontext(scratch))
+    monkeypatch.setattr(steps, "provision_profile", provision)
+    monkeypatch.setattr(steps, "settle_adaptor", lambda *_, **__: (found, verdict))
+    monkeypatch.setattr(steps, "open_scratch_pool", lambda _: nullcontext(scratch))
     more: dict[str, Any] = {"offline": True, "imports": (), "tolerated": {"QNN1"}}
     phases = Phases(Progress())
     report = take_steps("emulator", "work", act("run"), phases, refuse=act("refuse"), **more)

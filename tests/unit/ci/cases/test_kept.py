@@ -467,7 +467,7 @@ def test_a_place_that_cannot_be_written_is_named_before_anything_is_judged(
     assert kept.is_dir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a-file").touch()
-    monkeypatch.setattr("ci.cases.kept.judge_report", lambda *_: pytest.fail("it was judged"))
+    monkeypatch.setattr("ci.verbs.judge.judge_report", lambda *_: pytest.fail("it was judged"))
     assert ci.__main__.main(["judge", "kept", "--reports", "a-file"]) == ExitCode.DOWNLOAD
 
 

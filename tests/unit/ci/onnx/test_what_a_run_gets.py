@@ -19,8 +19,6 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 from msgspec.structs import replace
 from onnx import helper
 
-import ci.cases.session
-import ci.onnx.runner
 from ci.__main__ import main
 from ci.report.schema import Case, Report, Status
 from ci.report.write import write_report
@@ -69,8 +67,8 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     monkeypatch.setattr(verb, "take_steps", made.take)
     monkeypatch.setattr(verb, "require_packages", lambda *_: None)
     monkeypatch.setattr(verb, "name_toolchain", lambda parts: tuple(map(str, parts)))
-    monkeypatch.setattr(ci.cases.session, "Session", made.open_session)
-    monkeypatch.setattr(ci.onnx.runner, "make_runner", lambda *given: given)
+    monkeypatch.setattr(verb, "Session", made.open_session)
+    monkeypatch.setattr(verb, "make_runner", lambda *given: given)
     return made
 
 

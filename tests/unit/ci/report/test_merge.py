@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from ci.report.merge import find_faults, merge_reports
 from ci.report.schema import (
+    CaseName,
     Control,
     ControlKind,
     Phase,
@@ -124,9 +125,9 @@ def test_the_cases_have_to_be_the_planned_ones() -> None:
     shards = [ONE, TWO, THREE]
     planned = {case.name for case in CASES}
     assert find_faults(shards, planned) == []
-    (fault,) = find_faults(shards, {*planned, ("gru", "fp16", "SM8650")})
+    (fault,) = find_faults(shards, {*planned, CaseName("gru", "fp16", "SM8650")})
     assert fault == "1 planned: gru fp16 SM8650"
-    (fault,) = find_faults(shards, planned - {("mlp", "fp16", "SM8650")})
+    (fault,) = find_faults(shards, planned - {CaseName("mlp", "fp16", "SM8650")})
     assert fault == "1 not planned: mlp fp16 SM8650"
 
 
