@@ -28,7 +28,7 @@ from ci.gate.results import read_plan
 from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.suite import expect_s
 from ci.report.merge import digest_names
-from ci.report.schema import CaseName, Report, ShardMark
+from ci.report.schema import CaseName, ShardMark
 from ci.upstream.suites import SUITES
 from ci.verbs.deploy import add_device
 from ci.verbs.lanes.built import (
@@ -39,6 +39,7 @@ from ci.verbs.lanes.built import (
     follow_build,
     installed_executorch,
 )
+from ci.verbs.lanes.executorch import run
 from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_arguments,
@@ -162,6 +163,7 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     if built:
         told, loads = compare_built(built, choice.read_choice(args.sdk, args.adaptor))
         progress.step(told if loads else f"warning: {told}; {explain_apart(built)}")
+    require_packages(("torch", "executorch"), "lowering")
     report = replace(run(specs, policy, args, progress), shard=mark)
     if told:
         warning = told if loads else f"warning: {told}"
@@ -235,16 +237,6 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
                 why="ExecuTorch's Python runtime passes no options to a backend",
                 fix="pass a program that accepts qnn_executor_runner's flags to --runner",
             )
-
-
-def run(
-    specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
-) -> Report:
-    """Run the cases. Raises UnfitError if torch or executorch is missing, or a run's errors."""
-    require_packages(("torch", "executorch"), "lowering")
-    from ci.verbs.lanes import executorch  # slow to import, and --list does not need it
-
-    return executorch.run(specs, policy, args, progress)
 
 
 def list_planned(path: Path) -> list[CaseSpec]:

@@ -1,4 +1,4 @@
-"""Run test-emulator after its arguments were checked. Imported only if something is run."""
+"""The run of test-emulator after its arguments were checked."""
 
 from __future__ import annotations
 
