@@ -14,7 +14,8 @@ from ci.report.github import append_summary
 from ci.report.providers import Provider, warn_of_dropped
 from ci.report.sarif import render_annotations, render_log
 from ci.report.schema import Report
-from ci.report.write import read_report
+from ci.report.write import read_report, write_report
+from provisioning.console.caller import shown_path
 from provisioning.console.command import read_version, user_path
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_through
@@ -50,11 +51,17 @@ def compare_base(report: Report, path: Path | None) -> Report:
     return replace(report, comparison=found, uncompared="", remarks=tuple(remarks))
 
 
-def publish_run(report: Report, args: argparse.Namespace, progress: Progress) -> None:
-    """Show a run on the CI system's page, with annotations, and write the requested files.
+def publish_run(
+    report: Report, directory: Path, args: argparse.Namespace, progress: Progress
+) -> Report:
+    """Write a run's report into ``directory`` and the requested files, and show it on the CI
+    system's page, with annotations. Return it with its differences from the base.
 
-    Raises StoreError if a requested file cannot be written.
+    Raises StoreError if a file cannot be written.
     """
+    report = compare_base(report, args.base)
+    write_report(report, directory)
+    progress.step(f"report: {shown_path(directory / 'index.html')}")
     if args.sarif:
         write_sarif(report, args.sarif)
     if report.uncompared:
@@ -64,6 +71,7 @@ def publish_run(report: Report, args: argparse.Namespace, progress: Progress) ->
     provider = Provider()
     if provider.is_github:
         write_through(sys.stderr, provider.annotate(make_annotations(report)))
+    return report
 
 
 def write_sarif(report: Report, path: Path) -> None:

@@ -30,7 +30,7 @@ from ci.models.source_lines import name_argument
 from ci.models.suite import SUITE
 from ci.report import evidence, publishing
 from ci.report.schema import Report
-from ci.report.write import REPORTS_FIX, encode_report, report_data, write_report
+from ci.report.write import REPORTS_FIX, encode_report, report_data
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.caller import shown_path
@@ -277,16 +277,13 @@ def publish(
     """Write the report and its evidence, publish it on the CI system, and return its table."""
     from ci.report.table import render_table, terminal_style
 
-    report = publishing.compare_base(report, args.base)
-    write_report(report, directory)
+    report = publishing.publish_run(report, directory, args, progress)
     keep_evidence(report, directory / "evidence", args.policy, progress)
     if args.keep_artifacts:
         write_whole(args.keep_artifacts / "report.json", encode_report(report))
     if args.record and report.summary.passed:
         for path in record_baselines(report, users_folder(args.policy)):
             progress.step(f"recorded: {shown_path(path)}")
-    progress.step(f"report: {shown_path(directory / 'index.html')}")
-    publishing.publish_run(report, args, progress)
     colour, width = terminal_style()
     text = render_table(report, colour=colour, width=width)
     return Outcome(text, report_data(report), report.exit_code, exact=True)

@@ -23,7 +23,7 @@ from ci.report import publishing
 from ci.report.schema import Report, Status, Threshold, summarize
 from ci.report.table import terminal_style
 from ci.report.text import count
-from ci.report.write import report_data, write_report
+from ci.report.write import report_data
 from ci.upstream.expectations import Expectations, UpstreamPolicy, read_expectations
 from ci.upstream.journal import Entry, Header, kept_directory, read_journal
 from ci.upstream.judged import Ending, Judged, Wrong, judge_test, merge_repeats
@@ -42,7 +42,6 @@ from ci.verbs.emulate import OUTPUTS
 from ci.verbs.lanes.steps import check_arguments, repeat_command, require_packages, take_steps
 from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import Environment
-from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -263,10 +262,7 @@ def publish_suite(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
 ) -> Outcome:
     """Write the report, and return the counts and every unexpected result."""
-    report = publishing.compare_base(report, args.base)
-    write_report(report, directory)
-    publishing.publish_run(report, args, progress)
-    progress.step(f"report: {shown_path(directory / 'index.html')}")
+    report = publishing.publish_run(report, directory, args, progress)
     failed = [one for one in report.cases if one.status is Status.FAILED]
     lines = [f"{one.model}: {one.reason.splitlines()[0]}" for one in failed]
     more = [f"and {len(lines) - SHOWN} more, see the report"] if len(lines) > SHOWN else []
