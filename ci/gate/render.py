@@ -12,7 +12,7 @@ from ci.report.github import LIMIT_BYTES, SizeBudget, escape_markdown
 from ci.report.schema import CaseName
 from ci.report.text import count, name_some
 
-SHOWN_FILES, SHOWN_CHANGES = 20, 200
+SHOWN_FILES = 20
 
 
 def render_table(plan: Plan) -> str:
@@ -59,7 +59,6 @@ def render_markdown(plan: Plan) -> str:
     parts = [f"## Plan\n\n{escape_markdown(describe(plan))}\n\n", _make_table(plan)]
     if plan.cases:
         parts.append(f"\n{describe_cases(plan.cases)}\n")
-    parts.append(_list_changes(plan))
     budget = SizeBudget(LIMIT_BYTES)
     kept = budget.take(parts)
     rest = (
@@ -89,17 +88,6 @@ def describe_cases(cases: Sequence[CaseName]) -> str:
     socs = dict.fromkeys(case.soc for case in cases)
     named = ", ".join(f"{model} {number}" for model, number in models.items())
     return escape_markdown(f"Cases: {len(cases)} ({named}) on {', '.join(socs)}")
-
-
-def _list_changes(plan: Plan) -> str:
-    if not plan.changes:
-        return ""
-    changes = plan.changes[:SHOWN_CHANGES]
-    rows = [f"- {one.kind.value}: {escape_markdown(one.path)}" for one in changes]
-    if len(plan.changes) > SHOWN_CHANGES:
-        rows.append(f"- and {len(plan.changes) - SHOWN_CHANGES} more")
-    head = f"\n<details><summary>{count(len(plan.changes), 'change', 'changes')}</summary>\n"
-    return "\n".join([head, *rows, "", "</details>", ""])
 
 
 def render_savings(savings: Savings) -> str:
