@@ -208,7 +208,7 @@ def lease_first(runners: Sequence[DeviceRunner], wait_s: float = 0.0) -> Iterato
         yield runner
     finally:
         script = LEAVE.format(place=quote(runner.device.place), owner=quote(runner.owner))
-        with suppress(ToolError, StoreError):  # then the lease expires
+        with suppress(ToolError, StoreError):  # the lease expires later
             runner.device.call(script)
 
 

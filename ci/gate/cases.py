@@ -16,7 +16,7 @@ BASELINES = "manifests/baselines/*.toml"
 
 
 def list_cases(suite: Mapping[str, Iterable[str]]) -> tuple[CaseName, ...]:
-    """Return the cases of a suite, schemes by model, in its order."""
+    """Return the cases of a suite, in its order. ``suite`` maps each model to its schemes."""
     return tuple(
         CaseName(model, scheme, DEFAULT_SOC)
         for model, schemes in suite.items()
@@ -25,7 +25,8 @@ def list_cases(suite: Mapping[str, Iterable[str]]) -> tuple[CaseName, ...]:
 
 
 def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[CaseName, ...] | None:
-    """Return the cases that a changed file needs: those of a model, of a manifest's row, or all.
+    """Return the cases that a changed file needs: those of a model, those of a row of a manifest,
+    or all.
 
     Return None if no case depends on the file, and no cases if the file of a model was removed.
     """

@@ -1,5 +1,5 @@
-"""The differences between two trees: changes parsed from ``git diff --name-status``, and the facts
-of both trees from which a plan is made."""
+"""The differences between two trees: the changes, parsed from ``git diff --name-status``, and the
+facts of both trees from which a plan is made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ci.gate.dependencies.sessions import SessionInputs
 
 
 class Kind(str, Enum):
-    """How a path differs; a changed mode or submodule is a modification."""
+    """The kind of a change to a path. A changed mode or submodule is a modification."""
 
     ADDED = "added"
     DELETED = "deleted"
@@ -23,7 +23,7 @@ class Kind(str, Enum):
 
 
 class Change(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A changed path; a rename is a deleted and an added path."""
+    """A changed path. A renamed file is two changes, a deleted and an added path."""
 
     path: str
     kind: Kind = msgspec.field(name="change")
@@ -33,8 +33,8 @@ LETTERS = {"A": Kind.ADDED, "D": Kind.DELETED, "T": Kind.TYPE}
 
 
 def parse_name_status(text: str) -> tuple[Change, ...]:
-    """Parse the output of ``git diff --name-status -z --no-renames`` into changes, each once, by
-    path. Its format: https://git-scm.com/docs/git-diff.
+    """Parse the output of ``git diff --name-status -z --no-renames`` into changes, sorted by
+    path, without repeats. The format: https://git-scm.com/docs/git-diff.
     """
     fields = text.split("\0")
     pairs = zip(fields[::2], fields[1::2], strict=False)  # the last field is empty

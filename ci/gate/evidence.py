@@ -55,7 +55,7 @@ def count_junit(root: ET.Element) -> tuple[int, int, int]:
 
 
 def weigh_junit(root: ET.Element) -> Evidence:
-    """Judge a junit.xml by its test cases; a suite with different counts is a fault."""
+    """Judge a junit.xml by its test cases. It is a fault if a suite states different counts."""
     tests, failed, skipped = count_junit(root)
     faults = [f"{failed} of {tests} tests failed"] if failed else []
     for suite in (one for one in root.iter() if one.tag in {"testsuites", "testsuite"}):
@@ -65,7 +65,7 @@ def weigh_junit(root: ET.Element) -> Evidence:
             faults.append(f"a suite says {said['tests']} tests, but has {own}")
         if not bad and any(said[name] not in {None, "0"} for name in ("failures", "errors")):
             told = f"{said['failures']} failures and {said['errors']} errors"
-            faults.append(f"a suite says {told}, but no test failed")
+            faults.append(f"a suite says {told}, but none of its tests failed")
     return Evidence(tests - skipped, failed, tuple(dict.fromkeys(faults)))
 
 
@@ -115,8 +115,7 @@ def _compare_junit(report: Report, junit: ET.Element | None) -> Iterator[str]:
     if list_tests(own) != list_tests(junit):
         (there, bad, _), (here, failed, _) = count_junit(junit), count_junit(own)
         yield (
-            f"junit.xml has {bad} of {there} failed, the report {failed} of {here}, or they have"
-            " different tests"
+            f"junit.xml and the report differ: {bad} of {there} and {failed} of {here} tests failed"
         )
 
 
@@ -179,7 +178,7 @@ def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Itera
 
 
 def _doubt_cases(report: Report) -> Iterator[str]:
-    """Yield passed cases with details that contradict a pass."""
+    """Yield the passed cases that have details which contradict a pass."""
     tried = {one.name for one in report.controls}
     for case in (one for one in report.cases if one.status is Status.PASSED):
         rule = report.threshold_for(case)

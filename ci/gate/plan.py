@@ -163,7 +163,8 @@ class Needs:
             )
 
     def list_cases(self) -> tuple[CaseName, ...]:
-        """Return the cases to run: the suite's in its order, then those for other SoCs."""
+        """Return the cases to run: first those of the suite, in its order, then those for other
+        SoCs."""
         if self.rules.planned not in self.difference.head.sessions:
             return ()
         suite = list_cases(self.difference.head.suite)

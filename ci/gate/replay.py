@@ -27,8 +27,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Replayed:
-    """One step: its plan as for a pull request, the number of all cases, and the sessions that were
-    needed but skipped."""
+    """The replay of one step: its plan as for a pull request, the number of all cases, and the
+    sessions that were needed but skipped."""
 
     commit: str
     plan: Plan
@@ -74,7 +74,8 @@ class Savings:
 
     @property
     def sessions(self) -> tuple[int, int]:
-        """Sessions that ran and all, if each commit were a pull request."""
+        """The number of sessions that would run if each commit were a pull request, and the number
+        of all."""
         every = [one for step in self.steps for one in step.plan.sessions if not one.by_hand]
         return sum(one.run for one in every), len(every)
 

@@ -32,7 +32,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, ToolError, UnfitError
 from provisioning.store.store import Store, store_home
 
-STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # Docker, Podman
+STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # the lines of Docker and of Podman
 TAIL_LINES = 30
 STORE_HOME = "/opt/qnn-ci/store-home"
 TOOLCHAINS_LABEL = f"{LABEL}.toolchains"
@@ -65,7 +65,7 @@ def build_image(
 
 
 def find_built(client: DockerClient, plan: ImagePlan) -> Built | None:
-    """Return the image of this plan, None if the engine does not have it."""
+    """Return the image of this plan, or None if the engine does not have it."""
     reference = plan.reference()
     try:
         image = client.images.get(reference)

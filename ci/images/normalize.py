@@ -23,7 +23,7 @@ from docker.client import DockerClient
 from provisioning.errors import ToolError
 from provisioning.files import hash_file
 
-# What a container needs; the rest of a configuration describes how it was built.
+# What a container needs. The rest of a configuration describes how the image was built.
 KEPT_CONFIG = ("Cmd", "Entrypoint", "Env", "Labels", "User", "WorkingDir")
 KEPT_PAX = ("SCHILY.xattr.",)
 
@@ -125,7 +125,7 @@ def add_text(out: tarfile.TarFile, name: str, text: str) -> None:
 
 
 def read_layers(client: DockerClient, image_id: str) -> Iterator[tarfile.TarFile]:
-    """Yield the layers of an image, the lowest first, open for reading in order."""
+    """Yield the layers of an image, starting with the lowest, each to be read in sequence."""
     with tempfile.TemporaryDirectory(prefix="qnn-ci-image-") as directory:
         saved = Path(directory) / "saved.tar"
         save_image(client, image_id, saved)

@@ -69,7 +69,7 @@ def push_image(client: DockerClient, built: Built, reference: str, progress: Pro
 
 
 def find_forbidden(client: DockerClient, image_id: str) -> list[str]:
-    """Return ``layer N: PATH is WHAT`` for each file of any layer that must not be published."""
+    """Return ``layer N: PATH is WHAT`` for each file in any layer that must not be published."""
     return [
         f"layer {index}: {member.name} is {what}"
         for index, layer in enumerate(read_layers(client, image_id))

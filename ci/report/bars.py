@@ -88,7 +88,8 @@ def draw_delegation(case: Case, _rule: Threshold | None) -> Bar:
 
 
 def draw_bytes(size: int | None, recorded: int | None, limit: int | None, parts: str = "") -> Bar:
-    """Return a number of bytes, with its budget, the recorded figure and the ``parts`` of it."""
+    """Return a bar for a number of bytes, with its budget and the recorded figure. ``parts`` says
+    what it consists of."""
     if size is None:
         return Bar()
     hint = parts or f"{size:,} bytes"
@@ -97,7 +98,7 @@ def draw_bytes(size: int | None, recorded: int | None, limit: int | None, parts:
 
 
 def draw_size(case: Case, rule: Threshold | None) -> Bar:
-    """Return the size of the program, with its budget and the recorded size."""
+    """Return a bar for the size of the program, with its budget and the recorded size."""
     recorded = case.recorded_footprint.program_bytes if case.recorded_footprint else None
     return draw_bytes(case.pte_bytes, recorded, rule.budget.program_bytes if rule else None)
 
@@ -110,8 +111,8 @@ def sum_traffic(sizes: Sizes | None) -> int | None:
 
 
 def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
-    """Return the bytes that an inference reads from DDR and writes to it, with the recorded figure
-    and, if both are limited, their budget."""
+    """Return a bar for the bytes that an inference reads from DDR and writes to it, with the
+    recorded figure and, if both directions are limited, the sum of their budgets."""
     figures = (f"{way} {getattr(case.footprint, f'{way}_bytes', None) or 0:,}" for way in WAYS)
     recorded = sum_traffic(case.recorded_footprint)
     limit = sum_traffic(rule.budget if rule else None)
@@ -119,7 +120,7 @@ def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
 
 
 def draw_time(seconds: float | None, *, cached: bool = False) -> Bar:
-    """Return a time; that of lowering may be of an earlier run."""
+    """Return a bar for a time. That of a cached lowering is of an earlier run."""
     if seconds is None:
         return Bar()
     tone = "cached" if cached else "value"

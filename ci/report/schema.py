@@ -188,7 +188,7 @@ NO_BUDGET = Budget()
 
 
 class Threshold(AccuracyLimits, frozen=True, kw_only=True):
-    """The policy's limits for ``scheme``; ``model`` is "*", or the model that has its own limits.
+    """The policy's limits for ``scheme``. ``model`` is "*", or a model that has its own limits.
 
     None means no limit.
     """

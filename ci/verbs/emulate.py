@@ -110,13 +110,19 @@ def add_suite_arguments(parser: argparse.ArgumentParser) -> None:
     add("--filter", action="append", default=[], metavar="GLOB", help="only tests with this name")
     add("--source", type=user_path, metavar="DIR", help="run the tests of this checkout instead")
     add("--resume", action="store_true", help="continue an interrupted run")
-    add("--repeat", type=int, default=1, metavar="N", help="run each test N times: is it flaky?")
+    add(
+        "--repeat",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run each test N times, to find flaky tests",
+    )
     add(
         "--judge-again",
         nargs="?",
         const=OUTPUTS,
         choices=JUDGED,
-        help="run nothing: judge the kept outputs again, or zeros or noise instead",
+        help="run nothing; judge the kept outputs again, or zeros or noise instead of them",
     )
 
 

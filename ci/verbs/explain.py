@@ -93,8 +93,8 @@ def read_log(name: str, rules: tuple[Rule, ...]) -> Explanation:
 
 
 def read_parts(name: str) -> Iterator[bytes]:
-    """Yield the bytes of a file, or of standard input, in parts. Raises OSError, and UsageError for
-    an archive and for a terminal."""
+    """Yield the bytes of a file, or of standard input, in chunks. Raises OSError, and UsageError
+    for an archive and for a terminal."""
     if name == STDIN and (sys.stdin is None or sys.stdin.isatty()):
         raise UsageError(
             "there is no log",

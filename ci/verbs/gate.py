@@ -62,5 +62,5 @@ def judge_shards(directory: Path, plan: Plan) -> list[str]:
     try:
         reports = read_shards(directory, plan)
     except UsageError:
-        return []  # its own job reports it
+        return []  # the job's verdict reports it
     return find_faults(reports, plan.cases) if len(reports) == expected else []

@@ -73,7 +73,7 @@ class TreeFiles:
         return (path,) if path in self.files else self.folders.get(path, ())
 
     def find_module(self, name: str, importer: str) -> Iterator[str]:
-        """Yield the files that importing a dotted name runs: the packages above it, the module."""
+        """Yield the files that run when a dotted name is imported: its packages and the module."""
         stem = ""
         for part in absolute(name, importer, self.rules.package).split("/"):
             stem = posixpath.join(stem, part)

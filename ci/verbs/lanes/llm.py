@@ -144,15 +144,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:
-    """Return the schemes that ``globs`` match. Raises UsageError for a glob that matches none."""
+    """Return the schemes that match ``globs``. Raises UsageError for a glob that matches none."""
 
     named = match_all("scheme", globs, [one.value for one in RECIPES])
     return [one for one in RECIPES if one.value in named] or DEFAULT
 
 
 def project_model(args: argparse.Namespace) -> Outcome:
-    """Return how large a model's programs will be. Raises UsageError if the model is not a Llama or
-    was not trained for such a long context."""
+    """Return the estimated size of a model's programs. Raises UsageError if the model is not a
+    Llama or was trained for a shorter context."""
 
     from ci.llm.weights import read_config  # it imports torch
 
@@ -201,8 +201,8 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
 
 
 def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject, Show]:
-    """Return the model to lower, and how to show its token ids. Raises UsageError, before anything
-    is fetched, for weights, a tokenizer or sizes that do not match."""
+    """Return the model to lower, and a function that shows its token ids as text. Raises
+    UsageError, before anything is fetched, for weights, a tokenizer or sizes that do not match."""
 
     from ci.llm.weights import read_weights  # it imports torch
 

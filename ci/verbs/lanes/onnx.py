@@ -68,7 +68,7 @@ PACKAGES = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
 # Modules that the compiling processes import in advance.
 COMPILING_PACKAGES = (*PACKAGES, "ml_dtypes", "numpy", "onnx_ir", "sympy")
 
-# ONNX Runtime's scheme -> ExecuTorch's of the same bits, which has a weight scale per channel.
+# ONNX Runtime's schemes -> ExecuTorch's with the same bits, whose weights have a scale per channel.
 TWINS = {
     Scheme.FP16: Scheme.FP16,
     Scheme.U8: Scheme.A8W8,
@@ -276,7 +276,8 @@ def read_other(args: argparse.Namespace) -> Report | None:
 
 
 def find_pairs(executorch: Report, onnx: Report) -> Iterator[tuple[Case, Case]]:
-    """Yield pairs of cases with one model and SoC and the same bits, in the order of ``onnx``."""
+    """Yield pairs of cases with the same model, SoC and number of bits, in the order of
+    ``onnx``."""
     known = {(case.model, case.scheme, case.soc): case for case in executorch.cases}
     for case in onnx.cases:
         scheme = TWINS.get(Scheme(case.scheme))
@@ -286,8 +287,8 @@ def find_pairs(executorch: Report, onnx: Report) -> Iterator[tuple[Case, Case]]:
 
 
 def compare_lanes(executorch: Report, onnx: Report) -> str:
-    """Return a Markdown table, each cell ``ExecuTorch / ONNX Runtime``, or a sentence if no case is
-    in both."""
+    """Return a Markdown table with cells such as ``ExecuTorch / ONNX Runtime``. Return a sentence
+    if no case is in both reports."""
     rows = [
         (
             onnx_case.model,

@@ -38,7 +38,7 @@ class Bench:
         self.qnn = ""
 
     def make(self, scheme: Scheme, soc: str) -> Trial:
-        """Return a trial, which runs graphs in a scheme."""
+        """Return a Trial, which runs graphs in one scheme."""
 
         options: Mapping[str, str] = {}
         if self.frontend == "onnx":
@@ -71,8 +71,8 @@ def open_bench(
     offline: bool = False,
     packages: tuple[Path, ...] = (),
 ) -> Iterator[Bench]:
-    """Provision, check, and start workers that try graphs; ``packages`` are directories searched
-    before the installed packages. Raises what provisioning raises."""
+    """Provision, check, and start workers that try graphs. ``packages`` are directories searched
+    before the installed packages. Raises the errors of provisioning."""
 
     needed = PACKAGES if frontend == "onnx" else ("torch", "executorch")
     require_packages(needed, "onnx" if frontend == "onnx" else "lowering")

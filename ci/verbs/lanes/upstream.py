@@ -106,7 +106,7 @@ def check_suite_arguments(args: argparse.Namespace, suite: Suite) -> None:
     if suite.fixed_soc and args.soc:
         raise UsageError(f"--soc with --suite {suite.name}", why="its tests set the SoC themselves")
     if len(args.soc) > 1:
-        raise UsageError("--suite takes one --soc", fix="run it once per SoC")
+        raise UsageError("--suite accepts only one --soc", fix="run it once per SoC")
     places = [args.source / one for one in suite.places] if args.source else []
     if missing := [one for one in places if not one.exists()]:
         raise UsageError(f"--source {args.source} has no {missing[0]}")

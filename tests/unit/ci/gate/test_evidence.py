@@ -204,12 +204,14 @@ ERROR, SKIP = "<testcase><error/><system-out/></testcase>", "<testcase><skipped/
         (
             PASS,
             'failures="1" errors="0"',
-            Evidence(1, 0, ("a suite says 1 failures and 0 errors, but no test failed",)),
+            Evidence(1, 0, ("a suite says 1 failures and 0 errors, but none of its tests failed",)),
         ),
         (
             PASS,
             'errors="3"',
-            Evidence(1, 0, ("a suite says None failures and 3 errors, but no test failed",)),
+            Evidence(
+                1, 0, ("a suite says None failures and 3 errors, but none of its tests failed",)
+            ),
         ),
     ],
 )
