@@ -11,8 +11,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.gate.evidence import Evidence, parse_junit, weigh_junit, weigh_report
 from ci.gate.schema import Plan, PlannedJob
 from ci.gate.verdict import JobResult
-from ci.report.schema import Report
-from ci.report.write import read_json, read_report, read_unchecked
+from ci.report.write import read_json, read_unchecked
 from provisioning.console.user_files import read_user_file
 from provisioning.errors import ManifestError, UsageError
 
@@ -79,13 +78,3 @@ def read_junit(path: Path) -> ET.Element:
         return parse_junit(read_user_file(path, "the report", LIMIT_BYTES))
     except ValueError as error:
         raise UsageError(f"{path} is not a report: {error}") from error
-
-
-def read_shards(directory: Path, plan: Plan) -> list[Report]:
-    """Return the existing reports of the plan's shards. Raises UsageError."""
-    paths = [
-        directory / f"{PREFIX}{job.id}" / "reports" / job.session / job.report
-        for job in plan.jobs
-        if job.shard and job.report
-    ]
-    return [read_report(path) for path in paths if path.is_file()]

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ci.gate.render import render_verdict, render_verdict_markdown
-from ci.gate.results import read_needs, read_plan, read_results, read_shards
+from ci.gate.results import PREFIX, read_needs, read_plan, read_results
 from ci.gate.schema import Plan
 from ci.gate.verdict import GateVerdict, judge
 from ci.report.merge import find_faults
+from ci.report.write import read_report
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
@@ -54,13 +55,15 @@ def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVer
 
 
 def judge_shards(directory: Path, plan: Plan) -> list[str]:
-    """Return the faults of the plan's shards as a whole. Return none if a shard is missing: the
-    verdict of its job reports that."""
-    expected = sum(bool(job.shard and job.report) for job in plan.jobs)
-    if not plan.cases or not expected:
-        return []
+    """Return the faults of the plan's shards as a whole. Return none if a shard is missing or
+    unreadable: the verdict of its job reports that."""
+    paths = [
+        directory / f"{PREFIX}{job.id}" / "reports" / job.session / job.report
+        for job in plan.jobs
+        if job.shard and job.report
+    ]
     try:
-        reports = read_shards(directory, plan)
+        reports = [read_report(path) for path in paths]
     except UsageError:
-        return []  # the job's verdict reports it
-    return find_faults(reports, plan.cases) if len(reports) == expected else []
+        return []
+    return find_faults(reports, plan.cases) if plan.cases and paths else []
