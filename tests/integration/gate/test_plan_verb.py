@@ -179,10 +179,10 @@ def test_a_submodule_counts(checkout: Checkout, tmp_path: Path) -> None:
     checkout.git("submodule", "--quiet", "add", str(tmp_path / "other"), "third-party/other")
     checkout.commit()
     data = plan(checkout, "--base", "HEAD~1", "--head", "HEAD")
-    assert ("third-party/other", "submodule") in changes(data)
+    assert ("third-party/other", "added") in changes(data)
     assert data["everything"]
     Checkout(checkout.root / "third-party/other").commit({"b": "b\n"})
-    assert changes(plan(checkout)) == {("third-party/other", "submodule")}
+    assert changes(plan(checkout)) == {("third-party/other", "added")}
 
 
 def test_names_that_are_hard_to_write(checkout: Checkout) -> None:
