@@ -182,7 +182,7 @@ def test_a_submodule_counts(checkout: Checkout, tmp_path: Path) -> None:
     assert ("third-party/other", "added") in changes(data)
     assert data["everything"]
     Checkout(checkout.root / "third-party/other").commit({"b": "b\n"})
-    assert changes(plan(checkout)) == {("third-party/other", "added")}
+    assert changes(plan(checkout)) == {("third-party/other", "modified")}
 
 
 def test_names_that_are_hard_to_write(checkout: Checkout) -> None:
