@@ -1,4 +1,6 @@
-"""Check that Buck and CMake describe the same build: read both from a source tree, report drift.
+"""Check that Buck and CMake describe the same build: read both from a source tree, and report
+drift.
 
-Data flows one way: trees -> readers (buck, cmake) -> facts -> compare -> allow-list -> render.
+Data flows in one direction: trees -> readers (buck, cmake) -> facts -> compare -> allow-list ->
+render.
 """

@@ -1,7 +1,7 @@
-"""The facts about a tree from both build descriptions, as frozen values without any I/O.
+"""The facts about a tree from both build descriptions, as immutable values without any I/O.
 
-Paths are relative to the root of the tree, with forward slashes. The readers write facts, the
-comparison reads them; they pass between processes as JSON.
+Paths are relative to the root of the tree, with forward slashes. The readers produce facts and the
+comparison uses them; between processes they are sent as JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HEADER_SUFFIXES = frozenset({".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl"})
 
 
 class Configuration(str, Enum):
-    """A platform to build for. ANY takes every branch with a condition on the platform."""
+    """A platform to build for. In ANY, every branch with a condition on the platform is taken."""
 
     HOST = "host"
     ANDROID = "android"
@@ -35,7 +35,8 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
 
 class ListEntry(msgspec.Struct, frozen=True):
-    """A file that a target lists: its path, where it is listed, and under which select() key.
+    """A file that a target lists: its path, the line that lists it, and the select() key that it is
+    under.
 
     If ``path`` is the label of a rule that makes the file, ``made_as`` is the path under which
     others include it.
@@ -48,9 +49,9 @@ class ListEntry(msgspec.Struct, frozen=True):
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A dependency or define that a target names, where, and under which condition.
+    """A dependency or define of a target, with its line and condition.
 
-    If ``exported``, the targets that depend on this one get it too.
+    If ``exported``, it also applies to the targets that depend on this one.
     """
 
     text: str
@@ -88,7 +89,7 @@ class BuildTarget(msgspec.Struct, frozen=True, kw_only=True):
 class BuckTarget(BuildTarget, frozen=True, kw_only=True):
     """A Buck rule as its author wrote it, before Meta's macros are applied.
 
-    ``include_names`` are the names of its headers by header maps and its namespace;
+    ``include_names`` are the names that header maps and its namespace give its headers;
     ``include_directories`` the folders of the tree that it adds to the include path.
     """
 
@@ -124,8 +125,8 @@ class NotEvaluated(msgspec.Struct, frozen=True):
     """Something that a reader could not evaluate, reported instead of guessed.
 
     ``folder`` is the package or directory that is unknown as a result; None if only a word is
-    unknown. ``is_broken`` says that no build could read it either, ``is_known`` that its content
-    was evaluated in spite of this.
+    unknown. ``is_broken`` means that no build can read it either, ``is_known`` that its content was
+    evaluated nevertheless.
     """
 
     side: str
@@ -154,7 +155,8 @@ class BuckFacts(msgspec.Struct, frozen=True):
 
     @property
     def outside_headers(self) -> dict[str, str]:
-        """The labels of outside libraries that targets depend on, by the header named like them.
+        """The labels of libraries outside the tree that targets depend on, by the header with their
+        name.
 
         The header of ``//a:b`` is ``a/b.h``.
         """
@@ -167,8 +169,8 @@ class BuckFacts(msgspec.Struct, frozen=True):
 class CMakeTarget(BuildTarget, frozen=True, kw_only=True):
     """A library or executable of a configuration, with its sources merged from all commands.
 
-    ``directory_defines`` come from add_definitions() and similar; only this static reading
-    distinguishes them from the target's own.
+    ``directory_defines`` come from add_definitions() and similar commands; CMake itself does not
+    distinguish them from the target's own defines.
     """
 
     directory: str
@@ -203,7 +205,7 @@ class Include(msgspec.Struct, frozen=True):
 
 
 class ParityFacts(msgspec.Struct, frozen=True):
-    """Everything the comparison needs: both sides, the files that exist, and what they use.
+    """Everything that the comparison needs: both sides, the existing files, and what those use.
 
     ``macros``: macro -> files that mention it; ``headers``: file -> headers that it includes;
     ``needed``: file -> headers that it includes by full path whatever is defined; ``guarded``: file
@@ -232,7 +234,9 @@ class ParityFacts(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=65536)
 def suffix_of(path: str) -> str:
-    """Return the extension: ``.cpp`` for ``a/b.cpp``; "" if the last component has no dot."""
+    """Return the extension of a path: ``.cpp`` for ``a/b.cpp``; "" if the last component has no
+    dot.
+    """
     name = path.rsplit("/", 1)[-1]
     return "." + name.rsplit(".", 1)[1] if "." in name else ""
 
@@ -249,17 +253,17 @@ def is_inside(path: str, folders: Iterable[str]) -> bool:
 
 
 def is_source(path: str) -> bool:
-    """Return whether a compiler would be given this file."""
+    """Return whether this is a file that a compiler compiles, by its extension."""
     return suffix_of(path) in SOURCE_SUFFIXES
 
 
 def is_header(path: str) -> bool:
-    """Return whether other files would include this one."""
+    """Return whether this is a header, by its extension."""
     return suffix_of(path) in HEADER_SUFFIXES
 
 
 def closure(start: Iterable[str], edges: Callable[[str], Iterable[str]]) -> set[str]:
-    """Return everything that is reachable along the edges, the start included."""
+    """Return everything that is reachable from ``start`` along the edges, including ``start``."""
     seen = set(start)
     pending = list(seen)
     while pending:

@@ -12,14 +12,14 @@ from provisioning.versions import is_older, parse_version
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The names of a project and its place in Meta's repositories.
+    """The names of a project, and its place in Meta's repositories.
 
     ``project``: the name by which its files are included and imported; ``cells``: Buck cells that
     contain it; ``roots``: its folder in each of them; ``stand_ins``: folders with replacements for
     files of other projects; ``stubbed``: modules that are recorded instead of run; ``internal``:
     names of folders that the open source tree does not have; ``root_variable``: CMake's variable
-    for the root of the tree. ``generated`` and ``queries``, for trees before ExecuTorch 1.0, have
-    no effect any more.
+    for the root of the tree. ``generated`` and ``queries`` were for trees before ExecuTorch 1.0 and
+    have no effect any more.
     """
 
     project: str = ""
@@ -58,11 +58,11 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A difference that is right, as long as its condition holds.
+    """A difference that is allowed as long as its condition is true.
 
     ``files`` are patterns of the paths that the finding may be about. ``until`` is the first day on
-    which the entry no longer counts; ``exists`` and ``absent`` are paths that must, or must not, be
-    in the tree. One of the three is required.
+    which the entry has no effect; ``exists`` and ``absent`` are paths that must, or must not, be in
+    the tree. One of the three is required.
     """
 
     kinds: tuple[str, ...]
@@ -83,8 +83,8 @@ class Allowance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The rules by which the two sides are compared.
 
-    A tree with a version below ``oldest`` is refused. For one below ``written_for``, entries of the
-    allow-list without effect are not reported.
+    A tree with a version below ``oldest`` is refused. For a tree below ``written_for``, entries of
+    the allow-list without effect are not reported.
     """
 
     layout: Layout = Layout()

@@ -1,7 +1,7 @@
 """Read both sides of a tree as facts, with two parallel workers and a cache by content.
 
-A worker is a process with limits of time and memory, because a build file is a program written by
-somebody else. Its answer is cached under a digest of everything that it read.
+A worker is a process with limits of time and memory, since build files are other people's programs.
+Its result is cached under a digest of everything that it read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SIDES: dict[str, Any] = {"buck": BuckFacts, "cmake": tuple[CMakeFacts, ...]}
 
 
 class Order(msgspec.Struct, frozen=True):
-    """The tree that a worker reads: a directory, or a commit of a git directory."""
+    """A worker's input: a tree, as a directory or as a commit of a git directory."""
 
     side: str
     source: bytes
@@ -108,7 +108,7 @@ def read_side(tree: RevisionTree | DirectoryTree, side: str, cache: Path | None)
 
 
 def run_worker(order: Order) -> bytes | str:
-    """Return the worker's answer as JSON, or the reason why there is none."""
+    """Return the worker's result as JSON, or the reason why there is none."""
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         request, answer = Path(folder) / "order.json", Path(folder) / "facts.json"
         request.write_bytes(msgspec.json.encode(order))
@@ -123,7 +123,7 @@ def run_worker(order: Order) -> bytes | str:
 
 
 def main(argv: list[str]) -> int:
-    """Run as a worker: read the order from a file, and write the facts to another."""
+    """Run as a worker: read the order from one file, and write the facts to another."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
@@ -138,7 +138,9 @@ def main(argv: list[str]) -> int:
 
 
 def is_read(path: str, side: str) -> bool:
-    """Return whether ``side``, or else the whole comparison, depends on the text of a file."""
+    """Return whether ``side`` (for another text, the whole comparison) depends on the text of a
+    file.
+    """
     # CMake reads file lists from .bzl files too.
     is_list = is_list_file(path) or path.endswith(".bzl")
     if side in SIDES:
@@ -148,7 +150,9 @@ def is_read(path: str, side: str) -> bool:
 
 
 def digest_side(tree: SourceTree, side: str) -> str:
-    """Return a digest of everything a side depends on: file names, file texts, and this reader."""
+    """Return a digest of everything that a side depends on: file names, file texts, and the
+    reader's code.
+    """
     hasher = hashlib.sha256(digest_sources(Path(__file__).parent).encode())
     hasher.update(msgspec.json.encode(tree.layout))
     for part in tree.submodules:
@@ -171,10 +175,10 @@ def load(path: Path, kind: type[Kept]) -> Kept | None:
 
 
 def keep(path: Path, answer: bytes) -> None:
-    """Write an answer to the cache, if it is writable; remove the oldest ones."""
+    """Write a result to the cache, if that is writable, and remove the oldest results."""
     try:
         write_whole(path, answer)
-    except OSError:  # without a cache it is only slower
+    except OSError:  # without a cache, reading is only slower
         return
     aged = sorted((old.stat().st_mtime, old) for old in path.parent.glob("*.json") if old.exists())
     for _, old in aged[:-KEPT_FILES]:

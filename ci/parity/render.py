@@ -18,7 +18,9 @@ SHOWN_NOT_EVALUATED = 20
 
 
 def render_table(report: ParityReport, *, notes: bool = False) -> str:
-    """Return the findings by kind, each with both places and a fix; then what was not evaluated."""
+    """Return the findings by kind, each with its lines on both sides and a fix, then everything
+    that was not evaluated.
+    """
     shown = report.findings if notes else report.failing
     lines: list[str] = []
     for kind, group in groupby(shown, key=lambda finding: finding.kind):
@@ -119,7 +121,7 @@ RULES: dict[Kind, str] = {
     Kind.DEFINE: "A define that only one side sets.",
     Kind.VARIANT: "A variant for one platform that uses the other platform's file.",
     Kind.HEADER: "A public header that no Buck target exports.",
-    Kind.INCLUDE: "An include that only one of CMake's include directories resolves.",
+    Kind.INCLUDE: "An include that is found only through one of CMake's include directories.",
     Kind.UNLISTED: "A source that neither side lists, next to sources that are listed.",
     Kind.UNREAD: "A build file that could not be read.",
     Kind.STALE: "An entry of the allow-list that has no effect.",
@@ -155,7 +157,7 @@ def render_result(finding: Finding, rule_index: int) -> dict[str, Any]:
 
 
 def make_annotations(report: ParityReport) -> list[Annotation]:
-    """Return an annotation per finding that counts, if possible on a line that was changed."""
+    """Return an annotation for each finding that fails a gate, if possible on a changed line."""
     unread = [
         Annotation(Level.ERROR, f"the {row.side} side was not read: {row.reason}", "parity")
         for row in report.unread
@@ -172,9 +174,10 @@ def annotate(finding: Finding, changed: Changes) -> Annotation:
 
 
 def choose_place(finding: Finding, changed: Changes) -> Place:
-    """Return the changed line nearest to a place of the finding, which a reviewer sees.
+    """Return the changed line that is nearest to the finding's lines, since a reviewer sees that
+    line.
 
-    If there is none, return the place to look first.
+    If there is none, return the line to look at first.
     """
     places = [place for place in (finding.buck_place, finding.cmake_place) if place]
     lines = (

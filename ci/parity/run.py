@@ -1,6 +1,6 @@
 """Run a comparison from its source to its report.
 
-With a base, findings on targets and files that a change moved or renamed count as old.
+With a base revision, findings about targets and files that were only moved or renamed are not new.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ParityRequest:
 
 
 def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport:
-    """Compare the two sides of a source tree, and with a base keep only new findings.
+    """Compare the two sides of a source tree. With a base, keep only new findings.
 
     Raises UsageError for a source, revision or scope that does not exist, or a tree that is too
     old.
@@ -63,9 +63,9 @@ def compare_source(request: ParityRequest, policy: ParityPolicy) -> ParityReport
 def compare_folders(
     source: Path, folders: Iterable[str], policy: ParityPolicy, cache: Path | None
 ) -> ParityReport | None:
-    """Compare those of the ``folders`` that have a Buck file; return None if none has one.
+    """Compare the ``folders`` that have a Buck file; return None if there is no such folder.
 
-    Allow-list entries without effect are not reported. Raises as ``compare_source`` does.
+    Allow-list entries without effect are not reported. Raises the errors of ``compare_source``.
     """
     scope = tuple(
         folder for folder in folders if any((source / folder / name).is_file() for name in BUCK)
@@ -118,11 +118,11 @@ def compare_trees(
 
 
 def orphan(path: str) -> Finding:
-    """Return the finding for a list file that no other one adds after a change."""
+    """Return the finding for a CMakeLists.txt that no other one adds after a change."""
     return Finding(
         kind=Kind.UNREAD,
         path=path,
-        message="no list file adds it any more, so nothing in it is built",
+        message="no CMakeLists.txt adds this one any more, so nothing in it is built",
         cmake_place=Place(path),
         fix=f"call add_subdirectory() for {directory_of(path)}, or remove it",
     )
@@ -151,7 +151,8 @@ def changed_lines(before: str, after: str) -> frozenset[int]:
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """The comparison of a whole tree as cached: before the allow-list and the scope.
+    """The comparison of a whole tree in the form that is cached, before allow-list and scope are
+    applied.
 
     ``buck`` and ``cmake`` are the sources of each side's targets.
     """
@@ -194,7 +195,7 @@ def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) ->
 def compare_one(
     tree: SourceTree, request: ParityRequest, policy: ParityPolicy
 ) -> tuple[Compared, list[Finding], int]:
-    """Return a tree's comparison, its findings that count in the scope, and how many are allowed.
+    """Return a tree's comparison, its findings in the scope, and the number of allowed findings.
 
     Raises UsageError for a tree that is too old.
     """
@@ -203,7 +204,7 @@ def compare_one(
         raise UsageError(
             f"{tree.name} is version {version}",
             why=f"trees before {policy.oldest} are not compared",
-            fix="name a newer revision",
+            fix="use a newer revision",
         )
     compared = compare_whole(tree, policy, request.cache)
     found, allowed = apply_allowances(
@@ -225,9 +226,13 @@ def check_tree(tree: SourceTree, scope: Sequence[str]) -> None:
             raise UsageError(f"no folder {folder} in {tree.name}", fix="correct --scope")
     names = {path.rpartition("/")[2] for path in tree.files}
     if not names & {"BUCK", "TARGETS"}:
-        raise UsageError(f"{tree.name} has no BUCK or TARGETS file", fix="name an ExecuTorch tree")
+        raise UsageError(
+            f"{tree.name} has no BUCK or TARGETS file", fix="pass the root of an ExecuTorch tree"
+        )
     if "CMakeLists.txt" not in names:
-        raise UsageError(f"{tree.name} has no CMakeLists.txt", fix="name an ExecuTorch tree")
+        raise UsageError(
+            f"{tree.name} has no CMakeLists.txt", fix="pass the root of an ExecuTorch tree"
+        )
 
 
 PARTS = re.compile(r"( -> |: )")
@@ -248,7 +253,9 @@ class Renames:
         return kind, self.translate_path(path), "".join(parts), where
 
     def translate_path(self, path: str) -> str:
-        """Return a path after the change; a file that is in neither tree moves with its folder."""
+        """Return the path after the change. A file that is in neither tree is moved with its
+        folder.
+        """
         if path in self.files:
             return self.files[path]
         folder = directory_of(path)
@@ -270,7 +277,9 @@ def find_renames(base: SourceTree, tree: SourceTree, before: Compared, after: Co
 
 
 def find_moves(base: SourceTree, tree: SourceTree) -> dict[str, str]:
-    """Map removed files to new ones with the same content, else with the same unique name."""
+    """Map removed files to new files with the same content, or else with the same name if it is
+    unique.
+    """
     gone, fresh = sorted(base.files - tree.files), sorted(tree.files - base.files)
     if not gone or not fresh:
         return {}

@@ -1,6 +1,6 @@
 """The files of a tree: from a directory, or from a revision of a git directory.
 
-A revision is read with ``ls-tree`` and ``cat-file --batch``: no work tree, no checkout.
+A revision is read with ``git ls-tree`` and ``git cat-file --batch``, without a checkout.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class SourceTree:
 
 
 class DirectoryTree(SourceTree):
-    """A checkout or any directory: its current content, untracked files included."""
+    """A checkout or any other directory, with its current content, including untracked files."""
 
     def __init__(self, root: Path, layout: Layout = NO_LAYOUT) -> None:
         if not root.is_dir():
-            raise UsageError(f"{root} is not a directory", fix="name a checkout with --source")
+            raise UsageError(f"{root} is not a directory", fix="pass a checkout with --source")
         self.root = root
         self.source = (root, "")  # a directory and a commit, for a worker
         self.layout = layout
@@ -127,7 +127,7 @@ class RevisionTree(SourceTree):
 
     @cached_property
     def submodules(self) -> tuple[str, ...]:
-        """Gitlinks, and the paths in .gitmodules."""
+        """The paths of submodules in the revision and in .gitmodules."""
         links = {p for p, (mode, _) in self._listing.items() if mode == SUBMODULE_MODE}
         return tuple(sorted(links | set(parse_submodules(self.read(".gitmodules") or ""))))
 
@@ -161,7 +161,7 @@ class RevisionTree(SourceTree):
 
 
 def show_path(path: str) -> str:
-    r"""A path as text that can be written: bytes of it that are not UTF-8 as ``\udcff``."""
+    r"""Return a path as text that can be printed; bytes that are not UTF-8 become ``\udcff``."""
     return path.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -186,7 +186,7 @@ def find_git_dir(source: Path) -> Path | None:
 
 
 def resolve_revision(git_dir: Path, revision: str) -> str:
-    """Return the commit that a revision names. Raises UsageError."""
+    """Return the commit of a revision. Raises UsageError."""
     if not revision or revision.startswith("-") or "\0" in revision:
         raise UsageError(
             f"{revision!r} is not a revision", fix="check that the variables in it are set"

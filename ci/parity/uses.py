@@ -1,4 +1,6 @@
-"""Find what the files of the tree use: headers, Python modules, macros of build files."""
+"""Find what the files of the tree use: headers, Python modules, and macros that build files
+define.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,10 @@ UNKNOWN = "?"
 class Includes:
     """The includes of a tree.
 
-    ``by_directory`` are includes in files that Buck lists which need one of CMake's include
-    directories; ``headers`` those of each file; ``needed`` and ``guarded`` those that a file listed
-    by Buck includes by full path, always or only if one macro is defined; ``names`` the last
-    components of all included names.
+    ``by_directory`` are includes, in files that Buck lists, that need one of CMake's include
+    directories; ``headers`` are those of each file; ``needed`` and ``guarded`` are headers that a
+    file listed by Buck includes by full path, always or only if a certain macro is defined;
+    ``names`` are the last components of all included names.
     """
 
     by_directory: list[Include] = field(default_factory=list)
@@ -113,10 +115,11 @@ def macro_of(word: str, rest: str) -> str:
 def read_includes(
     tree: SourceTree, path: str, places: Places, listed: set[str]
 ) -> Iterator[tuple[str, int, str | None, str]]:
-    """Yield the includes of one file: name, offset, needed directory, and header in the tree or "".
+    """Yield the includes of one file: name, offset, the include directory needed, and the header's
+    path in the tree or "".
 
-    A header made by a rule has the path under which it is listed. Names that start with the
-    project's name, or headers next to the file, need no directory.
+    The path of a header that a rule makes is the one under which the rule is listed. Names that
+    start with the project's name, and headers next to the file, need no directory.
     """
     whole = f"{tree.layout.project}/"
     for match in INCLUDE.finditer(tree.read(path) or ""):
@@ -140,7 +143,9 @@ class Places:
         self._found: dict[str, tuple[str | None, str]] = {}
 
     def find(self, name: str) -> tuple[str | None, str]:
-        """Return the first folder with a header of this name, and the header; else None and ""."""
+        """Return the first folder with a header of this name, and the header; None and "" if there
+        is none.
+        """
         if name not in self._found:
             headers = ((folder, self.join(folder, name)) for folder in self.folders)
             self._found[name] = next((pair for pair in headers if pair[1]), (None, ""))
@@ -162,7 +167,7 @@ IMPORT = re.compile(
 NAME = re.compile(r"(?:^|,)\s*([\w.]+)")
 COMMENT = re.compile(r"#[^\n]*")
 TYPING = re.compile(r"^if (?:typing\.)?TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|[ \t]*\n)+", re.MULTILINE)
-# An import that may fail is no dependency.
+# An import that may fail is not a dependency.
 TRIED = re.compile(r"^([ \t]*)try:[^\n]*\n(?:\1[ \t]+[^\n]*\n|[ \t]*\n)+", re.MULTILINE)
 
 
@@ -175,7 +180,7 @@ def find_imports(tree: SourceTree) -> Mapping[str, tuple[str, ...]]:
 
 
 def read_imports(tree: SourceTree, path: str) -> Iterator[str]:
-    """Yield the files that a file imports, if the module names lead to files of the tree."""
+    """Yield the files of the tree that a file imports."""
     text = tree.read(path) or ""
     text = TYPING.sub("", text) if "TYPE_CHECKING" in text else text
     text = TRIED.sub("", text) if "try:" in text else text
@@ -198,7 +203,9 @@ def is_module(tree: SourceTree, folder: str) -> bool:
 
 
 def has_code(tree: SourceTree, path: str) -> bool:
-    """Return whether a Python file exists and has code; Buck makes an empty __init__.py itself."""
+    """Return whether a Python file exists and has code; an empty __init__.py need not be listed,
+    since Buck makes it.
+    """
     is_there = path in tree.files
     return is_there and not (
         path.endswith("/__init__.py") and not COMMENT.sub("", tree.read(path) or "").strip()

@@ -1,8 +1,9 @@
-"""Evaluate a tree with Starlark in one world: build files in, recorded rules out.
+"""Evaluate a tree's build files with Starlark in one world, and record the rules that they call.
 
-A world is one of the builds that a file serves: Meta's ``fbcode``, Meta's ``xplat``, ``oss``, or
-``switched``, the open source build with every read_config() switch inverted. Time, depth and, in
-the worker process, memory are limited: a file that loops is not evaluated.
+A world is one of the builds that build files are written for: Meta's ``fbcode``, Meta's ``xplat``,
+``oss`` (open source), or ``switched``, the open source build with every read_config() switch
+inverted. Time, depth and, in the worker process, memory are limited, so evaluation of a file that
+loops is given up.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ci.parity.facts import is_inside
 from ci.parity.policy import Layout
 from ci.parity.trees import SourceTree
 
-# The worlds, each with the names by which a build file can distinguish it from the first.
+# The worlds. A build file can distinguish each from the first one only by these names.
 FIRST = "fbcode"
 WORLDS = {
     FIRST: (),
@@ -66,7 +67,9 @@ class NotEvaluatedError(Exception):
 
 @dataclass
 class Recorded:
-    """A rule call: the arguments as JSON values, select() items as marked strings."""
+    """A call of a rule: its arguments as JSON values, with the items of select() as marked
+    strings.
+    """
 
     kind: str
     arguments: dict[str, Any]
@@ -74,7 +77,7 @@ class Recorded:
 
 @dataclass
 class Package:
-    """The result of one build file in one world, and the files that were read for it."""
+    """The result of evaluating one build file in one world, and the files that were read for it."""
 
     path: str
     package: str
@@ -83,7 +86,7 @@ class Package:
     files: list[str] = field(default_factory=list)
 
 
-# A file ready to run: its loads, and its syntax tree with the stubs that it needs.
+# A file that is ready to be evaluated: its loads, and its syntax tree with the stubs that it needs.
 Parsed: TypeAlias = "tuple[tuple[sl.AstLoad, ...], sl.AstModule]"
 
 
@@ -164,12 +167,12 @@ class Evaluator:
         text: str | None = None,
         unknown: frozenset[str] = frozenset(),
     ) -> tuple[sl.Module, tuple[str, ...]]:
-        """Evaluate a file, with a stub for each name that nothing defines."""
+        """Evaluate a file, with a stub for each undefined name."""
         text = self.tree.read(path) if text is None else text
         if text is None:
             raise NotEvaluatedError(path, "cannot be read")
         if len(unknown) >= RETRIES:
-            raise NotEvaluatedError(path, "uses too many names that nothing defines")
+            raise NotEvaluatedError(path, "uses too many undefined names")
         try:
             return self._run_once(path, folder, text, unknown)
         except sl.StarlarkError as error:
@@ -280,12 +283,14 @@ def find_members(symbol: str, text: str) -> list[str]:
 
 
 def quoted(names: list[str]) -> str:
-    """Return names as Starlark string literals."""
+    """Return names as a list of Starlark string literals."""
     return ", ".join(f'"{name}"' for name in names)
 
 
 def explain(error: Exception, path: str) -> tuple[str, int]:
-    """Return the reason in a Starlark error, and the last line of ``path`` that it names."""
+    """Return the reason in a Starlark error, and the last line of ``path`` that the error
+    mentions.
+    """
     text = str(error)
     lines = [int(n) for n in re.findall(rf"{re.escape(path)}:(\d+)", text)]
     for row in text.splitlines():
@@ -302,7 +307,8 @@ def explain(error: Exception, path: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The result of a load() lookup: ``path`` in the tree if found; ``own`` if it should be there.
+    """The result of a load() lookup: ``path`` is the file in the tree, if found; ``own`` is set if
+    the file should be in the tree.
 
     ``vendored`` is a file of a submodule, which may not be checked out.
     """
@@ -314,9 +320,9 @@ class Loaded:
 
 
 def resolve_load(module: str, package: str, tree: SourceTree, folders: Container[str]) -> Loaded:
-    """Find the file of ``module``, as a file of ``package`` spells it.
+    """Find the file of ``module``, written as in a load() of a file in ``package``.
 
-    ``//p:f.bzl`` in a folder that the tree does not have is a file of Meta's.
+    ``//p:f.bzl`` is one of Meta's files if the tree has no folder ``p``.
     """
     cell, slashes, rest = module.partition("//")
     if not slashes:
@@ -338,7 +344,7 @@ def resolve_load(module: str, package: str, tree: SourceTree, folders: Container
 
 
 def candidates(cell: str, folder: str, layout: Layout) -> list[str]:
-    """Return the folders of the tree where a module may be, best first."""
+    """Return the folders of the tree where a module may be, the most likely first."""
     if cell not in layout.cells:
         return []
     inner = layout.strip_root(folder)

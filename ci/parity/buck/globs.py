@@ -1,4 +1,6 @@
-"""Buck's glob(): ``*`` stays in a folder, ``**`` crosses folders, sub-packages are excluded."""
+"""Evaluate Buck's glob(): ``*`` does not match ``/``, ``**`` does, and sub-packages are
+excluded.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ BUILD_NAMES = ("BUCK", "TARGETS", "BUCK.v2", "TARGETS.v2")
 
 @dataclass(frozen=True)
 class Matched:
-    """A glob() call: patterns, files relative to the package, and patterns with no match."""
+    """A glob() call: its patterns, the matched files relative to the package, and patterns without
+    a match.
+    """
 
     patterns: tuple[str, ...]
     files: tuple[str, ...]

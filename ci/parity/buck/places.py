@@ -1,7 +1,8 @@
-"""Find where the build files mention a recorded name.
+"""Find the line of a build file that mentions a recorded name.
 
 Starlark passes values to a rule without their positions, so a name is looked up as a string
-literal: first below the line of its target, then in the package, then in the files it loads.
+literal: first below the line of its target, then in the package, then in the files that the package
+loads.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ class Literals:
         self._lines: dict[str, dict[str, list[int]]] = {}
 
     def find(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place:
-        """Return the place of the first of ``words`` found, next below ``near``; else ``near``."""
+        """Return the place of the first of ``words`` that is found, preferably just below ``near``;
+        ``near`` if none is.
+        """
         return self.look_up(words, files, near) or near
 
     def look_up(self, words: Iterable[str], files: Sequence[str], near: Place) -> Place | None:
-        """Return the place of the first of ``words`` found, next below ``near``; else None."""
+        """Return the place of the first of ``words`` that is found, preferably just below ``near``;
+        None if none is.
+        """
         ordered = sorted(files, key=lambda path: path != near.path)
         for word in words:
             for path in ordered:

@@ -1,4 +1,6 @@
-"""Read a tree's build files as facts: evaluate them in every world, merge, add places."""
+"""Read a tree's build files as facts: evaluate them in every world, merge the results, add
+lines.
+"""
 
 from __future__ import annotations
 
@@ -85,10 +87,10 @@ def read_buck(tree: SourceTree) -> BuckFacts:
 
 @dataclass
 class BuckWord:
-    """A string of an attribute, with the select() key that it belongs to.
+    """A string in an attribute, with the select() key that it belongs to.
 
-    In a map, ``text`` is the value and ``key`` its key: the file is the value in header maps, and
-    the key in resources.
+    In a map, ``text`` is the value and ``key`` its key. The value is a file in header maps; in
+    resources, the key is.
     """
 
     text: str
@@ -211,7 +213,7 @@ class Merger:
         )
 
     def marked(self, key: Key) -> BuckTarget:
-        """Return a target with a condition on the words that only Meta's builds have.
+        """Return a target, with a condition on each word that occurs only in Meta's builds.
 
         CMake describes the open source build, so only that build's dependencies and defines are
         compared.
@@ -250,18 +252,20 @@ class Context:
         return absolute(label, self.package.package, self.literals.tree.layout)
 
     def entries(self, given: dict[str, Any], keys: Sequence[str]) -> tuple[ListEntry, ...]:
-        """Return the files and labels in the attributes ``keys``; labels are not resolved."""
+        """Return the files and labels in the attributes ``keys``. Labels are not resolved
+        to files.
+        """
         items = [item for key in keys for item in walk(given.get(key))]
         folder = self.header_folder(given)
         return tuple(self.entry(item, folder) for item in items if item.text)
 
     def header_folder(self, given: dict[str, Any]) -> str:
-        """Return the folder relative to which other files include the headers of a rule."""
+        """Return the folder that other files' includes of a rule's headers are relative to."""
         inner = self.literals.tree.layout.strip_root(str(given.get("header_namespace", "")))
         return self.package.package if inner is None else inner
 
     def located(self, given: dict[str, Any]) -> Iterator[ListEntry]:
-        """Yield the files that the command of a rule reads: it may copy some of them."""
+        """Yield the files that a rule's command reads, because the command may copy them."""
         for item in walk(given.get("cmd")):
             for label in LOCATION.findall(item.text):
                 yield self.entry(BuckWord(label, item.condition), "")
@@ -269,7 +273,9 @@ class Context:
     def found(
         self, given: dict[str, Any], is_wanted: Callable[[str], bool]
     ) -> tuple[ListEntry, ...]:
-        """Return the wanted files that a rule with ``autoglob_mode`` finds: all of its package."""
+        """Return the wanted files of a rule with ``autoglob_mode``, which finds all files of its
+        package.
+        """
         if "autoglob_mode" not in given:
             return ()
         names = self.owned.files_of(self.package.package)
@@ -277,7 +283,9 @@ class Context:
         return tuple(ListEntry(path, self.place) for path in paths if is_wanted(path))
 
     def entry(self, item: BuckWord, folder: str) -> ListEntry:
-        """Return one file with its path from the root of the tree, and where it is mentioned."""
+        """Return a file as an entry: its path from the root of the tree, and where it is
+        mentioned.
+        """
         if item.key and not self.is_there(item.text) and self.is_there(item.key):
             item = BuckWord(item.key, item.condition)
         base = item.text.rpartition("/")[2]
@@ -309,9 +317,11 @@ class Context:
         return tuple(found)
 
     def include_names(self, given: dict[str, Any]) -> Iterator[str]:
-        """Yield the names under which other files include headers, if not their path in the tree.
+        """Yield the names by which other files include headers, if these differ from their paths in
+        the tree.
 
-        A rule that finds its files itself is one for Apple platforms, which use the bare file name.
+        A rule that finds its files itself is for Apple platforms, which use the file name without
+        folders.
         """
         yield from (e.path.rpartition("/")[2] for e in self.found(given, is_header))
         namespace = given.get("header_namespace")
@@ -334,7 +344,7 @@ class Context:
                 yield posixpath.normpath(inner)
 
     def defines(self, given: dict[str, Any]) -> Iterator[Word]:
-        """Yield what -D flags and ``defines`` define, without the -D."""
+        """Yield the macros from -D flags and ``defines``, without the -D."""
         for key in FLAG_KEYS:
             for item in walk(given.get(key)):
                 text = item.text.removeprefix("-D")

@@ -1,1 +1,3 @@
-"""The CMake reader: runs list files statically, with every branch that could be taken."""
+"""The CMake reader: runs list files (CMakeLists.txt and included files) statically, taking every
+branch that CMake might take.
+"""

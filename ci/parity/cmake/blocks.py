@@ -1,4 +1,4 @@
-"""CMake's grammar: text in; commands with arguments and lines out, nested into blocks.
+"""Parse CMake's grammar: turn text into commands with arguments and lines, nested into blocks.
 
 Source: the cmake-language(7) manual, sections on syntax and arguments.
 """
@@ -24,7 +24,7 @@ CLOSERS = frozenset(ENDS.values())
 
 @dataclass
 class Block:
-    """A block: its head, its body, and for if() the further branches."""
+    """A block: its first command, its body, and for if() the further branches."""
 
     head: Command
     body: list[Node] = field(default_factory=list)
@@ -93,7 +93,7 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class CMakeSyntaxError(Exception):
-    """A CMake file that cannot be scanned or nested; ``line`` is where this was noticed."""
+    """A CMake file that cannot be parsed; ``line`` is where the error was noticed."""
 
     def __init__(self, reason: str, line: int) -> None:
         super().__init__(reason)
@@ -103,7 +103,7 @@ class CMakeSyntaxError(Exception):
 
 @dataclass(frozen=True)
 class Item:
-    """An expanded word of a call, and the line of the argument it came from."""
+    """An expanded word of a call, and the line of the argument that it was expanded from."""
 
     text: str
     line: int
@@ -135,7 +135,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of text that is neither space nor comment."""
+    """A token: a piece of text that is neither white space nor a comment."""
 
     kind: str
     text: str

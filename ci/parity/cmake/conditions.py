@@ -1,4 +1,4 @@
-"""Evaluate if() with three answers: yes, no, or both if only a configuration could tell."""
+"""Evaluate if() with three answers: yes, no, or both if the answer depends on the configuration."""
 
 from __future__ import annotations
 
@@ -32,20 +32,22 @@ class Answer(Enum):
 
 @dataclass(frozen=True)
 class Operand:
-    """An expanded argument of if(): its alternatives, and whether it was quoted."""
+    """An expanded argument of if(): its possible values, and whether it was quoted."""
 
     values: Value
     quoted: bool
 
     @property
     def word(self) -> str:
-        """The keyword that this may be; "" if it is quoted."""
+        """The keyword that this argument may be; "" if it is quoted, since it then is not a
+        keyword.
+        """
         return "" if self.quoted or len(self.values) != 1 else self.values[0]
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The facts that a condition may ask about."""
+    """The facts that conditions depend on."""
 
     variable: Callable[[str], Value | None]
     is_open: Callable[[str], bool]
@@ -56,7 +58,7 @@ class Scope:
 
 
 def decide(operands: Sequence[Operand], scope: Scope) -> Answer:
-    """Evaluate a condition; one that does not parse is BOTH."""
+    """Evaluate a condition. A condition that cannot be parsed is BOTH."""
     try:
         answer, rest = _or(list(operands), scope)
     except IndexError:
@@ -114,7 +116,7 @@ def negate(answer: Answer) -> Answer:
 
 
 def truth(token: Operand, scope: Scope) -> Answer:
-    """Return the truth of a word: a constant, or the value of the variable of that name."""
+    """Evaluate one word of a condition: a constant such as ON, or the name of a variable."""
     answers = {_truth_of(value, token.quoted, scope) for value in token.values}
     return answers.pop() if len(answers) == 1 else Answer.BOTH
 
@@ -135,7 +137,9 @@ def _truth_of(text: str, quoted: bool, scope: Scope) -> Answer:
 
 
 def constant_truth(text: str) -> Answer | None:
-    """Return YES or NO for one of CMake's constants or a number, else None."""
+    """Return YES or NO for a number or one of CMake's constants, such as ON; None for any other
+    text.
+    """
     upper = text.upper()
     if upper in FALSE or upper.endswith("-NOTFOUND"):
         return Answer.NO
@@ -147,7 +151,8 @@ def constant_truth(text: str) -> Answer | None:
 def _unary(word: str, token: Operand, scope: Scope) -> Answer:
     """Evaluate TARGET, DEFINED or EXISTS: YES or BOTH.
 
-    Nothing is NO: for example, a target that this reader has not seen may come from a package.
+    The answer is never NO: for example, a target that this reader has not seen may come from a
+    package.
     """
     tests = {
         "TARGET": scope.has_target,
@@ -179,7 +184,7 @@ def _is_open(token: Operand, scope: Scope) -> bool:
 
 
 def _values(token: Operand, scope: Scope) -> Value:
-    """Return a variable's value if the word names one, else the word."""
+    """Return the value of the variable of this name if there is one, else the word itself."""
     if token.quoted or len(token.values) != 1:
         return token.values
     return scope.variable(token.values[0]) or token.values

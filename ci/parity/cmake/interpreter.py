@@ -1,7 +1,7 @@
-"""Run one CMakeLists.txt statically, with everything that it adds and includes.
+"""Run one CMakeLists.txt statically, with all files that it adds and includes.
 
-If a condition is unknown, all branches are taken and the variables they set are merged. Steps,
-depth and loops are limited; ``State.not_evaluated`` lists what was not evaluated.
+If a condition is unknown, all its branches are taken, and the variables that they set are merged.
+Steps, depth and loops are limited; ``State.not_evaluated`` lists what was not evaluated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WITHOUT_WORDS = {"return", "break", "continue", "include_guard"}
 
 
 class Interpreter:
-    """Runs list files, with the commands from the given tables."""
+    """Runs list files, using tables of the supported commands."""
 
     def __init__(
         self,
@@ -75,7 +75,9 @@ class Interpreter:
     # Variables
 
     def lookup(self, kind: str, name: str) -> Value:
-        """Return a variable for expansion: empty if unset, unknown if it depends on the machine."""
+        """Return a variable's value for expansion: empty if it is unset, unknown if it depends on
+        the machine.
+        """
         if kind == "ENV":
             return unknown(f"ENV{{{name}}}")
         if name == "CMAKE_CURRENT_LIST_DIR":
@@ -90,7 +92,9 @@ class Interpreter:
         return self.lookup("", name)[0]
 
     def set(self, name: str, value: Value | None, *, parent: bool = False) -> None:
-        """Set or, with None, unset a variable here or in the scope of the caller."""
+        """Set a variable (unset it if ``value`` is None), in the current scope or in the
+        caller's.
+        """
         scope = self.scope.parents if parent and len(self.scope.maps) > 1 else self.scope
         if parent and self.branch:
             value = merge_value(None, scope.get(name), value)
@@ -107,13 +111,13 @@ class Interpreter:
             self.set(f"CMAKE_MATCH_{number}", unknown(f"CMAKE_MATCH_{number}"))
 
     def expand(self, argument: Argument) -> Value:
-        """Return all alternatives of an argument, not yet split."""
+        """Return all possible values of an argument, before lists are split."""
         if argument.literal:
             return (argument.text,)
         return expand(argument.text, self.lookup)
 
     def items(self, arguments: Sequence[Argument]) -> tuple[Item, ...]:
-        """Return the words of some arguments; alternatives become separate words."""
+        """Return the words of arguments; each possible value becomes a separate word."""
         found: list[Item] = []
         for argument in arguments:
             if argument.is_word:
@@ -132,12 +136,12 @@ class Interpreter:
     def note_unread(
         self, line: int, reason: str, folder: str | None = None, *, is_broken: bool = False
     ) -> None:
-        """Report something that could not be evaluated; repetitions count once."""
+        """Report something that could not be evaluated, once even if it is repeated."""
         row = NotEvaluated("cmake", self.place(line), reason, folder, is_broken)
         self.state.not_evaluated.setdefault((self.path, reason), row)
 
     def note_broken(self, line: int, reason: str) -> None:
-        """Report a list file that cannot be run, so the current directory is uncertain."""
+        """Report a list file that cannot be run, which leaves the current directory incomplete."""
         self.note_unread(line, reason, self.directory, is_broken=True)
 
     # Files
@@ -194,7 +198,7 @@ class Interpreter:
     # Control flow
 
     def run(self, nodes: Sequence[Node]) -> Flow:
-        """Run commands in order until one of them leaves."""
+        """Run commands in order until one of them leaves, such as return() or break()."""
         for node in nodes:
             self.state.steps += 1
             if self.state.steps > MOST_STEPS:
@@ -269,16 +273,16 @@ class Interpreter:
         return self._run_branches([*taken, (failed, [])]) if taken else Flow.NORMAL
 
     def _run_certain(self, head: Command, body: list[Node]) -> Flow:
-        """Run a branch that is certainly taken.
+        """Run a branch that CMake certainly takes.
 
-        Its TARGET terms remain conditions, since an option may create the target.
+        Its TARGET terms remain conditions, since the target may exist only with some option.
         """
         terms = {term for term in conditions_of(head) if term.startswith("TARGET ")}
         with self._within(conditions=self.conditions | terms):
             return self.run(body)
 
     def _run_branches(self, branches: list[Branch]) -> Flow:
-        """Run all branches from the same state, and merge the variables that they leave."""
+        """Run all branches from the same state, and merge the variables that they set."""
         before = dict(self.scope.maps[0])
         merged: Table | None = None
         flows = set()
@@ -304,7 +308,7 @@ class Interpreter:
         after: Table,
         conditions: frozenset[str],
     ) -> None:
-        """Remember the conditions under which a branch gave words to variables."""
+        """Record the conditions under which a branch added words to variables."""
         look_up = self._inherited(before)
         for name, value in after.items():
             if value and value is not before.get(name) and value != look_up(name):
@@ -314,7 +318,9 @@ class Interpreter:
                     self.state.optional.setdefault(word, set()).add(conditions)
 
     def _inherited(self, table: Table) -> Callable[[str], Value | None]:
-        """Return a lookup of variables before any branch, in this or an outer scope."""
+        """Return a function that looks up variables as they were before the branches, here or in an
+        outer scope.
+        """
         return Variables(table, *self.scope.maps[1:]).get
 
     def _decide(self, head: Command) -> Answer:
@@ -338,10 +344,9 @@ class Interpreter:
         return decide(operands, scope)
 
     def _is_open(self, name: str) -> bool:
-        """Return whether both values of a name are possible.
+        """Return whether a variable can be either true or false.
 
-        This holds for options, and for platform variables only in the configuration of all
-        platforms.
+        This is so for options, and for variables of the platform only in the configuration ANY.
         """
         if name in PLATFORM_NAMES:
             return any(is_unknown(value) for value in self.scope.get(name) or ())
@@ -413,7 +418,7 @@ class Interpreter:
 
 
 def conditions_of(head: Command) -> frozenset[str]:
-    """Return what holds in a branch, term by term; an OR or a parenthesis is one term."""
+    """Return the terms that are true in a branch. An OR or a parenthesis is a single term."""
     words = [argument.text for argument in head.arguments]
     if {"OR", "(", ")"} & set(words):
         return frozenset({" ".join(words)})
@@ -422,7 +427,7 @@ def conditions_of(head: Command) -> frozenset[str]:
 
 
 def refusals_of(head: Command) -> frozenset[str]:
-    """Return what holds in the branches after one that was not taken."""
+    """Return the terms that are true in the branches after one that was not taken."""
     terms = conditions_of(head)
     text = " AND ".join(sorted(terms))
     single = len(terms) == 1 and not {"OR", "(", ")"} & set(text.split())
@@ -432,7 +437,9 @@ def refusals_of(head: Command) -> frozenset[str]:
 
 
 def bind_parameters(routine: Routine, words: list[str]) -> dict[str, Value | None]:
-    """Return the variables that a call sets for a routine: parameters, ARGV, ARGN and ARGC."""
+    """Return the variables that a call sets in a function or macro: parameters, ARGV, ARGN and
+    ARGC.
+    """
     bound: dict[str, Value | None] = {
         name: (word,) for name, word in zip(routine.parameters, words, strict=False)
     }

@@ -1,4 +1,6 @@
-"""Read a tree's list files as facts: run every top-level CMakeLists.txt in a configuration."""
+"""Read a tree's list files (CMakeLists.txt and included files) as facts: run every top-level
+CMakeLists.txt.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class StaticReader:
 
     @cached_property
     def _everything(self) -> list[Run]:
-        """Run each list file that no other one adds, in the configuration ANY."""
+        """Run every CMakeLists.txt that no other one adds, in the configuration ANY (any
+        platform).
+        """
         runs = []
         seen: set[str] = set()
         roots = [p for p in self.paths if posixpath.basename(p) == LIST_FILE]
@@ -83,7 +87,9 @@ class StaticReader:
         )
 
     def _locate(self, entry: ListEntry, target: Place) -> ListEntry:
-        """Return the entry with the line of its name, or of the file(GLOB) that found it."""
+        """Return the entry with the line that mentions the file, or the line of the file(GLOB) that
+        found it.
+        """
         near = self.words.locate(entry, [entry.place.path, target.path])
         if near is not None:
             return near
@@ -92,7 +98,7 @@ class StaticReader:
         return self.words.locate(entry, self.lists) or entry
 
     def _target(self, builder: Builder) -> CMakeTarget:
-        """Return a target with the lines where its files are named."""
+        """Return a target with the lines that mention its files."""
         builder.files = [
             replace(listed, entry=self._locate(listed.entry, builder.place))
             for listed in certain_duplicates_last(builder.files)
@@ -103,7 +109,7 @@ class StaticReader:
 class Run:
     """One top-level list file, run in one configuration.
 
-    Exceeding a limit is reported like everything else that was not evaluated.
+    If a limit is exceeded, this is reported like everything else that was not evaluated.
     """
 
     def __init__(self, sources: Sources, configuration: Configuration, root: str) -> None:
@@ -122,7 +128,9 @@ class Run:
 
 
 def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
-    """Keep one entry per file, and a second one only if both are certainly listed together."""
+    """Keep one entry per file. A second entry is kept only if both certainly apply at the same
+    time.
+    """
     kept: list[Listed] = []
     by_path: dict[str, list[Listed]] = {}
     for listed in files:
@@ -135,14 +143,16 @@ def certain_duplicates_last(files: list[Listed]) -> list[Listed]:
 
 
 class ListWords(Literals):
-    """Finds where the list files name a file, outside comments."""
+    """Finds the lines of list files that mention a file, outside comments."""
 
     def __init__(self, sources: Sources) -> None:
         super().__init__(sources.tree)
         self.sources = sources
 
     def locate(self, entry: ListEntry, paths: Sequence[str]) -> ListEntry | None:
-        """Return the entry with the line of its name if one of ``paths`` contains it, else None."""
+        """Return the entry with the line that mentions its file in one of ``paths``, None if there
+        is none.
+        """
         names = [posixpath.basename(entry.path)]
         place = self.look_up(names, list(dict.fromkeys(paths)), entry.place)
         return ListEntry(entry.path, place, entry.condition) if place else None

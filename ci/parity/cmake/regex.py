@@ -1,6 +1,7 @@
-"""CMake's regular expressions in Python.
+"""Match CMake's regular expressions with Python's.
 
-Source: cmake's string(REGEX) manual: no classes by letter, no counts, no escapes in brackets.
+They have no classes by letter, no counts such as ``{2}``, and no escapes in brackets (see CMake's
+manual, string(REGEX)).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class UnknownMatchError(Exception):
 
 @lru_cache(maxsize=1024)
 def compile_regex(text: str) -> re.Pattern[str] | None:
-    """Return a compiled CMake regular expression, or None for one that CMake refuses too."""
+    """Return a compiled CMake regular expression, or None if CMake would refuse it."""
     out: list[str] = []
     repeated = False
     for escaped, bracket, brace, extension, other in PART.findall(text):
@@ -53,7 +54,7 @@ def search(pattern: str, text: str) -> re.Match[str] | None:
 def find_all(pattern: str, text: str) -> Iterator[re.Match[str]]:
     """Yield all matches as CMake finds them: ``^`` matches again after each of them.
 
-    Raises UnknownMatchError, also for an empty match, which CMake refuses.
+    Raises UnknownMatchError, also for an empty match, which CMake treats as an error.
     """
     while text:
         match = search(pattern, text)

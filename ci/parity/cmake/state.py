@@ -1,4 +1,6 @@
-"""The state of a static run: variables of the platform, scopes, calls, routines and results."""
+"""The state of a static run: platform variables, scopes, calls, functions and macros, and
+results.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ def root_variables(
     """Return the variables at the start of a top-level CMakeLists.txt in ``directory``.
 
     ``directory`` is relative to the tree's root, and ``root_variable`` is the project's name for
-    that root. In ANY no variable of the platform is known, so that both branches count.
+    that root. In the configuration ANY no platform variable is known, so that both branches are
+    taken.
     """
     source = f"{ROOT}/{directory}".rstrip("/")
     build = f"{BUILD}/{directory}".rstrip("/")
@@ -98,10 +101,10 @@ class LimitError(Exception):
 
 
 class Variables(ChainMap[str, "Value | None"]):
-    """The scopes of variables, the current one first; None is a variable that is unset."""
+    """The scopes of variables, the current one first. An unset variable is None."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Do the same as ChainMap.get() in a third of the time; this is the hottest call."""
+        """Do the same as ChainMap.get() in a third of the time, since this is called most often."""
         for table in self.maps:
             if key in table:
                 return table[key]
@@ -110,20 +113,20 @@ class Variables(ChainMap[str, "Value | None"]):
 
 @dataclass(frozen=True)
 class Call:
-    """A command about to run: as written, and with its words expanded and split."""
+    """A command to be run: as written, and with its words expanded and split."""
 
     command: Command
     items: tuple[Item, ...]
 
     @property
     def words(self) -> list[str]:
-        """The words without their lines."""
+        """The expanded words, without their lines."""
         return [item.text for item in self.items]
 
 
 @dataclass
 class Routine:
-    """A function() or macro() of the project."""
+    """A function() or macro() that the project defines."""
 
     block: Block
     parameters: list[str]
@@ -136,7 +139,7 @@ class Routine:
 
 
 class Sources:
-    """The tree as list files see it; all runs share the parsed files and file lists."""
+    """The tree that list files read. All runs share its parsed files and file lists."""
 
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
@@ -155,7 +158,7 @@ class Sources:
         return found
 
     def nodes(self, path: str) -> list[Node] | CMakeSyntaxError:
-        """Return a list file's commands, or the reason why it has none."""
+        """Return a list file's commands, or the error if it cannot be parsed."""
         if path not in self.parsed:
             try:
                 self.commands[path] = parse_commands(self.tree.read(path) or "")
@@ -171,8 +174,9 @@ class Sources:
 class State:
     """The files that a run has read and its results, apart from variables.
 
-    ``optional`` has the words that variables received in branches, with the conditions of these;
-    ``libraries`` the names that find_library() looked for, by the unknown value that it returned.
+    ``optional`` has the words that were added to variables in branches, with the conditions of the
+    branches; ``libraries`` the names that find_library() looked for, by the unknown value that it
+    returned.
     """
 
     sources: Sources

@@ -1,7 +1,8 @@
-"""Values of variables: strings, lists in strings, alternatives of branches, and unknown text.
+"""The values of variables: strings, which may contain lists, alternatives and unknown text.
 
-A value is a tuple of alternatives, nearly always of one. UNKNOWN marks text that only a real
-configuration could tell; text that contains it is not evaluated rather than guessed.
+A value is a tuple of alternatives from different branches, in nearly all cases just one. UNKNOWN
+marks text that depends on a real configuration; text that contains it is not evaluated, instead of
+guessed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ESCAPED = {"n": "\n", "t": "\t", "r": "\r", ";": "\\;", "\n": ""}
 
 
 def unknown(name: str) -> Value:
-    """Return an unknown value, named after its origin."""
+    """Return an unknown value that contains the name of its origin."""
     return (f"{UNKNOWN}{name}{UNKNOWN}",)
 
 
@@ -42,7 +43,7 @@ def split_list(text: str) -> list[str]:
 
 
 def split_values(values: Value) -> list[str]:
-    """Return the non-empty elements of all alternatives, without those of earlier alternatives."""
+    """Return the non-empty elements of all alternatives, each element only once."""
     found: list[str] = []
     for value in values:
         seen = set(found)
@@ -85,7 +86,7 @@ def merge_value(before: Value | None, left: Value | None, right: Value | None) -
     """Merge the values of two branches that could both be taken.
 
     Lists that grow from the same start keep both additions; a single word becomes an alternative; a
-    value that only one branch sets counts as set.
+    variable that only one branch sets is treated as set.
     """
     if left == right or not right or right == ("",):
         return left
@@ -106,7 +107,7 @@ SYSTEMS = {Configuration.HOST: "Linux", Configuration.ANDROID: "Android"}
 
 
 def resolve_genex(text: str, configuration: Configuration) -> Iterator[str]:
-    """Yield the words that ``text`` may result in; an unknown condition counts as true."""
+    """Yield the words that ``text`` may expand to; unknown conditions are taken as true."""
     start = text.find("$<")
     if start < 0:
         if text:

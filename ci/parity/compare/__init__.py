@@ -1,1 +1,3 @@
-"""Compare: facts and a policy in, findings out; this package reads and writes no files."""
+"""Compare the facts of both sides under a policy and return findings. No module here reads or
+writes files.
+"""

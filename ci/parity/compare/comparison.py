@@ -1,4 +1,4 @@
-"""Compare a whole tree, without findings that depend on unread files, and apply the allow-list.
+"""Compare a whole tree, leave out findings that depend on unread files, and apply the allow-list.
 
 An allow-list entry with no effect is itself a finding.
 """
@@ -40,7 +40,7 @@ from ci.parity.policy import Allowance, ParityPolicy, matches
 
 BUCK_LACKS = {Kind.CMAKE_ONLY, Kind.HEADER, Kind.INCLUDE, Kind.UNLISTED, Kind.VARIANT}
 CMAKE_LACKS = {Kind.BUCK_ONLY, Kind.UNLISTED}
-BROKEN = "fix it; until then, nothing that depends on it is checked"
+BROKEN = "fix this file; until then, nothing that depends on it is checked"
 RELATIONS = {Kind.DEPENDENCY, Kind.DEFINE}
 POLICY_SOURCE = "manifests/policies/parity.toml"
 
@@ -163,12 +163,13 @@ def apply_allowances(
     whole: bool,
     is_current: bool,
 ) -> tuple[list[Finding], int]:
-    """Return the findings that count, and the number that the allow-list allows.
+    """Return the findings that are not allowed, and the number of findings that the allow-list
+    allows.
 
-    ``whole`` says that the whole tree was read and compared. An expired entry, one with a condition
-    that does not hold, or one that allows nothing in a whole comparison, is a finding about the
-    policy. Such findings are left out unless the tree ``is_current``: an older tree, or one of
-    another project, may need other entries.
+    ``whole`` is whether the whole tree was read and compared. An expired entry, one with a
+    condition that does not hold, or one that allows nothing in a whole comparison, is a finding
+    about the policy. Such findings are left out unless the tree ``is_current``, since an older
+    tree, or the tree of another project, may need other entries.
     """
     effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
     live = [entry for entry in policy.allow if not effect[id(entry)]]

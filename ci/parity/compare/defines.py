@@ -1,4 +1,4 @@
-"""Find defines that only one side sets, for files that read them and that both sides compile."""
+"""Find defines that only one side sets, if files that both sides compile depend on them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ def find_define_drift(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def is_ignored(index: Index, word: Word) -> bool:
-    """Return whether a define is not compared: it has a condition, or the policy ignores it."""
+    """Return whether a define is not compared, because it has a condition or the policy
+    ignores it.
+    """
     return bool(word.condition) or matches(name_of(word), index.policy.ignored_defines)
 
 
 def buck_names(index: Index, groups: Groups, labels: Iterable[str]) -> set[str]:
-    """Return the macros that Buck targets get: their own, and those that dependencies pass on."""
+    """Return the macros of Buck targets: their own, and those that their dependencies pass on."""
     found: set[str] = set()
     for label in labels:
         target = index.by_label[label]
@@ -43,7 +45,9 @@ def buck_names(index: Index, groups: Groups, labels: Iterable[str]) -> set[str]:
 
 
 def cmake_names(groups: Groups, names: Iterable[str]) -> set[str]:
-    """Return the macros that CMake targets get: their own, and those that others export to them."""
+    """Return the macros of CMake targets: their own, and those that other targets export to
+    them.
+    """
     found: set[str] = set()
     for name in names:
         for linked in groups.cmake_reach(name):
@@ -57,7 +61,7 @@ def cmake_names(groups: Groups, names: Iterable[str]) -> set[str]:
 
 
 def exported(target: BuildTarget) -> Iterator[Word]:
-    """Yield the defines of a target that its users get too."""
+    """Yield the defines of a target that also apply to its users."""
     return (word for word in target.defines if word.exported)
 
 
@@ -132,8 +136,9 @@ def find_lacking(
 ) -> set[str]:
     """Return the CMake targets of a Buck target that lack a macro.
 
-    With ``is_own``, if only some lack it, those that read it. Otherwise another target exports the
-    macro, and those that read it are returned if all of them lack it.
+    With ``is_own``, the Buck target defines the macro: if only some CMake targets lack it, those of
+    them that read it are returned. Otherwise another target exports the macro, and the targets that
+    read it are returned if all of them lack it.
     """
     names = groups.cmake_of[reader.label]
     lacking = {name for name in names if macro not in cmake_names(groups, [name])}
@@ -155,8 +160,8 @@ def buck_readers(
 ) -> Iterator[BuckTarget]:
     """Yield the mapped Buck targets with a file that reads a define of ``target``.
 
-    If CMake's counterpart of ``target`` exports the define too, a target that does not get it lacks
-    the dependency instead.
+    If CMake's counterpart of ``target`` also exports the define, a target without the define lacks
+    the dependency, which is another finding.
     """
     files = index.files_that_read(name_of(word))
     names = groups.cmake_of.get(target.label, set())

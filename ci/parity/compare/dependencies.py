@@ -1,4 +1,6 @@
-"""Find dependencies that only one side has: between mapped targets, and on outside libraries."""
+"""Find dependencies that only one side has, between mapped targets or on libraries outside the
+tree.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from ci.parity.policy import Library, matches
 
 
 def find_dependency_drift(index: Index, groups: Groups, told: set[str]) -> Iterator[Finding]:
-    """Yield dependencies of targets with sources that both sides compile; tests are left out.
+    """Yield dependencies that only one side has, of targets with sources that both sides compile.
+    Tests are left out.
 
     ``told`` are the details of other findings: pairs of Buck labels that need not be reported
     again.
@@ -90,8 +93,8 @@ def _buck_only(index: Index, groups: Groups, target: BuckTarget) -> Iterator[Fin
 def is_used(index: Index, groups: Groups, name: str, target: BuckTarget, word: Word) -> bool:
     """Return whether the part of a Buck target that a CMake target compiles needs a dependency.
 
-    It does if the part includes a header of it. If several CMake targets compile parts of a Buck
-    target, each needs only what its part uses.
+    It does if the part includes a header of the dependency. If several CMake targets compile parts
+    of a Buck target, each needs only the dependencies of its part.
     """
     needed, listed = index.facts.needed, index.files_of(target)
     own = closure(
@@ -105,7 +108,7 @@ def is_used(index: Index, groups: Groups, name: str, target: BuckTarget, word: W
 def uses(index: Index, target: CMakeTarget, label: str) -> bool:
     """Return whether a file of a CMake target includes a header of a Buck target.
 
-    CMake targets often link more than they use, which breaks no Buck build.
+    CMake targets often link more than they use; this does not break any Buck build.
     """
     buck = index.by_label[label]
     offered = {e.path for e in index.resolved((*buck.headers, *buck.exported_headers))}
@@ -114,7 +117,7 @@ def uses(index: Index, target: CMakeTarget, label: str) -> bool:
 
 
 def library_of(index: Index, text: str, side: str) -> Library | None:
-    """Return the outside library that a name of one side means, None if there is none."""
+    """Return the library outside the tree that one side calls ``text``, None if there is none."""
     for library in index.policy.library:
         if matches(text, library.buck if side == "buck" else library.cmake):
             return library
@@ -122,13 +125,15 @@ def library_of(index: Index, text: str, side: str) -> Library | None:
 
 
 def is_compared(index: Index, groups: Groups, name: str) -> bool:
-    """Return whether a link to a CMake target counts: not to the core or an extension module."""
+    """Return whether links to a CMake target are compared; links to the core or an extension module
+    are not.
+    """
     is_module = any(groups.is_python(linked) for linked in groups.cmake.get(name, ()))
     return not is_module and not is_implied(index, name)
 
 
 def is_implied(index: Index, name: str) -> bool:
-    """Return whether everything depends on a CMake target implicitly."""
+    """Return whether all targets depend on a CMake target implicitly."""
     return matches(name, index.policy.implied)
 
 

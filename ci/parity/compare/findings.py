@@ -1,4 +1,4 @@
-"""The findings of a comparison, and the result of a run, from which every rendering is made."""
+"""The findings of a comparison, and the report of a run, which all renderings are made from."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Level(str, Enum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One difference: its file, the target on each side, and where to look.
+    """One difference: the file, the target on each side, and the lines to look at.
 
-    ``when_new`` is its level if a change introduces it, None for the same level.
+    ``when_new`` is its level if a change introduces it, None if that is the same.
     """
 
     kind: Kind
@@ -61,7 +61,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """The fields that identify a finding even if lines move."""
+        """The fields that identify a finding, even if line numbers change."""
         where = self.configuration.value if self.configuration else ""
         return (self.kind.value, self.path, self.detail, where)
 
@@ -72,12 +72,16 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def noted(when_new: Level) -> dict[str, Any]:
-    """Return the levels of a finding that a tree may have, but a change must not introduce."""
+    """Return the levels of a finding that is only a note in an existing tree, but must not be
+    introduced by a change.
+    """
     return {"level": Level.NOTE, "when_new": when_new}
 
 
 def at(target: BuildTarget | None, place: Place | None = None) -> dict[str, Any]:
-    """Return the fields of a finding for a target of either side, at ``place`` or its own."""
+    """Return the fields of a finding for a target of either side, at ``place`` or the target's
+    place.
+    """
     if target is None:
         return {}
     where = place or target.place
@@ -119,7 +123,9 @@ class ParityReport:
 
     @property
     def unread(self) -> tuple[NotEvaluated, ...]:
-        """The sides that could not be read at all: then nothing was compared, and a gate fails."""
+        """The sides that could not be read at all. If there is one, nothing was compared and a gate
+        fails.
+        """
         return tuple(row for row in self.not_evaluated if row.is_whole)
 
     @property

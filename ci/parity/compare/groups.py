@@ -24,9 +24,10 @@ FINAL_KINDS = {"shared", "module", "add_executable", "pybind11_add_module"}
 
 
 class Groups:
-    """The mapping between targets, and what each side reaches through its dependencies.
+    """The mapping between targets of the two sides, and the dependencies that each target reaches.
 
-    It uses the configuration with every branch, so that libraries of one platform are known.
+    It uses the configuration ANY, which takes every branch, so that libraries of a single platform
+    are known.
     """
 
     def __init__(self, index: Index) -> None:
@@ -42,7 +43,7 @@ class Groups:
     def is_mapped(self, target: CMakeTarget) -> bool:
         """Return whether Buck owns most of a CMake target's sources, and some in its folder.
 
-        An example's main with one file of a library is not mapped to that library.
+        So an example that compiles one file of a library is not mapped to that library.
         """
         paths = set(filter(is_source, target.sources))
         shared = paths & self.index.shared_files
@@ -79,25 +80,31 @@ class Groups:
         return found
 
     def linked_for(self, label: str) -> set[str]:
-        """Return the CMake targets that correspond to a dependency on a Buck target, by name."""
+        """Return the names of the CMake targets that correspond to a dependency on a Buck
+        target.
+        """
         return {name for each in self.standing_for(label) for name in self.cmake_of.get(each, ())}
 
     def standing_for(self, label: str) -> set[str]:
-        """Return a Buck target, with its dependencies if it has no files itself."""
+        """Return the label of a Buck target and, if the target has no files, the labels of its
+        dependencies.
+        """
         return closure([label], lambda each: () if self.has_files(each) else self.buck_edges(each))
 
     def has_files(self, label: str) -> bool:
         return any(target.entries for target in self.index.labelled.get(label, ()))
 
     def labels_of(self, target: CMakeTarget) -> set[str]:
-        """Return the Buck labels that own the files of ``target`` itself, not of its namesakes."""
+        """Return the Buck labels that own files of ``target``, not of other targets with
+        its name.
+        """
         uses = (u for path in target.sources for u in self.index.buck_uses.get(path, ()))
         return self.buck_of.get(target.name, set()) & {use.target.label for use in uses}
 
     def linked_labels(self, target: CMakeTarget, name: str) -> set[str]:
         """Return the Buck labels that correspond to a CMake target's link to ``name``.
 
-        Of several targets of this name, in mutually exclusive directories, the nearest one counts.
+        If mutually exclusive directories have targets of this name, the nearest one is used.
         """
         rows = self.cmake.get(name, ())
 
@@ -111,7 +118,7 @@ class Groups:
     def main_label(self, labels: Iterable[str], target: CMakeTarget) -> str:
         """Return the best Buck counterpart of a CMake target among ``labels``.
 
-        It is in the same folder, and has the most of the target's sources.
+        It is preferably in the same folder, then the one that shares most sources with the target.
         """
         own = target.sources
 
@@ -123,7 +130,7 @@ class Groups:
         return min(labels, key=rank)
 
     def main_name(self, names: Iterable[str], label: str) -> str:
-        """Return the CMake target with the largest share of its sources in a Buck dependency."""
+        """Return the CMake target whose sources overlap most with those of a Buck dependency."""
         bucks = [t for each in self.standing_for(label) for t in self.index.labelled.get(each, ())]
         wanted = {entry.path for buck in bucks for entry in self.index.resolved(buck.srcs)}
 
@@ -134,7 +141,7 @@ class Groups:
         return min(names, key=rank)
 
     def cmake_name(self, text: str) -> str:
-        """Return the target that a linked name means."""
+        """Return the name of the target that a linked name refers to."""
         name = self.aliases.get(text, text)
         return name if name in self.cmake else name.rpartition("::")[2]
 
@@ -145,7 +152,9 @@ class Groups:
 
     @cached_property
     def buck_edges(self) -> Callable[[str], Iterable[str]]:
-        """The direct dependencies of a Buck target by its label, outside names included."""
+        """The direct dependencies of a Buck target by its label, including names outside
+        the tree.
+        """
         found: dict[str, set[str]] = {}
         for label, targets in self.index.labelled.items():
             words = (w for t in targets for w in (*t.deps, *t.exported_deps, *t.external_deps))
@@ -157,7 +166,7 @@ class Groups:
     def exported_edges(self) -> Callable[[str], Iterable[str]]:
         """The dependencies with headers that a Buck target passes on, by its label.
 
-        A rule of another kind, or one without any file, passes on all of its dependencies.
+        Rules of other kinds, and rules without files, pass on all of their dependencies.
         """
         found: dict[str, set[str]] = defaultdict(set)
         for label, targets in self.index.labelled.items():
@@ -171,7 +180,7 @@ class Groups:
     def passed_on(self, target: BuckTarget, *, exported: bool = False) -> set[str]:
         """Return the labels from which a Buck target gets headers and macros, including its own.
 
-        ``exported``: those from which its users get them through it.
+        With ``exported``, return the labels from which the target's users get them through it.
         """
         words = target.exported_deps
         if not exported:
@@ -183,7 +192,9 @@ class Groups:
         return self._passed_on[key]
 
     def plain(self, label: str) -> str:
-        """Return the label in a build file from which Meta's macros derive ``label``."""
+        """Return the label in the build file that ``label``, made by one of Meta's macros, is
+        derived from.
+        """
         known = self.index.labelled
         if label in known or not label.endswith(self.index.policy.suffixes):
             return label
@@ -191,7 +202,7 @@ class Groups:
         return next((cut for cut in cuts if cut in known), label)
 
     def buck_reach(self, labels: Iterable[str]) -> set[str]:
-        """Return the Buck targets and everything that they depend on."""
+        """Return these Buck targets and all targets that they depend on."""
         key = frozenset(labels)
         if key not in self._buck_reach:
             self._buck_reach[key] = closure(key, self.buck_edges)
@@ -202,12 +213,12 @@ class Groups:
         return {name: closure([name], self.cmake_edges) for name in self.cmake}
 
     def cmake_reach(self, name: str) -> set[str]:
-        """Return a CMake target and everything that it links."""
+        """Return a CMake target and all targets that it links, directly or not."""
         return self._cmake_reach.get(name, {name})
 
     @cached_property
     def linked(self) -> set[str]:
-        """All names that some CMake target links."""
+        """The names of all targets that some CMake target links."""
         return set[str]().union(*self._cmake_reach.values())
 
     @cached_property
@@ -221,22 +232,23 @@ class Groups:
         return found
 
     def links(self, name: str, wanted: set[str]) -> bool:
-        """Return whether a CMake target links one of ``wanted``, itself or through others."""
+        """Return whether a CMake target links one of ``wanted``, directly or not."""
         return bool(self.cmake_reach(name) & wanted)
 
     def is_completed(self, name: str, wanted: set[str]) -> bool:
-        """Return whether everything built from a CMake target also links one of ``wanted``.
+        """Return whether all programs and shared libraries that link a CMake target also link one
+        of ``wanted``.
 
-        A static library need not name its dependencies if all executables and shared libraries that
+        A static library need not list its dependencies if all executables and shared libraries that
         link it do.
         """
         finals = self.consumers.get(name, set()) - {name}
         return bool(finals) and all(self.links(final, wanted) for final in finals)
 
     def certain(self, target: CMakeTarget, attribute: str) -> list[Word]:
-        """Return the links or defines that a CMake target always has where it exists.
+        """Return the links or defines that a CMake target has whenever it exists.
 
-        Those of one platform are certain in that platform's configuration.
+        Those for one platform are certain in that platform's configuration.
         """
         rows = [target, *self._built.get((target.directory, target.name), ())]
         words = (word for row in rows for word in getattr(row, attribute) if not word.condition)
@@ -252,14 +264,16 @@ class Groups:
         return found
 
     def sources_of(self, name: str) -> set[str]:
-        """Return the sources of the CMake targets of a name, except those not compared."""
+        """Return the sources of the CMake targets of a name, except for sources that are not
+        compared.
+        """
         targets = (target for target in self.cmake[name] if not self.is_left_out(target))
         return {path for target in targets for path in target.sources}
 
     def files_of(self, target: CMakeTarget) -> set[str]:
         """Return the files of a CMake target, and the headers of its Buck counterparts.
 
-        CMake lists rarely name headers.
+        CMake's lists of sources rarely contain headers.
         """
         found = {entry.path for entry in target.entries}
         for label in self.buck_of.get(target.name, ()):

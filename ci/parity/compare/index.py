@@ -1,4 +1,4 @@
-"""Index the facts: which target lists a file, on which side and in which configuration."""
+"""Index the facts by file: which targets list it, on which side and in which configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ci.parity.policy import ParityPolicy, matches
 Target = TypeVar("Target", BuckTarget, CMakeTarget)
 
 BUILT = (Configuration.HOST, Configuration.ANDROID)
-# Rules that name files without compiling them.
+# Rules that list files without compiling them.
 NOT_COMPILING = (
     "filegroup", "genrule", "export_file", "export_files", "python_", "command_alias", "sh_",
     "buck_filegroup", "buck_genrule", "buck_sh_test", "fb_xplat_resource", "alias", "zip_file",
@@ -38,7 +38,7 @@ ANDROID_KEYS = ("android",)
 
 @dataclass(frozen=True)
 class Use(Generic[Target]):
-    """A file in a target of one side, and of one configuration on CMake's side."""
+    """A file in a target of one side; on CMake's side, of one configuration."""
 
     target: Target
     entry: ListEntry
@@ -57,7 +57,7 @@ def is_native(target: BuckTarget) -> bool:
 
 
 def name_of(word: Word) -> str:
-    """Return the name of the macro of a define."""
+    """Return the name of the macro that a define sets."""
     return word.text.partition("=")[0]
 
 
@@ -67,7 +67,9 @@ def area_of(path: str) -> str:
 
 
 def forwarded(target: BuckTarget) -> tuple[ListEntry, ...]:
-    """Return the files that a rule passes on; export_file() without a source has its name."""
+    """Return the files that a rule passes on. Without a source, export_file() passes on the file of
+    its name.
+    """
     if target.srcs or not target.kind.startswith("export_file"):
         return target.srcs
     path = f"{target.package}/{target.name}".lstrip("/")
@@ -86,7 +88,7 @@ def topmost_of(path: str, others: Container[str]) -> str:
 
 
 class Index:
-    """Both sides of a tree by file, and the relations that follow from shared files."""
+    """The facts of both sides by file, and the relations that follow from files that both list."""
 
     def __init__(self, facts: ParityFacts, policy: ParityPolicy) -> None:
         self.facts = facts
@@ -95,7 +97,7 @@ class Index:
         self.labelled: dict[str, list[BuckTarget]] = defaultdict(list)
         for target in facts.buck.targets:
             self.labelled[target.label].append(target)
-        # Of a Python and a native target with the same name, the native one is in CMake too.
+        # If a Python and a native target have the same name, CMake has the native one.
         self.by_label = {label: rows[0] for label, rows in self.labelled.items()}
         self.packages = frozenset(facts.buck.packages)
         self.by_package: dict[str, list[BuckTarget]] = defaultdict(list)
@@ -180,7 +182,7 @@ class Index:
 
     @cached_property
     def cmake_mentions(self) -> set[str]:
-        """All files that CMake names in some configuration, compiled or not."""
+        """All files that CMake lists or mentions in some configuration, compiled or not."""
         found = set(self.everywhere)
         for facts in self.facts.cmake:
             found.update(facts.mentioned)
@@ -189,7 +191,7 @@ class Index:
 
     @cached_property
     def only_in_tests(self) -> set[str]:
-        """Product files that CMake compiles only into test programs."""
+        """Files of the product that CMake compiles only into test programs."""
         found: set[str] = set()
         product: set[str] = set()
         for facts in self.facts.cmake:
@@ -221,7 +223,7 @@ class Index:
                     yield ListEntry(inner.path, entry.place, entry.condition)
 
     def copied(self, target: BuckTarget) -> Iterator[str]:
-        """Yield the files that rules copy to make sources of a target: //p:rule[a.cpp]."""
+        """Yield the files that rules copy as sources of a target, such as //p:rule[a.cpp]."""
         read: dict[str, list[str]] = {}
         for entry in target.srcs:
             label, _, name = entry.path.removesuffix("]").partition("[")
@@ -234,7 +236,9 @@ class Index:
     # Configurations of the Buck side
 
     def configurations(self, use: Use[BuckTarget]) -> tuple[Configuration, ...]:
-        """Return the configurations of a use, by select() key, target name and platforms."""
+        """Return the configurations of a use, according to its select() key, target name and
+        platforms.
+        """
         condition = use.entry.condition.lower()
         if any(key in condition for key in ANDROID_KEYS):
             return (Configuration.ANDROID,)
@@ -243,7 +247,9 @@ class Index:
         return self.target_configurations(use.target)
 
     def target_configurations(self, target: BuckTarget) -> tuple[Configuration, ...]:
-        """Return HOST or ANDROID for one of two variants, both for any other target."""
+        """Return HOST or ANDROID for a target with a variant per platform, both for any other
+        target.
+        """
         if matches(target.name, self.policy.android_only):
             return (Configuration.ANDROID,)
         if self.android_twin(target.label) or matches(target.name, self.policy.host_only):
@@ -293,5 +299,5 @@ class Index:
 
     @cached_property
     def incomplete_folders(self) -> set[str]:
-        """The folders of CMake targets with sources that could not all be evaluated."""
+        """The folders of CMake targets whose sources could not all be evaluated."""
         return {t.directory for facts in self.facts.cmake for t in facts.targets if not t.complete}

@@ -1,7 +1,7 @@
-"""Find mistakes of one side.
+"""Find mistakes that concern only one side.
 
-These are files listed twice or missing from the tree, repeated target names, patterns with no
-match, and dependencies on targets that do not exist.
+These are files that are listed twice or missing from the tree, repeated target names, patterns
+without a match, and dependencies on missing targets.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def find_missing(index: Index) -> Iterator[Finding]:
                 yield Finding(
                     kind=Kind.MISSING,
                     path=entry.path,
-                    message=f"{target.label} lists it, but it is not in the tree",
+                    message=f"{target.label} lists this file, but it is not in the tree",
                     detail=side + again,
                     fix="remove it, or correct its name",
                     **at(target, entry.place),
@@ -86,7 +86,9 @@ def _is_missing(index: Index, entry: ListEntry) -> bool:
 
 
 def find_unknown_labels(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield dependencies on a target that its package does not have, which Buck fails to load."""
+    """Yield dependencies on a target that is missing from its package, so that Buck fails to load
+    them.
+    """
     for target in index.facts.buck.targets:
         for word in (*target.deps, *target.exported_deps):
             label = groups.plain(word.text)
@@ -114,8 +116,8 @@ def find_duplicates(index: Index) -> Iterator[Finding]:
                 yield Finding(
                     kind=Kind.DUPLICATE_SOURCE,
                     path=path,
-                    message=f"{target.label} lists it {count} times",
+                    message=f"{target.label} lists this file {count} times",
                     detail=target.label,
-                    fix="keep one of them",
+                    fix="keep only one of the entries",
                     **at(target, last[path].place),
                 )

@@ -38,22 +38,28 @@ WHOLE_FOLDER = "folder"
 
 
 def level_of(index: Index, path: str) -> Level:
-    """Return the level of a difference: a note for tests, since CMake builds only some."""
+    """Return the level of a difference. It is a note for tests, since CMake builds only some of
+    them.
+    """
     return Level.NOTE if index.policy.is_test(path) else Level.ERROR
 
 
 def levels_of(index: Index, path: str, level: Level = Level.WARNING) -> dict[str, Any]:
-    """Return the levels of what breaks a Buck build; in a test, only a new finding counts."""
+    """Return the levels of a finding that breaks a Buck build; for a test, it is a note unless it
+    is new.
+    """
     return noted(level) if index.policy.is_test(path) else {"level": level}
 
 
 def is_compared(index: Index, path: str) -> bool:
-    """Return whether a source is compared: in the tree itself, and not excluded by the policy."""
+    """Return whether a source is compared: it is not in a submodule, and not excluded by the
+    policy.
+    """
     return is_source(path) and not index.is_vendored(path) and not index.policy.is_excluded(path)
 
 
 def find_cmake_only(index: Index) -> Iterator[Finding]:
-    """Yield sources that CMake compiles and Buck does not, in packages where Buck has C++."""
+    """Yield sources that CMake compiles and Buck does not, in packages where Buck compiles C++."""
     for configuration in BUILT:
         uses = index.cmake_uses.get(configuration, {})
         for path in sorted(uses):
@@ -75,7 +81,7 @@ def _cmake_only(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
         kind=Kind.CMAKE_ONLY,
         path=path,
         level=level_of(index, path),
-        message=f"CMake compiles it in {use.target.name}, but no Buck target lists it",
+        message=f"CMake compiles this file in {use.target.name}, but no Buck target lists it",
         fix=fix_in_buck(index, path, target),
         **at(target),
         **at(use.target, use.entry.place),
@@ -89,7 +95,8 @@ def _without_buck(index: Index, path: str, use: Use[CMakeTarget]) -> Finding:
         path=folder,
         level=Level.NOTE,
         when_new=Level.WARNING,
-        message=f"CMake compiles its sources in {use.target.name}, but it has no Buck target",
+        message=f"CMake compiles the folder's sources in {use.target.name}, but Buck has no "
+        "target for them",
         detail=WHOLE_FOLDER,
         fix=f"describe the libraries of {folder} in a BUCK file",
         **at(use.target, use.entry.place),
@@ -119,7 +126,8 @@ def _without_tests(area: str, uses: list[Use[BuckTarget]]) -> Finding:
         kind=Kind.BUCK_ONLY,
         path=area,
         level=Level.NOTE,
-        message=f"Buck compiles its tests, such as {uses[0].entry.path}; CMake compiles none",
+        message=f"Buck compiles this folder's tests, such as {uses[0].entry.path}, "
+        "but CMake compiles none",
         detail=WHOLE_FOLDER,
         fix=f"add them to a CMakeLists.txt of {area}",
         **at(uses[0].target, uses[0].entry.place),
@@ -135,7 +143,7 @@ def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
         kind=Kind.BUCK_ONLY,
         path=path,
         level=level_of(index, path),
-        message=f"Buck compiles it in {use.target.label}, but no CMake target does",
+        message=f"Buck compiles this file in {use.target.label}, but no CMake target does",
         fix=f"add {path}{where}",
         **at(use.target, use.entry.place),
         **at(target, entry.place if entry else None),
@@ -143,7 +151,7 @@ def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
 
 
 def find_unlisted(index: Index) -> Iterator[Finding]:
-    """Yield sources that neither side lists, in a folder with other sources that are listed."""
+    """Yield sources that neither side lists, in folders where other sources are listed."""
     listed = index.buck_mentions | index.cmake_mentions
     folders = {directory_of(path) for path in listed if is_source(path)}
     python = python_folders(index)
@@ -152,20 +160,26 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
         if index.is_vendored(path) or index.policy.is_excluded(path):
             continue
         if is_source(path) and directory_of(path) in folders:
-            yield _unlisted(index, path, "neither Buck nor CMake lists it")
+            yield _unlisted(index, path, "neither Buck nor CMake lists this file")
         elif path in needed and index.package_of(path) is None:
             yield _without_package(index, path)
         elif path in needed:
-            found = _unlisted(index, path, "no Buck target lists it, though listed files import it")
+            found = _unlisted(
+                index, path, "no Buck target lists this file, although listed files import it"
+            )
             yield replace(found, **levels_of(index, path))
         elif path.endswith("/__init__.py"):
             continue
         elif path.endswith(".py") and directory_of(path) in python:
-            yield _unlisted(index, path, "no Buck target lists it, though Buck lists others there")
+            yield _unlisted(
+                index,
+                path,
+                "no Buck target lists this file, although Buck lists others in its folder",
+            )
 
 
 def find_needed(index: Index, listed: set[str]) -> set[str]:
-    """Return the Python files that listed ones import, directly or through unlisted files."""
+    """Return the Python files that listed files import, directly or through unlisted files."""
     imports = index.facts.imports
     first = {file for path in listed for file in imports.get(path, ())}
     return closure(first, lambda path: () if path in listed else imports.get(path, ()))
@@ -189,37 +203,38 @@ def _without_package(index: Index, path: str) -> Finding:
         kind=Kind.UNLISTED,
         path=folder,
         **noted(Level.WARNING),
-        message=f"listed files import {path} from it, but no BUCK file describes it",
+        message=f"listed files import {path} from this folder, but no BUCK file describes it",
         detail=WHOLE_FOLDER,
         fix=f"describe the Python libraries of {folder} in a BUCK file",
     )
 
 
 def is_idle(index: Index, path: str) -> bool:
-    """Return whether the product cannot miss a file: a test, or a module that nothing imports."""
+    """Return whether the product does not need a file: it is a test, or no file imports it."""
     imported = path in index.imported or not path.endswith(".py")
     return index.policy.is_test(path) or not imported
 
 
 def python_folders(index: Index) -> set[str]:
-    """Return the folders in which Buck lists most Python files by name."""
+    """Return the folders in which Buck lists more than half of the Python files."""
     listed = Counter(directory_of(p) for p in index.buck_mentions if p.endswith(".py"))
     named = (p for p in index.facts.files if p.endswith(".py") and not p.endswith("__init__.py"))
     there = Counter(directory_of(path) for path in named)
     return {folder for folder, count in listed.items() if count * 2 > there[folder]}
 
 
-# Sources of a library that a CMake target lists one by one and forgets some: a target that lists
-# another library's sources by hand drifts even if some other target still compiles the file
+# Sources that are missing from a CMake target that lists the sources of a library one by one. Such
+# a list drifts, even if some other target compiles the missing file.
 
 FEWEST_TAKEN = 5
 
 
 def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield sources of a Buck library that a CMake target with sources of this library lacks.
+    """Yield sources of a Buck library that are missing from a CMake target with other sources of
+    it.
 
-    Either the source is the only one that the target lacks, or the library is in another folder and
-    the target includes the header of the source.
+    Either it is the only missing source, or the library is in another folder and the target
+    includes the header of the source.
     """
     libraries = {
         target.label: {
@@ -254,7 +269,9 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
 
 
 def is_foreign(index: Index, targets: list[CMakeTarget], sources: set[str]) -> bool:
-    """Return whether no target is a test, and no source of a library is below their folders."""
+    """Return whether none of the targets is a test, and no source of the library is below their
+    folders.
+    """
     folders = [target.directory for target in targets]
     own = (path for target in targets for path in target.sources)
     is_apart = not any(is_inside(path, folders) for path in sources)
@@ -275,7 +292,7 @@ def _partial(index: Index, target: CMakeTarget, label: str, path: str, taken: se
         kind=Kind.BUCK_ONLY,
         path=path,
         level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
-        message=f"{target.name} compiles {len(taken)} other sources of {label} but not this one",
+        message=f"{target.name} compiles {len(taken)} other sources of {label}, but not this one",
         detail=target.name,
         fix=f"add {path} to {target.name} ({entry.place})",
         **at(index.by_label[label], use.entry.place),
@@ -292,11 +309,11 @@ def nearest_buck_target(
     cmake: CMakeTarget | None,
     configuration: Configuration | None = None,
 ) -> BuckTarget | None:
-    """Return the Buck target that most likely should list ``path``.
+    """Return the Buck target that should most likely list ``path``.
 
-    Twins of other targets come last. Preferred is the target that lists its counterpart (a.h for
-    a.cpp), then one with files in the same folder, then the one that shares most sources with
-    ``cmake``.
+    Targets that repeat another one come last. The order is: the target that lists the counterpart
+    (a.h for a.cpp), a target with files in the same folder, the target that shares most sources
+    with ``cmake``.
     """
     votes: Counter[str] = Counter()
     homes: set[str] = set()
@@ -329,7 +346,9 @@ def nearest_buck_target(
 
 
 def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = "") -> str:
-    """Return where to add a file: to ``target``, or to a new one if targets have one source."""
+    """Return a fix that adds a file to ``target``, or to a new target if each target has a single
+    source.
+    """
     line = f'"{posixpath.relpath(path, index.package_of(path) or ".")}",'
     if target is None:
         return f"list {line} in its own target"
@@ -360,7 +379,9 @@ def suffix_fits(target: BuckTarget, path: str) -> bool:
 def nearest_cmake_target(
     index: Index, path: str, buck: BuckTarget
 ) -> tuple[CMakeTarget | None, ListEntry | None]:
-    """Return the CMake target that most likely should compile ``path``, and an entry next to it."""
+    """Return the CMake target that should most likely compile ``path``, and an entry to add it next
+    to.
+    """
     votes: Counter[str] = Counter()
     found: dict[str, tuple[CMakeTarget, ListEntry]] = {}
     siblings = {entry.path for entry in buck.srcs}

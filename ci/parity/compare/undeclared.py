@@ -1,7 +1,7 @@
 """Find headers and imports that Buck targets use without declaring them.
 
 These are headers that no Buck target exports, includes that no Buck target resolves, and Buck
-libraries with files that include headers, or import Python files, not reached by their deps. CMake
+libraries whose files include headers, or import Python files, that their deps do not reach. CMake
 finds all headers through a few include directories; Buck finds only those of dependencies.
 """
 
@@ -24,9 +24,9 @@ from ci.parity.policy import matches
 
 
 def find_header_drift(index: Index) -> Iterator[Finding]:
-    """Yield headers that no Buck target lists but that it should.
+    """Yield headers that no Buck target lists, although one should.
 
-    They are in a folder with headers or sources that Buck lists, or belong to a CMake target.
+    They are in a folder where Buck lists headers or sources, or belong to a CMake target.
     """
     listed = index.buck_mentions
     folders = {directory_of(path) for path in index.buck_uses if is_source(path)}
@@ -48,7 +48,8 @@ def _unexported(index: Index, path: str) -> Finding:
         kind=Kind.HEADER,
         path=path,
         **(levels_of(index, path, Level.ERROR) if is_used else {"level": Level.NOTE}),
-        message="no Buck target exports it" + ("" if is_used else ", and nothing includes it"),
+        message="no Buck target exports this header"
+        + ("" if is_used else ", and nothing includes it"),
         fix=fix_in_buck(index, path, target, "the exported_headers of "),
         **at(target),
     )
@@ -57,7 +58,7 @@ def _unexported(index: Index, path: str) -> Finding:
 def find_include_drift(index: Index) -> Iterator[Finding]:
     """Yield includes that no Buck target's header map, namespace or include directory resolves.
 
-    One match in any target is enough: which targets are reached depends on Meta's macros too.
+    One match in any target is enough, since Meta's macros also affect which targets are reached.
     """
     targets = index.facts.buck.targets
     names = {name for target in targets for name in target.include_names}
@@ -86,8 +87,9 @@ def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> F
         kind=Kind.INCLUDE,
         path=row.place.path,
         **levels_of(index, row.place.path),
-        message=f"it includes {row.text}, which CMake finds in {row.directory or 'the root'}; no "
-        "Buck target exports a header by that name",
+        message=f"this file includes {row.text}, which CMake finds in "
+        f"{row.directory or 'the root'}; no "
+        "Buck target exports a header of that name",
         detail=row.text,
         cmake_place=row.place,
         fix=f'in //{package}, add a library with exported_headers = {{"{row.text}": "{inside}"}} '
@@ -97,7 +99,9 @@ def _unresolved(index: Index, row: Include, header: str, owner: BuckTarget) -> F
 
 
 def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield headers that a compiled source needs, directly or through others, and cannot reach."""
+    """Yield headers that a compiled source includes, directly or through other headers, and cannot
+    reach.
+    """
     owners = find_owners(index)
     for label in sorted(index.by_label):
         target = index.by_label[label]
@@ -108,8 +112,8 @@ def find_undeclared_headers(index: Index, groups: Groups) -> Iterator[Finding]:
 def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
     """Yield headers that a library's exported headers need but that the library does not export.
 
-    So far its users get them from elsewhere. A library without sources can only offer what it
-    exports.
+    So far, users of the library get these headers from other libraries. A library without sources
+    provides only what it exports.
     """
     owners = find_owners(index)
     compiled = closure(index.buck_uses, lambda path: index.facts.needed.get(path, ()))
@@ -171,9 +175,10 @@ def _missing(
 
 
 def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
-    """Return the target's dependency that collects those of copied sources, else its own label.
+    """Return the dependency that collects the dependencies of copied sources, else the target's
+    label.
 
-    A macro makes the copies, and does not know what the originals include.
+    A macro makes the copies, so the target itself does not declare what the originals include.
     """
     known = groups.index.by_label
     labels = {groups.plain(word.text) for word in (*target.deps, *target.exported_deps)}
@@ -188,7 +193,7 @@ def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
 def find_needs(index: Index, groups: Groups, target: BuckTarget) -> Callable[[str], Iterable[str]]:
     """Return a function from a file to the headers that it includes when ``target`` compiles it.
 
-    This counts includes under a macro that the target gets in any build.
+    Includes guarded by a macro are returned if the target has the macro in any build.
     """
     macros = buck_names(index, groups, [target.label])
     needed, guarded = index.facts.needed, index.facts.guarded
@@ -209,7 +214,7 @@ def find_visible(groups: Groups, target: BuckTarget, *, exported: bool = False) 
 
 
 def best(labels: set[str]) -> str:
-    """Return the shortest of several labels: the others are variants of it."""
+    """Return the shortest of several labels, since the others are variants of it."""
     return min(labels, key=lambda label: (len(label), label))
 
 
@@ -230,11 +235,12 @@ def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, want
 
 
 def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
-    """Yield imports of files of other targets, in the folders that the policy names.
+    """Yield imports of other targets' files without a dependency, in the folders that the policy
+    lists.
 
     A top is a Python target that no other one depends on. A library need not declare a dependency
-    that all tops above it have. A file of several targets may be reached through any of them; a
-    file of no target is an unlisted file.
+    that all tops above it declare. A file in several targets may be reached through any of them; a
+    file without a target is reported as unlisted.
     """
     targets = [target for target in index.facts.buck.targets if "python" in target.kind]
     owners: dict[str, set[str]] = defaultdict(set)
@@ -269,8 +275,8 @@ def _unreached(
                 kind=Kind.DEPENDENCY,
                 path=entry.path,
                 **levels_of(index, entry.path),
-                message=f"it imports {imported}, but neither {target.label} nor everything built "
-                f"from it depends on {label}",
+                message=f"this file imports {imported}, but neither {target.label} nor everything "
+                f"built from that depends on {label}",
                 detail=f"{target.label} -> {label}",
                 fix=f'add "{label}" to the deps of {target.label} ({target.place})',
                 **at(target),

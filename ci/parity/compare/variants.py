@@ -12,7 +12,7 @@ from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word
 
 
 def find_variant_files(index: Index) -> Iterator[Finding]:
-    """Yield files that a Buck variant uses for a platform where CMake does not, or leaves out."""
+    """Yield files for which the variant of a Buck target and CMake differ in the platform."""
     uses = {configuration: index.cmake_uses.get(configuration, {}) for configuration in BUILT}
     for path in sorted(index.buck_uses):
         if not is_compared(index, path) or not index.exists(path):
@@ -55,7 +55,7 @@ def _left_out(
     return Finding(
         kind=Kind.CMAKE_ONLY,
         path=path,
-        message=f"CMake compiles it for {configuration.value}, but Buck has it only in "
+        message=f"CMake compiles this file for {configuration.value}, but Buck has it only in "
         f"{buck.target.label}, which is for the other platform",
         configuration=configuration,
         **at(target),
@@ -90,7 +90,8 @@ def _everywhere(
         kind=Kind.VARIANT,
         path=path,
         level=Level.NOTE if index.policy.is_test(path) else Level.WARNING,
-        message=f"{buck.target.label} compiles it for every platform, but {cmake.target.name} does "
+        message=f"{buck.target.label} compiles this file for every platform, but "
+        f"{cmake.target.name} does "
         f"not for {configuration.value}",
         configuration=configuration,
         **at(buck.target, buck.entry.place),
@@ -103,7 +104,7 @@ def _wrong_dependency(target: BuckTarget, word: Word, twin: str) -> Finding:
     return Finding(
         kind=Kind.VARIANT,
         path=word.place.path,
-        message=f"{target.label} is for Android and depends on {word.text}, which is for the host",
+        message=f"{target.label} is for Android but depends on {word.text}, which is for the host",
         detail=f"{target.label} -> {word.text}",
         configuration=Configuration.ANDROID,
         **at(target, word.place),

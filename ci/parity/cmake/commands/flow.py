@@ -1,4 +1,6 @@
-"""Commands that lead to other files: include, add_subdirectory, return, and Buck's file lists."""
+"""Commands that run or read other files (include, add_subdirectory, Buck's file lists) and
+return().
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
     if is_unknown(call.words[0]):
         return
     directory = run.relative(call.words[0])
-    # An example adds the whole project: its targets are read only once, from the project's root.
+    # An example adds the whole project. The project's targets are read only once, from its root.
     if directory is None or directory == "":
         return
     if is_inside(directory, run.state.sources.submodules):
@@ -63,7 +65,9 @@ def guard_include(run: Interpreter, _call: Call) -> Flow | None:
 
 
 def run_program(run: Interpreter, call: Call) -> None:
-    """execute_process(): its results are unknown, except a file list printed from a .bzl."""
+    """execute_process(): its results are unknown, except for a file list that it prints from a .bzl
+    file.
+    """
     words = call.words
     results = dict(pairwise(words))
     text = " ".join(words)
@@ -80,7 +84,7 @@ def run_program(run: Interpreter, call: Call) -> None:
 
 
 def file_list(run: Interpreter, path: str, name: str) -> list[str] | None:
-    """Return a list of a .bzl file that is both Starlark and Python, None if unknown."""
+    """Return a list in a .bzl file that is both Starlark and Python, None if it is unknown."""
     known = run.state.sources.file_lists
     if path not in known:
         known[path] = read_file_lists(run.state.sources.tree.read(path), path)

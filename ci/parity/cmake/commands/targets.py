@@ -30,7 +30,7 @@ EXTENSIONS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
 
 @dataclass
 class Listed:
-    """A file given to a target, and the branch of unknown conditions that it was given in."""
+    """A file of a target, and the branch of unknown conditions in which it was added."""
 
     entry: ListEntry
     branch: tuple[int, ...]
@@ -38,7 +38,7 @@ class Listed:
 
 @dataclass
 class Builder:
-    """A target while the list files are still running."""
+    """A target that is still being built up, while list files run."""
 
     name: str
     kind: str
@@ -71,7 +71,7 @@ class Builder:
 class Targets:
     """The targets of one run; provides the commands that fill them.
 
-    Directories that exclude each other may each have a target of the same name.
+    Mutually exclusive directories may each have a target of the same name.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,9 @@ class Targets:
         return name in self.table or name in self.aliases
 
     def find(self, name: str, directory: str) -> Builder | None:
-        """Return a target by name or alias: that of ``directory``, else the last one created."""
+        """Return a target by name or alias: the one in ``directory``, else the one that was created
+        last.
+        """
         known = self.table.get(self.aliases.get(name, name), [])
         own = [target for target in known if target.directory == directory]
         fitting = own or known
@@ -183,7 +185,9 @@ class Targets:
             target.defines.extend(replace(w, text=w.text.removeprefix("-D")) for w in kept)
 
     def define_in_directory(self, run: Interpreter, call: Call) -> None:
-        """add_definitions() and similar: for all targets of the directory and those below."""
+        """add_definitions() and similar commands, which apply to all targets in and below the
+        directory.
+        """
         flagged = call.command.name != "add_compile_definitions"
         for item in call.items:
             if not is_unknown(item.text) and (item.text.startswith("-D") or not flagged):
@@ -192,7 +196,9 @@ class Targets:
                 self.directory_defines.append((run.directory, word))
 
     def search(self, run: Interpreter, call: Call) -> None:
-        """include_directories() and similar: record folders of the tree, whatever the target."""
+        """include_directories() and similar commands: record folders of the tree, regardless of the
+        target.
+        """
         for item in call.items[1 if call.command.name.startswith("target") else 0 :]:
             for text in resolve_genex(item.text, run.state.configuration):
                 path = None if is_unknown(text) or text in SEARCH_WORDS else run.relative(text)
@@ -200,17 +206,19 @@ class Targets:
                     self.include_directories.add(path)
 
     def mention(self, run: Interpreter, call: Call) -> None:
-        """Record files that a command names without compiling them, so they count as listed."""
+        """Record files that a command mentions without compiling them, so that they are not
+        reported as unlisted.
+        """
         for word in call.words:
             path = run.relative(word) if suffix_of(word) and not is_unknown(word) else None
             if path:
                 self.mentioned.add(path)
 
     def find_known(self, run: Interpreter, call: Call) -> Builder | None:
-        """Return the target that a call is about; report one that certainly does not exist."""
+        """Return the target that a call changes; report a target that certainly does not exist."""
         target = self.find(call.words[0], run.directory)
         if target is None and not is_unknown(call.words[0]) and not run.branch:
-            what = f"{call.command.name}({call.words[0]}) names an unknown target"
+            what = f"{call.command.name}({call.words[0]}) refers to an unknown target"
             run.note_unread(call.command.line, what)
         return target
 
@@ -218,7 +226,7 @@ class Targets:
 def words_for(
     run: Interpreter, call: Call, target: Builder, keywords: Container[str]
 ) -> Iterator[Word]:
-    """Yield the words that a command gives to a target, each with its condition.
+    """Yield the words that a command adds to a target, each with its condition.
 
     Conditions of the target itself are left out.
     """
@@ -241,13 +249,15 @@ def words_for(
 
 
 def is_certain(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
-    """Return whether two branches are certainly both taken, because one encloses the other."""
+    """Return whether two branches are certainly taken together, because one encloses the other."""
     size = min(len(first), len(second))
     return first[:size] == second[:size]
 
 
 def source_path(run: Interpreter, text: str) -> str | None:
-    """Return the path of a source in the tree; None for generated files and those elsewhere."""
+    """Return the path of a source in the tree; None for generated files and for files outside the
+    tree.
+    """
     path = run.absolute(text)
     while path.startswith(ROOT + ROOT + "/"):
         # Two mutually exclusive branches both put the root before a list.

@@ -1,6 +1,6 @@
-"""list(), on each alternative of a list, and string().
+"""list(), computed for each alternative of a list, and string().
 
-Sub-commands that ExecuTorch's list files use are computed; the others result in an unknown value.
+Sub-commands that ExecuTorch's list files use are computed; all others give an unknown value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ READS = {"LENGTH", "GET", "JOIN", "FIND", "SUBLIST"}
 
 
 def edit_list(run: Interpreter, call: Call) -> None:
-    """list(); an unsupported sub-command results in an unknown value."""
+    """list(); an unsupported sub-command gives an unknown value."""
     words = call.words
     if len(words) < 2:
         return
@@ -69,7 +69,9 @@ LIST_EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
 
 
 def _transform(run: Interpreter, name: str, rest: list[str]) -> None:
-    """list(TRANSFORM) with PREPEND or APPEND; a selector such as AT has more words."""
+    """list(TRANSFORM) with PREPEND or APPEND; other actions and selectors such as AT give an
+    unknown value.
+    """
     target = name
     if len(rest) > 2 and rest[-2] == "OUTPUT_VARIABLE":
         target, rest = rest[-1], rest[:-2]
@@ -88,7 +90,8 @@ STRING_EDITS: dict[str, Callable[[str], str]] = {
     "STRIP": str.strip,
     "LENGTH": lambda text: str(len(text.encode())),
 }
-# The position of the output variable of a sub-command that is not computed; by default the last.
+# The position of the output variable of each sub-command that is not computed. The default is the
+# last.
 OUTPUTS = {
     "JSON": 1, "CONFIGURE": 2, "TIMESTAMP": 1, "UUID": 1, "FIND": 3, "PREPEND": 1, "CONCAT": 1,
     "JOIN": 2,

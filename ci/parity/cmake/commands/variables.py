@@ -1,4 +1,4 @@
-"""Commands on variables: set, file, paths, options, arguments."""
+"""Commands that set variables: set, option, file, paths, and parsing of arguments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def unset_variable(run: Interpreter, call: Call) -> None:
 
 
 def declare_option(run: Interpreter, call: Call) -> None:
-    """option(): either value is possible, so both branches of an if() on it count."""
+    """option(): either value is possible, so both branches of an if() on it are taken."""
     words = call.words
     declare(run, words[0], words[2] if len(words) > 2 else "OFF")
 
@@ -57,7 +57,7 @@ def declare(run: Interpreter, name: str, default: str) -> None:
 
 
 def use_file(run: Interpreter, call: Call) -> None:
-    """file(): GLOB and GLOB_RECURSE over the tree; other results are unknown."""
+    """file(): compute GLOB and GLOB_RECURSE within the tree; other results are unknown."""
     words = call.words
     if len(words) < 2:
         return
@@ -167,7 +167,9 @@ def group_arguments(
 
 
 def find_something(run: Interpreter, call: Call) -> None:
-    """find_library(), get_property() and similar: the result depends on a configuration."""
+    """find_library(), get_property() and similar commands, whose result depends on the
+    configuration.
+    """
     words = call.words
     run.state.open_names.add(words[0])
     run.set(words[0], unknown(words[0]))
@@ -183,7 +185,7 @@ def find_package(run: Interpreter, call: Call) -> None:
 
 
 def edit_path(run: Interpreter, call: Call) -> None:
-    """cmake_path() and math(): the variables that they set become unknown."""
+    """cmake_path() and math(): the variable that they set becomes unknown."""
     words = call.words
     if len(words) < 2:
         return
