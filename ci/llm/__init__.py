@@ -1,1 +1,2 @@
-"""Large language models: static decoders on the emulator, judged by their tokens."""
+"""Large language models: decoders with static shapes run on the emulator and are judged by their
+tokens and logits."""

@@ -1,4 +1,4 @@
-"""One decoder in one scheme, from weights to a row of the report."""
+"""Runs one decoder in one scheme, from its weights to a row in the report."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ from ci.report.schema import ControlKind, Question, Status
 AGREEMENT = "top-1 agreement with float32"
 LEAST_DECIDED = 0.9
 LOUDER = (
-    "give a --prompt after which such a fault exceeds the scheme's noise, or use a scheme with"
+    "use a --prompt after which such a fault exceeds the scheme's noise, or use a scheme with"
     " less noise"
 )
-Show = Callable[[tuple[int, ...]], str]  # ids -> text
+Show = Callable[[tuple[int, ...]], str]  # from ids to text
 
 
 class LlmRun(CaseRun):
-    """Compiled once, opened once, stepped for each run; judged by tokens and logits."""
+    """A decoder's case. The program is opened once, runs step by step in several generations, and
+    is judged by tokens and logits."""
 
     def __init__(self, spec: CaseSpec, setup: RunSetup, subject: Subject, show: Show) -> None:
         super().__init__(spec, setup)
@@ -73,7 +74,7 @@ class LlmRun(CaseRun):
         self.references_at = directory
 
     def run_and_judge(self, program: Program, references: References, sets: Sets) -> CaseResult:
-        """Generate with the program, and with the faults that the verdict must reject."""
+        """Generate text with the program, and with the faults that the verdict must reject."""
         del references, sets
         try:
             runs = read_runs(self.references_at)
@@ -100,7 +101,7 @@ class LlmRun(CaseRun):
         return self.end(Status.FAILED, "\n".join(lines))
 
     def judge_generation(self, step: Step, runs: ReferenceRuns) -> list[str]:
-        """Return what is wrong with the program; record figures, text and controls."""
+        """Return what is wrong with the program. Record its figures, text and controls."""
         interface = runs.interface
         model, prompt = runs.model.run, runs.prompt
         free = run_free(Loop(interface, step), prompt, self.subject.tokens, (self.subject.eos,))
@@ -130,8 +131,8 @@ class LlmRun(CaseRun):
     def compare_prefill(
         self, forced: Generated, alone: Generated, runs: ReferenceRuns
     ) -> list[str]:
-        """Return the step at which prefill followed by decode chooses another token than decode
-        alone, although the model chooses the same and its margin exceeds the noise."""
+        """Return the step at which decoding after prefill chooses another token than decoding
+        alone. Steps at which the model also differs, or within the noise, are ignored."""
         start, ties = len(runs.prompt) - 1, runs.model.ties()
         for step, token in enumerate(alone.tokens[start:]):
             row, prefilled = runs.model.run.logits[step], forced.tokens[step]
@@ -143,8 +144,8 @@ class LlmRun(CaseRun):
     def judge_text(
         self, interface: Interface, step: Step, right: tuple[float, ...]
     ) -> Iterator[str]:
-        """Yield a fault if the program's perplexity of the text exceeds the limit, unless the
-        model's does too: judge_quantized reports that."""
+        """Yield a fault if the program's perplexity exceeds the limit. If the model's perplexity
+        exceeds it too, judge_quantized reports that instead."""
         made, most = self.subject.perplexity(interface, step), self.subject.max_perplexity
         if made is None:
             return
@@ -156,7 +157,7 @@ class LlmRun(CaseRun):
             yield f"{told}; the limit is {most:g}"
 
     def judge_quantized(self, perplexity: tuple[float, ...]) -> list[str]:
-        """Return what is wrong with the model before it was lowered."""
+        """Return what is wrong with the quantized model, before it is lowered."""
         least, most = self.limits.min_sqnr_db_all, self.subject.max_perplexity
         reached = self.evidence.figures.sqnr_db_scheme
         faults = []
@@ -169,7 +170,7 @@ class LlmRun(CaseRun):
         return [f"{Question.QUANTIZED.value}: {told}" for told in faults]
 
     def note_figures(self, verdict: Verdict, forced: Generated, runs: ReferenceRuns) -> None:
-        """Record the figures of the forced run, which has every step."""
+        """Record the figures of the forced run, which has all steps of the reference."""
         model, float32 = runs.model.run, runs.float32
         program = compare_float(forced.logits, float32)
         quantized = compare_float(model.logits, float32)
@@ -191,15 +192,15 @@ class LlmRun(CaseRun):
         )
 
     def describe(self, free: Generated, runs: ReferenceRuns) -> None:
-        """Record the text, and for how many tokens it is the float32 model's."""
+        """Record the text, and how many of its first tokens equal the float32 model's."""
         self.text = self.show((*runs.prompt, *free.tokens))
         same = count_same(free.tokens, runs.text)
         if same < min(len(free.tokens), len(runs.text)):
-            self.remarks.append(f"{same} tokens as with float32, then a different text")
+            self.remarks.append(f"{same} tokens equal those of float32, the others differ")
         decided = float(np.mean(runs.model.decided()))
         if decided < LEAST_DECIDED:
             told = (
-                f"{decided:.0%} of the steps have a margin above the noise: in the others two"
+                f"only {decided:.0%} of the steps have a margin above the noise: in the others, two"
                 " tokens are equally good, and a wrong one may go unnoticed"
             )
             self.evidence.warnings += (told,)
@@ -207,13 +208,13 @@ class LlmRun(CaseRun):
     def judge_controls(
         self, interface: Interface, step: Step, forced: Generated, runs: ReferenceRuns
     ) -> list[str]:
-        """Return that the verdict proves nothing, if it accepts a control."""
+        """Return a reason if the verdict accepts a control, because it then proves nothing."""
         subject = Repeated(interface, step, runs.prompt, forced, runs.model, self.subject.eos)
         results = []
         for kind, make in MAKERS.items():
             rejected, verdict = judge_control(make(subject), runs.model)
             if verdict is None and kind is ControlKind.ENDLESS:
-                told = "no control endless: the correct text does not end either"
+                told = "there is no endless control, because the correct text does not end either"
                 self.evidence.warnings += (told,)
                 continue
             finite = verdict.sqnr_db if verdict and math.isfinite(verdict.sqnr_db) else None
@@ -227,5 +228,5 @@ class LlmRun(CaseRun):
 
 
 def describe_speed(notes: RunNotes) -> str:
-    """Return the decoding speed on the emulator, which is no estimate for a phone."""
+    """Return the decoding speed on the emulator, which does not predict that of a phone."""
     return f"{1000 / notes.run_ms:.1f} tokens/s on the emulator" if notes.run_ms else ""

@@ -1,4 +1,4 @@
-"""The sizes of a Llama-shaped decoder, and the rotation angles of its positions."""
+"""The dimensions of a Llama-like decoder, and the rotation angles of its positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provisioning.errors import UsageError
 
 
 class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
-    """How Llama 3.1 and later stretch RoPE, with the names in Hugging Face's config.json."""
+    """The RoPE scaling of Llama 3.1 and later, with the names in Hugging Face's config.json."""
 
     factor: float
     low_freq_factor: float
@@ -19,7 +19,7 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
     original_max_position_embeddings: int
 
     def scale(self, frequency: float) -> float:
-        """Return a frequency as Llama 3.1 uses it (modeling_rope_utils.py of transformers)."""
+        """Return the scaled frequency (see modeling_rope_utils.py in transformers)."""
         turns = self.original_max_position_embeddings * frequency / (2 * math.pi)
         if turns > self.high_freq_factor:
             return frequency
@@ -30,7 +30,8 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DecoderConfig(Struct, frozen=True, kw_only=True):
-    """Sizes of a decoder. ``most_context`` is the longest text that it was trained for."""
+    """The dimensions of a decoder. ``most_context`` is the longest text for which it was
+    trained."""
 
     dim: int
     hidden: int
@@ -46,7 +47,7 @@ class DecoderConfig(Struct, frozen=True, kw_only=True):
     tied: bool = True
 
     def require_shape(self, name: str) -> None:
-        """Raise UsageError, with ``name`` of the file, for sizes that no Llama has."""
+        """Raise UsageError for dimensions that no Llama has; ``name`` is the name of the file."""
         for why in self._find_faults():
             raise UsageError(f"{name} is not a Llama that is supported here", why=why)
 
@@ -61,6 +62,7 @@ class DecoderConfig(Struct, frozen=True, kw_only=True):
             yield f"a head of {self.head_dim} values cannot be rotated in pairs"
 
     def frequencies(self) -> list[float]:
-        """Return the angle by which each pair of a head rotates per position, in radians."""
+        """Return the angle by which each pair of values in a head rotates per position, in
+        radians."""
         plain = [self.rope_base ** (-2 * i / self.head_dim) for i in range(self.head_dim // 2)]
         return [self.rope_scaling.scale(one) for one in plain] if self.rope_scaling else plain

@@ -1,5 +1,5 @@
-"""Controls: runs with a single fault, as seen in hosts and programs, that the verdict must
-reject."""
+"""Controls: runs with one fault that was seen in hosts or programs. The verdict must reject
+them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ci.report.schema import ControlKind
 
 @dataclass(frozen=True)
 class Repeated:
-    """A program that passed: its ``run`` after ``prompt``, judged by ``reference``, and the step
-    that runs it."""
+    """A program that passed: its ``run`` after ``prompt``, the ``reference`` for judging it, and
+    the step function that runs the program."""
 
     interface: Interface
     step: Step
@@ -34,11 +34,11 @@ class Repeated:
         *,
         in_prefill: bool = True,
     ) -> Iterator[Generated]:
-        """Yield runs with a fault in one step, the steps with the largest margin first.
+        """Yield runs with a fault in one step. Steps with the largest margin come first.
 
-        ``spoil`` changes the inputs of each call: prefill takes the text before the step except its
-        last token, which decode takes; with ``in_prefill`` also a run where prefill takes it all.
-        ``caches`` returns the caches that decode takes.
+        ``spoil`` changes the inputs of each call. Prefill receives the text before the step except
+        its last token, which decode receives. With ``in_prefill``, there is also a run in which
+        prefill receives all. ``caches`` returns the caches that decode receives.
         """
 
         def step(arrays: Sequence[Array]) -> Sequence[Array]:
@@ -60,7 +60,7 @@ class Repeated:
 
 
 def _token_zero(one: Repeated) -> Iterator[Generated]:
-    """https://github.com/pytorch/executorch/issues/20168"""
+    """Choose token 0 in every step: https://github.com/pytorch/executorch/issues/20168"""
     yield replace(one.run, tokens=(0,) * len(one.run.tokens))
 
 
@@ -74,7 +74,7 @@ def _previous_logits(one: Repeated) -> Iterator[Generated]:
 
 
 def _endless(one: Repeated) -> Iterator[Generated]:
-    """Yield a text that never ends; nothing if the correct one does not end either."""
+    """Yield a text that never ends; nothing if the correct text does not end either."""
     if one.eos in one.run.tokens:
         pairs = zip(one.run.tokens, one.run.logits, strict=True)
         tokens = (int(row.argsort()[-2]) if token == one.eos else token for token, row in pairs)
@@ -98,7 +98,7 @@ def _mask_inverted(one: Repeated) -> Iterator[Generated]:
 
 
 def _mask_infinite(one: Repeated) -> Iterator[Generated]:
-    """Attend to nothing; https://github.com/pytorch/executorch/issues/18812"""
+    """Attend to nothing: https://github.com/pytorch/executorch/issues/18812"""
 
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
         least = -np.inf if arrays[1].dtype.kind == "f" else 0
@@ -108,8 +108,8 @@ def _mask_infinite(one: Repeated) -> Iterator[Generated]:
 
 
 def _position_off(one: Repeated) -> Iterator[Generated]:
-    """Decode one position too far after a correct prefill. If all positions were off by the same
-    amount, almost nothing would change: RoPE is relative."""
+    """Decode one position too far after a correct prefill. If all positions were wrong by the same
+    amount, almost nothing would change, because RoPE is relative."""
 
     def spoil(arrays: Sequence[Array], _: int) -> list[Array]:
         off = np.int32(arrays[0].shape[1] == 1)
@@ -147,7 +147,7 @@ MAKERS: Mapping[ControlKind, Callable[[Repeated], Iterator[Generated]]] = {
 
 def judge_control(runs: Iterable[Generated], reference: Reference) -> tuple[bool, Verdict | None]:
     """Return whether one of the wrong runs is rejected at a step with a margin above the noise, and
-    the last verdict; None if there are no runs."""
+    the last verdict, or None if there are no runs."""
     decided, verdict = set(np.flatnonzero(reference.decided())), None
     for run in runs:
         verdict = judge_part(run, reference)

@@ -1,9 +1,9 @@
-"""A Llama with static shapes and the interface of ExecuTorch's static Llama for QNN
+"""A Llama with static shapes and with the same interface as ExecuTorch's static Llama for QNN
 (examples/qualcomm/oss_scripts/llama/model/static_llama.py).
 
-The classes there are in ExecuTorch's wheel, but import transformers, torchtune and tabulate, which
-the wheel does not require; so this module defines the same graph: RoPE on halves instead of
-adjacent pairs, grouped heads with expand, new keys and values returned separately.
+ExecuTorch's wheel contains those classes. But they import transformers, torchtune and tabulate,
+which the wheel does not require. This module therefore defines the same graph: RoPE on halves
+instead of adjacent pairs, grouped heads with expand, new keys and values as separate outputs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ci.llm.config import DecoderConfig
 
 
 class Attention(nn.Module):
-    """Attention of ``n`` new tokens over a cache and themselves, with grouped key heads."""
+    """Attention of ``n`` new tokens to a cache and to each other, with grouped key heads."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU."""
+    """A SwiGLU feed-forward layer."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -71,11 +71,11 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Takes tokens int32 [1, n], a mask [1, 1, n, context] (0 attends), positions int32 [1, n],
-    then the keys [1, kv heads, head dim, context - n] of all layers and their values
-    [1, kv heads, context - n, head dim].
+    """A decoder. Its inputs are tokens int32 [1, n], a mask [1, 1, n, context] (0 means attend),
+    positions int32 [1, n], the keys [1, kv heads, head dim, context - n] of all layers, and the
+    values [1, kv heads, context - n, head dim] of all layers.
 
-    Returns logits [1, n, vocabulary] and the new keys and values in the same order, each with n
+    Its outputs are logits [1, n, vocabulary] and the new keys and values in the same order, with n
     instead of context - n.
     """
 
@@ -109,14 +109,15 @@ class Decoder(nn.Module):
 
 
 def rotate(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate the first half of each head against the second, as Hugging Face's weights expect."""
+    """Rotate the first half of each head with the second, as Hugging Face's weights require."""
     cosine, sine = (one[None, None] for one in turns)
     first, second = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:
-    """Give each query head its key head. repeat_interleave stays on the CPU when quantized."""
+    """Repeat each key head for its query heads. When quantized, repeat_interleave would stay on the
+    CPU."""
     if times == 1:
         return x
     _, heads, *rest = x.shape
@@ -124,14 +125,14 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
 
 
 def pair_to_half(weight: Tensor, heads: int) -> Tensor:
-    """Reorder the rows of a query or key weight of Meta and llama2.c, which rotate adjacent pairs,
-    for rotation of halves."""
+    """Reorder the rows of a query or key weight for rotation of halves. The weights of Meta and
+    llama2.c are for rotation of adjacent pairs."""
     rows, columns = weight.shape
     return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
 
 
 def make_decoder(config: DecoderConfig, weights: Mapping[str, Tensor], context: int) -> Decoder:
-    """Return a decoder in eval mode with ``weights``, named as in static_llama.py."""
+    """Return a decoder in eval mode with ``weights``, which are named as in static_llama.py."""
     decoder = Decoder(config, context)
     decoder.load_state_dict(dict(weights), strict=True)
     return decoder.eval()

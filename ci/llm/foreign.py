@@ -1,7 +1,7 @@
-"""Run programs that others lowered, such as upstream's static Llamas, in our generation loop.
+"""Runs foreign programs: decoders that another tool lowered, such as upstream's static Llamas.
 
-Their model is unknown, so no rounding can be predicted: if there are float32 weights, shares of
-tokens and logits are compared with those of the weights.
+Their model is unknown, so their rounding error cannot be predicted. If float32 weights are
+available, the tokens and logits are compared with the results of these weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from provisioning.errors import UsageError
 
 WIDTHS = {"uint8": 8, "uint16": 16, "float32": 32}
 INTEGERS = ("uint8", "uint16")
-# Scalar types of ExecuTorch, with numpy's names.
+# ExecuTorch's scalar types, with numpy's names.
 DTYPES = {0: "uint8", 3: "int32", 4: "int64", 6: "float32", 27: "uint16"}
 
 
@@ -45,7 +45,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Declared:
-    """A program's declarations: the constants that its methods without inputs return, and the
+    """What a program declares: the constants that its methods without inputs return, and the
     inputs and outputs of prefill and decode."""
 
     constants: Mapping[str, Any]
@@ -54,13 +54,13 @@ class Declared:
 
 
 def read_interface(name: str, declared: Declared) -> Interface:
-    """Return the interface of upstream's static Llama. Raises UsageError for a program with another
-    one, or with constants that do not match its tensors."""
+    """Return the interface of upstream's static Llama. Raises UsageError if the program has another
+    interface, or constants that do not match its tensors."""
     missing = [one for one in (PREFILL, DECODE) if one not in declared.inputs]
     if missing:
         raise UsageError(
             f"{name} has no method {missing[0]}",
-            why="only ExecuTorch's static Llamas, with prefill and decode, are run here",
+            why="only ExecuTorch's static Llamas with prefill and decode are supported",
         )
     decode, prefill = declared.inputs[DECODE], declared.inputs[PREFILL]
     layers = (len(decode) - 3) // 2
@@ -104,8 +104,8 @@ def read_interface(name: str, declared: Declared) -> Interface:
 
 
 def read_border(declared: Declared, method: str) -> Border:
-    """Return the codings of a method's inputs and outputs. The meaning of cache integers is
-    unknown; they are passed on unchanged."""
+    """Return the codings of a method's inputs and outputs. The meaning of integers in caches is
+    unknown, so they are not changed."""
     told = declared.constants
     mask, logits = declared.inputs[method][1], declared.outputs[method][0]
     most = np.iinfo(mask.dtype).max if mask.dtype in INTEGERS else 1
@@ -135,7 +135,7 @@ def _refuse(name: str, why: str) -> UsageError:
 
 
 def read_declared(path: Path) -> Declared:
-    """Return what a program declares; methods without inputs are executed."""
+    """Return what a program declares. This runs its methods without inputs."""
     from ci.executorch import internals
 
     program = internals.pybindings._load_program(str(path))
@@ -162,9 +162,9 @@ def _list_shapes(count: int, describe: Any) -> tuple[Shape, ...]:
 
 @dataclass(frozen=True)
 class Foreign:
-    """The result of a foreign program: ``tokens`` after the prompt; ``alone`` are the first of them
-    with the decode method alone. With weights, how many tokens equal the float32 model's, and how
-    similar the logits are for the program's text."""
+    """The result of a foreign program. ``tokens`` follow the prompt. ``alone`` are the first tokens
+    when only the decode method is used. With weights, ``same`` is the number of first tokens that
+    equal the float32 model's, and ``likeness`` compares the logits for the program's text."""
 
     tokens: tuple[int, ...]
     alone: tuple[int, ...]
@@ -175,7 +175,7 @@ class Foreign:
 
 
 class UsageWords(NamedTuple):
-    """The text of a UsageError from a worker; an exception would fail the job."""
+    """The text of a UsageError in a worker. A raised exception would fail the job."""
 
     what: str
     why: str
@@ -184,7 +184,7 @@ class UsageWords(NamedTuple):
 
 @dataclass(frozen=True)
 class ForeignJob:
-    """Opens a program in a worker and generates. ``weights`` may be None."""
+    """A job that opens a program and generates text. ``weights`` may be None."""
 
     path: Path
     tokenizer: Path
@@ -193,15 +193,15 @@ class ForeignJob:
     weights: Path | None = None
 
     def __call__(self) -> tuple[Foreign, str] | UsageWords:
-        """Return the result and the text; or the text of a UsageError if program, tokenizer and
-        weights do not belong together."""
+        """Return the result and the text, or the text of a UsageError if program, tokenizer and
+        weights do not match."""
         try:
             return self.run()
         except UsageError as error:
             return UsageWords(error.what, error.why, error.fix)
 
     def run(self) -> tuple[Foreign, str]:
-        """Check that all parts belong together, and generate. Raises UsageError."""
+        """Check that all parts match, and generate text. Raises UsageError."""
         from ci.llm.tokenizers import read_tokenizer
         from ci.models.numerics import fix_numerics
 
@@ -228,13 +228,13 @@ class ForeignJob:
         )
 
     def generate(self, interface: Interface, tokenizer: Tokenizer, step: Step) -> Foreign:
-        """Generate with prefill and decode, and a part of it with decode alone."""
+        """Generate with prefill and decode, and again the first tokens with decode alone."""
         prompt = tokenizer.prompt(self.prompt)
         room = interface.context - len(prompt) - interface.prefill
         if room < 1:
             raise UsageError(
                 f"a prompt of {len(prompt)} tokens does not fit a context of {interface.context}",
-                why=f"a call of prefill takes up {interface.prefill} of it",
+                why=f"one call of prefill uses {interface.prefill} of it",
             )
         count = min(self.tokens, room)
         free = run_free(Loop(interface, step), prompt, count, (tokenizer.eos,))
@@ -253,8 +253,8 @@ class ForeignJob:
         return Foreign(free.tokens, after, 0.0, same, likeness, tuple(faults))
 
     def load(self, interface: Interface) -> dict[int, Any]:
-        """Return the float32 decoder for both methods. Raises UsageError if the weights have other
-        sizes than the program."""
+        """Return the float32 decoder for both methods. Raises UsageError if the weights and the
+        program have different dimensions."""
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
 
@@ -264,7 +264,7 @@ class ForeignJob:
             own, wanted = getattr(config, name), getattr(interface, name)
             if own != wanted:
                 raise UsageError(
-                    f"{path.name} does not hold the weights of {self.path.name}",
+                    f"{path.name} does not contain the weights of {self.path.name}",
                     why=f"its {name} is {own}, but the program's is {wanted}",
                 )
         decoder = make_decoder(config, weights, interface.context)
@@ -272,7 +272,7 @@ class ForeignJob:
 
 
 def find_faults(tokens: tuple[int, ...], logits: Array) -> list[str]:
-    """Return faults that no correct program has, whatever its model."""
+    """Return faults that do not depend on the model: no correct program has them."""
     if not np.isfinite(logits).all():
         return ["its logits are not finite"]
     if float(np.ptp(logits, axis=1).min()) == 0.0:

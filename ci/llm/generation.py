@@ -1,7 +1,7 @@
-"""The loop around a static decoder: masks, positions and caches on the host, as in upstream's C++
-runner (examples/qualcomm/oss_scripts/llama/runner).
+"""The generation loop for a static decoder. The host computes masks, positions and caches, as in
+upstream's C++ runner (examples/qualcomm/oss_scripts/llama/runner).
 
-Caches are filled from the left; new tokens are the last columns of the mask.
+Caches are filled from the left. The last columns of the mask are for the new tokens.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import numpy as np
 from ci.judging.figures import Array
 from ci.llm.interface import Interface
 
-# Runs the method for as many tokens as the first array holds; arrays in, arrays out.
+# Runs one method, selected by the number of tokens in the first array. Inputs and outputs are
+# arrays.
 Step = Callable[[Sequence[Array]], Sequence[Array]]
 
 
 @dataclass
 class Loop:
-    """The state of a generation: ``position`` tokens are in the caches."""
+    """The state of a generation. The caches contain ``position`` tokens."""
 
     interface: Interface
     step: Step
@@ -33,10 +34,10 @@ class Loop:
             self.caches = self.interface.empty_caches()
 
     def feed(self, tokens: Sequence[int]) -> Array:
-        """Put tokens into the caches and return the float logits [tokens, vocabulary].
+        """Add tokens to the caches, and return the float logits [tokens, vocabulary].
 
-        A single token uses the decode method, more use as many calls of prefill as needed; the last
-        call is padded with zeros, and their keys and values are dropped.
+        A single token uses the decode method. More tokens use prefill, with as many calls as
+        needed. The last call is padded with zeros, whose keys and values are dropped.
         """
         if len(tokens) == 1:
             return self.call(tokens, 1)
@@ -45,7 +46,8 @@ class Loop:
         return np.concatenate([self.call(part, size) for part in parts])
 
     def call(self, tokens: Sequence[int], size: int) -> Array:
-        """Call the method for ``size`` tokens once. Raises ValueError if they do not fit."""
+        """Call the method for ``size`` tokens once. Raises ValueError if the context is too
+        short."""
         one, count = self.interface, len(tokens)
         if self.position + size > one.context:
             raise ValueError(f"{self.position} and {size} tokens exceed a context of {one.context}")
@@ -62,7 +64,7 @@ class Loop:
         return np.asarray(logits, np.float32)[0, :count]
 
     def inputs(self, tokens: Sequence[int], size: int) -> list[Array]:
-        """Return the inputs of the method: tokens, mask, positions, caches."""
+        """Return the inputs of the method: tokens, mask, positions and caches."""
         one = self.interface
         row = np.zeros((1, size), np.int32)
         row[0, : len(tokens)] = tokens
@@ -80,8 +82,8 @@ class Loop:
 
 @dataclass(frozen=True)
 class Generated:
-    """The result of a generation: the chosen ``tokens``, and the ``logits`` [step, vocabulary] that
-    each was chosen from; ``fed`` are the tokens that were fed in."""
+    """The result of a generation. ``fed`` are the input tokens. ``tokens`` are the chosen tokens,
+    ``logits`` [step, vocabulary] those from which each was chosen."""
 
     fed: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -89,7 +91,8 @@ class Generated:
 
 
 def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] = ()) -> Generated:
-    """Generate greedily up to ``count`` tokens, each fed back; end after a token in ``stop``."""
+    """Generate up to ``count`` tokens greedily, and feed each back. Stop after a token in
+    ``stop``."""
     rows = [loop.feed(prompt)[-1]]
     tokens = [int(np.argmax(rows[-1]))]
     while len(tokens) < count and tokens[-1] not in stop:
@@ -99,33 +102,33 @@ def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] 
 
 
 def run_forced(loop: Loop, prompt: Sequence[int], given: Sequence[int]) -> Generated:
-    """Feed the prompt and then ``given`` tokens, whatever is chosen, and return the logits after
-    the prompt and after each of them."""
+    """Feed the prompt and then the ``given`` tokens instead of the chosen ones. Return the logits
+    after the prompt and after each of these tokens."""
     rows = [loop.feed(prompt)[-1], *(loop.feed([token])[0] for token in given)]
     return Generated((*prompt, *given), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
 
 
 def run_decode(loop: Loop, tokens: Sequence[int]) -> Generated:
-    """Feed tokens one by one with the decode method alone, and return the logits after each."""
+    """Feed tokens one by one with the decode method, and return the logits after each."""
     rows = [loop.feed([token])[0] for token in tokens]
     return Generated(tuple(tokens), tuple(int(np.argmax(row)) for row in rows), np.stack(rows))
 
 
 def run_windows(loop: Callable[[], Loop], windows: Sequence[Sequence[int]]) -> Array:
-    """Feed each window of a text to prefill in a new loop, and return the logits for each token
-    except a window's first, [token, vocabulary]."""
+    """Feed each window of a text to prefill in a new loop. Return the logits for every token except
+    the first of each window, [token, vocabulary]."""
     return np.concatenate([loop().feed(window)[:-1] for window in windows])
 
 
 def count_same(tokens: Sequence[int], others: Sequence[int]) -> int:
-    """Return the number of equal tokens at the beginning of two texts."""
+    """Return the number of equal tokens at the start of two texts."""
     pairs = enumerate(zip(tokens, others, strict=False))
     differing = (number for number, (one, other) in pairs if one != other)
     return next(differing, min(len(tokens), len(others)))
 
 
 def eager_step(modules: dict[int, Any]) -> Step:
-    """Return the step of eager modules, which are keyed by the number of tokens that each takes."""
+    """Return a step function for eager modules, which are keyed by their number of tokens."""
     import torch
 
     def step(arrays: Sequence[Array]) -> list[Array]:

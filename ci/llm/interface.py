@@ -17,7 +17,7 @@ MASKED = -255.0  # PADDING_MASK_VALUE of upstream's masking_utils.py
 
 
 class Coding(Struct, frozen=True):
-    """The coding of a tensor in a program's inputs or outputs: integers of numpy's ``dtype``."""
+    """How a float tensor is encoded as integers of numpy's ``dtype`` in inputs or outputs."""
 
     scale: float
     zero_point: int
@@ -28,21 +28,21 @@ class Coding(Struct, frozen=True):
         return int(np.iinfo(self.dtype).bits)
 
     def encode(self, values: Array) -> Array:
-        """Return the nearest integers; values out of range are clipped."""
+        """Return the nearest integers. Values out of range are clipped."""
         steps = np.rint(values / np.float32(self.scale)) + self.zero_point
         return np.clip(steps, 0, np.iinfo(self.dtype).max).astype(self.dtype)
 
     def decode(self, made: Array) -> Array:
-        """Return the values of integers, as float32."""
+        """Return the values of encoded integers as float32."""
         return (made.astype(np.float32) - self.zero_point) * np.float32(self.scale)
 
     def is_like(self, other: Coding) -> bool:
-        """Return whether both encode each integer as the same value, to a tenth of a step."""
+        """Return whether both decode each integer to the same value, within a tenth of a step."""
         same = self.dtype == other.dtype and self.zero_point == other.zero_point
         return same and abs(self.scale / other.scale - 1) * 2**self.bits < 0.1
 
 
-Codings = tuple[Coding | None, ...]  # of all inputs or outputs; None for floats and ids
+Codings = tuple[Coding | None, ...]  # of all inputs or outputs; None for floats and token ids
 
 
 class Border(Struct, frozen=True):
@@ -53,9 +53,10 @@ class Border(Struct, frozen=True):
 
 
 class Interface(Struct, frozen=True, kw_only=True):
-    """Shapes: ``prefill`` tokens for one method, 1 for the other, ``context`` columns of the mask.
-    ``masked`` is the mask's value where nothing is attended to, ``empty`` the value of each cache
-    there, 0 by default. All of this is float32; a Border has a program's types."""
+    """The shapes of a decoder. One method takes ``prefill`` tokens, the other takes one. The mask
+    has ``context`` columns. ``masked`` is the mask's value for positions that are not attended to,
+    ``empty`` the value of each unused cache position, by default 0. All tensors are float32; a
+    Border has the types of a program's tensors."""
 
     layers: int
     kv_heads: int
@@ -70,7 +71,7 @@ class Interface(Struct, frozen=True, kw_only=True):
     def of(
         cls, config: DecoderConfig, context: int, prefill: int, masked: float = MASKED
     ) -> Interface:
-        """Return the interface of one of our decoders."""
+        """Return the interface of a decoder of this project."""
         return cls(
             layers=config.layers,
             kv_heads=config.kv_heads,
@@ -82,18 +83,18 @@ class Interface(Struct, frozen=True, kw_only=True):
         )
 
     def time_axis(self, index: int) -> int:
-        """Return the axis along which cache ``index`` grows: keys come first, then values."""
+        """Return the axis along which cache ``index`` grows. Keys come before values."""
         return 3 if index < self.layers else 2
 
     def empty_caches(self) -> list[Array]:
-        """Return caches of a whole context: keys of all layers, then values."""
+        """Return empty caches for a whole context: keys of all layers, then values."""
         key, value = (self.head_dim, self.context), (self.context, self.head_dim)
         shapes = [key] * self.layers + [value] * self.layers
         pairs = zip(shapes, self.empty or [0.0] * len(shapes), strict=True)
         return [np.full((1, self.kv_heads, *shape), fill, np.float32) for shape, fill in pairs]
 
     def cut_cache(self, index: int, held: Array, size: int) -> Array:
-        """Return the part of a cache that the method for ``size`` tokens takes."""
+        """Return the part of a cache that is an input of the method for ``size`` tokens."""
         span = [slice(None)] * 4
         span[self.time_axis(index)] = slice(0, self.context - size)
         return np.ascontiguousarray(held[tuple(span)])
@@ -102,8 +103,8 @@ class Interface(Struct, frozen=True, kw_only=True):
 def describe_methods(
     config: DecoderConfig, context: int, bos: int, eos: int, border: Border | None
 ) -> Mapping[str, Any]:
-    """Return upstream's constant methods (get_metadata in static_llama.py), for the ``border`` of
-    decode, if it is quantized."""
+    """Return the values of upstream's constant methods (see get_metadata in static_llama.py).
+    ``border`` is the Border of decode if the program is quantized."""
     logits, cache = border.outputs[:2] if border else (None, None)
     quantized = (
         {"get_logits_scale": logits.scale, "get_logits_zero_point": logits.zero_point}

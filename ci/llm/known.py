@@ -1,4 +1,4 @@
-"""Provide the files of a decoder that is known by name."""
+"""Finds or downloads the files of a decoder that is known by name."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from provisioning.store.store import store_home
 def find_files(
     name: str, progress: Progress, *, offline: bool, environ: Mapping[str, str] = os.environ
 ) -> tuple[Path, Path]:
-    """Return weights and tokenizer: from the directory that QNN_CI_NAME names, or else from the
-    store, or else downloaded. Raises IntegrityError for content that does not match the pin,
-    DownloadError if they cannot be obtained."""
+    """Return the paths of weights and tokenizer: in the directory that QNN_CI_NAME specifies, or in
+    the store, after a download if necessary. Raises IntegrityError if the content does not match
+    the pin, DownloadError if a file cannot be obtained."""
     known = read_decoders()[name]
     variable = f"QNN_CI_{name.upper()}"
     given = environ.get(variable)
@@ -29,13 +29,13 @@ def find_files(
             if given:
                 raise IntegrityError(
                     f"{place / pin.name} is not the pinned file",
-                    why=f"{variable} names its directory; the pin has SHA-256 {pin.sha256}",
+                    why=f"{variable} specifies its directory; the pin has SHA-256 {pin.sha256}",
                     fix="put the published file there, or unset the variable",
                 )
             if offline:
                 raise DownloadError(
                     f"{pin.name} is not in the store, and --offline forbids the download",
-                    fix=f"leave --offline out, or set {variable} to a directory with the file",
+                    fix=f"omit --offline, or set {variable} to a directory with the file",
                 )
             fetch_file([pin.url], place / pin.name, Pin(pin.size_bytes, pin.sha256), progress)
     return place / known.weights.name, place / known.tokenizer.name

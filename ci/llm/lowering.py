@@ -1,4 +1,4 @@
-"""The engine of the lane: weights to a program with two methods, and the runs it is judged by."""
+"""The engine of test_llm: lowers weights to a program with two methods, and runs the references."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from provisioning.manifest.targets import Backend
 
 ROOMS = ("models", "cases", "executorch", "llm")
 RUNS = "runs.msgpack"
-DISTURBED_RUNS = 3  # per prediction: each is a whole generation
-ALONE = 2  # tokens after the prompt that are also decoded without prefill
+DISTURBED_RUNS = 3  # per prediction; each is a whole generation
+ALONE = 2  # the number of tokens after the prompt that are also decoded without prefill
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The model to lower: ``weights`` is a file or directory, ``prompts`` are ids. The first prompt
-    is judged by the ``tokens`` that follow it; ranges are calibrated on the float32 model's text
-    for all. ``text`` has windows of ids to measure the perplexity, limited to
-    ``max_perplexity``."""
+    """The model to lower. ``weights`` is a file or directory, ``prompts`` are token ids. The model
+    is judged by the ``tokens`` that follow the first prompt. Ranges are calibrated on the float32
+    model's texts for all prompts. ``text`` has windows of ids for measuring the perplexity, whose
+    limit is ``max_perplexity``."""
 
     weights: Path
     prompts: tuple[tuple[int, ...], ...]
@@ -56,7 +56,7 @@ class Subject:
     max_perplexity: float | None = None
 
     def digest(self) -> str:
-        """Return the SHA-256 of everything here and of the weights' bytes."""
+        """Return the SHA-256 of these fields and of the weights' contents."""
         files = sorted(self.weights.iterdir()) if self.weights.is_dir() else [self.weights]
         held = [
             hash_file(path) for path in files if path.suffix in {".bin", ".json", ".safetensors"}
@@ -65,8 +65,8 @@ class Subject:
         return hash_words(*held, msgspec.json.encode((*words, self.text)).decode())
 
     def perplexity(self, interface: Interface, step: Step) -> float | None:
-        """Return the perplexity of the text with the program or model of ``step``; None without
-        a text."""
+        """Return the perplexity of the text for the program or model that ``step`` runs; None
+        without a text."""
         if not self.text:
             return None
         logits = run_windows(lambda: Loop(interface, step), self.text)
@@ -75,8 +75,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class LlmEngine:
-    """Quantizes and lowers decoders with ExecuTorch. ``toolchain`` names the versions and digests
-    of every tool involved."""
+    """Quantizes and lowers decoders with ExecuTorch. ``toolchain`` has the versions and digests of
+    all tools involved."""
 
     toolchain: tuple[str, ...]
     subject: Subject | None = None
@@ -124,7 +124,7 @@ class LlmEngine:
         return DecoderLowering(self.require_subject(), spec, staging).write()
 
     def require_subject(self) -> Subject:
-        """Return the model to lower. Raises FailedError for an engine of foreign programs."""
+        """Return the model to lower. Raises FailedError if the engine is for foreign programs."""
         if self.subject is None:
             raise FailedError("there is nothing to lower")
         return self.subject
@@ -144,7 +144,7 @@ class DecoderLowering:
     staging: Staging
 
     def write(self) -> Compiled:
-        """Run the float32 model, quantize on its text, lower, and write the runs to judge by."""
+        """Run the float32 model, quantize on its texts, lower, and write the reference runs."""
         from ci.executorch.lower import PROGRAM, Lowering
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
@@ -196,14 +196,14 @@ class DecoderLowering:
 
     @property
     def methods(self) -> dict[str, int]:
-        """Return how many tokens each method takes."""
+        """Return the number of tokens of each method."""
         return {PREFILL: self.subject.prefill, DECODE: 1}
 
     def collect_inputs(self, decoder: Any, interface: Interface) -> dict[int, list[Any]]:
-        """Return the inputs of each method on the float32 model's texts, as tuples of tensors.
+        """Return the inputs of each method for the float32 model's texts, as tuples of tensors.
 
-        Texts consist of whole chunks of prefill, and each method sees all of them, so that both get
-        the same ranges for the caches that they share.
+        Texts are cut to whole chunks of prefill, and both methods process all texts. They therefore
+        get the same ranges for the caches that they share.
         """
         import torch
 
@@ -223,14 +223,14 @@ class DecoderLowering:
             if not whole:
                 raise FailedError(
                     f"a text of {len(text)} tokens is shorter than a prefill of {one.prefill}",
-                    fix="give a longer prompt, or a smaller --prefill",
+                    fix="use a longer prompt, or a smaller --prefill",
                 )
             run_decode(Loop(interface, step), whole)
             Loop(interface, step).feed(whole)
         return found
 
     def quantize(self, decoder: Any, sets: dict[int, list[Any]]) -> dict[int, Any]:
-        """Return a quantized module per number of tokens; in float16 the decoder itself."""
+        """Return a quantized module per number of tokens; for float16, the decoder itself."""
         if not self.spec.scheme.quantized:
             return dict.fromkeys(sets, decoder)
         from ci.executorch.internals import annotate_kv_8bit
@@ -259,8 +259,8 @@ class DecoderLowering:
         sets: dict[int, list[Any]],
         borders: Mapping[int, Border],
     ) -> ReferenceRuns:
-        """Return the runs of the float32 ``decoder`` and of ``modules``; their caches start with
-        zero bytes, as in upstream's runner."""
+        """Return the runs of the float32 ``decoder`` and of ``modules``. The caches start with zero
+        bytes, as in upstream's runner."""
         from ci.models.noise import Dice, Disturbed, trace_methods
 
         one, float16 = self.subject, not self.spec.scheme.quantized
@@ -299,7 +299,7 @@ class DecoderLowering:
 
 
 def find_border(module: Any) -> Border:
-    """Return the codings of the inputs and outputs of a quantized module's program."""
+    """Return the codings of the inputs and outputs that a quantized module's program will have."""
     from torch.utils._pytree import tree_leaves
 
     inputs: list[Coding | None] = []
@@ -313,7 +313,7 @@ def find_border(module: Any) -> Border:
 
 
 def read_coding(node: Any) -> Coding | None:
-    """Return the coding of a node that quantizes to, or dequantizes from, unsigned integers."""
+    """Return the coding of a node that quantizes to unsigned integers or dequantizes them."""
     from ci.models.noise import name_operator
 
     if not name_operator(node).endswith("quantize_per_tensor"):
@@ -323,7 +323,7 @@ def read_coding(node: Any) -> Coding | None:
 
 
 def require_caches(borders: Mapping[int, Border], layers: int) -> None:
-    """Raise FailedError unless every method reads and returns each cache in the same coding."""
+    """Raise FailedError unless all methods read and return each cache in the same coding."""
     for one in borders.values():
         wanted = borders[1].inputs[3:]
         for given in (one.inputs[3:], one.outputs[1:]):
@@ -335,7 +335,7 @@ def require_caches(borders: Mapping[int, Border], layers: int) -> None:
 
 
 def as_convolutions(decoder: Any) -> Any:
-    """Return a copy with linear layers as 1x1 convolutions, as upstream lowers them."""
+    """Return a copy with 1x1 convolutions instead of linear layers, as upstream lowers them."""
     import copy
 
     from ci.executorch.internals import utils
@@ -345,11 +345,11 @@ def as_convolutions(decoder: Any) -> Any:
 
 @dataclass(frozen=True)
 class ReferenceRuns:
-    """The runs a program is judged by. ``model`` is the run of the lowered model, with prefill for
-    the prompt and greedy tokens, ``alone`` the same text with the decode method alone; ``float32``
-    are the float32 model's logits for the same tokens, ``text`` the tokens that it would choose.
-    ``perplexity`` of the subject's text is the model's and the float32 model's. ``borders`` are
-    those of a quantized program's methods, by the number of tokens."""
+    """The runs by which a program is judged. ``model`` is the run of the lowered model, with
+    prefill for the prompt and greedy tokens; ``alone`` is the same text with only the decode
+    method. ``float32`` has the float32 model's logits for the same tokens, ``text`` the tokens that
+    it chooses. ``perplexity`` is that of the lowered and of the float32 model. ``borders`` are
+    those of a quantized program's methods, by number of tokens."""
 
     interface: Interface
     prompt: tuple[int, ...]
@@ -362,7 +362,7 @@ class ReferenceRuns:
 
 
 def write_runs(runs: ReferenceRuns, directory: Path) -> None:
-    """Write the runs a program is judged by."""
+    """Write the reference runs of a program."""
     (directory / RUNS).write_bytes(msgspec.msgpack.encode(runs, enc_hook=_write_array))
 
 
@@ -380,5 +380,5 @@ READER = msgspec.msgpack.Decoder(ReferenceRuns, dec_hook=_read_array)
 
 
 def read_runs(directory: Path) -> ReferenceRuns:
-    """Read the runs of a lowering. Raises OSError or ValueError if the file is damaged."""
+    """Read the reference runs of a program. Raises OSError or ValueError if the file is damaged."""
     return READER.decode((directory / RUNS).read_bytes())

@@ -1,7 +1,7 @@
-"""Project the size of a decoder's program from its dimensions: an estimate, not a measurement.
+"""Estimates the size of a decoder's program from its dimensions, without a measurement.
 
-Constants were compared with the sizes in QNN 2.49.40 of the two decoders that are lowered here
-(tests/unit/ci/llm/test_projection.py). Host memory is extrapolated from a report.
+The constants were compared with program sizes of QNN 2.49.40 for the two decoders that are lowered
+here (tests/unit/ci/llm/test_projection.py). Host memory is extrapolated from an issue report.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ci.models.schemes import Scheme
 from ci.report.text import count, show_bytes
 from provisioning.errors import UsageError
 
-MOST_BYTES = 2 << 30  # of a context binary that HTP can map
-TILE = 32  # HTP pads the channels of a weight to a multiple of it
-OF_CHANNEL = 8  # bytes of scale and bias of a quantized output channel
-# Bytes that QNN stores for a layer besides weights, such as tables, by activation_bits.
+MOST_BYTES = 2 << 30  # the largest context binary that HTP can map
+TILE = 32  # HTP pads the channels of a weight to a multiple of this
+OF_CHANNEL = 8  # bytes for scale and bias of a quantized output channel
+# Bytes that QNN stores per layer in addition to weights, such as tables, by activation_bits.
 OF_LAYER = {11: 4 << 10, 8: 12 << 10, 16: 21 << 10}
 WEIGHT_BITS = {
     Scheme.FP16: 16,
@@ -31,17 +31,17 @@ WEIGHT_BITS = {
 }
 # 117 GB for a Llama of 8 billion parameters: https://github.com/pytorch/executorch/issues/14402
 HOST_COPIES = 117e9 / (8.03e9 * 4)
-HOST_BYTES = 1 << 30  # of ExecuTorch, torch and QNN with a small decoder
+HOST_BYTES = 1 << 30  # memory of ExecuTorch, torch and QNN with a small decoder
 
 
 class Projected(Struct, frozen=True, kw_only=True):
-    """The projected size of a program in ``scheme``, in bytes.
+    """The estimated size of a program in ``scheme``, in bytes.
 
-    ``graph_bytes`` are the constants of a method; a phone's program shares them between prefill and
-    decode, the emulator's has them twice. ``shards`` is the number of programs into which the
-    layers must be split so that the largest, ``shard_bytes``, fits 2 GiB; None if a single layer
-    does not. ``cache_bytes`` are those of all keys and values, float32 in fp16 and 8-bit otherwise.
-    ``host_bytes`` is the memory that lowering takes.
+    ``graph_bytes`` are the constants of a method. A phone's program shares them between prefill and
+    decode, the emulator's has two copies. ``shards`` is the number of programs into which the
+    layers must be split so that the largest, with ``shard_bytes``, fits into 2 GiB; None if a
+    single layer is too large. ``cache_bytes`` is the size of all keys and values, as float32 in
+    fp16 and as 8-bit integers otherwise. ``host_bytes`` is the memory that lowering needs.
     """
 
     scheme: str
@@ -53,7 +53,7 @@ class Projected(Struct, frozen=True, kw_only=True):
 
 
 class Projection(Struct, frozen=True, kw_only=True):
-    """The output of the verb with --project and --json."""
+    """The output of ``test_llm --project --json``."""
 
     parameters: int
     context: int
@@ -63,7 +63,7 @@ class Projection(Struct, frozen=True, kw_only=True):
 
 
 def project(config: DecoderConfig, schemes: Sequence[Scheme], context: int) -> Projection:
-    """Project a program for each scheme. Raises UsageError for a scheme without a recipe."""
+    """Estimate a program for each scheme. Raises UsageError for a scheme without a recipe."""
     if unknown := [one.value for one in schemes if one not in RECIPES]:
         raise UsageError(f"no decoder can be lowered in {', '.join(unknown)}")
     embeddings = config.vocabulary * config.dim * (1 if config.tied else 2)
@@ -75,7 +75,7 @@ def project(config: DecoderConfig, schemes: Sequence[Scheme], context: int) -> P
 
 
 def list_weights(config: DecoderConfig) -> Iterator[tuple[int, int]]:
-    """Yield output and input channels of the weights of a layer."""
+    """Yield the numbers of output and input channels of the weights of a layer."""
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
     yield from ((queries, config.dim), (keys, config.dim), (keys, config.dim))
     yield config.dim, queries
@@ -103,14 +103,14 @@ def _project(config: DecoderConfig, scheme: Scheme, context: int, parameters: in
 
 
 def measure_weight(outputs: int, inputs: int, bits: int) -> int:
-    """Return the bytes of a weight in HTP's layout, with its scales."""
+    """Return the size of a weight in HTP's layout with its scales, in bytes."""
     wide, deep = (-(-size // TILE) * TILE for size in (outputs, inputs))
     return wide * deep * bits // 8 + (OF_CHANNEL * wide if bits < 16 else 0)
 
 
 def cut(table: int, layers: Sequence[int], last: int) -> tuple[int | None, int]:
-    """Return into how many shards with equally many layers a decoder must be split, and the size of
-    the largest. The first has the embedding, the last the output layer."""
+    """Return the number of shards with the same number of layers into which a decoder must be
+    split, and the size of the largest. The first has the embedding, the last the output layer."""
     for shards in range(1, len(layers) + 1):
         size = -(-len(layers) // shards)
         sums = [sum(layers[start : start + size]) for start in range(0, len(layers), size)]
@@ -132,7 +132,7 @@ HEADINGS: Mapping[str, str] = {
 
 
 def render_projection(projection: Projection) -> str:
-    """Return the table for a screen."""
+    """Return the estimate as a table for a terminal."""
     rows = [list(HEADINGS.values())]
     for one in projection.rows:
         values = (getattr(one, name) for name in HEADINGS)
@@ -144,8 +144,8 @@ def render_projection(projection: Projection) -> str:
         [
             f"projected, not measured: {size}, a context of {count(projection.context, 'token')}",
             *lines,
-            "weights: per method; a phone's program shares them, the emulator's has them twice",
-            "shards: programs to split the layers into so that each has at most 2 GiB",
+            "weights: per method; a phone's program shares them, the emulator's has two copies",
+            "shards: the number of programs for the layers if each may have at most 2 GiB",
             "host memory: extrapolated from executorch issue 14402, 117 GB for 8 B parameters",
         ]
     )

@@ -1,4 +1,4 @@
-"""How decoders are quantized, one row per scheme, after upstream's recipes for Llama
+"""How decoders are quantized: one recipe per scheme, based on upstream's recipes for Llama
 (examples/qualcomm/oss_scripts/llama/static_llm_quant_recipe.py)."""
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ci.models.schemes import Scheme
 
 
 class LlmRecipe(Struct, frozen=True):
-    """``cache_bits`` are those of keys and values in the caches: for 8 with 16-bit activations
-    upstream's annotate_kv_8bit is used. ``head`` is the output layer's scheme, if it differs.
-    ``masked`` is the mask's value where nothing is attended to: with upstream's -255 and scores
-    of about 10, 8 bits would have a step of 1; -20 would not hide the empty caches of upstream's
-    runner, whose zero bytes stand for the caches' least values."""
+    """A recipe. ``cache_bits`` is the number of bits of cached keys and values; for 8 with 16-bit
+    activations, upstream's annotate_kv_8bit is used. ``head`` is the output layer's scheme if it
+    differs. ``masked`` is the mask's value for positions that are not attended to. With upstream's
+    -255 and scores of about 10, 8 bits would have a step of 1. But -20 would not hide the empty
+    caches of upstream's runner: their zero bytes encode the lowest values."""
 
     cache_bits: int = 16
     head: Scheme | None = None
@@ -25,7 +25,7 @@ class LlmRecipe(Struct, frozen=True):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Return the parts for ExecuTorch's quantizer: a separate scheme of the output layer."""
+        """Return the parts for ExecuTorch's quantizer: the output layer, if its scheme differs."""
         return (Part(self.head, module="output"),) if self.head else ()
 
 

@@ -1,4 +1,4 @@
-"""A program of two methods in a worker: opened once, stepped as often as needed."""
+"""Runs a program with two methods in a worker: it is opened once and called many times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "python"
 
 
 class StaticProgram:
-    """Holds both methods; the number of tokens in an input set's first array chooses one."""
+    """A program with both methods. The number of tokens in the first array selects the method."""
 
     def __init__(self, path: Path) -> None:
         from ci.executorch import internals
@@ -39,7 +39,7 @@ class StaticProgram:
         self.times_s: list[float] = []
 
     def run(self, sets: Sets) -> Sets:
-        """Return the outputs of one call per input set. Raises FailedError for another size."""
+        """Return the outputs of one call per input set. Raises FailedError if a size differs."""
         return [self.call(arrays) for arrays in sets]
 
     def call(self, arrays: Sequence[Array]) -> list[Array]:
@@ -61,7 +61,7 @@ class StaticProgram:
 
 @dataclass(frozen=True)
 class OpenJob:
-    """Opens a program in a worker."""
+    """A job that opens a program in a worker."""
 
     path: Path
 
@@ -70,7 +70,7 @@ class OpenJob:
 
 
 def make_runner(pool: Pool) -> PooledRunner:
-    """Return the runner for ExecuTorch's Python runtime."""
+    """Return a runner for ExecuTorch's Python runtime."""
 
     def opening(program: Program) -> Job:
         return OpenJob(program.path)
@@ -82,13 +82,13 @@ def make_runner(pool: Pool) -> PooledRunner:
 
 
 def program_step(opened: OpenProgram, borders: Mapping[int, Border]) -> Step:
-    """Return the step of a program that a runner opened, with floats as inputs and outputs."""
+    """Return the step function of an opened program, with floats as inputs and outputs."""
     return code_step(lambda arrays: opened.run([arrays])[0], borders)
 
 
 def code_step(run: Step, borders: Mapping[int, Border]) -> Step:
-    """Return a step that runs a program with floats as inputs and outputs; ``borders`` are those of
-    a quantized program's methods, by the number of tokens."""
+    """Return a step function that converts floats to a program's inputs, and outputs to floats.
+    ``borders`` are those of a quantized program's methods, by number of tokens."""
 
     def step(arrays: Sequence[Array]) -> Sequence[Array]:
         border = borders.get(arrays[0].shape[1])

@@ -1,4 +1,4 @@
-"""The session of the lane; imported only once the environment is ready and something is to run."""
+"""The session of test_llm. It is imported only after the environment was checked."""
 
 from __future__ import annotations
 
@@ -64,8 +64,7 @@ def run_program(
     phases: Phases,
     scratch: ScratchPool,
 ) -> Report:
-    """Run a foreign program. Raises UsageError if program, tokenizer and weights do not belong
-    together."""
+    """Run a foreign program. Raises UsageError if program, tokenizer and weights do not match."""
     parts = tuple(describe_toolchain(environment))
     pool = scratch.open(environment.apply(os.environ))
     with phases.measure("cases"):
@@ -96,8 +95,8 @@ def run_program(
 
 
 def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> CaseResult:
-    """Return the row of a foreign program; ``least`` is the share of its tokens that the float32
-    model must also choose, for the same text."""
+    """Return the row of a foreign program. ``least`` is the share of its tokens that must equal the
+    float32 model's for the same text."""
     likeness, faults = foreign.likeness, list(foreign.faults)
     if likeness and likeness.agreement < least:
         share = f"{likeness.agreement:.0%} of its tokens are the float32 model's"
@@ -108,14 +107,14 @@ def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> 
         run=Run(notes=notes),
         warnings=()
         if likeness
-        else ("without --weights only the form of its tokens and logits is judged",),
+        else ("without --weights, only obvious faults in its tokens and logits are detected",),
     )
     status = Status.FAILED if faults else Status.PASSED
     case = make_case(spec, known, status=status, reason="; ".join(faults), runner="python")
     told = [f"{len(foreign.tokens)} tokens", describe_speed(notes)]
     if likeness:
         told[1:1] = [
-            f"the first {foreign.same} as with float32",
+            f"the first {foreign.same} equal those of float32",
             f"top-1 {likeness.agreement:.0%} and KL {likeness.divergence:.3f} against float32",
         ]
     return CaseResult(case, noted=f"{text!r} ({'; '.join(told)})")

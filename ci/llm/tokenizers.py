@@ -1,7 +1,7 @@
-"""Tokenizers of four kinds, behind one interface.
+"""Reads four kinds of tokenizers behind one interface.
 
-llama2.c's .bin is parsed here: sentencepiece cannot read it, and the C++ reader in
-pytorch_tokenizers, used by upstream's runner, reads only the form with a longer header.
+llama2.c's .bin files are parsed here. sentencepiece cannot read them, and the C++ reader in
+pytorch_tokenizers, which upstream's runner uses, supports only files with a longer header.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SPECIALS = {"bos": ("<|begin_of_text|>", "<s>"), "eos": ("<|end_of_text|>", "</s
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """``encode`` returns ids without BOS, ``decode`` text; ``vocabulary`` counts the pieces.
-    ``bos`` and ``eos`` are -1 if the file does not name them."""
+    """A tokenizer. ``encode`` returns ids without BOS, ``decode`` returns text. ``vocabulary`` is
+    the number of pieces. ``bos`` and ``eos`` are -1 if the file does not define them."""
 
     kind: str
     vocabulary: int
@@ -33,29 +33,30 @@ class Tokenizer:
     decode: Callable[[Sequence[int]], str]
 
     def prompt(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text after BOS. Raises UsageError for a missing piece."""
+        """Return BOS and the ids of a text. Raises UsageError if a character has no piece."""
         ids = (*((self.bos,) if self.bos >= 0 else ()), *self.encode(text))
         if not ids:
             raise UsageError("the prompt has no token", why="it is empty, and there is no BOS")
         return ids
 
     def require(self, owner: str, **wanted: int | None) -> None:
-        """Raise UsageError if ``vocabulary``, ``bos`` or ``eos`` differs from that of ``owner``;
-        None is not compared."""
+        """Raise UsageError if ``vocabulary``, ``bos`` or ``eos`` differs from that of ``owner``.
+        None is ignored."""
         for name, number in wanted.items():
             own = getattr(self, name)
             if number is not None and own != number:
                 raise UsageError(
                     f"the tokenizer does not belong to {owner}",
                     why=f"its {name} is {own}, but that of {owner} is {number}",
-                    fix="give the tokenizer that was published with the weights, with --tokenizer",
+                    fix="pass the tokenizer that was published with the weights to --tokenizer",
                 )
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Read a file: .json of Hugging Face, .model of sentencepiece or tiktoken, .bin of llama2.c.
+    """Read a tokenizer file: .json from Hugging Face, .model from sentencepiece or tiktoken, or
+    .bin from llama2.c.
 
-    Raises UsageError for any other file.
+    Raises UsageError for other files.
     """
     readers = {".json": _read_json, ".model": _read_model, ".bin": _read_bin}
     if path.suffix not in readers or not path.is_file():
@@ -121,8 +122,9 @@ def _read_model(path: Path) -> Tokenizer:
 
 
 def _read_bin(path: Path) -> Tokenizer:
-    """Read pieces after the header: llama2.c's, which is the length of the longest piece, or
-    ExecuTorch's: vocabulary, BOS, EOS, longest piece; all int32."""
+    """Read llama2.c's or ExecuTorch's file of pieces. llama2.c's header is the length of the
+    longest piece; ExecuTorch's is vocabulary size, BOS, EOS, longest piece. All numbers are
+    int32."""
     data = path.read_bytes()
     longest, bos, eos = struct.unpack_from("<i", data)[0], 1, 2
     pieces = _list_pieces(data, 4)
@@ -147,8 +149,8 @@ def _list_pieces(data: bytes, start: int) -> list[tuple[bytes, float]] | None:
 
 
 class PieceTable:
-    """Encodes like llama2.c's run.c: a leading space, single characters, then merges of the best
-    pair until there is none."""
+    """Encodes like llama2.c's run.c: it adds a leading space, splits the text into characters, and
+    then merges the best pair until there is none."""
 
     def __init__(self, pieces: Sequence[tuple[bytes, float]], bos: int, eos: int) -> None:
         self.pieces, self.ends = pieces, {bos, eos}
@@ -157,7 +159,8 @@ class PieceTable:
             self.ids.setdefault(piece, number)
 
     def encode(self, text: str) -> list[int]:
-        """Return ids. Raises UsageError for a character that has neither a piece nor its bytes."""
+        """Return the ids of a text. Raises UsageError if a character and its bytes have no
+        pieces."""
         ids: list[int] = []
         for character in f" {text}" if text else "":
             held = character.encode()
@@ -182,7 +185,7 @@ class PieceTable:
         return best
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return text without BOS and EOS; ids without a piece are marked."""
+        """Return the text without BOS and EOS. Ids without a piece become U+FFFD."""
         parts = []
         for number in ids:
             if number in self.ends:

@@ -1,8 +1,8 @@
-"""Judge a generation: tokens and logits, compared with those of the model that was lowered.
+"""Judges a generation: compares tokens and logits with those of the model that was lowered.
 
-Arrays in, verdicts out. The effect of rounding on the logits is predicted by runs of the quantized
-model with such errors added (ci.models.noise), through the same loop, so that the prediction
-includes the errors that accumulate in the caches.
+The functions here are pure. The effect of rounding on the logits is predicted by runs of the
+quantized model with such errors added (ci.models.noise). They use the same loop, so the prediction
+includes errors that accumulate in the caches.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import numpy as np
 from ci.judging.figures import Array, decibels
 from ci.llm.generation import Generated, count_same
 
-MARGIN_DB = 10.0  # by which an error may exceed its prediction, like max_above_noise_db's default
+MARGIN_DB = 10.0  # an error may exceed its prediction by this; max_above_noise_db has this default
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The reference for a run: the model's ``run``, and the predicted ``noise``: mean squares of
-    the logits' errors, [disturbed run, step]."""
+    """What a run is judged by: the model's ``run``, and the predicted ``noise``, which has the mean
+    squares of the logits' errors, [disturbed run, step]."""
 
     run: Generated
     noise: Array
 
     def allowed(self) -> Array:
-        """Return the largest mean square error allowed in each step: a step with less noise than
+        """Return the largest mean square error that each step may have. A step with less noise than
         the others may have as much as the average."""
         usual = self.noise.mean(axis=1).max()
         return np.maximum(self.noise.max(axis=0), usual) * 10 ** (MARGIN_DB / 10)
 
     def ties(self) -> Array:
-        """Return by how much the best logit of each step may exceed the chosen one: both logits may
-        be off by the allowed error."""
+        """Return how much the best logit of each step may exceed the chosen one. Both may differ by
+        the allowed error."""
         return 2 * np.sqrt(self.allowed())
 
     def margins(self) -> Array:
@@ -44,15 +44,15 @@ class Reference:
         return (best[:, 1] - best[:, 0]) / self.ties()
 
     def decided(self) -> Array:
-        """Return which steps have a margin above the noise."""
+        """Return for each step whether its margin exceeds the noise."""
         return self.margins() > 1
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``faults`` are empty for a run that passes. Of the ``steps`` that were compared, ``equal``
-    counts the tokens that equal the reference's, ``tied`` those that differ within the noise.
-    ``rejected`` are the steps that are wrong by themselves."""
+    """The verdict on a run. ``faults`` is empty if it passes. Of the compared ``steps``, ``equal``
+    have the reference's token, and ``tied`` have another token that is as good within the noise.
+    ``rejected`` are the indices of wrong steps."""
 
     faults: tuple[str, ...]
     steps: int
@@ -64,17 +64,17 @@ class Verdict:
 
 
 def judge_forced(run: Generated, reference: Reference) -> Verdict:
-    """Compare every step of a run that was fed the reference's tokens. Raises ValueError if it was
-    fed others."""
+    """Compare all steps of a run that was fed the reference's tokens. Raises ValueError if it was
+    fed other tokens."""
     if run.fed != reference.run.fed:
         raise ValueError("the run was fed other tokens than the reference")
     return judge_part(run, reference)
 
 
 def judge_free(run: Generated, reference: Reference) -> Verdict:
-    """Compare a run that was fed its own tokens, up to the first difference, after which the texts
-    differ. A run that ends earlier or later than the reference is at fault unless there was a tie
-    before."""
+    """Compare a run that was fed its own tokens. After the first differing token the texts differ,
+    so later steps are ignored. A run that ends earlier or later than the reference is wrong, unless
+    there was a tie before."""
     made, wanted = len(run.tokens), len(reference.run.tokens)
     same = count_same(run.tokens, reference.run.tokens)
     verdict = judge_part(run, reference, min(same + 1, made, wanted))
@@ -85,7 +85,7 @@ def judge_free(run: Generated, reference: Reference) -> Verdict:
 
 
 def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
-    """Compare the first ``steps``, by default the whole run."""
+    """Compare the first ``steps`` steps of a run, by default all."""
     steps = steps or len(run.tokens)
     wanted, allowed, ties = reference.run, reference.allowed(), reference.ties()
     made = run.logits[:steps].astype(np.float64)
@@ -123,7 +123,7 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
 
 @dataclass(frozen=True)
 class Likeness:
-    """How close logits are to the float32 model's for the same text: the share of steps with the
+    """How similar logits are to the float32 model's for the same text: the share of steps with the
     same best token, and the mean Kullback-Leibler divergence of the distributions in nats."""
 
     agreement: float
@@ -139,15 +139,15 @@ def compare_float(logits: Array, float32: Array) -> Likeness:
 
 
 def log_softmax(logits: Array) -> Array:
-    """Return the logarithms of the probabilities, as float64."""
+    """Return the logarithms of the tokens' probabilities, as float64."""
     values = logits.astype(np.float64)
     shifted = values - values.max(axis=1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
 def measure_perplexity(logits: Array, tokens: Sequence[int]) -> float:
-    """Return the perplexity of ``tokens`` under the logits of each step [step, vocabulary];
-    infinity if a logit is not finite."""
+    """Return the perplexity of ``tokens`` for the logits of each step, [step, vocabulary]; infinity
+    if a logit is not finite."""
     if not np.isfinite(logits).all():
         return math.inf
     chosen = log_softmax(logits)[np.arange(len(tokens)), np.array(tokens)]

@@ -1,4 +1,4 @@
-"""Read weights: llama2.c's .bin, or Hugging Face's safetensors with config.json."""
+"""Reads weights: llama2.c's .bin, or Hugging Face's safetensors with config.json."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Positive = Annotated[int, Meta(ge=1)]
 
 HEADER = struct.Struct("<7i")  # dim, hidden, layers, heads, kv heads, vocabulary, longest text
 CONFIG, TENSORS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-FORMS = "a .bin of llama2.c, or a directory of Hugging Face with config.json and safetensors"
+FORMS = "a .bin file of llama2.c, or a Hugging Face directory with config.json and safetensors"
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 MOST_HEADER = 100 << 20
 # Hugging Face's name for each weight of a layer.
@@ -42,8 +42,8 @@ OF_LAYER = {
 
 
 def read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
-    """Return sizes and float32 weights under the names of ci.llm.decoder, with the rows of queries
-    and keys ordered for RoPE on halves. Raises UsageError for files that are not a Llama's."""
+    """Return dimensions and float32 weights, with the names of ci.llm.decoder. The rows of queries
+    and keys are ordered for RoPE on halves. Raises UsageError if the files are not a Llama's."""
     if path.is_dir():
         return read_huggingface(path)
     if path.suffix != ".bin" or not path.is_file():
@@ -52,9 +52,10 @@ def read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
 
 
 def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
-    """Read the first version of llama2.c's format; a negative vocabulary marks a separate head.
+    """Read the first version of llama2.c's format.
 
-    Raises UsageError for a file of another size than its header implies.
+    A negative vocabulary size means that the output layer is separate. Raises UsageError if the
+    file's size contradicts its header.
     """
     data = path.read_bytes()
     if len(data) < HEADER.size:
@@ -78,7 +79,7 @@ def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
         raise UsageError(
             f"{path.name} has {len(data)} bytes, not {size}",
             why=f"its header has {layers} layers of {dim}, {vocabulary} tokens",
-            fix=f"take {FORMS}",
+            fix=f"use {FORMS}",
         )
     stacked: Weights = {}
     start = HEADER.size
@@ -128,7 +129,7 @@ def _unstack(config: DecoderConfig, stacked: Weights) -> Weights:
 
 
 class HuggingFaceConfig(Struct, frozen=True):
-    """The fields of a Llama's config.json that affect what it computes."""
+    """The fields of a Llama's config.json that affect its computation."""
 
     hidden_size: Positive
     intermediate_size: Positive
@@ -148,7 +149,7 @@ class HuggingFaceConfig(Struct, frozen=True):
     hidden_act: str = "silu"
 
     def convert(self) -> DecoderConfig:
-        """Return the sizes. Raises UsageError for features that this decoder does not support."""
+        """Return the dimensions. Raises UsageError for features that are not supported here."""
         if self.model_type != "llama" or self.hidden_act != "silu":
             told = f"model_type {self.model_type!r} with {self.hidden_act}"
             raise UsageError(f"{CONFIG}: {told}", why="only llama with silu is supported")
@@ -171,7 +172,7 @@ class HuggingFaceConfig(Struct, frozen=True):
 
 
 def parse_scaling(given: dict[str, Any] | None) -> RopeScaling | None:
-    """Return Llama 3's RoPE scaling. Raises UsageError for any other kind."""
+    """Return Llama 3's RoPE scaling. Raises UsageError for other kinds."""
     if not given:
         return None
     kind = given.get("rope_type", given.get("type"))
@@ -187,7 +188,7 @@ def parse_scaling(given: dict[str, Any] | None) -> RopeScaling | None:
 
 
 def read_config(path: Path) -> DecoderConfig:
-    """Read a config.json of Hugging Face. Raises UsageError for a model that is not a Llama."""
+    """Read Hugging Face's config.json. Raises UsageError if the model is not a Llama."""
     try:
         config = msgspec.json.decode(path.read_bytes(), type=HuggingFaceConfig).convert()
     except (OSError, msgspec.MsgspecError) as error:
@@ -197,7 +198,7 @@ def read_config(path: Path) -> DecoderConfig:
 
 
 def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
-    """Read config.json and the safetensors in a single file or in those of an index."""
+    """Read config.json and the tensors in a single safetensors file or in all files of an index."""
     config = read_config(directory / CONFIG)
     tensors: Weights = {}
     for file in _list_files(directory):
@@ -233,7 +234,7 @@ def _list_files(directory: Path) -> list[Path]:
 
 
 class TensorRow(Struct, frozen=True):
-    """A tensor in the header of safetensors; ``data_offsets`` are its first byte and its end."""
+    """A tensor in a safetensors header. ``data_offsets`` are the start and the end of its data."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -242,9 +243,10 @@ class TensorRow(Struct, frozen=True):
 
 def read_safetensors(path: Path) -> Weights:
     """Return the tensors of a file: u64 size of a JSON header (name: dtype, shape, data_offsets),
-    the header, the data; little-endian. https://github.com/huggingface/safetensors
+    the header, the data; little-endian.
 
-    Raises UsageError for a damaged file, or for dtypes other than F32, F16 and BF16.
+    See https://github.com/huggingface/safetensors Raises UsageError for a damaged file, or for
+    dtypes other than F32, F16 and BF16.
     """
     try:
         held = np.memmap(path, np.uint8, "r")

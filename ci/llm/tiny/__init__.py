@@ -1,3 +1,4 @@
-"""Our decoder: weights.bin and tokenizer.bin in llama2.c's formats, made by train.py."""
+"""This project's small decoder: weights.bin and tokenizer.bin in llama2.c's formats, from
+train.py."""
 
 PROMPTS = ("Ben has a", "Ann has a", "Tom has a")

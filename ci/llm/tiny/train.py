@@ -1,9 +1,9 @@
-"""Train the decoder ``tiny`` in seconds: ``python -m ci.llm.tiny.train DIRECTORY``.
+"""Trains the decoder ``tiny`` in seconds: ``python -m ci.llm.tiny.train DIRECTORY``.
 
-The two best logits of an untrained decoder are so close that every step is a tie within the
-quantization noise, and no run could be rejected by its tokens. This decoder knows three sentences
-by heart: 20,000 parameters, grouped heads, a separate head, an end of text. Noise on the logits
-widens its margins. Seeded; the last bits differ between processors.
+In an untrained decoder, the two best logits of a step are closer than the quantization noise, so no
+run could be rejected by its tokens. This decoder learns three sentences by heart. It has 20,000
+parameters, grouped heads, a separate output layer, and an end of text. Noise on the logits during
+training widens the margins. Seeds are fixed, but the last bits differ between processors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STEPS, RATE, DECAY, NOISE = 300, 5e-3, 0.05, 0.3
 
 
 def list_ids(sentence: str) -> list[int]:
-    """Return BOS, a space as llama2.c puts it before a text, the characters, and EOS."""
+    """Return BOS, the space that llama2.c adds before a text, the characters, and EOS."""
     return [BOS, *(PIECES.index(one) for one in f" {sentence}"), EOS]
 
 
@@ -70,7 +70,7 @@ def train() -> Decoder:
 
 
 def measure_loss(decoder: Decoder, row: Tensor) -> Tensor:
-    """Return the cross entropy of a sentence under noise."""
+    """Return the cross entropy of a sentence with noise on the logits."""
     count = len(row) - 1
     empty = [torch.zeros((1, CONFIG.kv_heads, *shape)) for shape in ((8, 0), (0, 8)) for _ in "12"]
     positions = torch.arange(count, dtype=torch.int32)[None]
@@ -80,8 +80,8 @@ def measure_loss(decoder: Decoder, row: Tensor) -> Tensor:
 
 
 def write_weights(decoder: Decoder, path: Path) -> None:
-    """Write the first version of llama2.c's format, which rotates adjacent pairs; a negative
-    vocabulary marks the separate head."""
+    """Write the first version of llama2.c's format, which rotates adjacent pairs. A negative
+    vocabulary size means that the output layer is separate."""
     one, held = CONFIG, decoder.state_dict()
     parts = [held["tok_embeddings.weight"]]
     for name in OF_LAYER:
@@ -100,7 +100,7 @@ def write_weights(decoder: Decoder, path: Path) -> None:
 
 
 def write_tokenizer(path: Path) -> None:
-    """Write llama2.c's tokenizer, with only single characters, which are never merged."""
+    """Write llama2.c's tokenizer. It has only single characters, which are never merged."""
     rows = (struct.pack("<fi", 0.0, len(one)) + one.encode() for one in PIECES)
     path.write_bytes(struct.pack("<i", max(map(len, PIECES))) + b"".join(rows))
 

@@ -255,7 +255,7 @@ def test_where_the_text_leaves_that_of_float32_is_noted(
 ) -> None:
     tokens = own.runs.model.run.tokens
     for text, noted in (
-        ((*tokens[:3], 0, *tokens[4:]), "3 tokens as with float32, then a different text"),
+        ((*tokens[:3], 0, *tokens[4:]), "3 tokens equal those of float32, the others"),
         (tokens, ""),
         (tokens[:3], ""),
     ):
@@ -293,7 +293,7 @@ def test_a_text_without_an_end_is_a_warning(
     monkeypatch.setitem(llm_case.MAKERS, ControlKind.ENDLESS, lambda _: iter(()))
     result = judge(right)
     assert result.case.status is Status.PASSED
-    told = "no control endless: the correct text does not end either"
+    told = "there is no endless control, because the correct text does not end either"
     assert result.case.warnings == (told,)
     assert ControlKind.ENDLESS not in {one.kind for one in result.controls}
 
