@@ -1,1 +1,1 @@
-"""Find which parts of a model QNN takes, what the rest costs, and where accuracy is lost."""
+"""Finds which parts of a model QNN executes, what the others cost, and where accuracy is lost."""

@@ -1,5 +1,5 @@
-"""Find where a case loses accuracy: the search lowers parts of its model, each of them cached, run
-and judged like any program."""
+"""Finds where a case loses accuracy. The search lowers parts of the model; each part is cached, run
+and judged like any other program."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ from ci.report.schema import Question
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError
 
-LIMIT_DB = 120.0  # figures are clipped to this
+LIMIT_DB = 120.0  # SQNR is clipped to this
 
 
 class Localised(Struct, frozen=True, kw_only=True):
-    """A case with the results: ``program`` compares it with the model that was lowered, ``losses``
-    that model with float32. ``known_faults`` are the faults of the table that its graph has.
-    ``programs`` counts the lowered programs, ``reproducer`` is the file that was written."""
+    """The results of one case. ``program`` compares the program with the model that was lowered,
+    ``losses`` compare that model with float32. ``known_faults`` are the known faults that the graph
+    triggers. ``programs`` is the number of lowered programs, ``reproducer`` the file that was
+    written."""
 
     spec: CaseSpec
     program: Located
@@ -54,7 +55,7 @@ class Localised(Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Localiser:
-    """Localises one case. ``setup`` has the ExecuTorch engine, ``qnn`` is the version of QNN."""
+    """Searches one case. ``qnn`` is the version of QNN."""
 
     spec: CaseSpec
     setup: RunSetup
@@ -65,7 +66,7 @@ class Localiser:
 
     def run(self, limit: int, reproducer: Path | None) -> Localised:
         """Search with at most ``limit`` programs, and write the smallest wrong part to
-        ``reproducer``. Raises FailedError for a model that cannot be loaded, exported or quantized.
+        ``reproducer``. Raises FailedError if the model cannot be loaded, exported or quantized.
         """
         described = self.call(DescribeJob(self.engine, self.spec), self.setup.work / "model.log")
         if described.failure:
@@ -91,13 +92,13 @@ class Localiser:
         )
 
     def call(self, job: Job, log: Path) -> Ended:
-        """Run a job in the worker that holds the model."""
+        """Run a job in the worker that has loaded the model."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with self.setup.pool.lease(self.spec, log, self.setup.options.timeout_s) as lease:
             return lease.call(job)
 
     def try_cut(self, cut: Cut) -> Trial:
-        """Lower, run and judge a part."""
+        """Lower, run and judge a part of the model."""
         self.count += 1
         work = self.setup.work / f"part-{self.count}"
         run = CaseRun(self.spec, replace(self.setup, work=work))
@@ -115,13 +116,13 @@ class Localiser:
             return Trial(refused=made.refused)
         compiled, place = made.artifact.compiled, Path(made.directory)
         if not compiled.delegation.partitions:
-            return Trial(refused="QNN takes no part of it")
+            return Trial(refused="QNN accepts no node")
         references = read_references(place, compiled)
         program = run.copy_program(self.spec, place, compiled, run.directory)
         sets = read_inputs(place, compiled)
         limits = structs.replace(run.limits, outputs=())
         trial = Trial(refused="not run")
-        for fresh in (False, True):  # wrong means that it also fails in a fresh process
+        for fresh in (False, True):  # a part is wrong only if it also fails in a fresh process
             ran = run.execute(program, sets, fresh=fresh)
             if ran.failure:
                 trial = Trial(refused=ran.failure)
@@ -140,7 +141,8 @@ class Localiser:
         return trial
 
     def write(self, file: Path, found: Located, cut: Cut) -> str:
-        """Write the part as a Python file, with its tensors next to it; return the file's name."""
+        """Write the part as a Python file, with its tensors next to it, and return the file's
+        name."""
         tensors = file.with_suffix(".pt")
         source = self.call(
             SourceJob(self.engine, self.spec, cut, tensors), self.setup.work / "source.log"
@@ -152,8 +154,8 @@ class Localiser:
 
 
 def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[str]:
-    """Return operators with a known fault's pattern: operators of the same kinds, each of which
-    reads the previous result, the first at the fault's line. Empty if there are none."""
+    """Return the operators that match a known fault's pattern: a chain with the fault's kinds,
+    which starts at the fault's line. Empty if there is none."""
     place = f"{fault.file}:{fault.line}"
     for first in operators.values():
         chain = [first] if first.line == place and first.kind == fault.operators[0] else []
@@ -170,7 +172,7 @@ def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[s
 def measure_departure(
     name: str, judged: OutputJudgement, references: References, index: int, info: TensorInfo
 ) -> Departure:
-    """Return how far an output is from its model; indices and booleans count as close."""
+    """Return how far an output is from its model. For indices and booleans, the distance is 0."""
     faithful = not judged.fails(Question.FAITHFUL)
     figures = judged.quantized_figures or judged.float_figures
     if figures is None:
@@ -187,5 +189,5 @@ def measure_departure(
 
 
 def clip(figure: float) -> float:
-    """Clip a figure in dB to values that JSON and a table can show."""
+    """Clip an SQNR in dB to the range that JSON and a table can show."""
     return -LIMIT_DB if math.isnan(figure) else max(-LIMIT_DB, min(LIMIT_DB, figure))

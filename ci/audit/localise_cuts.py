@@ -1,4 +1,5 @@
-"""Extract parts of a model's graph as separate graphs, with inputs recorded in the whole graph."""
+"""Extracts parts of a model's graph as separate graphs. Their inputs are recorded in a run of the
+whole graph."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ from ci.models.user_code import Inputs, find_line
 from provisioning.errors import UsageError
 
 ROUNDS = ("quantize_per_tensor", "dequantize_per_tensor")
-EQUAL_DB = 120.0  # float32 itself
+EQUAL_DB = 120.0  # the SQNR of float32 itself
 
 
 @dataclass(frozen=True)
 class Graphs:
-    """The graph of a model as it is lowered, that of its float32 model, and its input sets."""
+    """The graph that is lowered, the graph of the float32 model, and the input sets."""
 
     module: GraphModule
     float32: GraphModule
@@ -40,10 +41,10 @@ class Graphs:
 
     @cached_property
     def operators(self) -> dict[str, Node]:
-        """Return the nodes with an activation as result, by name, in the graph's order.
+        """Return the nodes that compute an activation, by name, in the graph's order.
 
-        Roundings belong to the operator whose result they round; an operator with several results,
-        such as a split, belongs to the operators that read it.
+        Quantizers and dequantizers belong to the operator whose result they round. An operator with
+        several results, such as a split, belongs to the operators that read it.
         """
         live = _find_live(self.module)
         names = {node.name for node in live}
@@ -59,7 +60,8 @@ class Graphs:
 
     @cached_property
     def results(self) -> dict[str, Node]:
-        """Return the node whose value the readers of an operator get: rounded, if it is."""
+        """Return the node from which others read an operator's result. This is a dequantizer if the
+        result is quantized."""
         found: dict[str, Node] = {}
         for node in (*self._leaves, *self.module.graph.nodes):
             source = find_source(node)
@@ -81,7 +83,7 @@ class Graphs:
         return tuple(dict.fromkeys(leaf.name for leaf in leaves if leaf.name in self.operators))
 
     def describe(self) -> list[Operator]:
-        """Return the properties of each operator that a search needs."""
+        """Return the properties of each operator that the search needs."""
         values = record(self.module, self.sets, self.operators)
         return [
             Operator(
@@ -109,8 +111,9 @@ class Graphs:
                 yield from self._find_inputs(source)
 
     def rank_losses(self) -> list[Row]:
-        """Return how much operators (with their quantized weights) and the ranges of their results
-        lose against the float32 model, most noise first: SQNR in dB of the worst input set."""
+        """Return how much SQNR in dB is lost against the float32 model in the worst input set, by
+        operators (with their quantized weights) and by the ranges of their results, worst
+        first."""
         if self.module is self.float32:
             return []
         nodes = self._list_comparable()
@@ -147,8 +150,8 @@ class Graphs:
         return sorted((row for row in rows if row.lost_db > 0), key=_added, reverse=True)
 
     def _list_comparable(self) -> set[str]:
-        """Return the inputs and operators that the float32 graph has too; a pass of the quantizer
-        may have made another operator with the same name, which does not count."""
+        """Return the inputs and operators that are also in the float32 graph. An operator that has
+        the same name but was made by a pass of the quantizer is not included."""
         alike = {node.name: node for node in self.float32.graph.nodes}
         inputs = {node.name: node for node in self.module.graph.nodes if node.op == "placeholder"}
         (first,) = record(self.float32, self.sets[:1], alike)
@@ -162,8 +165,8 @@ class Graphs:
         }
 
     def cut(self, cut: Cut) -> tuple[GraphModule, list[Inputs]]:
-        """Return the part of the graph that ``cut`` keeps, and its inputs per input set: the
-        model's inputs, and the recorded results of operators that it does not keep."""
+        """Return the part of the graph that ``cut`` keeps, and its inputs per input set. These are
+        inputs of the model and recorded results of operators that are not kept."""
         wanted = [self.results[name] for name in cut.given]
         kept, needed, inputs = set(cut.kept), set[Node](), set[Node]()
         left = list(wanted)
@@ -201,8 +204,9 @@ class Graphs:
 
 
 def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -> Graphs:
-    """Return the graphs of a model with one method: ``module`` is the quantized form of
-    ``float32``, or the same. Raises UsageError for a model that changes its buffers."""
+    """Return the graphs of a model with one method. ``module`` is ``float32`` or its quantized
+    form.
+    Raises UsageError if the model changes its buffers."""
     with torch.no_grad():
         program = torch.export.export(float32, sets[0], strict=True)
     plain: Any = program.module(check_guards=False)
@@ -221,8 +225,8 @@ def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -
 
 
 def find_source(node: Node) -> Node:
-    """Return the node whose result is rounded by a chain of roundings; the node itself if it is
-    no rounding."""
+    """Return the node whose result is rounded by a chain of quantizers and dequantizers. Other
+    nodes are returned unchanged."""
     source: Any = node.args[0] if _rounds(node) else None
     return find_source(source) if isinstance(source, Node) else node
 
@@ -232,7 +236,7 @@ def _rounds(node: Node) -> bool:
 
 
 def _find_live(module: GraphModule) -> set[Node]:
-    """Return the nodes that depend on an input."""
+    """Return the nodes that depend on an input of the graph."""
     live: set[Node] = set()
     for node in module.graph.nodes:
         if node.op == "placeholder" or any(one in live for one in node.all_input_nodes):
@@ -258,20 +262,20 @@ def _decibels(wanted: Tensor, given: Tensor) -> float:
 
 
 def _name_module(node: Node) -> str:
-    """Return the innermost module that calls an operator: ``layers.0.norm``."""
+    """Return the innermost module that calls an operator, such as ``layers.0.norm``."""
     paths = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     return str(paths[-1]) if paths else ""
 
 
 def _added(row: Row) -> float:
-    """Return the noise added, as a share of the signal's power."""
+    """Return the power of the added noise relative to the signal's power."""
     return float(10 ** (-row.behind_db / 10) - 10 ** (-row.before_db / 10))
 
 
 def record(
     module: GraphModule, sets: Sequence[Inputs], names: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Return the results of the named nodes, per input set."""
+    """Return the results of the nodes with these names, per input set."""
     recorders = [_Recorder(module, names) for _ in sets]
     with torch.no_grad(), keep_state(module):
         for recorder, inputs in zip(recorders, sets, strict=True):
@@ -286,6 +290,6 @@ class _Recorder(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
-        if n.name in self.names:  # a copy, since a later operator may write into the result
+        if n.name in self.names:  # a copy, because a later operator may write to the result
             self.values[n.name] = result.clone() if isinstance(result, Tensor) else result
         return result

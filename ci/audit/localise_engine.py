@@ -1,4 +1,4 @@
-"""An engine for parts of a model: it quantizes the model once, and lowers parts of the graph."""
+"""An engine that quantizes a model once, and compiles parts of its graph."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ci.models.graph_steps import Step, describe_steps
 from provisioning.files import digest_sources
 from provisioning.manifest.targets import Backend
 
-MOST_SETS = 4  # of the judged input sets: every program runs all of them, and there are many
+MOST_SETS = 4  # the number of input sets that are used, because there are many programs
 
 
 @dataclass(frozen=True)
 class PartEngine:
-    """Compiles the part ``cut`` of each case's model. The worker keeps the model, and so serves
-    this model only."""
+    """Compiles the part ``cut`` of a case's model. The worker keeps the model in memory, so it can
+    serve only that model."""
 
     engine: ExecutorchEngine
     cut: Cut
@@ -70,8 +70,8 @@ class PartEngine:
 
 @cache
 def hold(spec: CaseSpec, backend: Backend) -> Any:
-    """Return the graphs of a case's model with up to MOST_SETS of its input sets, made once per
-    process."""
+    """Return the graphs of a case's model with up to MOST_SETS of its input sets. A process makes
+    them once."""
     from ci.audit.localise_cuts import make_graphs
     from ci.executorch.quantize import quantize_model
     from ci.models.model import load_digested
@@ -85,8 +85,8 @@ def hold(spec: CaseSpec, backend: Backend) -> Any:
 
 
 class Description(Struct, frozen=True):
-    """A model's operators in the graph's order, those with the model's outputs, how much
-    quantization loses at each, worst first, and the steps of its float32 graph."""
+    """A model's operators in the graph's order, the operators whose results are outputs, how much
+    each loses in quantization (worst first), and the steps of the float32 graph."""
 
     operators: Sequence[Operator]
     outputs: Sequence[str]
@@ -96,7 +96,7 @@ class Description(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class DescribeJob:
-    """Describes a model, in a worker that serves only this model."""
+    """A job that describes a model. Its worker serves only this model."""
 
     engine: ExecutorchEngine
     spec: CaseSpec
@@ -113,7 +113,7 @@ class DescribeJob:
 
 @dataclass(frozen=True)
 class SourceJob:
-    """Returns the Python text of a part, its weights and inputs, for a self-contained file."""
+    """A job that writes the weights and inputs of a part, and returns its Python code."""
 
     engine: ExecutorchEngine
     spec: CaseSpec

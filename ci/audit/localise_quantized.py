@@ -1,5 +1,5 @@
-"""Ranges and biases of a quantized graph: where a program may deviate from them, and parts with
-this mended."""
+"""Ranges and biases of a quantized graph, where a program may differ from it, and changes that
+remove the difference."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from ci.models.noise import name_operator
 Range = tuple[float, float]
 TENSOR = ("quantize_per_tensor", "dequantize_per_tensor")
 LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
-WIDER = 1.01  # than the values: they may grow when other ranges change
+WIDER = 1.01  # an additional factor, because values may grow when other ranges change
 
 
 def find_range(node: Node) -> Range | None:
-    """Return the least and the greatest value that a rounding can return; None for other nodes."""
+    """Return the lowest and the highest value that a quantizer can represent; None for other
+    nodes."""
     if name_operator(node) not in TENSOR:
         return None
     scale, zero, low, high = (float(str(number)) for number in node.args[1:5])
@@ -26,20 +27,20 @@ def find_range(node: Node) -> Range | None:
 
 
 def measure_clipping(value: Tensor, bounds: Range | None) -> float:
-    """Return by how much values exceed a range, as a share of its bound; a bound of 0 belongs to a
-    fused activation, such as ReLU."""
+    """Return by which share values exceed the bounds of a range. A bound of 0 is ignored, because
+    it comes from a fused activation such as ReLU."""
     if bounds is None or not value.is_floating_point():
         return 0.0
     low, high = bounds
     least, most = float(value.min()), float(value.max())
     shares = [most / high - 1 if high > 0 else 0.0, least / low - 1 if low < 0 else 0.0]
-    step = 2**-15  # or less: rounding alone may exceed it by this much
+    step = 2**-15  # rounding alone may exceed a bound by this share
     return max((share for share in shares if share > step), default=0.0)
 
 
 def find_bias_off(module: GraphModule, node: Node) -> float:
-    """Return by how much the scale of a layer's bias differs from that of its input times its
-    weights, as a share; 0 if the node is not a quantized layer."""
+    """Return the relative difference between the scale of a layer's bias and the product of the
+    scales of its input and its weights; 0 if the node is not a quantized layer."""
     scales = _read_scales(module, node)
     if scales is None:
         return 0.0
@@ -48,7 +49,8 @@ def find_bias_off(module: GraphModule, node: Node) -> float:
 
 
 def mend_biases(module: GraphModule) -> None:
-    """Give each layer a separate bias, in the scale of its input times its weights."""
+    """Give each layer a separate bias whose scale is that of its input times that of its
+    weights."""
     for node in list(module.graph.nodes):
         if find_bias_off(module, node):
             _, wanted = _read_scales(module, node) or (None, None)
@@ -67,8 +69,8 @@ def mend_biases(module: GraphModule) -> None:
 
 
 def widen_ranges(module: GraphModule, clipped: Mapping[Range | None, float]) -> None:
-    """Widen ranges so that no value is clipped; ``clipped`` has the share by which values exceed
-    each range."""
+    """Widen quantization ranges so that no values are clipped. ``clipped`` maps a range to the
+    share by which values exceed it."""
     for node in module.graph.nodes:
         exceeded = clipped.get(find_range(node))
         if exceeded:
@@ -78,8 +80,8 @@ def widen_ranges(module: GraphModule, clipped: Mapping[Range | None, float]) -> 
 
 
 def _read_scales(module: GraphModule, node: Node) -> tuple[Tensor, Tensor] | None:
-    """Return two scales of a layer's bias by channel: the actual one, and that of its input times
-    its weights."""
+    """Return two scales of a layer's bias per channel: the actual scale, and the product of the
+    scales of its input and its weights."""
     if name_operator(node) not in LAYERS or len(node.args) < 3:
         return None
     rounded = [one for one in node.args[:3] if isinstance(one, Node)]
@@ -91,7 +93,7 @@ def _read_scales(module: GraphModule, node: Node) -> tuple[Tensor, Tensor] | Non
 
 
 def _read(module: GraphModule, value: Any) -> Any:
-    """Return a number, or the tensor that a node gets."""
+    """Return a number unchanged, or the tensor that a node reads."""
     if not isinstance(value, Node):
         return value
     owner, _, name = str(value.target).rpartition(".")

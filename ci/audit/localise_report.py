@@ -1,4 +1,4 @@
-"""The results of localising, as text and as JSON (docs/schemas/localise.schema.json)."""
+"""Renders the results of a search as text and as JSON (docs/schemas/localise.schema.json)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LEAST_LOST_DB = 0.1
 
 
 class LocalisedCase(Struct, frozen=True, kw_only=True):
-    """A case in JSON. Figures are SQNR in dB of the worst input set.
+    """A case in JSON. Numbers in dB are the SQNR of the worst input set.
 
-    ``program_rows`` compare the program with the model that was lowered, ``model_rows`` that model
-    with float32. ``part`` is the smallest part that is still wrong, with its outputs; the other
-    fields are those of ci.audit.localise_search.Located.
+    ``program_rows`` compare the program with the model that was lowered, ``model_rows`` compare
+    that model with float32. ``part`` is the smallest part that is still wrong, ``part_outputs`` are
+    its outputs. The other fields are described in ci.audit.localise_search.Located.
     """
 
     model: str
@@ -48,20 +48,20 @@ class LocalisedCase(Struct, frozen=True, kw_only=True):
 
 
 class Localisation(Struct, frozen=True, kw_only=True):
-    """The verb's output with --json."""
+    """The output of ``qnn-ci localise --json``."""
 
     cases: tuple[LocalisedCase, ...]
     schema_version: Literal[1] = 1
 
 
 def data_of(cases: Sequence[Localised]) -> dict[str, Any]:
-    """Return the JSON of the verb."""
+    """Return the data for the JSON output."""
     data: dict[str, Any] = msgspec.to_builtins(Localisation(cases=tuple(map(_describe, cases))))
     return data
 
 
 def choose_exit(cases: Iterable[Localised]) -> ExitCode:
-    """Return FAILED if a program departs from its model, or a model yields no program."""
+    """Return FAILED if a program differs from its model, or if there is no program."""
     failed = any(is_wrong(one.program) or not one.program.outputs for one in cases)
     return ExitCode.FAILED if failed else ExitCode.OK
 
@@ -97,7 +97,7 @@ def _describe(case: Localised) -> LocalisedCase:
 
 
 def render_cases(cases: Sequence[Localised]) -> str:
-    """Return the text of the verb."""
+    """Return the results as text for a terminal."""
     return "\n".join(line for one in cases for line in _render(one))
 
 
@@ -128,7 +128,7 @@ def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:
     if found.first:
         yield f"  first wrong operator: {found.first}"
     elif is_wrong(found) and found.rows:
-        yield "  with every result exposed the program is right: QNN's fusion of operators is wrong"
+        yield "  if all results are returned, they are right: QNN's fusion of operators is wrong"
     if found.part:
         yield f"  smallest part that is still wrong, {count(len(found.part), 'operator')}:"
         yield from (f"    {one.name}: {one}{_note(one)}" for one in found.part)
@@ -138,9 +138,9 @@ def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:
         names = ", ".join(f"{one.name} ({one})" for one in found.cured_by)
         yield f"  right if it also returns: {names}"
     for operator in found.readers:
-        yield f"  which lead to: {operator.name} ({operator})"
+        yield f"  they lead to: {operator.name} ({operator})"
     for operator in found.sharing:
-        yield f"  the quantizer uses one range for it and for {operator.name} ({operator})"
+        yield f"  the quantizer uses the same range for it and for {operator.name} ({operator})"
     if found.part:
         yield f"  cause: {name_cause(found, quantized=quantized)}"
 
@@ -152,19 +152,20 @@ def _note(one: Operator) -> str:
 
 
 def name_cause(found: Located, *, quantized: bool) -> str:
-    """Return the reason why the smallest part is wrong, derived from what makes it right."""
+    """Return why the smallest part is wrong. The reason is derived from the changes that mend
+    it."""
     if Mend.BIASES in found.mended_by:
         return (
             "the quantizer: a bias that several layers use has one scale, but QNN uses each"
-            " layer's input times its weights. With separate biases the part is right"
+            " layer's input times its weights. With separate biases, the part is right"
         )
     if Mend.RANGES in found.mended_by:
         return (
             "calibration: the quantized model clips values, but QNN, which merges roundings, does"
-            " not. With wider ranges the part is right"
+            " not. With wider ranges, the part is right"
         )
     model = "quantized model" if quantized else "float32 model"
-    return f"ExecuTorch's passes or QNN: the part's {model} yields the expected figures"
+    return f"ExecuTorch's passes or QNN: the part's {model} has the expected results"
 
 
 def _pair(one: Departure) -> str:

@@ -1,7 +1,7 @@
-"""Search for the operators at which a program departs from its model, by lowering parts of it.
+"""Searches for the operators at which a program starts to differ from its model.
 
-A part is tried by lowering and running it: ``Try`` returns how far each of its outputs is from the
-part's eager model, and how far rounding is predicted to move it.
+To try a part of the model, it is lowered and run. The result is how far each of its outputs is from
+the part's eager model, and which error is predicted from rounding.
 """
 
 from __future__ import annotations
@@ -14,30 +14,29 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 T = TypeVar("T")
-# A part is still wrong if it keeps this share of the departure, and at least this many dB of it.
+# A part is still wrong if it has this share of the whole excess, and at least this many dB.
 KEPT_SHARE, LEAST_DB = 0.5, 6.0
-LEAST_OFF = 1e-4  # of a bias's scale
+LEAST_OFF = 1e-4  # a smaller relative difference of a bias's scale is ignored
 JOINS = ("cat", "stack")
-MOST_REFUSED = 3  # programs that expose results
-MOST_BYTES = 64 << 20  # of results of one input set that one program exposes
+MOST_REFUSED = 3  # programs with additional outputs that QNN may refuse
+MOST_BYTES = 64 << 20  # additional outputs of one program, per input set
 
 
 class Mend(str, Enum):
-    """A trial change to a wrong quantized part, to find out why it is wrong: ranges that cover all
-    values, or each bias quantized with the scale of its layer's input times that of its weights."""
+    """A change that is tried on a wrong quantized part to find out why it is wrong: ranges that
+    cover all values, or a separate bias for each layer, with the scale that QNN expects."""
 
     RANGES = "ranges"
     BIASES = "biases"
 
 
 class Operator(Struct, frozen=True, kw_only=True):
-    """A node with an activation as result, with its line and its module. ``inputs`` are the
-    operators whose results it reads, ``computes`` is false if it only moves elements,
-    ``size_bytes`` is the size of its result.
+    """A node that computes an activation, with its source line and module.
 
-    ``range`` is the least and the greatest value that its quantized result can have; ``clipped`` is
-    the share by which values exceed that, and ``bias_off`` the share by which the scale of its bias
-    differs from that of its input times its weights.
+    ``inputs`` are the operators whose results it reads, ``computes`` is false if it only moves
+    elements, ``size_bytes`` is the size of its result. ``range`` has the lowest and highest value
+    of its quantized result. ``clipped`` is the share by which values exceed it. ``bias_off`` is the
+    relative difference between the scale of its bias and that of its input times its weights.
     """
 
     name: str
@@ -57,9 +56,9 @@ class Operator(Struct, frozen=True, kw_only=True):
 
 
 class Cut(Struct, frozen=True):
-    """The operators that a part keeps (``kept``), and those whose results it returns (``given``),
-    both by name. Its inputs are the values that these read from other operators. ``mended``: see
-    Mend."""
+    """A part of a graph, with names of operators: those that it keeps (``kept``), and those whose
+    results it returns (``given``). Its inputs are all other values that these read. ``mended`` has
+    the changes to try."""
 
     kept: tuple[str, ...]
     given: tuple[str, ...]
@@ -67,8 +66,8 @@ class Cut(Struct, frozen=True):
 
 
 class Departure(Struct, frozen=True, kw_only=True):
-    """An output of a program: SQNR in dB of the worst input set against the eager model, and the
-    prediction with rounding alone; ``faithful`` is the gate's verdict."""
+    """An output of a program: its SQNR in dB against the eager model in the worst input set, and
+    the prediction with only rounding errors. ``faithful`` is the gate's verdict."""
 
     operator: str
     reached_db: float
@@ -77,7 +76,7 @@ class Departure(Struct, frozen=True, kw_only=True):
 
     @property
     def excess_db(self) -> float:
-        """Return how many dB more are lost than predicted."""
+        """Return by how many dB the SQNR is below the prediction."""
         return self.predicted_db - self.reached_db
 
     @property
@@ -86,8 +85,8 @@ class Departure(Struct, frozen=True, kw_only=True):
 
 
 class Trial(Struct, frozen=True):
-    """The outputs of a part's program, in the order of the cut's ``given``; ``refused`` says why
-    there is no program, or none that runs."""
+    """The outputs of a part's program, in the order of the cut's ``given``. ``refused`` is why
+    there is no program or why it does not run."""
 
     outputs: tuple[Departure, ...] = ()
     refused: str = ""
@@ -102,7 +101,7 @@ class Trial(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """A line of a table: how much an operator, or the range of its result, loses."""
+    """How much SQNR an operator loses, or the quantization range of its result."""
 
     operator: Operator
     before_db: float
@@ -112,12 +111,12 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Spent(Exception):  # noqa: N818 - no error: the search ends with what it has
-    """The limit of lowered programs is reached."""
+    """Raised when the limit of lowered programs is reached."""
 
 
 @dataclass
 class Laboratory:
-    """Tries parts, each once, at most ``limit`` of them."""
+    """Tries parts of a model, each only once, and at most ``limit`` in total."""
 
     try_cut: Callable[[Cut], Trial]
     limit: int
@@ -125,7 +124,7 @@ class Laboratory:
     tried: dict[Cut, Trial] = field(default_factory=dict)
 
     def measure(self, cut: Cut, what: str) -> Trial:
-        """Return the trial of a part. Raises Spent."""
+        """Try a part, or return its earlier result. Raises Spent."""
         if cut not in self.tried:
             if len(self.tried) >= self.limit:
                 raise Spent(f"--limit: {self.limit} programs were lowered")
@@ -140,12 +139,12 @@ class Laboratory:
 
 
 class Located(Struct, frozen=True, kw_only=True):
-    """The results of a search: the program's outputs, the ``rows`` of its operators, the ``first``
-    wrong operator, and the smallest part that is still wrong, with its operators and outputs.
-    ``cured_by`` are the fewest of its results that make it right if they are exposed, and
-    ``readers`` the first operator that all of them lead to. ``mended_by`` is the change that makes
-    that part right, and ``sharing`` are operators outside of it that join others in the range of
-    one of its operators. ``ended`` says why the search ended early."""
+    """The results of a search: the program's ``outputs``, the ``rows`` of its operators, the
+    ``first`` wrong operator, and the ``smallest`` part that is still wrong, with its operators and
+    outputs. ``cured_by`` is the smallest set of results such that the part is right if it also
+    returns them, and ``readers`` is the first operator that depends on all of them. ``mended_by``
+    is the change that makes the part right. ``sharing`` are operators outside the part that join
+    several results and share a range with it. ``ended`` is why the search stopped early."""
 
     outputs: tuple[Departure, ...]
     exposed: tuple[Departure, ...] = ()
@@ -163,8 +162,8 @@ class Located(Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Search:
-    """One model's search. ``operators`` are in the graph's order; ``suspects`` are tried first as
-    the part to begin with."""
+    """The search in one model. ``operators`` are in the graph's order. ``suspects`` are groups of
+    operators that are tried first."""
 
     operators: dict[str, Operator]
     outputs: tuple[str, ...]
@@ -175,7 +174,7 @@ class Search:
     refused: int = field(default=0, init=False)
 
     def run(self) -> Located:
-        """Return what is found before the laboratory's limit is reached."""
+        """Return everything that is found before the limit of programs is reached."""
         whole = Cut(tuple(self.operators), self.outputs)
         trial = self.laboratory.measure(whole, "the whole model")
         if trial.refused:
@@ -193,14 +192,14 @@ class Search:
             return structs.replace(found, ended=str(spent))
 
     def choose_exposed(self, cut: Cut) -> list[str]:
-        """Return the operators that compute, except those with results that the part returns."""
+        """Return the operators that compute and whose results the part does not return yet."""
         return [
             name for name in cut.kept if self.operators[name].computes and name not in cut.given
         ]
 
     def expose(self, cut: Cut, names: Sequence[str]) -> list[Departure]:
-        """Return the departures of a part's outputs and of the named operators. If QNN refuses that
-        many outputs, try halves of them, until it has refused MOST_REFUSED times."""
+        """Return how far a part's outputs and the results of these operators are from the model. If
+        QNN refuses a program with so many outputs, try two halves, up to MOST_REFUSED times."""
         size = sum(self.operators[name].size_bytes for name in names)
         if size <= MOST_BYTES and self.refused < MOST_REFUSED:
             exposing = Cut(cut.kept, (*cut.given, *names))
@@ -215,13 +214,13 @@ class Search:
         return list({one.operator: one for one in halves}.values())
 
     def find_first(self, exposed: Iterable[Departure]) -> Operator | None:
-        """Return the first wrong operator: everything that it reads is right."""
+        """Return the first operator that is wrong although everything that it reads is right."""
         wrong = {one.operator for one in exposed if one.wrong}
         return next((one for name, one in self.operators.items() if name in wrong), None)
 
     def choose_start(self, whole: Cut, trial: Trial, first: Operator | None) -> Cut:
-        """Return the part to begin with: a suspect that is wrong; or everything that leads to the
-        first wrong operator, if that is wrong by itself; or the whole model."""
+        """Return the part with which to start: a suspect that is wrong, everything that leads to
+        the first wrong operator if that part is wrong, or the whole model."""
         for names in self.suspects:
             part = self.close(names, ())
             if self.laboratory.measure(part, "a known fault").worst:
@@ -230,12 +229,13 @@ class Search:
             cone = Cut(self.order(self.find_cone([first.name])), (first.name,))
             if self.laboratory.measure(cone, f"up to {first}").worst:
                 return cone
-        if trial.worst is None and first:  # wrong only with all results exposed
+        if trial.worst is None and first:  # wrong only if all results are returned
             return Cut(whole.kept, (*whole.given, *self.choose_exposed(whole)))
         return whole
 
     def find_cone(self, names: Iterable[str], kept: Collection[str] | None = None) -> set[str]:
-        """Return ``names`` and the operators that lead to them; only ``kept`` ones, if given."""
+        """Return ``names`` and the operators that lead to them, optionally only those in
+        ``kept``."""
         found, left = set[str](), list(names)
         while left:
             name = left.pop()
@@ -248,8 +248,8 @@ class Search:
         return tuple(name for name in self.operators if name in names)
 
     def shrink(self, found: Located, start: Cut) -> Located:
-        """Return ``found`` with the smallest part of ``start`` that is still wrong, and what
-        cures it."""
+        """Return ``found`` with the smallest part of ``start`` that is still wrong, and with what
+        makes it right."""
         self.found = found
         try:
             worst = self.laboratory.measure(start, "the part to shrink").worst
@@ -272,7 +272,7 @@ class Search:
             return structs.replace(self.found, ended=str(spent))
 
     def is_wrong(self, cut: Cut, what: str) -> bool:
-        """Try a part, and record it as the smallest if it is still wrong."""
+        """Try a part. If it is still wrong, record it as the smallest."""
         trial = self.laboratory.measure(cut, what)
         wrong = bool(trial.worst and trial.worst.excess_db >= self.wanted_db)
         if wrong:
@@ -285,23 +285,23 @@ class Search:
         return wrong
 
     def drop_operators(self, kept: Sequence[str], given: Sequence[str]) -> None:
-        """Leave out operators, with their results as inputs, as long as the part is wrong."""
+        """Remove operators as long as the part stays wrong. Their results become inputs."""
         minimize(kept, lambda left: self.is_wrong(self.close(left, given), "fewer operators"))
 
     def trim(self, kept: Collection[str], given: Sequence[str]) -> Cut:
-        """Return the part that returns ``given``, without operators that do not lead there."""
+        """Return a part that returns ``given``, without operators that do not lead there."""
         return Cut(self.order(self.find_cone(given, kept)), tuple(given))
 
     def close(self, kept: Collection[str], given: Sequence[str]) -> Cut:
-        """Return the part of ``kept`` operators; it returns what it returned before and every
-        result that none of them reads."""
+        """Return the part with the ``kept`` operators. Its outputs are the previous ones and every
+        result that no kept operator reads."""
         read = {name for one in kept for name in self.operators[one].inputs}
         last = [name for name in kept if name in given or name not in read]
         return Cut(self.order(kept), self.order(last))
 
     def find_sharing(self) -> tuple[Operator, ...]:
-        """Return the operators outside of the smallest part that join several results and have the
-        same range as one of its operators: the quantizer gave both the same."""
+        """Return operators outside the smallest part that join several results and have the same
+        range as one of its operators, because the quantizer gave both the same range."""
         kept = {one.name for one in self.found.part}
         ranges = {one.range for one in self.found.part if one.range}
         return tuple(
@@ -311,7 +311,7 @@ class Search:
         )
 
     def mend(self) -> None:
-        """Record the change that mends the smallest wrong part."""
+        """Record the change that makes the smallest wrong part right, if there is one."""
         cut, part = self.found.smallest, self.found.part
         known = {
             Mend.BIASES: any(one.bias_off > LEAST_OFF for one in part),
@@ -326,8 +326,8 @@ class Search:
                 return
 
     def cure(self) -> Located:
-        """Return the results, with the fewest operators that make the smallest part right if their
-        results are exposed."""
+        """Return the results with the fewest operators such that the smallest part is right if it
+        also returns their results."""
         found = self.found
         cut = found.smallest or Cut((), ())
 
@@ -354,10 +354,10 @@ class Search:
 
 
 def rank_departures(operators: dict[str, Operator], exposed: Iterable[Departure]) -> list[Row]:
-    """Return how much each exposed operator loses beyond its inputs' loss and the prediction, worst
-    first."""
+    """Return how many dB each operator loses in addition to the loss of its inputs and the
+    prediction, worst first."""
     known = {one.operator: one for one in exposed}
-    reached: dict[str, float] = {}  # the loss beyond the prediction up to an operator
+    reached: dict[str, float] = {}  # by how much an operator's result is worse than predicted
     rows = []
     for name, one in operators.items():
         before = max((reached[source] for source in one.inputs), default=0.0)
@@ -376,8 +376,8 @@ def rank_departures(operators: dict[str, Operator], exposed: Iterable[Departure]
 
 
 def minimize(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return a minimal subset of ``items`` for which ``holds`` is still true: none of them can be
-    left out (delta debugging, Zeller and Hildebrandt 2002)."""
+    """Return a minimal subset of ``items`` for which ``holds`` is true: no item can be removed
+    (delta debugging, Zeller and Hildebrandt 2002)."""
     left, size = list(items), max(1, len(items) // 2)
     while True:
         start, removed = 0, False

@@ -1,5 +1,5 @@
-"""Find the operators of a model that QNN takes or leaves to the CPU, and the cost of that: the
-values, the job that runs in a worker, and the verdict, without torch."""
+"""Finds the operators of a model that QNN accepts or leaves to the CPU, and the cost: data types,
+the job for a worker, and the verdict. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from provisioning.manifest.reader import read_policy
 from provisioning.manifest.targets import read_socs
 
 SCHEMA_VERSION: Final = 1
-LINE = re.compile(r" \[([^\[\]\n]+):(\d+)\]$")  # written by find_line after a reason
-# Text that differs between nodes that are refused for the same reason.
+LINE = re.compile(r" \[([^\[\]\n]+):(\d+)\]$")  # the form in which find_line adds a source line
+# Text that differs between nodes although they are refused for the same reason.
 NODE = re.compile(r" in the node '[^']*'|(?<=Failed to validate) op \S+(?= with error)")
 PASSES = re.compile(r" after the following passes: \[.*?(?:\]|\.\.\.)")  # all earlier passes
-# ExecuTorch keeps some operators whole for QNN; if QNN refuses one, the lowering fails.
+# ExecuTorch does not decompose some operators, for QNN. If QNN refuses one, the lowering fails.
 KEPT_WHOLE = re.compile(r"Node (\S+) with op .*was not decomposed or delegated", re.DOTALL)
 Bytes = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
@@ -40,9 +40,9 @@ Count = Annotated[int, Meta(ge=0)]
 
 class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
     """A row of manifests/policies/operators.toml: why QNN refuses an operator, and what to write
-    instead. It applies if ``operator`` matches in the operator's name and ``reason`` in QNN's
-    reason, in the ``schemes`` (globs), on the ``socs`` if any are named, or else on SoCs with a
-    Hexagon before ``before_hexagon`` if that is set, or else on all."""
+    instead. ``operator`` and ``reason`` are patterns for the operator's name and QNN's reason. The
+    row applies to ``schemes`` (globs) and to ``socs``. If there are no ``socs``, it applies to SoCs
+    whose Hexagon is older than ``before_hexagon``, or to all if that is 0."""
 
     operator: str
     fix: str
@@ -57,7 +57,7 @@ class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
         check_pattern(self.reason)
 
     def covers(self, scheme: str, soc: str) -> bool:
-        """Return whether the row applies to a scheme on a SoC."""
+        """Return whether the row applies to a scheme and a SoC."""
         if not any(fnmatchcase(scheme, glob) for glob in self.schemes):
             return False
         if self.socs:
@@ -65,7 +65,7 @@ class Remedy(Struct, frozen=True, forbid_unknown_fields=True):
         return not self.before_hexagon or read_socs()[soc].hexagon < self.before_hexagon
 
     def fits(self, operator: str, reason: str) -> bool:
-        """Return whether the row applies to a refusal."""
+        """Return whether the row matches an operator and QNN's reason for refusing it."""
         return bool(re.search(self.operator, operator) and re.search(self.reason, reason))
 
 
@@ -80,8 +80,8 @@ def read_remedies() -> tuple[Remedy, ...]:
 
 
 class Partition(Struct, frozen=True):
-    """A part of a method that QNN computes: its nodes, and the bytes of its input and output
-    tensors per inference. Bytes are None if a shape is not fixed."""
+    """A part of a method that QNN executes: its number of nodes, and the bytes of its inputs and
+    outputs per inference. Bytes are None if a shape is not fixed."""
 
     method: str
     nodes: Count
@@ -90,10 +90,10 @@ class Partition(Struct, frozen=True):
 
 
 class OperatorRow(Struct, frozen=True):
-    """Nodes of one operator with the same placement and the same source line.
+    """The nodes of one operator that run on the same processor and come from the same source line.
 
-    ``reason`` is QNN's or ExecuTorch's for leaving them to the CPU, empty if QNN takes them;
-    ``asked`` says whether the policy's entry leaves them to the CPU. ``line`` is 0 if unknown.
+    ``reason`` is why they stay on the CPU; it is empty if QNN executes them. ``asked`` is true if
+    the policy's entry requests the CPU. ``line`` is 0 if unknown.
     """
 
     op: str
@@ -108,13 +108,13 @@ class OperatorRow(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """What ExecuTorch's partitioner did with a model.
+    """The result of ExecuTorch's partitioner for a model.
 
-    ``taken`` counts operators by name, followed by their line as find_line writes it; ``left`` are
-    (operator, reason, asked) of each node on the CPU. ``failure`` is why a lowering would fail.
-    ``io_bytes`` are the bytes of the model's inputs and outputs. ``written_back`` counts the
-    buffers that the model changes: the CPU copies these after each inference. ``steps`` are those
-    of the float32 model's graph.
+    ``taken`` has the number of nodes that QNN executes, by operator and line in find_line's form.
+    ``left`` has (operator, reason, asked) for each node on the CPU. ``failure`` is why a lowering
+    would fail. ``io_bytes`` is the size of the model's inputs and outputs. ``written_back`` is the
+    number of buffers that the model changes, which the CPU copies after each inference. ``steps``
+    are those of the float32 model's graph.
     """
 
     taken: dict[str, int] = {}
@@ -128,8 +128,8 @@ class Found(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class AuditJob:
-    """Quantizes a model and partitions it as test-emulator does, without QNN's compiler. ``work``
-    is a scratch directory; all output goes to ``log``."""
+    """A job that quantizes and partitions a model like test-emulator, without compiling it.
+    ``work`` is a scratch directory. All output is written to ``log``."""
 
     engine: ExecutorchEngine
     spec: CaseSpec
@@ -137,8 +137,8 @@ class AuditJob:
     log: Path
 
     def __call__(self) -> tuple[Found, float]:
-        """Return the result, and the seconds it took. Raises UsageError for a wrong model or data,
-        FailedError for a model that fails or a partitioner that dies."""
+        """Return the result and the time in seconds. Raises UsageError for an invalid model or
+        data, FailedError if the model fails or the partitioner crashes."""
         began = time.monotonic()
         self.engine.preload(self.spec)
         self.engine.warm_up(self.spec)
@@ -146,7 +146,7 @@ class AuditJob:
         return found, time.monotonic() - began
 
     def partition(self) -> Found:
-        """Partition the model, in a fork."""
+        """Partition the model. This must run in a fork."""
         from ci.audit.operators_partitions import partition_model
         from ci.models.model import load_digested
 
@@ -156,11 +156,11 @@ class AuditJob:
 
 
 class Audited(Struct, frozen=True, kw_only=True):
-    """A model in a scheme on a SoC. ``border_bytes`` cross between CPU and QNN per inference;
-    ``io_bytes`` of them would do so even if QNN took everything; None if unknown.
-    ``written_back`` counts the buffers that the CPU copies after each inference. ``status`` is
-    failed if operators stay on the CPU and the policy requires full delegation, or if a lowering
-    would fail. ``known_faults`` of QNN do not affect the status."""
+    """The audit of a model in a scheme for a SoC. ``border_bytes`` are transferred between CPU and
+    QNN per inference; of these, ``io_bytes`` would remain if QNN executed everything. Both are None
+    if unknown. ``written_back`` is the number of buffers that the CPU copies after each inference.
+    The ``status`` is failed if operators stay on the CPU although the policy requires full
+    delegation, or if a lowering would fail. ``known_faults`` of QNN do not affect it."""
 
     model: str
     scheme: str
@@ -179,17 +179,17 @@ class Audited(Struct, frozen=True, kw_only=True):
 
     @property
     def left(self) -> list[OperatorRow]:
-        """Return the operators that stay on the CPU."""
+        """Return the rows of operators that stay on the CPU."""
         return [one for one in self.operators if not one.taken]
 
     def count(self, *, taken: bool) -> int:
-        """Return how many nodes QNN takes, or leaves."""
+        """Return the number of nodes that QNN executes, or of those on the CPU."""
         return sum(one.count for one in self.operators if one.taken is taken)
 
 
 class Audit(Struct, frozen=True, kw_only=True):
-    """The JSON of ``qnn-ci audit``. ``unsupported`` names tool versions that are tried although
-    they are not supported."""
+    """The JSON output of ``qnn-ci audit``. ``unsupported`` lists tool versions that are used
+    although they are not supported."""
 
     cases: tuple[Audited, ...]
     toolchain: tuple[Tool, ...] = ()
@@ -207,8 +207,8 @@ class Audit(Struct, frozen=True, kw_only=True):
 def judge_case(
     spec: CaseSpec, policy: EmulatorPolicy, found: Found, seconds: float = 0.0, qnn: str = ""
 ) -> Audited:
-    """Return the verdict on a case by the policy of test-emulator (its full_delegation and its
-    known refusals), and the known faults in this version of QNN."""
+    """Return the verdict on a case according to test-emulator's policy (full_delegation and known
+    refusals), and the known faults of this QNN version that the graph triggers."""
     full = policy.limits_of(spec.model, spec.scheme).full_delegation
     scheme, soc = spec.scheme.value, spec.soc
     operators = list_operators(found, scheme, soc, policy)
@@ -248,7 +248,7 @@ def judge_case(
 
 
 def explain_failure(failure: str) -> str:
-    """Return why a lowering fails; ExecuTorch's text names all operators that it keeps whole."""
+    """Return why a lowering fails, without ExecuTorch's long lists of operators and passes."""
     if kept := KEPT_WHOLE.search(failure):
         return (
             f"a lowering ends with an error at {kept[1]}: ExecuTorch keeps this operator whole for"
@@ -260,7 +260,7 @@ def explain_failure(failure: str) -> str:
 def list_operators(
     found: Found, scheme: str, soc: str, policy: EmulatorPolicy
 ) -> tuple[OperatorRow, ...]:
-    """Return what stays on the CPU, in the order of the graph, then what QNN takes, by name."""
+    """Return the operators on the CPU in the graph's order, and then those on QNN by name."""
     rows = []
     left = ((op, NODE.sub("", reason), asked) for op, reason, asked in found.left)
     for (op, reason, asked), count in Counter(left).items():
@@ -286,7 +286,8 @@ def list_operators(
 
 
 def split_line(text: str) -> tuple[str, str, int]:
-    """Return a text without the place at its end, then the file and line of that; 0 if none."""
+    """Split a source line off the end of a text. Return the rest, the file and the line; "" and 0
+    if there is none."""
     line = LINE.search(text)
     return (text[: line.start()], line[1], int(line[2])) if line else (text, "", 0)
 
@@ -294,8 +295,8 @@ def split_line(text: str) -> tuple[str, str, int]:
 def find_remedy(
     op: str, reason: str, scheme: str, soc: str, policy: EmulatorPolicy
 ) -> tuple[str, str]:
-    """Return why an operator is refused and what to do: from the policy's advice, or else from
-    manifests/policies/operators.toml, or else from errors.toml; empty if none of them knows."""
+    """Return why an operator is refused and what to do, from the policy's advice, from
+    manifests/policies/operators.toml or from errors.toml; empty if none of them has a match."""
     text = f"{op}: {reason}"
     if own := next((one for one in policy.advice if re.search(one.pattern, text)), None):
         return own.why, own.fix
@@ -311,7 +312,7 @@ def _keep_fix(advice: str) -> str:
 
 
 def sum_bytes(sizes: Iterable[int | None]) -> int | None:
-    """Return the sum; None if any size is unknown."""
+    """Return the sum, or None if a size is unknown."""
     known = list(sizes)
     return None if None in known else sum(size or 0 for size in known)
 
@@ -319,8 +320,8 @@ def sum_bytes(sizes: Iterable[int | None]) -> int | None:
 def group_refusals(
     cases: Sequence[Audited],
 ) -> Mapping[tuple[str, str, str, int], list[tuple[Audited, OperatorRow]]]:
-    """Return what stays on the CPU by model, operator, file and line, with the cases in which it
-    does: a line of a model appears once for all schemes and SoCs."""
+    """Group what stays on the CPU by model, operator, file and line. A line of a model then appears
+    once for all schemes and SoCs."""
     groups: dict[tuple[str, str, str, int], list[tuple[Audited, OperatorRow]]] = {}
     for case in cases:
         for one in case.left:

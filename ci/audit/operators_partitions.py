@@ -1,4 +1,5 @@
-"""Run ExecuTorch's QnnPartitioner on a model: the documented lowering, up to QNN's compilation."""
+"""Runs ExecuTorch's QnnPartitioner on a model: the documented lowering without QNN's
+compilation."""
 
 from __future__ import annotations
 
@@ -31,12 +32,13 @@ from ci.models.model import Model
 from ci.models.user_code import find_line
 
 VARIES = "a shape depends on the data"
-Programs = Mapping[str, Sequence[Any]]  # by method: the programs that QNN would compile
+Programs = Mapping[str, Sequence[Any]]  # per method: the programs that QNN would compile
 
 
 def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
-    """Return what QNN takes of a model. An error of the lowering is the result's failure; an
-    operator at which the partitioner fails is left to the CPU, so that the others are checked."""
+    """Return which parts of a model QNN accepts. If the lowering fails, the result has the error.
+    If the partitioner fails at an operator, that operator stays on the CPU and the others are
+    checked."""
     staging.log.touch()
     choices = spec.source.choices
     refusals, programs, edge = Refusals(choices), dict[str, Sequence[Any]](), None
@@ -96,7 +98,8 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
 
 @contextmanager
 def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
-    """Make ExecuTorch use empty contexts instead of QNN's, and yield what QNN would compile."""
+    """Replace QNN's compilation by empty contexts, and yield the programs that would be
+    compiled."""
     found: dict[str, Sequence[Any]] = {}
     original = vars(QnnBackend)["preprocess_multimethod"]
 
@@ -114,10 +117,11 @@ def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
 
 @contextmanager
 def survive_crashes() -> Iterator[tuple[list[str], set[str]]]:
-    """Let the partitioner leave an operator at which it fails to the CPU. Yield the errors with
-    which a lowering would fail, and the names of nodes with or next to a shape that is not fixed.
+    """If the partitioner fails at an operator, leave that operator to the CPU. Yield the errors
+    with which a lowering would fail, and the names of nodes with a shape that is not fixed in them
+    or their inputs.
 
-    ExecuTorch up to 1.4 fails at each operator that it has no builder for (KeyError,
+    ExecuTorch up to 1.4 fails at each operator for which it has no builder (KeyError,
     pytorch/executorch#21607).
     """
     crashes: list[str] = []
@@ -145,7 +149,7 @@ def survive_crashes() -> Iterator[tuple[list[str], set[str]]]:
 
 
 def list_nodes(programs: Programs) -> Iterator[tuple[str, Node]]:
-    """Yield name and node of everything that computes."""
+    """Yield the name and the node of every operator that computes."""
     for one in programs.values():
         for program in one:
             for node in program.graph.nodes:
@@ -155,19 +159,19 @@ def list_nodes(programs: Programs) -> Iterator[tuple[str, Node]]:
 
 
 def measure(graph: Any, names: Sequence[Any]) -> int | None:
-    """Return the bytes of the results of the named nodes; None if a shape varies."""
+    """Return the size in bytes of the results of nodes; None if a shape varies."""
     nodes = {node.name: node for node in graph.nodes}
     values = [nodes[name].meta.get("val") for name in names if name in nodes]
     return sum_bytes(map(measure_value, values))
 
 
 def measure_value(value: Any) -> int | None:
-    """Return the bytes of the tensors in a node's value; None if a shape varies."""
+    """Return the size in bytes of the tensors in a node's value; None if a shape varies."""
     return sum_bytes(map(_count_bytes, tree_leaves(value)))
 
 
 def shorten(error: Exception) -> str:
-    """Return an exception's first sentence: pybind11 appends all its signatures."""
+    """Return the first sentence of an exception, because pybind11 appends all signatures."""
     return describe_error(error).partition(". ")[0]
 
 

@@ -1,4 +1,4 @@
-"""An audit as text for a terminal, as Markdown for the page of a run, and as annotations."""
+"""Renders an audit as text for a terminal, as Markdown for a run's page, and as annotations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ UNCOMPILED = "only a lowering shows what QNN's compiler refuses after this"
 
 
 def make_rows(audit: Audit) -> list[tuple[str, ...]]:
-    """Return a row of HEAD per case: ``border`` are the bytes that cross between CPU and QNN per
-    inference, ``extra`` those that would not if QNN took everything."""
+    """Return a table row per case. ``border`` are the bytes that are transferred between CPU and
+    QNN per inference. ``extra`` are the bytes that would not be if QNN executed everything."""
     names = name_models(one.model for one in audit.cases)
     rows: list[tuple[str, ...]] = []
     for one in audit.cases:
@@ -40,16 +40,16 @@ def make_rows(audit: Audit) -> list[tuple[str, ...]]:
 
 
 def measure_extra(one: Audited) -> int | None:
-    """Return the bytes per inference that cross because operators stay on the CPU; None if
-    unknown."""
+    """Return the bytes per inference that are transferred because operators stay on the CPU; None
+    if unknown."""
     if one.border_bytes is None or one.io_bytes is None or not one.partitions:
         return None
     return max(one.border_bytes - one.io_bytes, 0)
 
 
 def render_text(audit: Audit) -> str:
-    """Return a table of cases, then each line of a model with operators that stay on the CPU: in
-    which schemes and on which SoCs, why, and what to do."""
+    """Return a table of cases, followed by every source line with operators on the CPU, with the
+    schemes, SoCs, reasons and fixes."""
     rows = [HEAD, *make_rows(audit)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(HEAD))]
     names = name_models(one.model for one in audit.cases)
@@ -77,13 +77,13 @@ def render_text(audit: Audit) -> str:
 
 
 def _group_reasons(found: Sequence[tuple[Audited, OperatorRow]]) -> Iterator[tuple[str, str]]:
-    """Yield each reason with the cases it applies to: ``fp16 on SM8650, QCM6490; 8a8w on
-    SM8650``."""
+    """Yield each reason with the cases to which it applies, such as ``fp16 on SM8650, QCM6490; 8a8w
+    on SM8650``."""
     for reason in dict.fromkeys(one.reason for _, one in found):
         socs: dict[str, list[str]] = {}
         for case, one in found:
             if one.reason == reason:
-                asked = " (asked for)" if one.asked else ""
+                asked = " (as requested)" if one.asked else ""
                 socs.setdefault(f"{case.scheme}{asked}", []).append(case.soc)
         told = "; ".join(
             f"{scheme} on {', '.join(dict.fromkeys(on))}" for scheme, on in socs.items()
@@ -97,7 +97,8 @@ def _list_advice(found: Sequence[tuple[Audited, OperatorRow]]) -> list[str]:
 
 
 def group_faults(audit: Audit) -> dict[tuple[str, KnownFault], str]:
-    """Return the known faults by model, each with where it applies: ``fp16 on SM8650, SM8750``."""
+    """Return the known faults by model, with the cases in which they occur, such as ``fp16 on
+    SM8650, SM8750``."""
     places: dict[tuple[str, KnownFault], dict[str, list[str]]] = {}
     for case in audit.cases:
         for one in case.known_faults:
@@ -110,7 +111,7 @@ def group_faults(audit: Audit) -> dict[tuple[str, KnownFault], str]:
 
 
 def summarize(audit: Audit) -> str:
-    """Return how many cases ended with each status."""
+    """Return the number of cases per status."""
     counts = {status: sum(one.status is status for one in audit.cases) for status in Status}
     verdict = "failed" if counts[Status.FAILED] else "passed"
     named = ", ".join(f"{number} {status.value}" for status, number in counts.items())
@@ -118,25 +119,25 @@ def summarize(audit: Audit) -> str:
 
 
 def render_summary(audit: Audit) -> str:
-    """Return the same as Markdown."""
+    """Return an audit as Markdown."""
     return render_sheets(f"operator audit: {summarize(audit)}", make_sheets(audit))
 
 
 def render_html(audit: Audit) -> str:
-    """Return the same as a page."""
+    """Return an audit as an HTML page."""
     tools = ", ".join(f"{one.name} {one.version}" for one in audit.toolchain)
     notes = [summarize(audit), tools, UNCOMPILED, audit.command]
     return render_tables("Operator audit", [one for one in notes if one], make_sheets(audit))
 
 
 def make_sheets(audit: Audit) -> list[Sheet]:
-    """Return the tables of cases, of what stays on the CPU, and of known faults."""
+    """Return tables of the cases, of operators on the CPU, and of known faults."""
     rows = zip(make_rows(audit), audit.cases, strict=True)
     sheets = [
         Sheet(
             "Cases",
-            "Nodes that QNN takes, partitions of the model, bytes per inference that cross"
-            " between CPU and QNN, and those that would not if QNN took everything",
+            "Nodes on QNN, partitions of the model, bytes that are transferred between CPU and QNN"
+            " per inference, and those that would not be if QNN executed everything",
             (*HEAD, "reason"),
             tuple(SheetRow((*row, one.reason), one.status.value) for row, one in rows),
             HEAD.index("status"),
@@ -170,7 +171,8 @@ def make_sheets(audit: Audit) -> list[Sheet]:
 
 
 def make_annotations(audit: Audit) -> list[Annotation]:
-    """Return one per source line with an operator that stays on the CPU against the policy."""
+    """Return an annotation for each source line with an operator on the CPU that violates the
+    policy, and for each known fault."""
     made = []
     failed = [one for one in audit.cases if one.status is Status.FAILED]
     for (_, op, file, line), found in group_refusals(failed).items():

@@ -1,5 +1,5 @@
-"""Compare two versions: figures of two runs, and headers and symbols of two QNN trees, in one
-table, worst first."""
+"""Compares two versions: the results of two runs, and the headers and symbols of two QNN trees, in
+one table, worst first."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ci.report.text import count, name_some, show_decibels
 from provisioning.elf.reader import read_exports
 from provisioning.errors import FailedError
 
-MEASURED_SHARE = 0.1  # by which a figure that varies between runs must change
+MEASURED_SHARE = 0.1  # smaller changes of a figure that varies between runs are ignored
 NAMES, MOST_ROWS, MOST_CHARS = 4, 40, 40
 HEADERS, LIBRARIES = "include", "lib"
-# Libraries for hosts: those for devices are built from the same sources.
+# Libraries for hosts. Those for devices are built from the same sources.
 HOST = "x86_64-*/libQnn*.so"
 MANGLED = "_Z"
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -34,13 +34,13 @@ SEPARATOR = re.compile(r"[;,{}]")
 NAME = re.compile(r"\s*(\w+)\s*;")
 Verdict = Literal["worse", "better", "other"]
 VERDICTS = ("worse", "better", "other")
-# The most important differences; the rest are figures.
+# Differences in order of importance; figures of the footprint come after these.
 ORDER = ("run", "status", "fault", "CPU", "type", "symbols", "SQNR", "SQNR q", "metric")
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """One figure or text that differs: of a case, a library or a header. ``change`` is a share of
-    the old figure, or in dB for a SQNR; None if it is not a number."""
+    """A difference in one figure or text of a case, a library or a header. ``change`` is relative
+    to the old figure, or in dB for an SQNR. It is None if the values are not numbers."""
 
     subject: str
     what: str
@@ -51,7 +51,8 @@ class Difference(Struct, frozen=True, kw_only=True):
 
 
 class Total(Struct, frozen=True, kw_only=True):
-    """A figure summed over all cases that have it in both runs, and how many of these moved."""
+    """A figure summed over all cases that have it in both runs. ``moved`` is the number of cases in
+    which it changed."""
 
     what: str
     before: int
@@ -61,7 +62,7 @@ class Total(Struct, frozen=True, kw_only=True):
 
 
 class UpgradeReport(Struct, frozen=True, kw_only=True):
-    """The changes from ``old`` to ``new``, worst first; ``same`` counts the cases without a
+    """The changes from ``old`` to ``new``, worst first. ``same`` is the number of cases without a
     difference."""
 
     old: str
@@ -73,13 +74,13 @@ class UpgradeReport(Struct, frozen=True, kw_only=True):
 
     @property
     def is_worse(self) -> bool:
-        """Return whether a run is missing, or a case no longer passes."""
+        """Return whether a run is missing or a case no longer passes."""
         grave = {"run", "status"}
         return any(one.verdict == "worse" and one.what in grave for one in self.differences)
 
 
 def compare_faults(before: Iterable[Rerun], now: Iterable[Rerun]) -> Iterator[Difference]:
-    """Yield the known faults that end differently with another QNN."""
+    """Yield the known faults whose result differs between two versions of QNN."""
     others = {(one.fault, one.form, one.frontend, one.scheme): one for one in now}
     for old in before:
         new = others.get((old.fault, old.form, old.frontend, old.scheme))
@@ -90,13 +91,13 @@ def compare_faults(before: Iterable[Rerun], now: Iterable[Rerun]) -> Iterator[Di
 
 
 def pair_cases(old: Report, new: Report) -> list[tuple[Case, Case]]:
-    """Return the cases that both runs have."""
+    """Return the cases that are in both runs."""
     now = {one.name: one for one in new.cases}
     return [(one, now[one.name]) for one in old.cases if one.name in now]
 
 
 def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
-    """Yield how the cases of two runs differ. Raises FailedError if they have none in common."""
+    """Yield how the cases of two runs differ. Raises FailedError if they have no case in common."""
     pairs = pair_cases(old, new)
     if not pairs:
         raise FailedError(
@@ -115,7 +116,7 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
 
 
 def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
-    """Yield how a case differs: verdict, operators, accuracy, figures."""
+    """Yield how a case differs in status, operators, accuracy and footprint."""
     subject = str(before.name)
     if before.status is not now.status:
         words = [f"{one.status.value} {one.reason}".splitlines()[0][:120] for one in (before, now)]
@@ -141,7 +142,7 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
 def note(
     subject: str, what: str, words: Sequence[str], verdict: Verdict, change: float | None = None
 ) -> Difference:
-    """Return a difference of two ``words``: the old text and the new one."""
+    """Return a difference; ``words`` are the old text and the new text."""
     before, now = words
     return Difference(
         subject=subject, what=what, before=before, now=now, verdict=verdict, change=change
@@ -155,7 +156,7 @@ def _decibels(case: Case) -> float | None:
 def _compare_operators(
     subject: str, place: str, before: Footprint | None, now: Footprint | None, processor: str
 ) -> Iterator[Difference]:
-    """Yield a difference for the operators on each processor: more on the CPU is worse."""
+    """Yield a difference in the operators on one processor. More operators on the CPU are worse."""
     if before is None or now is None:
         return
     had, has = (
@@ -211,8 +212,8 @@ def add_figures(old: Report, new: Report) -> Iterator[Total]:
 
 
 def read_types(root: Path) -> dict[str, str]:
-    """Return the structs, unions and enums that the headers below ``root`` define, by header and
-    name, each as its members without comments."""
+    """Return the structs, unions and enums in the headers below ``root``: their members without
+    comments, by header and name."""
     found = {}
     for path in sorted((root / HEADERS).rglob("*.h")):
         text = COMMENT.sub(" ", path.read_text(encoding="utf-8", errors="replace"))
@@ -226,7 +227,7 @@ def read_types(root: Path) -> dict[str, str]:
 
 
 def _find_end(text: str, start: int) -> int:
-    """Return the position after the brace that closes the one before ``start``."""
+    """Return the position after the closing brace that matches the one before ``start``."""
     depth = 1
     for one in re.finditer(r"[{}]", text[start:]):
         depth += 1 if one[0] == "{" else -1
@@ -236,8 +237,8 @@ def _find_end(text: str, start: int) -> int:
 
 
 def read_symbols(root: Path) -> dict[str, frozenset[str]]:
-    """Return the C symbols that each QNN library for hosts below ``root`` exports: C++ names change
-    with every build. Raises ElfError."""
+    """Return the C symbols that each QNN host library below ``root`` exports. C++ symbols are
+    ignored, because they change with every build. Raises ElfError."""
     paths = sorted((root / LIBRARIES).glob(HOST))
     return {
         path.name: frozenset(one for one in read_exports(path) if not one.startswith(MANGLED))
@@ -246,8 +247,8 @@ def read_symbols(root: Path) -> dict[str, frozenset[str]]:
 
 
 def compare_trees(old: Path, new: Path) -> Iterator[Difference]:
-    """Yield the types and exported symbols of two QNN trees that differ. A type that is gone, or
-    has other members or another order, is worse; one that only grew at its end is not."""
+    """Yield differences in types and exported symbols between two QNN trees. A type is worse if it
+    is missing or its members changed, but not if members were only added at the end."""
     before, now = read_types(old), read_types(new)
     for name in {**before, **now} if before and now else ():
         was, own = before.get(name), now.get(name)
@@ -261,7 +262,7 @@ def compare_trees(old: Path, new: Path) -> Iterator[Difference]:
 
 
 def _tail(own: str, other: str) -> str:
-    """Return the members of a type that the other one lacks."""
+    """Return the members of a type that are not in the other one."""
     parts = [one.strip() for one in SEPARATOR.split(own)]
     others = {one.strip() for one in SEPARATOR.split(other)}
     return name_some([one for one in parts if one and one not in others], NAMES) or "-"
@@ -273,7 +274,7 @@ def _compare_symbols(
     for name in {**before, **now}:
         if name not in before or name not in now:
             gone = name in before
-            words = ("there", "missing") if gone else ("missing", "there")
+            words = ("present", "missing") if gone else ("missing", "present")
             yield note(name, "symbols", words, "worse" if gone else "other")
             continue
         lost, fresh = sorted(before[name] - now[name]), sorted(now[name] - before[name])
@@ -283,7 +284,7 @@ def _compare_symbols(
 
 
 def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Return the differences, worst first: by verdict, then importance, then size."""
+    """Return the differences, worst first: by verdict, then by importance, then by size."""
     order = {name: place for place, name in enumerate(ORDER)}
 
     def key(one: Difference) -> tuple[int, int, float]:
@@ -294,7 +295,7 @@ def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 
 
 def render_upgrade(report: UpgradeReport) -> str:
-    """Return the table as text, with the totals over all cases."""
+    """Return the table as text, followed by the totals over all cases."""
     lines = [f"{report.old} -> {report.new}: {summarize_upgrade(report)}"]
     rows = [("", "of", "what", "before", "now", "change")]
     rows += [
@@ -317,14 +318,14 @@ def render_upgrade(report: UpgradeReport) -> str:
 
 
 def summarize_upgrade(report: UpgradeReport) -> str:
-    """Return how many differences of each verdict there are."""
+    """Return the number of differences per verdict."""
     counts = Counter[str](one.verdict for one in report.differences)
     named = ", ".join(f"{counts[one]} {one}" for one in VERDICTS)
     return f"{named}, {count(report.same, 'case')} the same"
 
 
 def render_upgrade_page(report: UpgradeReport) -> str:
-    """Return everything as a page."""
+    """Return the table and the totals as an HTML page."""
     tones = {"worse": Status.FAILED.value, "better": Status.PASSED.value, "other": ""}
     rows = tuple(
         SheetRow(
@@ -372,8 +373,8 @@ def compare(
     trees: tuple[Path | None, Path | None],
     failures: Sequence[Difference] = (),
 ) -> UpgradeReport:
-    """Return the differences between two versions with these ``names``: in the runs and trees that
-    exist for both, and ``failures``, which say why a run is missing. Raises FailedError."""
+    """Return the differences between two versions with these ``names``. Runs and trees are compared
+    if both exist. ``failures`` are why a run is missing. Raises FailedError."""
     differences, same = list(failures), 0
     totals: tuple[Total, ...] = ()
     before, now = runs
