@@ -207,7 +207,7 @@ def test_a_verdict_that_accepts_a_control_proves_nothing(
     first, *others = result.case.reason.splitlines()
     assert "this case proves nothing" in first
     assert kind.value in first
-    assert "give a --prompt" in others[0]
+    assert "use a --prompt" in others[0]
     assert result.case.question is None
     assert [one.kind for one in result.controls if not one.rejected] == [kind]
 
@@ -261,7 +261,7 @@ def test_where_the_text_leaves_that_of_float32_is_noted(
     ):
         told = judge(right, replace(own.runs, text=text)).noted
         assert noted in told
-        assert ("different text" in told) is bool(noted)
+        assert ("the others differ" in told) is bool(noted)
     assert (
         f"{len(tokens)} of {len(tokens)} tokens equal the model's; top-1 100% and KL 0.000" in told
     )

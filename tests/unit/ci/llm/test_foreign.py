@@ -306,7 +306,7 @@ def test_the_decoder_of_the_weights_has_the_sizes_of_the_program(own: Tiny) -> N
     for name in ("layers", "kv_heads", "head_dim", "vocabulary"):
         number = getattr(own.interface, name)
         other = structs.replace(own.interface, **{name: number + 1})
-        with pytest.raises(UsageError, match=r"weights\.bin does not hold") as it:
+        with pytest.raises(UsageError, match=r"weights\.bin does not contain") as it:
             make_job().load(other)
         assert it.value.why == f"its {name} is {number}, but the program's is {number + 1}"
 
@@ -474,7 +474,7 @@ def test_a_program_of_others_has_a_report(given: dict[str, Any]) -> None:
     assert case.runner == "python"
     assert report.toolchain[0] == TOOL
     assert [one.name for one in report.summary.phases] == ["cases"]
-    assert report.remarks[0].startswith(f"{case.name}: 'a story' (2 tokens; the first 2 as")
+    assert report.remarks[0].startswith(f"{case.name}: 'a story' (2 tokens; the first 2 equal")
     poor = replace(made, likeness=Likeness(0.1, 3.0))
     given["scratch"].pool.calls.clear()
     (case,) = run_foreign(given, Ended((poor, "a story"), "", "")).cases
