@@ -61,7 +61,7 @@ class Target(str, Enum):
 
     @property
     def profile(self) -> str:
-        """The doctor's profile for the files of this system; empty for a host."""
+        """The doctor's profile for the files of this system, or an empty string for a host."""
         return {Target.ANDROID: "android", Target.LINUX: "linux"}.get(self, "")
 
     @property

@@ -181,8 +181,8 @@ class DeviceRunner:
             )
 
     def take(self, seconds: float = LEASE_S) -> Holder | None:
-        """Take the lease if it is free, ours, or that of a process on this computer that has ended;
-        otherwise return its holder. Raises ToolError or StoreError."""
+        """Take the lease if it is free, ours, or that of a process on this computer that has ended.
+        Otherwise, return its holder. Raises ToolError or StoreError."""
         gone = ""
         while True:
             script = TAKE.format(
@@ -236,7 +236,7 @@ def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
 
 @dataclass
 class DeviceProgram:
-    """A program and its inputs on a device; it is loaded again for each run."""
+    """A program and its inputs on a device. The program is loaded again for each run."""
 
     runner: DeviceRunner
     program: Program
@@ -325,8 +325,8 @@ class DeviceProgram:
         return max(LEASE_S, 2 * self.timeout_s)
 
     def start(self) -> bytes:
-        """Run the program; return the files that it wrote as a tar archive. Raises the errors of
-        send."""
+        """Run the program, and return the files that it wrote as a tar archive. Raises the errors
+        of send."""
         runner = self.runner
         runner.renew(seconds=self.lease_s)
         flags = {

@@ -61,7 +61,7 @@ class Unknown(Struct, frozen=True):
 class Explanation(Struct, frozen=True):
     """The explanation of a log. ``causes`` are in the order of their lines.
 
-    ``unknown_count`` counts all unknown error lines; ``unknown`` are the first of them.
+    ``unknown_count`` counts all unknown error lines, and ``unknown`` lists the first of them.
     """
 
     file: str

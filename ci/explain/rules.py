@@ -79,7 +79,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def literals(self) -> tuple[bytes, ...]:
-        """Lower-case texts, at least one of which is in every matching line; empty if unknown."""
+        """Lower-case texts of which every matching line contains at least one, or nothing if
+        unknown."""
         spelled = [one.removeprefix("0x") for one in spell_code(self.code)] if self.code else ()
         return tuple(one.lower().encode() for one in (*self.text, *spelled, *self.names))
 

@@ -25,8 +25,8 @@ NOTHING_RECORDED: Mapping[str, Baseline] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Evidence:
-    """How many cases ``ran``, how many of them ``failed``, and the ``faults`` because of which the
-    job did not pass."""
+    """How many cases ``ran``, how many of them ``failed``, and the ``faults`` that keep the job
+    from passing."""
 
     ran: int
     failed: int
@@ -90,7 +90,7 @@ def weigh_report(
         faults.append(own)
     if counts != report.summary:
         told = describe_counts(report.summary)
-        faults.append(f"its summary says {told}, but its cases are {own}")
+        faults.append(f"its summary says {told}, but its cases add up to {own}")
     if true.exit_code.value != exit_code:
         code = true.exit_code.value
         faults.append(f"its exit code is {exit_code}, but its cases ({own}) require {code}")

@@ -118,7 +118,7 @@ def split_cases(
 
 
 def count_shards(durations_s: Sequence[float], shard_s: float, most: int) -> int:
-    """Return how many shards to use so that each takes about ``shard_s``: at least one, and at most
-    one per case; none without cases."""
+    """Return how many shards to use so that each takes about ``shard_s``. This is at least one, and
+    at most one per case. Without cases, it is 0."""
     wanted = math.ceil(sum(durations_s) / shard_s)
     return min(max(wanted, 1), most, len(durations_s))

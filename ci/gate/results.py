@@ -44,7 +44,7 @@ def read_results(directory: Path, plan: Plan) -> Mapping[str, JobResult]:
 
 
 def read_result(folder: Path, job: PlannedJob | None) -> JobResult:
-    """Return the result that one job left; ``job`` names the expected report."""
+    """Return the result that one job left. ``job`` names the report that is expected."""
     try:
         code = (folder / CODE).read_bytes()[:100].decode("ascii", "replace")
     except OSError:

@@ -78,11 +78,11 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def planned(self) -> str:
-        """The session for which single cases are planned; empty if there is none."""
+        """The session for which single cases are planned, or an empty string if there is none."""
         return self.cases.session if self.cases else ""
 
     def session_rule(self, name: str) -> SessionRule:
-        """Return how CI runs a session; the defaults if the rules do not name it."""
+        """Return how CI runs a session, or the defaults if the rules do not name it."""
         return self.sessions.get(name, SessionRule())
 
 

@@ -1,4 +1,4 @@
-"""The contents of plan.json as frozen values; docs/reference/gate.md describes every field."""
+"""The contents of plan.json as frozen values. docs/reference/gate.md describes every field."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class PlannedSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class PlannedJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One job of the matrix. The gate requires its result. ``report`` is the file in
-    reports/SESSION/ that must have at least one case, empty if none is required; ``cases`` are the
-    cases that a report.json must have, ``policy`` is the file in manifests/policies/ by which they
-    are judged."""
+    """One job of the matrix, whose result the gate requires. ``report`` is the file in
+    reports/SESSION/ that must have at least one case, or empty if none is required. ``cases`` are
+    the cases that a report.json must have. ``policy`` is the file in manifests/policies/ by which
+    they are judged."""
 
     id: str
     session: str

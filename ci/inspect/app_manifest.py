@@ -49,7 +49,7 @@ class AppManifest:
 
 
 def parse_manifest(data: bytes) -> AppManifest:
-    """Parse a manifest; if that fails, the result has a ``fault``."""
+    """Parse a manifest. If that fails, the result has a ``fault``."""
     if len(data) > MAX_BYTES:
         return AppManifest(fault=f"it has {len(data)} bytes, more than {MAX_BYTES}")
     try:
@@ -77,7 +77,7 @@ def merge_manifests(manifests: Iterable[AppManifest]) -> AppManifest | None:
 
 
 class _Refused(Exception):  # noqa: N818 - it is caught in this module
-    """A manifest cannot be read; the message is the reason."""
+    """The manifest cannot be read. The message is the reason."""
 
 
 def _gather(elements: Iterable[tuple[str, Attributes]]) -> AppManifest:

@@ -249,7 +249,7 @@ def _list_assets(root: Path, folders: Sequence[Path]) -> tuple[PackedFile, ...]:
 
 
 def _list_archives(module: Path, gradle: Gradle) -> Iterator[tuple[str, Path | None]]:
-    """Yield the AARs in ``libs`` and those that the build file names; None for one that is
+    """Yield the AARs in ``libs`` and those that the build file names, or None for an AAR that is
     missing."""
     found = {path.name: path for path in sorted((module / "libs").glob("*.aar"))}
     for archive in gradle.archives:

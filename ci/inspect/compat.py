@@ -81,7 +81,7 @@ class Row:
 @dataclass(frozen=True)
 class Answer:
     """Whether the program loads. ``decided_by`` are the axes that have the same verdict as the
-    answer; if the answer is yes, these are all axes that were judged."""
+    answer. If the answer is yes, these are all axes that were judged."""
 
     file: str
     runtime: str

@@ -44,7 +44,7 @@ def _row(name: str, value: str) -> str:
 def _describe_library(library: Library) -> str:
     parts = [
         f"{library.machine}{f' V{library.hexagon}' if library.hexagon else ''}",
-        f"QNN {library.qnn}" if library.qnn else "names no QNN build",
+        f"QNN {library.qnn}" if library.qnn else "states no QNN build",
         f"Android API {library.api_level}" if library.api_level else "",
         f"aligned to {library.align}",
     ]

@@ -17,7 +17,7 @@ UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u
 
 
 class Level(Enum):
-    """The severity; the values are names of GitHub's workflow commands."""
+    """The severity of an annotation. The values are names of GitHub's workflow commands."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -89,8 +89,8 @@ def name_cases(cases: list[Case]) -> str:
 
 
 def repeat_command(report: Report, case: Case) -> str:
-    """Return the command that repeats a case, to be run at the repository's root; empty if it is
-    not known."""
+    """Return the command that repeats a case at the repository's root, or an empty string if the
+    command is not known."""
     if not report.command:
         return ""
     return choose_case(report.command, case.model, case.scheme, case.soc)

@@ -45,7 +45,8 @@ class Column:
     heading: str = ""
 
     def value(self, case: Case) -> str:
-        """Return the sort key as text; empty if the column is sorted by the shown text."""
+        """Return the sort key as text, or an empty string if the column is sorted by the shown
+        text."""
         found = self.sort(case) if self.sort else ""
         return NOTHING if found is None else str(found)
 
@@ -59,7 +60,8 @@ def _format(value: float | None, form: str) -> str:
 
 
 def show_equal(share: float | None) -> str:
-    """Return a share such as ``99.95 %``; ``100 %`` only if every element is correct."""
+    """Return a share such as ``99.95 %``. The result is ``100 %`` only if every element is
+    correct."""
     if share is None:
         return NOTHING
     return "100 %" if share == 1 else f"{min(share * 100, 99.99):.2f} %"

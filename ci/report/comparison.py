@@ -43,7 +43,7 @@ def compare_reports(base: Report, report: Report) -> Comparison:
 
 
 def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
-    """Return how a case differs; SQNR differences too small to be shown are ignored."""
+    """Return how a case differs. Differences of SQNR that are too small to be shown are ignored."""
     sqnr_db = _subtract(now.sqnr_db, before.sqnr_db)
     same_metric = now.metric_name == before.metric_name
     return Change(

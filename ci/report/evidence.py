@@ -51,7 +51,7 @@ class Subject(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class TestResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The predicate; ``WARNED`` is a pass with warnings."""
+    """The predicate of a statement. ``WARNED`` is a pass with warnings."""
 
     result: Literal["PASSED", "WARNED", "FAILED"]
     configuration: tuple[Descriptor, ...]
@@ -64,7 +64,7 @@ class TestResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         return next((one for one in self.configuration if one.name == name), None)
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return a descriptor's annotations; empty if it does not exist."""
+        """Return a descriptor's annotations, or nothing if it does not exist."""
         found = self.find(name)
         return found.annotations if found else {}
 
@@ -83,10 +83,10 @@ class Statement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def write_evidence(
     report: Report, directory: Path, version: str, digests: Mapping[str, str]
 ) -> list[Path]:
-    """Write a statement for each judged case's program into ``directory``; return the files.
-    ``version`` is this project's, ``digests`` are those of policy and baselines, by name.
+    """Write a statement for each judged case's program into ``directory``, and return the files.
 
-    Needs in-toto-attestation. Raises StoreError if a file cannot be written.
+    ``version`` is that of this project, ``digests`` are those of the policy and the baselines, by
+    name. Needs in-toto-attestation. Raises StoreError if a file cannot be written.
     """
     judged = [case for case in report.cases if case.program and case.status is not REFUSED]
     written: dict[Path, Case] = {}

@@ -83,7 +83,7 @@ class SizeBudget:
         self.left_bytes, self.is_full = limit_bytes, False
 
     def take(self, parts: Iterable[str]) -> list[str]:
-        """Return parts up to the first that does not fit; later ones are not generated."""
+        """Return the parts up to the first one that does not fit. Later parts are not generated."""
         kept: list[str] = []
         for part in parts:
             size = len(part.encode())
@@ -227,7 +227,7 @@ def _list_refused(report: Report) -> Iterator[str]:
 
 
 def _make_table(cases: tuple[Case, ...]) -> str:
-    """Return a table of the cases; failed ones first if not all fit."""
+    """Return a table of the cases. If not all of them fit, the failed ones come first."""
     columns = [column for column in columns_of(cases) if column.summary]
     shown = (
         sorted(cases, key=lambda case: case.status is not Status.FAILED)

@@ -139,8 +139,8 @@ class Cause:
 
 
 def group_causes(report: Report) -> list[Cause]:
-    """Return the causes of all failures, the most frequent first; reasons that differ only in
-    figures and names of cases are one cause."""
+    """Return the causes of all failures, starting with the most frequent one. Reasons that differ
+    only in figures and names of cases are one cause."""
     groups: dict[tuple[str, str], list[tuple[int, Case]]] = {}
     for index, case in enumerate(report.cases):
         if case.status is Status.FAILED:

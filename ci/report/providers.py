@@ -33,8 +33,8 @@ DROPPED = {
 
 @dataclass(frozen=True)
 class Provider:
-    """GitHub Actions, with its workflow commands and the files named by GITHUB_* variables; or a
-    terminal, which also stands for CI systems without such features, such as Jenkins or GitLab.
+    """GitHub Actions, with its workflow commands and the files named by GITHUB_* variables, or a
+    terminal. CI systems without such features, such as Jenkins or GitLab, count as a terminal.
 
     https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
     """
@@ -124,8 +124,8 @@ def _write(progress: Progress, text: str) -> None:
 
 
 def mask_secrets(provider: Provider, environ: Mapping[str, str]) -> None:
-    """Mask secrets inside our variables, also in other programs' output; GitHub itself only masks
-    whole variables."""
+    """Mask the secrets inside our variables, also in other programs' output. GitHub itself only
+    masks whole variables."""
     lines = [line for one in find_secrets(environ) for line in one.splitlines() if line.strip()]
     masks = (f"::add-mask::{_escape_data(line)}\n" for line in lines)
     write_through(sys.stderr, "".join(masks) if provider.is_github else "")

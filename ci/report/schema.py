@@ -79,10 +79,10 @@ class ControlKind(str, Enum):
 
 
 class Question(str, Enum):
-    """The questions that a case answers, each with a verdict: whether the program computes its
-    quantized model (in float16 its float32 model), whether that model is near enough to the float32
-    one, whether the result is good enough for the user's task, and whether the program is within
-    its budget."""
+    """The questions that a case answers, each with a verdict. ``faithful``: does the program
+    compute its quantized model (in float16, its float32 model)? ``quantized``: is that model close
+    enough to the float32 model? ``task``: is the result good enough for the user's task?
+    ``budget``: is the program within its budget?"""
 
     FAITHFUL = "faithful"
     QUANTIZED = "quantized"
@@ -91,7 +91,8 @@ class Question(str, Enum):
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value of the report; numpy's numbers are converted to Python's, NaN and inf to None."""
+    """A value of the report. numpy's numbers are converted to Python's, and NaN and infinity to
+    None."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -131,7 +132,7 @@ class Host(Record, frozen=True, kw_only=True):
 
 
 class AccuracyLimits(Record, frozen=True, kw_only=True):
-    """The limits that can be set for all outputs or for one; None means no limit."""
+    """The limits that can be set for all outputs or for a single output. None means no limit."""
 
     min_sqnr_db: Decibels | None = None
     min_sqnr_db_quantized: Decibels | None = None
@@ -145,13 +146,14 @@ class AccuracyLimits(Record, frozen=True, kw_only=True):
 
 
 class OutputThreshold(AccuracyLimits, frozen=True, kw_only=True):
-    """The policy's limits for one output; where one is None, the limit for all outputs applies."""
+    """The policy's limits for one output. If a limit is None, the limit for all outputs applies."""
 
     output: Count
 
 
 class Sizes(Record, frozen=True, kw_only=True):
-    """Sizes and memory traffic of a program, and the memory of its lowering: figures or limits."""
+    """Sizes and memory traffic of a program, and the memory of its lowering. A value is a figure,
+    or the limit of a figure."""
 
     program_bytes: Count | None = None
     context_bytes: Count | None = None
@@ -166,7 +168,7 @@ class Sizes(Record, frozen=True, kw_only=True):
 
 
 class Budget(Sizes, frozen=True, kw_only=True):
-    """Upper limits for the figures of Footprint, except that ``segment_align`` is a lower limit;
+    """Upper limits for the figures of Footprint, except ``segment_align``, which is a lower limit.
     ``operators`` limits the number of nodes per type, by globs of their names. ``p50_ms``,
     ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit DeviceFigures. None means no limit."""
 
@@ -265,7 +267,7 @@ class Footprint(Sizes, frozen=True, kw_only=True):
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """A line of a user's file; the path is relative to its repository."""
+    """A line of a user's file. The path is relative to the file's repository."""
 
     file: str
     line: Annotated[int, Meta(ge=1)]
@@ -280,8 +282,8 @@ class ChannelFigures(Record, frozen=True, kw_only=True):
 
 
 class Element(Record, frozen=True, kw_only=True):
-    """An element of an output for ``input_set``: the program's ``value``, and the ``expected`` one
-    of the model that it should compute; None if it is not finite."""
+    """An element of an output for ``input_set``: the program's ``value``, and the ``expected``
+    value of the model that the program should compute. A value that is not finite is None."""
 
     input_set: Count
     index: tuple[Count, ...]
@@ -392,31 +394,31 @@ class CaseName(Record, frozen=True, order=True):
 
 
 class Case(CaseName, frozen=True, kw_only=True):
-    """One model, scheme and SoC. Figures named ``_quantized`` are against the quantized model,
-    ``gain`` and ``offset`` too if there is one, all others against the float32 model; each is the
-    worst over the outputs that it applies to and over the input sets, whose number is ``inputs``.
-    ``sqnr_db_scheme`` is the SQNR of the quantized model against the float32 one,
-    ``predicted_sqnr_db`` the program's SQNR predicted from rounding, ``above_noise_db`` how far the
-    error of ``above_noise_place`` is above that prediction. ``question`` is the first question that
-    a failed case answers with no; ``warnings`` do not fail it. ``equal`` is the share of correct
-    elements in outputs of integers or booleans, ``equal_exact`` the share that equals the reference
-    without the rule for ties, ``gain`` the slope of an output over its reference, less 1,
-    ``offset`` the mean error in standard deviations. ``metric`` is the user's metric, named
-    ``metric_name``, ``metric_float`` its value for the float32 model, ``metric_quantized`` for the
-    quantized one. ``recorded_`` figures are from an earlier run with this toolchain.
-    ``lower_s`` of a cached case is the time of its original lowering. ``places`` are the lines of
-    the user's files that caused a failure. ``compiler`` is the build of QNN that compiled the
-    program. ``choices`` are the lowering options of the model's entry. ``qnn_ops`` are the
-    operators passed to QNN, ``accelerator_`` figures are means over the inputs from QNN's profile;
-    on the emulator they vary between runs, and nothing is judged by them. Both are present only on
-    request. ``lacks`` is the missing library or device that kept a case from running here.
-    ``made_inputs`` describes inputs that the user did not give, such as random inputs; ``digests``
-    identify the case's sources, ``outputs`` has details of each output. ``program`` lists the files
-    of its program, first the one that a runtime opens. ``footprint`` has figures of the program and
-    its lowering, ``recorded_footprint`` the recorded ones. For a run on a device, ``device`` has
-    its figures, ``sqnr_db_emulator`` and ``equal_emulator`` (the share of elements with the same
-    bits) compare its outputs with the emulator's. ``outcome`` is the result of an upstream test, by
-    upstream's verdict and by ours."""
+    """One model, scheme and SoC. Figures are the worst values over the input sets, whose number is
+    ``inputs``, and over the outputs that they apply to. Figures named ``_quantized`` compare with
+    the quantized model, and so do ``gain`` and ``offset`` if there is one. All others compare with
+    the float32 model. ``sqnr_db_scheme`` is the SQNR of the quantized model against the float32
+    model. ``predicted_sqnr_db`` is the SQNR of the program predicted from rounding, and
+    ``above_noise_db`` how far the error of ``above_noise_place`` exceeds that prediction.
+    ``question`` is the first question whose answer is no in a failed case. ``warnings`` do not fail
+    the case. ``equal`` is the share of correct elements in outputs of integers or booleans,
+    ``equal_exact`` the share that equals the reference without the rule for ties. ``gain`` is the
+    slope of an output over its reference, less 1, and ``offset`` the mean error in standard
+    deviations. ``metric`` is the value of the user's metric, which is named ``metric_name``;
+    ``metric_float`` and ``metric_quantized`` are its values for these models. ``recorded_`` figures
+    are from an earlier run with this toolchain. ``lower_s`` of a cached case is the time of its
+    original lowering. ``places`` are the lines of the user's files that caused a failure.
+    ``compiler`` is the build of QNN that compiled the program. ``choices`` are the lowering options
+    of the model's entry. ``qnn_ops`` are the operators passed to QNN. ``accelerator_`` figures are
+    means over the inputs from QNN's profile; on the emulator they vary between runs, so they are
+    not judged. Both are present only on request. ``lacks`` is the library or device without which
+    the case could not run here. ``made_inputs`` describes generated inputs, such as random inputs.
+    ``digests`` identify the case's sources, and ``outputs`` has details of each output. ``program``
+    lists the files of the program, starting with the one that a runtime opens. ``footprint`` has
+    figures of the program and its lowering, ``recorded_footprint`` the recorded ones. ``device``
+    has the figures of a run on a device. In such a run, ``sqnr_db_emulator`` and ``equal_emulator``
+    (the share of elements with the same bits) compare the outputs with the emulator's. ``outcome``
+    is the result of an upstream test, by upstream's verdict and by ours."""
 
     status: Status
     outcome: str = ""
@@ -477,7 +479,7 @@ class Case(CaseName, frozen=True, kw_only=True):
 
 
 class Control(CaseName, frozen=True, kw_only=True):
-    """Wrong outputs that the gate must reject; the run fails if ``rejected`` is false."""
+    """Wrong outputs that the gate must reject. The run fails if ``rejected`` is false."""
 
     kind: ControlKind
     rejected: bool
@@ -486,7 +488,7 @@ class Control(CaseName, frozen=True, kw_only=True):
 
 
 class Phase(Record, frozen=True, kw_only=True):
-    """A phase of the run and its wall-clock time; phases may overlap."""
+    """A phase of the run and its wall-clock time. Phases may overlap."""
 
     name: str
     seconds: Seconds
@@ -556,7 +558,7 @@ class Change(Record, frozen=True, kw_only=True):
 
 
 class ToolChange(Record, frozen=True, kw_only=True):
-    """A part of the toolchain whose version differs from the base's; a version is empty if the run
+    """A part of the toolchain whose version differs from the base's. A version is empty if the run
     did not use the part."""
 
     name: str
@@ -565,8 +567,9 @@ class ToolChange(Record, frozen=True, kw_only=True):
 
 
 class Comparison(Record, frozen=True, kw_only=True):
-    """The differences from a base: ``changed`` cases, worst first; ``missing`` cases are only in
-    the base, ``new`` ones only here; ``same`` counts the cases that do not differ."""
+    """The differences from a base. ``changed`` are the cases that differ, worst first. ``missing``
+    cases are only in the base, and ``new`` cases only here. ``same`` counts the cases that do not
+    differ."""
 
     source: Source
     started: str
@@ -590,13 +593,13 @@ class Comparison(Record, frozen=True, kw_only=True):
 
 
 class Report(Record, frozen=True, kw_only=True):
-    """A run of a session. ``started`` is UTC, ISO 8601, from SOURCE_DATE_EPOCH if that is set.
-    ``command`` starts the command that repeats a case; its model, scheme and SoC are appended.
-    ``runtimes`` are the QNN versions on devices, if the policy names them, ``backend`` is the QNN
-    backend of the run. ``unsupported`` is not empty if versions were tried that are not known to
-    work together; ``remarks`` are further notes on the run, ``unjudged`` counts the cases that an
-    interrupted run did not judge. ``comparison`` is with the base, ``uncompared`` says why there is
-    none."""
+    """A run of a session. ``started`` is in UTC and ISO 8601, or SOURCE_DATE_EPOCH if that is set.
+    ``command`` is the start of the command that repeats a case; the case's model, scheme and SoC
+    are appended to it. ``runtimes`` are the QNN versions on devices, if the policy names them.
+    ``backend`` is the QNN backend of the run. ``unsupported`` is not empty if the run tried
+    versions that are not known to work together. ``remarks`` are further notes on the run.
+    ``unjudged`` counts the cases that an interrupted run did not judge. ``comparison`` has the
+    differences from the base, or ``uncompared`` the reason why there are none."""
 
     session: str
     started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -651,7 +654,7 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of a run; failed cases take precedence over those that could not run."""
+        """The exit code of a run. Failed cases take precedence over cases that could not run."""
         if self.unjudged:
             return ExitCode.INTERRUPTED
         if self.lacking and not (self.summary.failed or self.summary.controls_passed):

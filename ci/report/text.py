@@ -36,8 +36,8 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def show_decibels(value: float | None, max_abs: float | None = None) -> str:
-    """Return text such as ``41.2``; ``exact`` if there is no difference, ``-`` if nothing was
-    compared."""
+    """Return decibels as text such as ``41.2``, ``exact`` if there is no difference, or ``-`` if
+    nothing was compared."""
     if value is None:
         return "exact" if max_abs == 0 else "-"
     return f"{round(value, 1) + 0.0:.1f}"

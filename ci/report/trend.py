@@ -77,7 +77,7 @@ class Row:
 
 
 def read_reports(directory: Path, progress: Progress) -> list[Report]:
-    """Return the reports below a directory, oldest first; note those that cannot be read.
+    """Return the reports below a directory, oldest first, and note those that cannot be read.
 
     Raises UsageError if there is none.
     """

@@ -1,4 +1,4 @@
-"""Read reports from disk and write them; each file is written atomically."""
+"""Read reports from disk, and write them. Each file is written atomically."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def read_unchecked(path: Path) -> Report:
 
 
 def read_json(path: Path, kind: type[T], what: str, fix: str) -> T:
-    """Return a user's JSON file as a value of ``kind``; ``what`` names it in errors.
+    """Return the content of a user's JSON file as a value of type ``kind``. Errors call the file
+    ``what``.
 
     Raises UsageError if it cannot be read or decoded.
     """

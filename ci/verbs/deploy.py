@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def ready_device(
     args: argparse.Namespace, progress: Progress
 ) -> Iterator[tuple[DeviceRunner, DeviceFacts]]:
-    """Push the bundle to the device that the options name, and yield a runner on it; the device is
+    """Push the bundle to the device that the options name, and yield a runner on it. The device is
     locked meanwhile. Raises UsageError, UnfitError, ToolError or StoreError."""
     if not args.bundle:
         raise UsageError("--device without --bundle", fix="create one with `qnn-ci stage`")
@@ -109,7 +109,7 @@ def choose_word(args: argparse.Namespace) -> str:
     if len(args.device) != 1 or args.any:
         raise UsageError(
             "one --device is needed here" if args.any else f"{len(args.device)} devices are named",
-            fix="name one, or let --any soc=SOC choose",
+            fix="pass one, or let --any soc=SOC choose",
         )
     return str(args.device[0])
 
@@ -158,7 +158,7 @@ def list_candidates(
         raise UnfitError(
             f"no device with {soc}",
             why="; ".join(others) or "adb lists no usable device",
-            fix="connect one, or name boards: --device ssh:A --device ssh:B",
+            fix="connect one, or pass boards: --device ssh:A --device ssh:B",
         )
     return found
 
@@ -206,7 +206,7 @@ def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
         raise StoreError(
             f"{device.name} has {facts.free_bytes >> 20} MiB free in {device.place}",
             why=f"the bundle and its runs may need {needed >> 20} MiB",
-            fix="free space there, or name another directory with --place",
+            fix="free space there, or pass another directory with --place",
         )
 
 

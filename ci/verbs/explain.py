@@ -77,7 +77,7 @@ def list_logs(names: list[str]) -> Iterator[str]:
             raise UsageError(
                 f"{path} contains no logs",
                 why=f"no file in it ends in {', '.join(LOGS)}",
-                fix="name the files",
+                fix="pass the paths of the log files",
             )
         yield from map(str, found)
 
@@ -88,7 +88,7 @@ def read_log(name: str, rules: tuple[Rule, ...]) -> Explanation:
         return explain("standard input" if name == STDIN else name, read_parts(name), rules)
     except OSError as error:
         raise UsageError(
-            f"cannot read {name}", why=error.strerror or str(error), fix="name a log"
+            f"cannot read {name}", why=error.strerror or str(error), fix="pass the path of a log"
         ) from error
 
 
@@ -99,7 +99,7 @@ def read_parts(name: str) -> Iterator[bytes]:
         raise UsageError(
             "there is no log",
             why="standard input is a terminal",
-            fix="name a file, or pipe a log in",
+            fix="pass a file, or pipe a log into the command",
         )
     with nullcontext(sys.stdin.buffer) if name == STDIN else Path(name).open("rb") as file:
         part = file.read(PART_BYTES)

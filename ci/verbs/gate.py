@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVerdict:
-    """Read and judge a plan's results; a plan or result that cannot be read is a fault."""
+    """Read and judge a plan's results. A plan or result that cannot be read is a fault."""
     try:
         plan = read_plan(plan_file)
         needs = read_needs(needs_file)

@@ -135,7 +135,8 @@ def name_model(path: str) -> str:
 
 
 def find_origin() -> str:
-    """Return ``OWNER/REPOSITORY@COMMIT`` if pip installed this from GitHub (PEP 610), else ""."""
+    """Return ``OWNER/REPOSITORY@COMMIT`` if pip installed this package from GitHub (PEP 610),
+    otherwise ""."""
     with suppress(metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
         text = metadata.distribution("executorch-qnn-ci").read_text("direct_url.json")
         found = json.loads(text or "{}")

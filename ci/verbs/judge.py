@@ -51,14 +51,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     report = read_report(args.outputs)
     if report.session not in LANES or report.backend not in {one.value for one in Backend}:
         raise UsageError(
-            f"{args.outputs} has no outputs that can be judged",
+            f"{args.outputs} contains no outputs that can be judged",
             why=f"its report is that of {report.title}",
-            fix=f"name a directory that {' or '.join(LANES)} wrote for --keep-artifacts",
+            fix=f"pass a directory that {' or '.join(LANES)} wrote for --keep-artifacts",
         )
     if args.pulled and not any(args.pulled.glob("*/outputs")):
         raise UsageError(
-            f"{args.pulled} has no outputs of a case",
-            fix="name the directory `results` that the bundle's run-cases.sh wrote on the device",
+            f"{args.pulled} contains no outputs of any case",
+            fix="pass the directory `results` that the bundle's run-cases.sh wrote on the device",
         )
     require_writable(args.reports / report.session, REPORTS_FIX)
     require_packages(["numpy"], "lowering")

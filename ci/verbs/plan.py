@@ -62,7 +62,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def verify(repository: Repository, span: str, progress: Progress) -> Outcome:
-    """Replay the plans of a range of commits; fails if a plan would have missed anything."""
+    """Replay the plans of a range of commits. The exit code is 1 if a plan would have missed
+    anything."""
     replayed = []
     for step in repository.list_steps(span):
         replayed.append(replay_step(step, repository.rules))

@@ -69,7 +69,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Write the page of a trend and return its text; no verdict depends on it."""
+    """Write the page of a trend and return its text. No verdict depends on it."""
     from ci.report.trend import (
         describe_trend,
         follow_cases,

@@ -93,7 +93,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def identify(path: Path) -> tuple[int, int] | None:
-    """Return a path's inode and time, which show if it is replaced; None if it does not exist."""
+    """Return a path's inode and time, which change when it is replaced, or None if it does not
+    exist."""
     try:
         state = path.stat()
     except OSError:

@@ -125,7 +125,7 @@ def _needed_roots(args: argparse.Namespace) -> set[str]:
 
 
 def _describe_signer(plan: SignPlan) -> str:
-    """Return the signer's command, or what is missing; a dry run works without a signer."""
+    """Return the signer's command, or what it lacks. (A dry run works without a signer.)"""
     try:
         return shlex.join(mask_arguments(resolve_signer(plan).words))
     except UnfitError as error:

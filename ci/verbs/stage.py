@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             raise UsageError(f"{path} is not a directory")
     if args.out.exists() and not (args.out / BUNDLE).is_file() and any(args.out.iterdir()):
         raise UsageError(
-            f"--out {args.out} is neither empty nor a bundle", fix="name a new directory"
+            f"--out {args.out} is neither empty nor a bundle", fix="pass a new directory"
         )
     runtimes = [find_runtime(word, progress) for word in args.runtime]
     bundle = stage(
@@ -109,7 +109,8 @@ def find_runtime(word: str, progress: Progress) -> Path:
     found = locate_artifact(request, Store(), progress)
     if not found:
         raise UnfitError(
-            f"{request.label} is not provisioned", fix=f"`qnn-ci fetch {word}`, or name a directory"
+            f"{request.label} is not provisioned",
+            fix=f"run `qnn-ci fetch {word}`, or pass a directory",
         )
     return found.root
 

@@ -146,8 +146,8 @@ def check_word(word: str) -> None:
 
 
 def split_pins(word: str) -> list[tuple[str, str]]:
-    """Return the packages named by an argument, with their versions; empty if it names something
-    else, such as a directory of --reports."""
+    """Return the packages that an argument names, with their versions, or nothing if it names
+    something else, such as a directory of --reports."""
     if "==" not in word or user_path(word).exists():
         return []
     return [
@@ -190,8 +190,8 @@ def find_side(word: str, session: str, progress: Progress) -> Side:
 
 
 def fetch_package(name: str, version: str, progress: Progress) -> Path:
-    """Return a directory of the store with one version of a package, without its dependencies;
-    the libraries of onnxruntime-qnn are also laid out as in an SDK. Raises DownloadError."""
+    """Return a directory of the store with one version of a package, without its dependencies. The
+    libraries of onnxruntime-qnn are also laid out as in an SDK. Raises DownloadError."""
     home = store_home() / FETCHED
     target = home / f"{name}-{version}-{python_tag()}"
     if target.is_dir():
@@ -270,8 +270,8 @@ def run_side(
 
 
 def find_qnn(side: Side, report: Report | None) -> str:
-    """Return the QNN version of a side, read from its libraries or else from its report; empty if
-    neither names one."""
+    """Return the QNN version of a side, from its libraries or, if there are none, from its report.
+    Return an empty string if neither states one."""
     library = side.tree / LIBRARIES / HTP if side.tree else None
     if library and library.is_file() and (build := find_qnn_build(library)):
         return build.version or ""

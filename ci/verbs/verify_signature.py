@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_date(text: str) -> datetime:
-    """Parse a date or time in ISO 8601; UTC if it names no zone."""
+    """Parse an ISO 8601 date or time. Without a time zone, it is in UTC."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:

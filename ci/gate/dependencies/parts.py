@@ -19,7 +19,7 @@ FENCE = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE 
 
 
 def list_changed_parts(path: str, old: str, new: str) -> frozenset[str] | None:
-    """Return the changed parts of a TOML file or page; None for a file without parts."""
+    """Return the changed parts of a TOML file or page, or None for a file without parts."""
     if path.endswith(".toml"):
         return list_changed_keys(old, new)
     if path.endswith(".md"):
@@ -44,7 +44,7 @@ def list_changed_keys(old: str, new: str) -> frozenset[str]:
 
 @lru_cache(maxsize=64)  # all sessions read the same few files
 def parse_table(text: str) -> Mapping[str, Any] | None:
-    """Return the content of a TOML text; None if it is not TOML."""
+    """Return the content of a TOML text, or None if the text is not TOML."""
     try:
         return msgspec.toml.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):

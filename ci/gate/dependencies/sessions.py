@@ -144,7 +144,8 @@ def list_pins(artifacts: Iterable[str], files: Iterable[str]) -> Iterator[str]:
 
 
 def load(read: Read, path: str, files: Iterable[str]) -> Mapping[str, Any]:
-    """Return a TOML file of the tree; empty if it is missing or broken."""
+    """Return the content of a TOML file of the tree, or nothing if the file is missing or
+    broken."""
     return (parse_table(read(path)) if path in files else None) or {}
 
 

@@ -24,15 +24,16 @@ RUNTIMES = ("build_android", "build_linux", "build_runner", "build_direct")
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The versions of a build's sources in artifacts.json; empty for a build without a checkout."""
+    """The versions of a build's sources, as in artifacts.json. They are empty for a build without a
+    checkout."""
 
     executorch_version: str = ""
     qnn_sdk_version: str = ""
 
 
 class BuildRow(msgspec.Struct, frozen=True):
-    """A build in artifacts.json; ``lowers_with`` is its SDK if this machine can lower with it and
-    with its version of ExecuTorch."""
+    """A build in artifacts.json. ``lowers_with`` is its SDK if this machine can lower with this SDK
+    and with the build's version of ExecuTorch."""
 
     identity: Identity
     lowers_with: str = ""
@@ -83,7 +84,7 @@ def find_built(reports: Path) -> Built | None:
 
 
 def installed_executorch() -> str:
-    """Return the version of the installed executorch; empty if it is not installed."""
+    """Return the version of the installed executorch, or an empty string if it is not installed."""
     try:
         return version("executorch")
     except PackageNotFoundError:
@@ -91,8 +92,8 @@ def installed_executorch() -> str:
 
 
 def follow_build(built: Built | None, sdk: str) -> str:
-    """Return the SDK to lower with: ``sdk`` or the variable QNN_CI_SDK if set, else the build's SDK
-    if the installed ExecuTorch is the build's version, else empty."""
+    """Return the SDK to lower with: ``sdk`` or the variable QNN_CI_SDK if one is set, otherwise the
+    build's SDK if the installed ExecuTorch is the build's version, otherwise an empty string."""
     if sdk or os.environ.get("QNN_CI_SDK") or not (built and built.sdk):
         return sdk
     return built.sdk if is_same(installed_executorch(), built.executorch) else ""

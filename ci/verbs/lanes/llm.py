@@ -210,7 +210,7 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
         told = f"--max-perplexity {args.max_perplexity:g}" + (" without --text" * (not args.text))
         raise UsageError(told, fix="pass 1 or more, and the text to measure with --text")
     if bool(args.weights) != bool(args.tokenizer):
-        raise UsageError("--weights and --tokenizer belong together", fix="give both or neither")
+        raise UsageError("--weights and --tokenizer belong together", fix="pass both or neither")
     place = Path(tiny.__file__).parent
     weights, path = place / "weights.bin", place / "tokenizer.bin"
     texts: Sequence[str] = tiny.PROMPTS
@@ -261,7 +261,7 @@ def find_windows(args: argparse.Namespace, tokenizer: Tokenizer) -> tuple[tuple[
         raise UsageError(f"--text {args.text} cannot be read", why=str(error)) from error
     size = args.context - 1
     if len(ids) < 2:
-        raise UsageError(f"--text {args.text} has fewer than two tokens", fix="give a longer text")
+        raise UsageError(f"--text {args.text} has fewer than two tokens", fix="pass a longer text")
     return tuple(
         (ids[0] if tokenizer.bos >= 0 else ids[start - 1], *ids[start : start + size])
         for start in range(1, len(ids), size)

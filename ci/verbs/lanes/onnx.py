@@ -167,7 +167,7 @@ def check_sessions(
     profiling = profile_options(profile, Path(PROFILE_CSV))
     if twice := sorted(profiling.keys() & options.keys()):
         told = f"--profile and --option {twice[0]} exclude each other"
-        raise UsageError(told, fix="give one of them")
+        raise UsageError(told, fix="pass only one of them")
     check_options({**options, **profiling})
     if not direct:
         check_options(options, COMPILING)
@@ -268,7 +268,7 @@ def require_python(version: str) -> None:
 
 
 def read_other(args: argparse.Namespace) -> Report | None:
-    """Return the report of test_emulator to compare with; None without --compare."""
+    """Return the report of test_emulator to compare with, or None without --compare."""
     if args.compare is None:
         return None
     is_named = args.compare != Path()

@@ -58,7 +58,7 @@ def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPol
 
 
 def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str) -> None:
-    """Add the options of a verb that judges cases; ``model`` is the help text of --model,
+    """Add the options of a verb that judges cases. ``model`` is the help text of --model, and
     ``session`` names the report's directory."""
     add = parser.add_argument
     add_selection(parser, model, session)
@@ -79,7 +79,8 @@ def add_case_arguments(parser: argparse.ArgumentParser, model: str, session: str
 
 
 def add_selection(parser: argparse.ArgumentParser, model: str, session: str) -> None:
-    """Add the options that choose cases, jobs and policy; arguments as for add_case_arguments."""
+    """Add the options that choose cases, jobs and policy. The arguments are those of
+    add_case_arguments."""
     add = parser.add_argument
     add("--model", action="append", default=[], help=model)
     add_schemes(parser)
@@ -211,7 +212,7 @@ def enter_environment(
 def select_asked(
     args: argparse.Namespace, policy: EmulatorPolicy, lane: Lane, soc: str = DEFAULT_SOC
 ) -> list[CaseSpec]:
-    """Return the requested cases; ``soc`` is used for a case that names none. Raises UsageError."""
+    """Return the requested cases. ``soc`` is used for a case without a SoC. Raises UsageError."""
     specs = select_cases(
         policy.suite,
         sorted(read_socs()),
@@ -245,7 +246,7 @@ def check_models(policy: EmulatorPolicy, names: Collection[str]) -> None:
 def read_options(
     args: argparse.Namespace, session: str, policy: EmulatorPolicy, command: str, **more: Any
 ) -> SessionOptions:
-    """Return the options of a run; ``command`` is the start of the command that repeats a case,
+    """Return the options of a run. ``command`` is the start of the command that repeats a case, and
     ``more`` are further fields."""
 
     given = {
@@ -290,7 +291,7 @@ def publish(
 
 
 def keep_evidence(report: Report, directory: Path, policy: Path | None, progress: Progress) -> None:
-    """Write a statement for each judged program; those of an earlier run are removed."""
+    """Write a statement for each judged program. Statements of an earlier run are removed."""
     shutil.rmtree(directory, ignore_errors=True)
     if not importlib.util.find_spec(evidence.PACKAGE):
         progress.step("note: evidence/ is not written: this Python has no in-toto-attestation")

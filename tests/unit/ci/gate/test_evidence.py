@@ -174,7 +174,7 @@ def test_a_report_is_weighed_by_its_cases() -> None:
         assert len(weigh(lacking.recounted, exit_code=code).faults) == faults
     told = replace(good, summary=replace(good.summary, passed=2))
     assert weigh(told).faults == (
-        f"its summary says {counts.replace('1 passed', '2 passed')}, but its cases are {counts}",
+        f"its summary says {counts.replace('1 passed', '2 passed')}, but its cases add up to {counts}",
     )
     skipped = report_of(GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, reason="r"))
     assert weigh(skipped.recounted) == Evidence(1, 0, ())
