@@ -1,4 +1,4 @@
-"""The files that a build leaves: collect, judge, and publish all of them or none."""
+"""Collect and check the files that a build produces, and publish all of them or none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNEXPECTED_NEED, OVER_BUDGET, OTHER_PYTHON = "BUILD101", "BUILD102", "BUILD103"
 
 @dataclass(frozen=True)
 class Judged:
-    """A file that a build left: its row in the target, its facts and its faults.
+    """A file that a build produced: its row in the target, its facts and its faults.
 
     ``findings`` exclude those that the row accepts; ``facts`` is None if the file cannot be read.
     """
@@ -42,13 +42,13 @@ class Judged:
 
     @property
     def symbols(self) -> Path | None:
-        """The file with its symbols, next to it, if it was stripped."""
+        """The file with its symbols, which is next to it if it was stripped."""
         path = self.path.with_name(self.path.name + SYMBOLS)
         return path if self.row.split_symbols and path.is_file() else None
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that prevent its publication."""
+        """The findings that prevent it from being published."""
         return tuple(one for one in self.findings if one.severity is Severity.ERROR)
 
 
@@ -64,7 +64,7 @@ def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, .
         paths = [stripped.get(path.name, path) for path in built]
         if not paths and not row.optional:
             raise FailedError(
-                f"{plan.target.name}: the build succeeded but left no {row.path}",
+                f"{plan.target.name}: the build succeeded but produced no {row.path}",
                 fix=f"read {plan.place.log}, or correct the target in manifests/targets.toml",
             )
         kind = fill_placeholders(row.policy, plan.values)
@@ -123,16 +123,18 @@ def judge_artifact(
 
 
 def _tell_pages(finding: Finding, pages: str, policy: ElfPolicy) -> Finding:
-    """Return the finding with a cause and fix that name options of this build."""
+    """Return the finding with a cause and a fix that mention this build's options."""
     if pages == str(policy.load_align):
         why = f"this build linked with max-page-size={pages}, but another link option overrode it"
-        return replace(finding, why=why, fix="look for max-page-size in -D and in the build's log")
+        return replace(
+            finding, why=why, fix="look for max-page-size in the -D options and in the build's log"
+        )
     fix = f"build without that option: {policy.load_align} is the default"
     return replace(finding, why=f"the build used -D {PAGE_BYTES}={pages}", fix=fix)
 
 
 def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) -> Iterator[Finding]:
-    """Yield findings that only this build can make: unexpected libraries, size, Python tag."""
+    """Yield findings about requirements of the target: unexpected libraries, size, Python tag."""
     name, where = facts.path.name, str(facts.path)
     for library in facts.needed:
         if library not in (*policy.system, *row.needed):
@@ -142,7 +144,7 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
                 f"{name} needs {library}",
                 where,
                 "neither the target's system nor this build provides it",
-                "link it statically, or name it in the artifact's row of manifests/targets.toml",
+                "link it statically, or list it in the artifact's row of manifests/targets.toml",
             )
     if row.size_budget and facts.size_bytes > row.size_budget:
         yield Finding(
@@ -165,7 +167,7 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
 
 
 def publish_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> None:
-    """Replace the published files by these, in one step. Raises StoreError."""
+    """Replace the published files by the new ones, in one step. Raises StoreError."""
     where = plan.place.artifacts
     with explain_errors(where), staged_directory(where) as fresh:
         for one in judged:

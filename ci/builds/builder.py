@@ -51,8 +51,8 @@ SHOWN = 5  # paths listed in one line
 class Result:
     """A finished build; times in seconds.
 
-    ``published`` is false if an artifact broke its policy: then the earlier files stay. ``undone``
-    are the paths of the copy that differed from the checkout and were restored.
+    ``published`` is false if an artifact violates its policy; the earlier files then stay.
+    ``undone`` are the paths of the copy that differed from the checkout and were restored.
     """
 
     plan: BuildPlan
@@ -74,8 +74,8 @@ class Result:
 def run_build(job: BuildJob, progress: Progress) -> Result:
     """Build the job unless nothing has changed since its last build.
 
-    The published files stay as they were if it raises UnfitError, StoreError, ToolError or
-    FailedError.
+    Raises UnfitError, StoreError, ToolError or FailedError; the published files then stay as they
+    were.
     """
     started = time.monotonic()
     place = job.plan.place

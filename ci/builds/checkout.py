@@ -93,7 +93,9 @@ def check_fitness(environment: Environment, request: BuildRequest, progress: Pro
 
 
 def describe_soc(request: BuildRequest) -> dict[str, str]:
-    """Return the placeholders of a DSP build. Raises UsageError without a known SoC or DSP."""
+    """Return the values of the placeholders for a DSP build. Raises UsageError if the SoC or DSP
+    type is unknown.
+    """
     if not request.soc:
         raise UsageError("a direct mode build needs a SoC", fix="add --soc, such as SM8750")
     if request.dsp_type not in {LPAI, HTP}:
@@ -117,8 +119,8 @@ def check_lpai(environment: Environment) -> None:
     if row and row.lpai and is_older(sdk, row.lpai):
         raise UnfitError(
             f"for LPAI, ExecuTorch {executorch} needs QNN SDK {row.lpai} or later, not {sdk}",
-            why="it lowers with that version or later, and the runtime must not be older",
-            fix="name such an SDK with --sdk, or provision the profile direct-lpai",
+            why="ExecuTorch lowers with that version or later, and the runtime must not be older",
+            fix="pass such an SDK with --sdk, or provision the profile direct-lpai",
         )
 
 
@@ -150,12 +152,16 @@ def check_submodules(source: Path, components: tuple[str, ...]) -> None:
 
 
 def unneeded_submodules(source: Path, components: tuple[str, ...]) -> frozenset[str]:
-    """Return the submodules that no component names: they are neither read nor copied."""
+    """Return the submodules that belong to none of ``components``; they are neither read nor
+    copied.
+    """
     return frozenset(list_submodules(source)) - set(wanted_submodules(source, components))
 
 
 def find_installed(source: Path) -> frozenset[str]:
-    """Return the files that ``--install checkout`` put into a checkout: results, not sources."""
+    """Return the files that ``--install checkout`` put into a checkout; they are results, not
+    sources.
+    """
     rows = {row for target in read_targets().values() for row in target.installs}
     found = (path for row in rows for path in (source / row.to).glob(Path(row.path).name))
     return frozenset(path.relative_to(source).as_posix() for path in found)
@@ -194,7 +200,7 @@ def check_names(source: Path, sdk: Path) -> None:
         raise UnfitError(
             f"the headers of the QNN SDK in {sdk} lack {names}",
             why="the checkout's sources use names that only another version of the SDK declares",
-            fix="name a newer SDK with --sdk, or build an ExecuTorch that works with this one "
+            fix="pass a newer SDK with --sdk, or build an ExecuTorch that works with this one "
             "(docs/reference/pairs.md)",
         )
 
@@ -202,7 +208,8 @@ def check_names(source: Path, sdk: Path) -> None:
 def list_names(text: str) -> frozenset[str]:
     """Return the QNN API names that C++ source uses outside of code that may be left out.
 
-    Code that the preprocessor leaves out only for Hexagon counts: hosts and devices compile it.
+    Code that the preprocessor leaves out only for Hexagon is included, since hosts and devices
+    compile it.
     """
     lines: list[str] = []
     unsure: list[bool] = []  # one per conditional around a line
@@ -265,4 +272,4 @@ def find_python(word: str) -> Path:
     for name in (word, f"python{word}"):
         if found := shutil.which(name):
             return Path(found).absolute()
-    raise UnfitError(f"no Python {word!r} on PATH", fix="give a path, or install that version")
+    raise UnfitError(f"no Python {word!r} on PATH", fix="pass a path, or install that version")

@@ -2,7 +2,7 @@
 
 The adaptor is the Python extension with which ExecuTorch lowers for QNN. One process imports it,
 another lowers a model: the adaptor must come from the overlay, and the program must contain a QNN
-delegate. The import alone needs neither torch nor QNN, so it proves less.
+delegate. The import alone proves less, since it needs neither torch nor QNN.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def deliver(
 ) -> dict[str, Any]:
     """Install the adaptor in the checkout, or in an overlay of the installed wheel.
 
-    The adaptor is imported, unless this Python lacks a module for that. With the overlay a model is
-    lowered, unless this was done before with the same inputs. Returns the entries for
-    artifacts.json. Raises UnfitError or FailedError.
+    The adaptor is imported, unless this Python lacks a module that the import needs. In an overlay,
+    a model is lowered too, unless this was done before with the same inputs. Returns the entries
+    for artifacts.json. Raises UnfitError or FailedError.
     """
     target, place = job.plan.target, result.place
     if not target.installs:
@@ -85,8 +85,8 @@ def _deliver_overlay(
 def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
     """Raise UnfitError before the build if the files cannot be put over a wheel.
 
-    The wheel is missing or of another version than the checkout, or there is no torch to lower a
-    model with.
+    This is so if the wheel is missing or has another version than the checkout, or if there is no
+    torch to lower a model with.
     """
     if job.plan.target.installs and where == OVERLAY:
         _find_wheel(job)
@@ -138,7 +138,7 @@ def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
 def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> None:
     """Make a directory for PYTHONPATH with ``package`` as executorch and the target's files in it.
 
-    Everything except the directories that receive files is a link into ``package``, so the
+    Everything except the directories that receive files is a link into ``package``, so that the
     installed wheel stays unchanged. Raises UnfitError.
     """
     with explain_writes(parent), staged_directory(parent) as fresh:
@@ -168,8 +168,8 @@ def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> N
 def find_package(python: Path, *built: Path) -> Path:
     """Return the executorch that is installed for ``python``, not one below ``built``.
 
-    PYTHONPATH may find the checkout or an earlier overlay there. Raises UnfitError if there is
-    none.
+    Below ``built`` are the checkout and earlier overlays, which PYTHONPATH may contain. Raises
+    UnfitError if there is none.
     """
     entries = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     kept = [entry for entry in entries if not _is_below(Path(entry, "executorch"), built)]

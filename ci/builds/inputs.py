@@ -1,7 +1,7 @@
-"""The inputs that a build reads, each with a digest, and its record of them.
+"""Hash the inputs of a build, and record them.
 
-A file with the same size, time and inode keeps its hash. So a second look at twelve thousand files
-takes a fraction of a second, and a touched but equal file is no change.
+A file with the same size, time and inode is not hashed again, so checking twelve thousand files a
+second time takes a fraction of a second. A file that was touched but not changed keeps its hash.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ class Built(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """The inputs and results of the last good build; ``inputs`` is a snapshot per directory."""
+    """The inputs and results of the last successful build; ``inputs`` is a snapshot for each
+    directory.
+    """
 
     settings: str = ""
     inputs: dict[str, Snapshot] = msgspec.field(default_factory=dict)
@@ -151,7 +153,7 @@ class Copy:
 
     ``edited`` are paths that differ from the sources of the last build, or that neither these
     sources nor that build created. ``sure`` is false if the files that the build wrote are unknown
-    or have changed; then only a build from scratch is determined by the sources alone.
+    or have changed; then only a build from scratch depends on the sources alone.
     """
 
     files: Snapshot
@@ -197,7 +199,7 @@ def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, copy: Copy) -> N
 
 
 def record_copy(overlay: Path, wanted: Snapshot, copy: Copy, record: Path) -> None:
-    """Record the files that a build left in ``overlay``, whether it succeeded or not."""
+    """Record the files in ``overlay`` after a build, whether it succeeded or not."""
     files = take_snapshot(overlay, copy.files, marks=())
     written = CopyRecord(files, frozenset(files.keys() - wanted.keys()))
     write_whole(record, msgspec.json.encode(written))

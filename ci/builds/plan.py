@@ -1,4 +1,4 @@
-"""Turn a target into commands: fill placeholders, choose flags; nothing runs here.
+"""Turn a target into commands: fill in placeholders and choose flags. Nothing is run here.
 
 A build has one directory per target, source and Python, below QNN_CI_HOME/builds.
 """
@@ -28,7 +28,7 @@ class Place:
     """The directories and files of one build.
 
     ``tree`` is the parent of the overlay, so that the overlay can have the name that it needs.
-    ``origin`` names the sources, for `gc`.
+    ``origin`` is a file with the path of the sources, for `gc`.
     """
 
     def __init__(self, root: Path) -> None:
@@ -58,7 +58,9 @@ class Place:
 
 
 def find_place(target: str, source: Path, variant: str) -> Place:
-    """Return the place of ``target`` built from ``source``, one per ``variant``."""
+    """Return the place where ``target`` is built from ``source``; each ``variant`` has a separate
+    place.
+    """
     key = hashlib.sha256(f"{source.resolve()}\0{variant}".encode()).hexdigest()[:10]
     return Place(store_home() / "builds" / f"{target}-{key}")
 
@@ -74,7 +76,7 @@ CMAKE_FALSE = frozenset({"", "0", "OFF", "NO", "N", "FALSE", "IGNORE", "NOTFOUND
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """The caller's choices besides the target.
+    """The user's choices besides the target.
 
     The build runs ``python``. If ``packages`` is false, its packages are not checked.
     """
@@ -93,11 +95,11 @@ class BuildRequest:
 
     @property
     def named(self) -> dict[str, str]:
-        """The caller's -D options without their types."""
+        """The user's -D options without their types."""
         return {name.partition(":")[0]: value for name, value in self.defines.items()}
 
     def turns_off(self, option: str) -> bool:
-        """Return whether the caller's -D switches a CMake option off, by CMake's rules."""
+        """Return whether the user's -D options switch a CMake option off, by CMake's rules."""
         return self.named.get(option, "ON").upper() in CMAKE_FALSE
 
 
@@ -118,7 +120,7 @@ class StagePlan:
 class BuildPlan:
     """A build that could start: its stages, its environment and everything that identifies it.
 
-    ``named`` are the CMake options from the caller.
+    ``named`` are the user's CMake options.
     """
 
     target: Target
@@ -134,7 +136,7 @@ class BuildPlan:
     named: frozenset[str] = frozenset()
 
     def configure_command(self, stage: StagePlan) -> tuple[str, ...]:
-        """Return cmake's configure command, which reports unused options of the caller."""
+        """Return cmake's configure command, which reports options of the user that are unused."""
         places = ("-S", stage.source, "-B", str(stage.build), "-G", "Ninja")
         quiet = () if self.named else ("--no-warn-unused-cli",)
         return (str(self.tools.cmake.path), *places, *quiet, *stage.defines)
@@ -158,7 +160,7 @@ class BuildPlan:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """The real directories by the names that objects contain for them."""
+        """The real directories, by the names that replace them in object files."""
         return {alias: path for path, alias in name_directories(self.place, self.values).items()}
 
     @property
@@ -181,8 +183,8 @@ class Kit:
     """The tools of this machine: programs, compilers by toolchain, values for placeholders.
 
     A value with a name that ends in _version or _arch is part of the build's identity; a name that
-    ends in _root is a directory that objects must not name. ``exported`` are variables that a
-    project's CMake files read, such as HEXAGON_SDK_ROOT.
+    ends in _root is a directory whose path object files must not contain. ``exported`` are
+    variables that a project's CMake files read, such as HEXAGON_SDK_ROOT.
     """
 
     tools: Tools
@@ -264,7 +266,7 @@ def _base_options(
 
 
 def name_directories(place: Place, known: Mapping[str, str]) -> dict[str, str]:
-    """Map the directories that a build reads to the names that objects contain for them."""
+    """Map the directories that a build reads to the names that replace them in object files."""
     rows = {str(place.root): "/build"}
     rows.update({known[name]: f"/{name}" for name in sorted(known) if name.endswith("_root")})
     return rows
@@ -333,9 +335,9 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
 class BuildJob:
     """A planned build and its context.
 
-    ``inputs`` are directories besides the plan's source; ``skip`` the parts of the source that do
-    not count; ``variables`` what a program needs that uses the artifacts. ``check`` is called
-    before the build and raises UnfitError if the environment is unfit.
+    ``inputs`` are directories besides the plan's source; ``skip`` the parts of the source that are
+    not inputs; ``variables`` the environment variables for programs that use the artifacts.
+    ``check`` is called before the build and raises UnfitError if the environment is unfit.
     """
 
     plan: BuildPlan

@@ -18,7 +18,9 @@ SOC = "SM8650"
 
 
 def prove(overlay: Path) -> str:
-    """Return the last line of a good proof. Raises ValueError if it proves nothing."""
+    """Return the last line to print if the adaptor works. Raises ValueError if this is not
+    proven.
+    """
     adaptor = Path(str(importlib.import_module(ADAPTOR).__file__)).resolve()
     if overlay.resolve() not in adaptor.parents:
         raise ValueError(f"the adaptor is {adaptor}, which is not below {overlay}")

@@ -1,4 +1,4 @@
-"""A finished build as data for artifacts.json, and as text."""
+"""Describe a finished build as data for artifacts.json, and as text."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _describe_finding(finding: Finding) -> dict[str, str]:
 
 
 def describe_elf(facts: ElfFacts) -> dict[str, Any]:
-    """Return the facts of an ELF file that say where it can run."""
+    """Return the facts of an ELF file that determine where it can run."""
     floors = {name.lower(): facts.highest_need(name) for name in ("GLIBC", "GLIBCXX", "CXXABI")}
     return {
         "machine": facts.machine_name,

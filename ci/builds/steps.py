@@ -42,7 +42,8 @@ def run_stages(plan: BuildPlan, progress: Progress) -> dict[str, float]:
 
 
 def _configure(plan: BuildPlan, stage: StagePlan, progress: Progress) -> frozenset[str]:
-    """Run CMake; in a fresh directory, return the caller's options that it did not use.
+    """Run CMake's configuration. In a fresh directory, return the user's options that it did not
+    use.
 
     If the stage was configured before, its cache contains the used options, so there is nothing to
     return.
@@ -126,7 +127,7 @@ def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Pro
 class PathMap:
     """Replaces paths of the copy, and names from ``-ffile-prefix-map``, by paths of the checkout.
 
-    A message then names the file to edit.
+    Messages then show the path of the file to edit.
     """
 
     def __init__(self, plan: BuildPlan) -> None:
@@ -151,7 +152,7 @@ def explain_failure(
 ) -> ToolError | StoreError:
     """Return the error for a failed step: a full disk, or the first error that the tools printed.
 
-    ``advice`` is what to do about it, if known.
+    ``advice`` is the fix, if known.
     """
     if output.disk_is_full:
         return StoreError(
@@ -222,7 +223,9 @@ class Output:
             self._keep(line)
 
     def _keep(self, line: str) -> None:
-        """Keep the lines after the first error, then only errors: a cause can be far below."""
+        """Keep the lines after the first error, then only lines with errors, since the cause can be
+        far below.
+        """
         room = EXCERPT_LINES + (LATER_ERRORS if ERROR.search(line) else 0)
         if line.strip() and len(self._excerpt) < room:
             self._excerpt.append(line)

@@ -17,7 +17,7 @@ PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
 class CompilerChoice(str, Enum):
-    """The compiler of a target; ci.builds.toolchains resolves each."""
+    """The kinds of compilers for targets; ci.builds.toolchains finds the compilers."""
 
     HOST = "host"
     NDK = "ndk"
@@ -53,7 +53,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file that a build must leave: a pattern below the build's directory, and its requirements.
+    """A file that a build must produce: a pattern below the build's directory, and requirements.
 
     ``policy`` is a kind of manifests/policies/elf.toml, or a placeholder for one. ``needed`` are
     the libraries that it may need besides those of the policy's system. ``size_budget`` is in
@@ -100,13 +100,13 @@ class Needs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A build target: a row of the file on top of its recipe.
+    """A build target: a row of the file, merged over its recipe.
 
     ``policy`` is the value of {policy} in artifacts, and may itself be a placeholder. ``profile``
     is the set of artifacts that must be provisioned, ``lpai_profile`` that for DSP type 0.
     ``tree_name`` is the required name of the sources' directory; ``with_source`` the target that
-    replaces this one if the user names a checkout; ``per_python`` says that each Python has a
-    separate build; ``soc`` that each SoC has. ``parity`` are folders with Buck files that must
+    replaces this one if the user passes a checkout; ``per_python`` means that each Python has a
+    separate build, ``soc`` that each SoC has one. ``parity`` are folders with Buck files that must
     agree with what CMake builds.
     """
 
@@ -145,9 +145,9 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TargetsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """manifests/targets.toml: a target is a row on top of the recipe that it names.
+    """manifests/targets.toml: a target is a row that is merged over its recipe.
 
-    A table of the row, such as needs, is merged into the recipe's table of that name.
+    A table in the row, such as needs, is merged into the recipe's table of that name.
     """
 
     recipe: dict[str, dict[str, Any]]
@@ -171,7 +171,7 @@ def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target
         return msgspec.convert(whole, Target, strict=True)
     except KeyError as error:
         raise ManifestError(
-            f"{FILE}: no recipe {recipe!r}", fix="name a recipe of that file"
+            f"{FILE}: no recipe {recipe!r}", fix="use a recipe of that file"
         ) from error
     except msgspec.ValidationError as error:
         name = row.get("name", "a target without a name")

@@ -1,7 +1,8 @@
-"""The tools of a build: cmake, ninja, a compiler cache, host compilers, an NDK, Hexagon...
+"""Find the tools of a build: cmake, ninja, a compiler cache, host and cross compilers, NDK, Hexagon
+tools.
 
-Each resolver returns CMake options and an identity. A toolchain that is missing or has the wrong
-version is an UnfitError before any compiler starts.
+Each function that finds a toolchain returns CMake options and the identity of its compilers. A
+toolchain that is missing or has the wrong version is an UnfitError before any compiler starts.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class Compilers:
 def resolve_compilers(
     kind: CompilerChoice, roots: Roots = NONE, variables: Variables = NONE
 ) -> Compilers:
-    """Return the compilers of ``kind``, by the profile. Raises UnfitError."""
+    """Return the compilers of ``kind``, from the roots and variables of a profile. Raises
+    UnfitError.
+    """
     return RESOLVERS[kind](roots, variables)
 
 
@@ -97,7 +100,7 @@ def resolve_host(_roots: Roots, _variables: Variables) -> Compilers:
 def resolve_linux_cross(_roots: Roots, _variables: Variables) -> Compilers:
     """Return a vendor's cross compiler, else the distribution's for aarch64.
 
-    TOOLCHAIN_ROOT_HOST and TOOLCHAIN_ROOT_TARGET name the vendor's sysroots.
+    TOOLCHAIN_ROOT_HOST and TOOLCHAIN_ROOT_TARGET are the vendor's sysroots.
     """
     host, target = (os.environ.get(f"TOOLCHAIN_ROOT_{side}") for side in ("HOST", "TARGET"))
     options = {
@@ -210,7 +213,9 @@ def probe_program(path: Path) -> Program | None:
 def ask_python(
     python: Path, modules: Sequence[str] = (), variables: Mapping[str, str] | None = None
 ) -> PythonFacts:
-    """Return facts about an interpreter, and which of ``modules`` it has. Raises UnfitError."""
+    """Return facts about an interpreter, including which of ``modules`` it has. Raises
+    UnfitError.
+    """
     facts = survey_python(python, ("executorch",), modules, variables or os.environ)
     if facts.error:
         raise UnfitError(f"{python} cannot be used", why=facts.error, fix="correct --python")
@@ -239,8 +244,8 @@ def choose_program(name: str, floor: Version) -> Program:
 def find_cache() -> Program | None:
     """Return the compiler cache in QNN_CI_CACHE, else ccache or sccache, whichever works first.
 
-    ``none`` is no cache. Raises UsageError for another name, UnfitError if a named cache is
-    missing.
+    ``none`` means no cache. Raises UsageError for another name, UnfitError if the requested cache
+    is missing.
     """
     wanted = os.environ.get("QNN_CI_CACHE", "")
     if wanted not in {"", "none", *CACHES}:

@@ -1,6 +1,7 @@
-"""The certificate chain of a hash segment: concatenated DER certificates, then padding.
+"""Parse and check the certificate chain of a hash segment: concatenated DER certificates, then
+padding.
 
-Which root a device trusts is set in its fuses, not in the file, so nothing here judges that.
+Whether a device trusts the root depends on the device's fuses, so this is not checked here.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def parse_serial(text: str) -> str:
         number = int(text, 16 if text.strip().lower().startswith("0x") else 10)
     except ValueError as error:
         raise UsageError(
-            "the serial number is not a number", fix="give 0x and up to eight hexadecimal digits"
+            "the serial number is not a number", fix="pass 0x and up to eight hexadecimal digits"
         ) from error
     if not 0 < number < 1 << 32:
         raise UsageError(
@@ -39,7 +39,7 @@ def read_device_serial(device: str = "") -> str:
     """
     adb = shutil.which("adb")
     if not adb:
-        raise UnfitError("adb is not on PATH", fix="install platform-tools, or give the number")
+        raise UnfitError("adb is not on PATH", fix="install platform-tools, or pass the number")
     command = [adb, *(["-s", device] if device else []), "shell", "cat", SERIAL_FILE]
     try:
         said = run_process(command, timeout_s=ADB_TIMEOUT_S).output
@@ -47,7 +47,7 @@ def read_device_serial(device: str = "") -> str:
         raise UnfitError(
             "the device's serial number cannot be read",
             why=error.why,
-            fix="connect one device, or name it with --device; some need adb root for this",
+            fix="connect one device, or select it with --device; some need adb root for this",
         ) from error
     found = re.search(r"^\s*(\d+|0x[0-9a-fA-F]+)\s*$", said, re.MULTILINE)
     if not found:

@@ -26,7 +26,7 @@ LPAI_NAME = re.compile(r"libQnnLpai")
 
 @dataclass(frozen=True)
 class Input:
-    """A library to sign. ``build`` is the QNN build it names, None if it names none."""
+    """A library to sign. ``build`` is the QNN build that it contains, None if it contains none."""
 
     wanted: Wanted
     data: bytes
@@ -40,7 +40,7 @@ class Input:
 
     @property
     def qnn_build(self) -> str:
-        """The QNN build as the library states it, "" if it states none."""
+        """The QNN build in the text of the library, "" if there is none."""
         return self.build.text if self.build else ""
 
 
@@ -58,7 +58,7 @@ def read_inputs(
         raise UnfitError(
             "the libraries cannot be signed",
             why="\n       ".join(wrong),
-            fix="use unsigned libraries from one QNN SDK, each built for what its path says",
+            fix="use unsigned libraries from one QNN SDK, each built for the hardware in its path",
         )
     check_sdk_version(find_sdk_version(qnn_sdk, inputs), selection, policy)
     return inputs
@@ -102,9 +102,9 @@ def list_input_faults(one: Input) -> Iterator[str]:
 
 
 def list_mixed_notes(inputs: Sequence[Input]) -> Iterator[str]:
-    """Yield a note per library that is for a newer Hexagon than the LPAI library.
+    """Yield a note for each library that is for a newer Hexagon than the LPAI library is.
 
-    The DSP that loads them all is that of the LPAI library.
+    All of them are loaded by the DSP that the LPAI library is for.
     """
     lpai = [one for one in inputs if LPAI_NAME.match(one.wanted.name)]
     for one in inputs if lpai else ():
@@ -120,13 +120,13 @@ def _list_qnn_faults(inputs: Sequence[Input]) -> list[str]:
     built = [(one, one.build) for one in inputs if one.build]
     if all(build.agrees_with(other) for _, build in built for _, other in built):
         return []
-    return [f"{one.wanted.path}: from QNN {build.text}, unlike others" for one, build in built]
+    return [f"{one.wanted.path}: from QNN {build.text}, unlike the others" for one, build in built]
 
 
 def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy) -> None:
     """Refuse an SDK that is too old for the selection. Raises UnfitError.
 
-    A version that is "" is unknown, and accepted.
+    An unknown version ("") is accepted.
     """
     needs = []
     if selection.lpai_arch:

@@ -1,17 +1,17 @@
-"""The hash segment: an MBN header of version 3 or 5 to 8, the hash table, signatures, chains.
+"""Parse the hash segment: an MBN header of version 3 or 5 to 8, the hash table, signatures, chains.
 
 All fields are little-endian 32-bit words. After the header come metadata (from version 6), the hash
 table, then Qualcomm's signature and chain (from version 5) and the OEM's; then padding of 0xff up
 to the end of the segment, or the parameters of an encrypted image. The signature covers the header,
-so fields that only a loader reads are not judged: image ids 0, 4, 5, 0xc and any address occur
-in images that Qualcomm and device makers signed. Sources of the layout:
+so fields that only a loader reads are not checked: image ids 0, 4, 5, 0xc and arbitrary addresses
+occur in images that Qualcomm and device makers signed. Sources of the layout:
 
-versions 3, 5, 6: https://github.com/msm8916-mainline/qtestsign/blob/main/fw/hashseg.py
-version 7: the same, and https://review.coreboot.org/c/coreboot/+/88240
-(util/cbfstool/platform_fixups.c, struct mbnv7_hashtbl_seg);
-version 8, which no image seen has: https://github.com/dere3046/Android_Tool_RUST, with four more
-sizes, for a second signature of each authority;
-parameters of encryption: pas_mbn.c of https://github.com/OP-TEE/optee_os/pull/7937, by Qualcomm.
+versions 3, 5, 6: https://github.com/msm8916-mainline/qtestsign/blob/main/fw/hashseg.py version 7:
+the same, and https://review.coreboot.org/c/coreboot/+/88240 (util/cbfstool/platform_fixups.c,
+struct mbnv7_hashtbl_seg); version 8, which has not been seen in any image:
+https://github.com/dere3046/Android_Tool_RUST, with four more sizes, for a second signature of each
+authority; parameters of encryption: pas_mbn.c of https://github.com/OP-TEE/optee_os/pull/7937, by
+Qualcomm.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ LAYOUTS = {
     8: struct.Struct("<14I"),
 }
 EARLY = {3, 5, 6}
-ENCRYPTED = b"ISMQ"  # what the parameters of Qualcomm's unified image encryption start with
+ENCRYPTED = b"ISMQ"  # the start of the parameters of Qualcomm's unified image encryption
 # The header words with the sizes of Qualcomm's and the OEM's signature and chain.
 SIZE_WORDS = {5: ((2, 3), (7, 9)), 6: ((2, 3), (7, 9)), 7: ((6, 7), (8, 9))}
 COMMON_METADATA = struct.Struct("<6I")
 DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64}
-# Version 7 names its algorithm. coreboot names 3; 2 follows from the order of its list.
+# Version 7 has a number for its algorithm. coreboot defines 3; 2 follows from the order of its
+# list.
 NAMED_ALGORITHMS = {2: "sha256", 3: "sha384"}
 COMMON_VERSIONS = {(0, 0), (0, 1)}
 AUTHORITIES = ("Qualcomm", "OEM")
@@ -92,8 +93,8 @@ class HashSegment:
     def list_signed(self, data: memoryview, authority: Authority) -> Iterator[bytes]:
         """Yield the bytes that ``authority`` may have signed: header, metadata and hash table.
 
-        With two signers, each signed with the other's sizes and metadata set to zero: all images of
-        version 6 with two signatures that were seen verify this way.
+        If there are two signers, each signed with the other's sizes and metadata set to zero. All
+        images of version 6 with two signatures that were seen can be verified this way.
         """
         whole = bytes(data[: self.table.end])
         yield whole

@@ -37,7 +37,7 @@ VARIABLES = {
     "hexagon_sdk": "HEXAGON_SDK_ROOT",
     "hexagon_tools": "HEXAGON_TOOLS_ROOT",
 }
-# The profile of direct mode says where the tools are in a Hexagon SDK.
+# The profile of direct mode defines where the tools are in a Hexagon SDK.
 TOOLS_PROFILE = "direct"
 
 
@@ -73,7 +73,8 @@ def find_roots(
     needed: AbstractSet[str],
     progress: Progress,
 ) -> Roots:
-    """Return the roots of a run. Needed ones that are not named are looked up, but never fetched.
+    """Return the roots of a run. Needed roots that are not set are looked up in the store, never
+    fetched.
 
     A root that is not found is None.
     """
@@ -90,7 +91,7 @@ def find_roots(
 def locate_roots(
     missing: AbstractSet[str], hexagon_sdk: Path | None, progress: Progress
 ) -> dict[str, Path | None]:
-    """Return those of ``missing`` that the store has for profile lpai."""
+    """Return the roots in ``missing`` that the store has for profile lpai."""
     from provisioning.artifacts.environment import profile_requests
     from provisioning.artifacts.provision import locate_artifact
     from provisioning.artifacts.sources import Options
@@ -160,7 +161,7 @@ def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> Non
         if resolved.is_relative_to(root.resolve()) or root.resolve().is_relative_to(resolved):
             raise UsageError(
                 f"{target} is inside {root}, or contains it",
-                why="signed libraries are never written into an SDK: it is shared and verified",
+                why="an SDK is shared and verified, so signed libraries are never written into it",
                 fix="choose another --out",
             )
     if target.is_symlink() or (target.exists() and not target.is_dir()):
@@ -179,7 +180,9 @@ def refuse_existing(target: Path) -> None:
 
 
 def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
-    """Yield a note per SDK or tools older than the first known to work with ``htp_arch``."""
+    """Yield a note for each SDK or tools older than the first version known to work with
+    ``htp_arch``.
+    """
     row = read_pairs().find_hexagon(htp_arch)
     for what, root, known in (
         ("Hexagon SDK", roots.hexagon_sdk, row.sdk),
@@ -204,7 +207,7 @@ def resolve_signer(plan: SignPlan) -> Signer:
         raise UnfitError(
             f"the signer {script or plan.policy.signer} is missing",
             why="" if root else "neither --hexagon-sdk nor HEXAGON_SDK_ROOT is set",
-            fix="run `qnn-ci fetch lpai`, or name another signer with --signer",
+            fix="run `qnn-ci fetch lpai`, or select another signer with --signer",
         )
     python = find_interpreter(request.signer_python)
     return Signer((str(python.path), str(script)), request.timeout_s, python)

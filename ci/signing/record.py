@@ -1,6 +1,7 @@
-"""signing.json and the in-toto statement: what was signed, from what, with what.
+"""Write and check signing.json and the in-toto statement, which record the signed libraries, their
+inputs and the tools.
 
-Everything that uses signed libraries later, such as a deployment or an image, calls
+Code that uses signed libraries later, such as a deployment or an image build, calls
 ``check_record``, which finds libraries that differ from the recorded bytes.
 """
 
@@ -101,8 +102,8 @@ def read_record(directory: Path) -> SigningRecord:
 def check_record(directory: Path) -> tuple[str, ...]:
     """Return the differences between ``directory`` and its record; empty if every byte agrees.
 
-    Findings are libraries without a record, not in the record, missing or changed, and a statement
-    that contradicts the record. Each starts with the name of its file.
+    These are an unreadable record, libraries that are not in the record, missing or changed, and a
+    statement that contradicts the record. Each difference starts with the name of its file.
     """
     try:
         record = read_record(directory)

@@ -1,4 +1,4 @@
-"""Program headers of an ELF file, byte exact, with the segment types that Qualcomm adds.
+"""Parse the program headers of an ELF file exactly, with the segment types that Qualcomm adds.
 
 Qualcomm uses bits 20 to 27 of p_flags: bit 20 is paging, bits 21 to 23 an access type, bits 24 to
 26 a segment type. Type 2 is the hash segment, type 7 the placeholder for the ELF header and the
@@ -36,7 +36,9 @@ SPLIT = (
 
 
 class MalformedError(ValueError):
-    """The bytes do not match their headers; becomes a fault, never reaches a user."""
+    """The bytes do not match their headers. This is reported as a fault, so a user never sees the
+    error.
+    """
 
 
 class TruncatedError(MalformedError):
@@ -66,7 +68,7 @@ class Segment:
 
     @property
     def is_header_placeholder(self) -> bool:
-        """Whether it stands for the ELF header and the program headers."""
+        """Whether it is the placeholder for the ELF header and the program headers."""
         return self.header.type == PT_NULL and self.header.vendor_type == TYPE_HEADERS
 
     def describe(self) -> str:

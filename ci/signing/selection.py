@@ -21,7 +21,9 @@ NAME_VERSION = re.compile(r"HtpV(\d\d)Skel")
 
 
 class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A library of the policy. ``hexagon`` is the version that its path promises, "" if none."""
+    """A library of the policy. ``hexagon`` is the Hexagon version in its path, "" if there
+    is none.
+    """
 
     path: str
     hexagon: str = ""
@@ -84,7 +86,7 @@ def check_selection(selection: Selection, policy: SigningPolicy) -> None:
     if not (one.lpai_arch or one.op_package or one.files):
         raise UsageError(
             "no library to sign is selected",
-            fix="give --lpai-arch v6, --op-package-dir DIR or files",
+            fix="pass --lpai-arch v6, --op-package-dir DIR or files",
         )
     if one.lpai_arch and one.lpai_arch not in policy.lpai_architectures:
         raise UsageError(
@@ -117,8 +119,8 @@ def list_wanted(
         raise UnfitError(
             f"{len(missing)} of the libraries to sign are missing",
             why="\n       ".join(missing),
-            fix="provision them (`qnn-ci fetch lpai`) or set the variables named above; make what "
-            "a build makes (`qnn-ci build direct`) and name its directory with --build-dir",
+            fix="provision them (`qnn-ci fetch lpai`) or set the variables listed above; build the "
+            "others with `qnn-ci build direct` and pass their directory with --build-dir",
         )
     _refuse_doubles(wanted)
     return tuple(wanted)

@@ -1,4 +1,6 @@
-"""Sign the libraries in turn, verify and record them, and publish them with one rename."""
+"""Sign the libraries one after another, verify and record them, and publish them with one
+rename.
+"""
 
 from __future__ import annotations
 

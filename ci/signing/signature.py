@@ -1,4 +1,4 @@
-"""Judge whether the leaf certificate's key made the signature of a hash segment.
+"""Judge whether the signature of a hash segment was made with the leaf certificate's key.
 
 Published schemes are RSA with PKCS #1 v1.5 padding over a digest without DigestInfo, where the
 digest is a double hash keyed by the SW_ID and HW_ID in the leaf's subject; RSA-PSS; ECDSA.
@@ -6,7 +6,7 @@ digest is a double hash keyed by the SW_ID and HW_ID in the leaf's subject; RSA-
 Source: https://www.qualcomm.com/media/documents/files/
 secure-boot-and-image-authentication-technical-overview-v2-0.pdf
 
-For other kinds of key no scheme is published: the answer is then "not recognised".
+No scheme is published for other kinds of keys; the result is then "not recognised".
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TELLING_BYTES = 8
 
 @dataclass(frozen=True)
 class Judgement:
-    """The scheme of a signature, or what is wrong with it: ``fault`` is "" if nothing is."""
+    """The scheme of a signature, or the ``fault`` in it, which is "" if there is none."""
 
     scheme: Scheme
     fault: str = ""
@@ -90,7 +90,9 @@ def _judge_rsa(
     size = (key.key_size + 7) // 8
     value = signature[:size]
     if len(value) < size or not is_padding(signature[size:]):
-        return _wrong(f"{len(signature)} bytes are no signature by a key of {key.key_size} bits")
+        return _wrong(
+            f"a signature by a key of {key.key_size} bits cannot have {len(signature)} bytes"
+        )
     numbers = key.public_numbers()
     if int.from_bytes(value, "big") >= numbers.n:
         return _wrong("the signature is larger than the modulus of the leaf's key")
@@ -149,7 +151,7 @@ def _judge_ecdsa(
         size = measure_der(signature)
         utils.decode_dss_signature(signature[:size])
     except (MalformedError, ValueError):
-        return _wrong("the leaf's key is for ECDSA, the signature is not")
+        return _wrong("the leaf's key is for ECDSA, but the signature is not")
     if not is_padding(signature[size:]):
         return _wrong("bytes after the signature are not padding")
     for name, digest in digests:

@@ -1,8 +1,8 @@
-"""A signer: its command, the Python it needs, a run of it on one library, and its failures.
+"""Run a signer: its command, the Python that it needs, a run on one library, and its failures.
 
 The SDK's elfsigner.py takes ``-i FILE -o DIRECTORY`` or ``-t SERIAL -o DIRECTORY``, asks on stdin
-for consent and leaves a log next to its output. Its exit status proved unreliable, so the file that
-it wrote decides.
+for consent and leaves a log next to its output. Its exit status proved unreliable, so success is
+judged by the file that it wrote.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from provisioning.files import hash_file
 # ExecuTorch's script pipes `yes` too; a prompt for a secret does not accept this.
 ANSWERS = "y\n" * 20
 QUESTION = re.compile(r"(\[y/n\]|[?:])\s*$", re.IGNORECASE)
-# Drop what makes the signer load another Python's modules; write no bytecode into the SDK.
+# Drop variables that would make the signer load another Python's modules; write no bytecode into
+# the SDK.
 DROPPED = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 ADDED = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -56,7 +57,7 @@ class Failure(str, Enum):
 
 
 class SignerError(ToolError):
-    """A signer failed; ``failure`` says how."""
+    """A signer failed; ``failure`` states how."""
 
     def __init__(self, failure: Failure, library: str, *, why: str, fix: str = "") -> None:
         super().__init__(f"{failure.value}: {library}", why=why, fix=fix)
@@ -74,7 +75,7 @@ class Interpreter:
 def find_interpreter(given: str = "") -> Interpreter:
     """Return the Python for the SDK's signer. Raises UnfitError.
 
-    This is ``given``, else QNN_CI_SIGNER_PYTHON, else the first one found.
+    This is ``given``, else the one in QNN_CI_SIGNER_PYTHON, else the first that is found.
     """
     named = given or os.environ.get(PYTHON_VARIABLE, "")
     for program in [user_program(named)] if named else _list_pythons():
@@ -86,7 +87,7 @@ def find_interpreter(given: str = "") -> Interpreter:
     raise UnfitError(
         f"{what} Python below 3.12",
         why="the Hexagon SDK's signer imports the module imp, which Python 3.12 removed",
-        fix="install one (`uv python install 3.11`), or name it with --signer-python or "
+        fix="install one (`uv python install 3.11`), or pass it with --signer-python or "
         f"{PYTHON_VARIABLE}",
     )
 

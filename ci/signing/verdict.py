@@ -21,7 +21,7 @@ NOT_JUDGED = (
 
 
 class Scheme(str, Enum):
-    """The scheme by which a signature was recognised as the leaf's."""
+    """The scheme by which a signature was recognised as made with the leaf's key."""
 
     PKCS1 = "RSA PKCS #1 v1.5"
     PSS = "RSA-PSS"
@@ -76,8 +76,8 @@ class Fault:
 class Verification:
     """The findings in one file. ``uncovered`` are file ranges that no hash covers.
 
-    ``hexagon_version`` is 0 for other machines. For an unsigned library, ``proof`` is the finding
-    of the catalog next to it, and ``build`` the QNN build that the library names.
+    ``hexagon_version`` is 0 for other machines. For an unsigned library, ``proof`` is what the
+    catalog next to it proves, and ``build`` the QNN build that the library contains.
     """
 
     size: int
@@ -176,7 +176,9 @@ def render_reports(reports: Mapping[Path, Verification]) -> str:
     """Return the text of all ``reports``, then what only the device can judge."""
     text = "".join(render_report(path, one) for path, one in reports.items())
     if any(one.signed for one in reports.values()):
-        text += "".join(f"not checked here, only the device can: {what}\n" for what in NOT_JUDGED)
+        text += "".join(
+            f"not checked here, since only the device can: {what}\n" for what in NOT_JUDGED
+        )
     return text
 
 

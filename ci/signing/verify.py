@@ -1,7 +1,7 @@
 """Verify a signed library from its bytes alone.
 
-The report lists what only a device can judge as not judged: whether it trusts the root, and whether
-it accepts the identities in the metadata.
+The report lists as not judged what only a device can judge: whether the device trusts the root, and
+whether it accepts the identities in the metadata.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
         left = [
             one for one in image.segments if one.header.type == PT_NULL and one.header.vendor_type
         ]
-        report.add(Kind.LAYOUT, *(f"{one.describe()} remains of a signature" for one in left))
+        report.add(
+            Kind.LAYOUT, *(f"{one.describe()} is left over from a signature" for one in left)
+        )
         return
     if len(found) > 1:
         raise MalformedError(f"{len(found)} hash segments instead of one")
@@ -173,7 +175,9 @@ def _judge_hashes(
             report.hashed_segments += 1
         if entry != wanted and parsed.is_encrypted and segment.header.type != PT_NULL:
             report.hashed_segments -= 1
-            report.notes.append(f"the hash of {segment.describe()} is not of its encrypted bytes")
+            report.notes.append(
+                f"the hash of {segment.describe()} does not match its encrypted bytes"
+            )
         elif entry != wanted:
             report.add(Kind.HASH, _name_mismatch(segment))
 
@@ -229,10 +233,12 @@ def _judge_signer(
 
 
 def list_differences(signed: Image, original: Image) -> list[str]:
-    """Return how the loadable segments differ from those of ``original``; added ones may."""
+    """Return how the loadable segments differ from those of ``original``. Segments that are not
+    loadable, such as those that signing adds, may differ.
+    """
     differences = [
         f"e_{key} is {getattr(signed.headers, key):#x}, "
-        f"the input's {getattr(original.headers, key):#x}"
+        f"not {getattr(original.headers, key):#x} as in the input"
         for key in ("machine", "entry", "flags")
         if getattr(signed.headers, key) != getattr(original.headers, key)
     ]

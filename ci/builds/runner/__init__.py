@@ -1,4 +1,4 @@
-"""The C++ runner for the SDK inside the executorch wheel: sources here, built on demand."""
+"""Build the C++ runner on demand, from the sources here and the C++ SDK in the executorch wheel."""
 
 from __future__ import annotations
 

@@ -96,10 +96,10 @@ def test_libraries_that_cannot_be_signed_are_all_listed(
     lines = refuse(tmp_path, UnfitError, Selection(files=files)).why.split("\n       ")
     assert sorted(line.removeprefix(f"{folder}/") for line in lines) == [
         "a.so: for Hexagon v79, but its path says v75",
-        f"a.so: from QNN {BUILDS[0]}, unlike others",
-        f"b.so: from QNN {BUILDS[1]}, unlike others",
+        f"a.so: from QNN {BUILDS[0]}, unlike the others",
+        f"b.so: from QNN {BUILDS[1]}, unlike the others",
         "c.so: already signed",
-        f"c.so: from QNN {BUILDS[0]}, unlike others",
+        f"c.so: from QNN {BUILDS[0]}, unlike the others",
         "d.so: for x86-64, not for Hexagon",
         "e.so: for e_machine 7, not for Hexagon",
     ]

@@ -130,7 +130,9 @@ def test_what_only_a_device_can_judge_is_told_once(library: bytes) -> None:
         "b.so: proven",
         "  AArch64, MBN header 6, no hash table, 0 segments hashed",
     ]
-    assert lines[3:] == [f"not checked here, only the device can: {what}" for what in NOT_JUDGED]
+    assert lines[3:] == [
+        f"not checked here, since only the device can: {what}" for what in NOT_JUDGED
+    ]
 
 
 @pytest.mark.parametrize(

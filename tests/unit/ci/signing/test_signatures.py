@@ -140,15 +140,15 @@ WRONG: dict[str, tuple[Make, str]] = {
     "0xff, longer": (lambda: b"\xff" * 512, ONES),
     "one byte short": (
         lambda: sign_pss(SIGNED)[:-1],
-        "255 bytes are no signature by a key of 2048 bits",
+        "a signature by a key of 2048 bits cannot have 255 bytes",
     ),
     "one byte too many": (
         lambda: sign_pss(SIGNED) + b"\1",
-        "257 bytes are no signature by a key of 2048 bits",
+        "a signature by a key of 2048 bits cannot have 257 bytes",
     ),
     "mixed padding": (
         lambda: sign_pss(SIGNED) + b"\xff\0",
-        "258 bytes are no signature by a key of 2048 bits",
+        "a signature by a key of 2048 bits cannot have 258 bytes",
     ),
     "n": (lambda: number(modulus()), TOO_LARGE),
     "n + 5": (lambda: number(modulus() + 5), TOO_LARGE),
@@ -177,7 +177,7 @@ def test_a_wrong_rsa_signature_is_named(make: Make, fault: str) -> None:
     assert judge(make()) == (Scheme.UNKNOWN, fault)
 
 
-NO_ECDSA = "the leaf's key is for ECDSA, the signature is not"
+NO_ECDSA = "the leaf's key is for ECDSA, but the signature is not"
 WRONG_EC: dict[str, tuple[Make, str]] = {
     "zeros": (lambda: bytes(104), EMPTY),
     "no sequence": (lambda: b"\x31" + sign_ec(SIGNED)[1:], NO_ECDSA),

@@ -257,7 +257,7 @@ def spoil_layout(data: bytes, how: str) -> bytes:
             "the first hash covers 403 bytes at 0x0, but the headers are 404",
         ),
         ("placeholder moved", "the first hash covers 404 bytes at 0x4, but the headers are 404"),
-        ("no hash segment", "segment 0 (NULL, 404 bytes at 0x0) remains of a signature"),
+        ("no hash segment", "segment 0 (NULL, 404 bytes at 0x0) is left over from a signature"),
         ("segment over the hashes", "segment 5 "),
         ("text behind the last segment", "which no hash covers, are not padding"),
     ],
@@ -613,7 +613,7 @@ def test_what_loads_otherwise_is_named(library: bytes) -> None:
         (36, "<I", "flags", flags, flags + 1),
     ):
         found = differences(put(library, position, form, now))
-        assert found[0] == f"e_{name} is {now:#x}, the input's {before:#x}"
+        assert found[0] == f"e_{name} is {now:#x}, not {before:#x} as in the input"
     fewer = put(library, 44, "<H", len(image.segments) - 1)
     assert differences(fewer) == [
         f"{len(loads) - 1} loadable segments, but the input has {len(loads)}"
