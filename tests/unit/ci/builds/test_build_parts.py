@@ -341,7 +341,7 @@ def test_what_a_build_must_leave_is_there_or_is_named(tmp_path: Path) -> None:
     row = Artifact("*.so", "x86_64-linux")
     assert collect(tmp_path, BuildRequest(), row) == ["a.so", "b.so"]
     gone = msgspec.structs.replace(row, path="gone.*", option="A", extra="b")
-    with pytest.raises(FailedError, match=r"left no gone\.\*"):
+    with pytest.raises(FailedError, match=r"produced no gone\.\*"):
         collect(tmp_path, BuildRequest(extras=frozenset({"b"})), gone)
     optional = msgspec.structs.replace(gone, optional=True)
     extras = frozenset({"b"})
