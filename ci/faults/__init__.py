@@ -1,1 +1,2 @@
-"""Find faults of QNN's compiler with generated graphs, shrink them, and recognize known faults."""
+"""Searches for faults of QNN's compiler with generated graphs, shrinks these graphs, and recognizes
+known faults in a user's model."""

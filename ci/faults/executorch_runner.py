@@ -1,4 +1,4 @@
-"""Run graphs through ExecuTorch: many side by side in one program, as separate subgraphs."""
+"""Runs graphs through ExecuTorch: many in one program, as separate subgraphs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from ci.models.noise import predict_noise
 from ci.models.numerics import fix_numerics
 from ci.models.schemes import FLOAT16, Scheme
 
-# Operators that the CPU runs around a program; they compute nothing of the model.
+# Operators that stay on the CPU around a program but compute nothing of the model.
 AROUND = ("executorch_call_delegate", "getitem", "quantize", "view_copy", "to_dim_order_copy")
 
 
 class NotTakenError(Exception):
-    """QNN rejected a node and did not name its graph: the graphs are then tried one by one."""
+    """QNN rejected a node, but its graph is unknown, so the graphs must be tried one by one."""
 
 
 def before_forks() -> None:
-    """Warm up and apply patches once, before the workers fork."""
+    """Warm up and apply patches once, before workers fork."""
     warm_up(plain=False)
     list(apply_patches(PATCHES_OF_SEARCH))
 
 
 def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]:
-    """Return how graphs end that are lowered as one program. Raises ExecuTorch's errors, which may
-    be about any of the graphs."""
+    """Lower graphs as one program, run it, and return a result per graph. Raises ExecuTorch's
+    errors; any of the graphs may be the cause."""
     from ci.onnx.stages import QNN, stage
 
     fix_numerics()
@@ -62,7 +62,7 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
         if len(items) > 1:
             raise NotTakenError(left[UNKNOWN])
         left = {0: left[UNKNOWN]}
-    # Steps matter only in 8 bits: see judge.
+    # The step of a grid is used only in 8 bits, see judge.
     eight = scheme.recipe.activation_bits == 8
     steps = [one[0] for one in find_grids(module)] if eight else [0.0] * len(right[0])
     counts = [len(graph.outputs) for graph in graphs]
@@ -72,8 +72,8 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
 def lower_and_run(
     module: Any, sets: Sequence[Any], scheme: Scheme, soc: str
 ) -> tuple[list[list[Any]], dict[int, str]]:
-    """Return the outputs per input set, and the operators left to the CPU with the reason, by the
-    number of their graph; UNKNOWN if the graph of an operator is not known."""
+    """Return the outputs per input set, and an operator that stays on the CPU per number of its
+    graph. UNKNOWN is used if its graph cannot be determined."""
     with torch.no_grad():
         edge = utils.to_edge_transform_and_lower_to_qnn(
             module,

@@ -1,4 +1,5 @@
-"""Run known faults again: how each graph and its mended form end, compared with the table."""
+"""Runs known faults again: compares the results of each graph and its mended form with the
+table."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ from ci.faults.results import Item, Result
 
 SEEDS = (21, 22, 23)
 GRAPH, MENDED = "graph", "mended"
-Try = Callable[[str, Sequence[Item]], Iterable[Result]]  # the results of items in a scheme
+Try = Callable[[str, Sequence[Item]], Iterable[Result]]  # from a scheme and items to results
 
 
 class Rerun(Struct, frozen=True, kw_only=True):
-    """How a fault's graph, or its ``mended`` form, ended with SEEDS: as ``expected`` if it did with
-    all seeds, or else as the first deviation, with the worst SQNR and its prediction. ``expected``
-    comes from the table; it is empty if the table says nothing about this version of QNN."""
+    """The result of a fault's graph, or of its ``mended`` form, with SEEDS. ``end`` is ``expected``
+    if all seeds have that result, or else the first that differs; the SQNR and its prediction are
+    those of the worst seed. ``expected`` is empty if the table has no result for this version of
+    QNN."""
 
     fault: str
     form: str
@@ -33,12 +35,12 @@ class Rerun(Struct, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> str:
-        """Return how it deviates from the expectation; empty if it does not."""
+        """Return how the result differs from the expected one; empty if it does not."""
         if not self.expected or self.end == self.expected:
             return ""
         if self.form == MENDED:
-            return f"the remedy is {self.end}, not right{self._figures}"
-        gone = "the fault is gone" if self.end == RIGHT else "it ends differently"
+            return f"the mended graph is {self.end}, not right{self._figures}"
+        gone = "the fault is gone" if self.end == RIGHT else "the result differs"
         if self.expected == RIGHT:
             gone = f"the fault is new in QNN {self.qnn}"
         return f"{gone}: {self.end}, expected {self.expected}{self._figures}"
@@ -51,8 +53,8 @@ class Rerun(Struct, frozen=True, kw_only=True):
 
 
 def rerun(faults: Sequence[Fault], frontend: str, qnn: str, attempt: Try) -> Iterator[Rerun]:
-    """Try each fault that has a row for this front end, scheme by scheme, and yield how the graph
-    and its mended form end."""
+    """Try each fault that has rows for this front end, scheme by scheme. Yield the results of the
+    graph and of its mended form."""
     for fault, tried in _list_rows(faults, frontend):
         for form, text in ((GRAPH, fault.graph), (MENDED, fault.mended)):
             if not text:
@@ -78,7 +80,7 @@ def rerun(faults: Sequence[Fault], frontend: str, qnn: str, attempt: Try) -> Ite
 
 
 def list_tried(faults: Sequence[Fault], frontend: str) -> Iterator[Rerun]:
-    """Yield how each graph ended according to the table, without running it."""
+    """Yield the results in the table as they were recorded, without running the graphs."""
     for fault, tried in _list_rows(faults, frontend):
         for end in ENDS:
             for qnn in tried[end]:
@@ -98,8 +100,8 @@ def _list_rows(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Trie
 
 
 class VersionsMatrix(Struct, frozen=True, kw_only=True):
-    """The known faults by version of QNN, oldest first. ``regressions`` and ``fixes`` name the
-    version from which a graph ends worse or better than with the version before."""
+    """The known faults by version of QNN, oldest first. ``regressions`` and ``fixes`` state the
+    version with which a graph's result became worse or better."""
 
     versions: tuple[str, ...]
     runs: tuple[Rerun, ...]
@@ -112,7 +114,7 @@ class VersionsMatrix(Struct, frozen=True, kw_only=True):
 def make_matrix(
     versions: Sequence[str], runs: Sequence[Rerun], failures: Sequence[str] = ()
 ) -> VersionsMatrix:
-    """Return the matrix of runs; ``versions`` are in order."""
+    """Return the matrix of runs; ``versions`` must be sorted."""
     regressions, fixes = [], []
     for (name, form, scheme), row in _rows(runs).items():
         ends = [(one, row[one].end) for one in versions if one in row and row[one].end in ENDS]
@@ -139,7 +141,7 @@ def _rows(runs: Sequence[Rerun]) -> dict[tuple[str, str, str], dict[str, Rerun]]
 
 
 def render_matrix(matrix: VersionsMatrix) -> str:
-    """Return the matrix as Markdown: regressions first, then a row per fault and scheme."""
+    """Return the matrix as Markdown: changes and failures, then a row per fault and scheme."""
     lines = [f"- regression: {one}" for one in matrix.regressions]
     lines += [f"- fixed: {one}" for one in matrix.fixes]
     lines += [f"- not run: {one}" for one in matrix.failures]
@@ -155,7 +157,7 @@ def render_matrix(matrix: VersionsMatrix) -> str:
 
 
 def show_end(one: Rerun | None) -> str:
-    """Return ``wrong, 2.0 dB``."""
+    """Return a result as text, such as ``wrong, 2.0 dB``."""
     if one is None:
         return "not run"
     return one.end if one.sqnr_db is None else f"{one.end}, {one.sqnr_db:.1f} dB"

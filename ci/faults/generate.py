@@ -1,6 +1,6 @@
-"""Make small random graphs with what breaks fusions: broadcasts in each direction, small batches,
-odd and tile-sized lengths, constants on either side, values that are read twice or also
-returned."""
+"""Makes small random graphs with properties that often break fusions: broadcasts in each direction,
+small batches, lengths near tile sizes, constants on either side, values that are read twice or that
+are also outputs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ Name = str
 
 
 def generate(seed: int, number: int, frontend: Frontend = "onnx") -> Graph:
-    """Return graph ``number`` of a seed, always the same, with operators of this front end."""
+    """Return graph ``number`` of a seed, with operators that the front end supports. The same
+    arguments always yield the same graph."""
     return Maker(random.Random(f"{seed} {number}"), frontend).make()  # noqa: S311 - repeatable
 
 
 def find_unfit(graph: Graph, seed: int) -> str:
-    """Return why a graph proves nothing for a seed: a value that depends on rounding in float16 or
-    in a division, or one near zero everywhere; empty if the graph can be judged."""
+    """Return why a graph cannot be judged with a seed; empty if it can. Such a graph has a value
+    that depends on rounding, is too large, or is nearly zero."""
     for values in compute(graph, seed):
         for name, node in graph.nodes.items():
             if fault := _find_fault(node, values[name], [values[one] for one in node.reads]):
@@ -75,18 +76,18 @@ class Maker:
         self.clear()
 
     def clear(self) -> None:
-        """Start again. ``values`` are those of nodes and of their operands, for the first input
-        set."""
+        """Start with an empty graph. ``values`` has those of the nodes and their operands for the
+        first input set."""
         self.tensors: dict[Name, Tensor] = {}
         self.nodes: dict[Name, Node] = {}
         self.values: dict[Name, torch.Tensor] = {}
 
     def shape(self, name: Name) -> Shape:
-        """Return the shape of a node, or of a tensor that a node reads."""
+        """Return the shape of a node, or of a tensor that nodes read."""
         return tuple(self.values[name].shape)
 
     def make(self) -> Graph:
-        """Return a graph of one to MOST_NODES operators with matching shapes and fit values."""
+        """Return a graph of one to MOST_NODES operators that can be judged."""
         while True:
             self.clear()
             rank = self.dice.choice((2, 3, 3, 4, 4, 5))
@@ -105,8 +106,8 @@ class Maker:
                     return graph
 
     def finish(self) -> Graph:
-        """Return the finished graph; its outputs are the last node, and sometimes an earlier
-        one."""
+        """Return the finished graph. Its outputs are the last node and sometimes an earlier
+        node."""
         *others, last = self.nodes
         outputs = [last]
         if others and self.dice.random() < 0.2:
@@ -114,13 +115,14 @@ class Maker:
         return trim(Graph(dict(self.tensors), dict(self.nodes), tuple(outputs)))
 
     def declare(self, shape: Shape, *, is_input: bool = False, like: str = "normal") -> Name:
-        """Add an input or a constant."""
+        """Add an input or a constant, and return its name."""
         name = f"{'x' if is_input else 'c'}{len(self.tensors)}"
         self.tensors[name] = Tensor(shape, is_input, like)  # type: ignore[arg-type]
         return name
 
     def extend(self) -> None:
-        """Add a node that usually reads the last value, if a drawn operator fits."""
+        """Add a node with a random operator, if that operator can read the chosen value. This is
+        usually the last value."""
         values = [*self.nodes] or [*self.tensors][:1]
         x = values[-1] if self.dice.random() < 0.8 else self.dice.choice(values)
         kind = self.dice.choice(KINDS)
@@ -131,7 +133,7 @@ class Maker:
             self.tensors, self.values = before
 
     def add(self, name: Name, made: Node) -> bool:
-        """Add a node if its values can be judged, and return whether they can."""
+        """Add a node if its values can be judged, and return whether it was added."""
         given = self.compute(made.reads, {**self.nodes, name: made})
         try:
             value = apply(made, given)
@@ -144,22 +146,23 @@ class Maker:
         return True
 
     def compute(self, names: Sequence[Name], nodes: Mapping[Name, Node]) -> list[torch.Tensor]:
-        """Return values, and draw those of tensors that no node before ``nodes`` reads."""
+        """Return the values of nodes and tensors. Elements of new tensors are drawn at random."""
         graph = Graph(self.tensors, nodes, ())
         for one in names:
             if one not in self.values:
-                number = int(graph.tensors[one].is_input)  # the input set, counted as in draw
+                number = int(graph.tensors[one].is_input)  # draw's number: inputs start with set 1
                 self.values[one] = torch.from_numpy(draw(graph, one, 0, number))
         return [self.values[one] for one in names]
 
 
 def node(operator: str, *reads: Name, **attributes: Value) -> Node:
-    """Return a node."""
+    """Return a node with this operator, operands and attributes."""
     return Node(operator, reads, attributes)
 
 
 def make_binary(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a sum or product with a constant, an input or another value, broadcast either way."""
+    """Return a binary operator on ``x`` and a constant, an input or another value, with broadcast
+    in either direction."""
     dice, shape = maker.dice, maker.shape(x)
     like = "positive" if operator == "div" else dice.choice(("normal", "normal", "positive"))
     same = [one for one in maker.nodes if maker.shape(one) == shape and one != x]
@@ -186,7 +189,7 @@ def make_norm(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_batch_norm(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a batch norm of a picture or a sequence."""
+    """Return a batch norm of an image or a sequence."""
     shape = maker.shape(x)
     if len(shape) not in (3, 4):
         return None
@@ -195,7 +198,7 @@ def make_batch_norm(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_instance_norm(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return an instance norm of a picture."""
+    """Return an instance norm of an image."""
     return node(operator, x) if len(maker.shape(x)) == 4 else None
 
 
@@ -210,7 +213,7 @@ def make_linear(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_matmul(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a product with an input or another value."""
+    """Return a matrix product with a new input."""
     *lead, size = maker.shape(x)
     if not 3 <= len(lead) + 1 <= 4:
         return None
@@ -220,7 +223,7 @@ def make_matmul(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a convolution with one group, depthwise, or transposed."""
+    """Return an ordinary, depthwise or transposed convolution."""
     dice, shape = maker.dice, maker.shape(x)
     if len(shape) not in (3, 4) or (operator == "conv_transpose" and len(shape) == 3):
         return None
@@ -240,7 +243,7 @@ def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return pooling of a picture."""
+    """Return pooling of an image."""
     if len(maker.shape(x)) != 4:
         return None
     sizes = {"kernel": maker.dice.choice((2, 3)), "stride": maker.dice.choice((1, 2))}
@@ -252,8 +255,8 @@ def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
 def make_other(  # noqa: C901, PLR0911 - a table
     maker: Maker, operator: str, x: Name
 ) -> Node | None:
-    """Return an operator with axes, sizes or limits; one that works along a single axis usually
-    takes the last one."""
+    """Return an operator with axes, sizes or limits. An operator with a single axis usually uses
+    the last one."""
     dice, shape = maker.dice, maker.shape(x)
     rank = len(shape)
     match operator, OPERATORS[operator].kind:
@@ -293,7 +296,7 @@ def make_other(  # noqa: C901, PLR0911 - a table
 
 
 def make_reshape(maker: Maker, x: Name) -> Node | None:
-    """Return a view with two axes joined, or one split."""
+    """Return a reshape that joins two axes or splits one."""
     dice, shape = maker.dice, maker.shape(x)
     axis = dice.randrange(len(shape))
     lead, size, behind = shape[:axis], shape[axis], shape[axis + 1 :]
@@ -304,7 +307,7 @@ def make_reshape(maker: Maker, x: Name) -> Node | None:
 
 
 def make_concat(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return a value concatenated with another one, sometimes of a different range."""
+    """Return a value concatenated with another one, which sometimes has a different range."""
     dice, shape = maker.dice, maker.shape(x)
     same = [one for one in maker.nodes if maker.shape(one) == shape]
     if same and dice.random() < 0.5:

@@ -1,15 +1,15 @@
-"""A small graph as text, from which both front ends build: an ONNX model and a torch module.
+"""A small graph as text. Both front ends build it, as an ONNX model and as a torch module.
 
     x = input(2, 16, 64)
     p = constant(16, 64)
     s = add(x, p)
     return layer_norm(s)
 
-Each line names a tensor. ``input`` and ``constant`` take the shape and the distribution of the
-elements: ``like="normal"`` (the default), ``"positive"`` (0.5 to 1.5), ``"large"`` (normal, 16
-times as large); ``value=0.5`` makes all elements equal. An operator of ci.faults.operators takes
-tensors, and numbers and lists of integers by name, such as ``axis=-1``. The last line returns
-tensors.
+Each line but the last defines a tensor. ``input`` and ``constant`` take the shape, and the
+distribution of the elements: ``like="normal"`` (the default), ``"positive"`` (0.5 to 1.5),
+``"large"`` (normal, 16 times as large). With ``value=0.5``, all elements are equal. An operator of
+ci.faults.operators takes tensors, and keyword arguments that are numbers or lists of integers, such
+as ``axis=-1``. The last line returns tensors.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ FIX = "docs/guides/faults.md describes how to write a graph"
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or a constant: its shape, and the distribution of its elements; all are ``value`` if
-    that is set."""
+    """An input or a constant: its shape and the distribution of its elements. If ``value`` is set,
+    all elements have that value."""
 
     shape: Shape
     is_input: bool
@@ -70,7 +70,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Tensors and nodes by name, nodes in the order of their calls, and the returned names."""
+    """Tensors and nodes by name, where nodes are in execution order, and the names of outputs."""
 
     tensors: Mapping[str, Tensor]
     nodes: Mapping[str, Node]
@@ -83,11 +83,11 @@ class Graph:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Return the operators, in order."""
+        """Return the names of the operators, in order."""
         return tuple(one.operator for one in self.nodes.values())
 
     def is_constant(self, name: str) -> bool:
-        """Return whether a name is that of a constant."""
+        """Return whether a constant has this name."""
         return name in self.tensors and not self.tensors[name].is_input
 
     def __str__(self) -> str:
@@ -96,8 +96,8 @@ class Graph:
 
 
 def parse_graph(text: str) -> Graph:
-    """Read a graph. Raises UsageError, which names the line, for invalid text: an unknown name, a
-    name defined twice, anything besides calls with literal attributes, a graph that is too
+    """Parse a graph. Raises UsageError with the line of the first error: an unknown name, a name
+    that is defined twice, anything except calls with literal attributes, or a graph that is too
     large."""
     line = 0
     try:
@@ -198,7 +198,7 @@ def _read_literal(expression: ast.expr) -> Value | str:
 
 
 def trim(graph: Graph) -> Graph:
-    """Return the graph without the parts that no output depends on."""
+    """Return the graph without parts that no output depends on."""
     needed = set(graph.outputs)
     for name in reversed(list(graph.nodes)):
         if name in needed:

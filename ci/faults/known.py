@@ -1,4 +1,5 @@
-"""Known faults as data in manifests/policies/faults.toml, and the search for them in a graph.
+"""Known faults, which are data in manifests/policies/faults.toml, and the search for them in a
+graph.
 
 A pattern is a chain of operators, each of which reads the result of the previous one, with
 conditions on the shapes and constants of the first operator.
@@ -25,22 +26,23 @@ Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
 Frontend = Literal["onnx", "executorch"]
 FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch")
 WRONG, RIGHT, REFUSED, CRASHED = "wrong", "right", "refused", "crashed"
-ENDS = (RIGHT, REFUSED, CRASHED, WRONG)  # the worst is last: a wrong result shows no error
+ENDS = (RIGHT, REFUSED, CRASHED, WRONG)  # worst last: a wrong result raises no error
 
-# How a constant operand relates to the other operand of an operator.
+# How a constant operand relates to the result of its operator.
 Relation = Literal["", "any", "first", "whole", "over_batch", "over_rows", "scalar"]
 
 
 class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
-    """``operators`` are names of ci.faults.operators, with ``|`` between alternatives; the rest is
-    about the first operator: how its constant operand relates to the other (``over_batch``: it has
-    no or one element along the first axis, which is 2 or more, and more along others;
-    ``over_rows``: it has elements along the last axis only; ``first``: it is the first operand),
-    the least size of the first axis, the ranks of the result (empty for all), the least magnitude
-    of the constant, and operators that must not produce its operands. ``not_before`` are operators
-    that must not read the last operator's result. ``numbers`` are the least and the largest
-    magnitude of an argument of torch's operator anywhere in the chain, or of a number that
-    ci.models.graph_steps.measure_step adds: one pair for all numbers of a list, or one for each."""
+    """A pattern of a fault. ``operators`` are names of ci.faults.operators, with ``|`` between
+    alternatives. Most other fields are conditions on the first operator. ``constant`` is how its
+    constant operand relates to its result: ``over_batch`` (broadcast along the first axis, which
+    is 2 or more), ``over_rows`` (elements only along the last axis), ``first`` (it is the first
+    operand). ``min_batch`` is the least size of the first axis, ``ranks`` are those of the result
+    (empty for all), ``min_magnitude`` is the least magnitude of the constant, ``not_after`` are
+    operators that must not produce its operands. ``not_before`` are operators that must not read
+    the last operator's result. ``numbers`` limit the magnitudes of an argument of any operator in
+    the chain, or of a number from ci.models.graph_steps.measure_step: a pair of the least and
+    greatest magnitude for the whole list, or for each of its numbers."""
 
     operators: tuple[str, ...]
     schemes: tuple[str, ...]
@@ -54,12 +56,12 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def chain(self) -> list[list[str]]:
-        """Return the operators that each place of the chain may have."""
+        """Return the alternatives for each operator of the chain."""
         return [one.split("|") for one in self.operators]
 
 
 class Tried(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the minimal graph ended in a front end and scheme, by versions of QNN."""
+    """The results of the smallest graph in a front end and scheme, as versions of QNN."""
 
     frontend: Frontend
     scheme: str
@@ -69,18 +71,18 @@ class Tried(Struct, frozen=True, forbid_unknown_fields=True):
     crashed: tuple[str, ...] = ()
 
     def find_end(self, qnn: str) -> str:
-        """Return how it ended with a version of QNN; empty if that was not tried."""
+        """Return the result with a version of QNN; empty if it was not tried with that version."""
         return next((end for end in ENDS if any(is_same(qnn, one) for one in self[end])), "")
 
     def __getitem__(self, end: str) -> tuple[str, ...]:
-        """Return the versions with which it ended in this way."""
+        """Return the versions that have this result."""
         return cast("tuple[str, ...]", getattr(self, end))
 
 
 class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A fault. ``graph`` and ``mended`` are graphs in the format of ci.faults.graph: the smallest
-    that is wrong, and the rewrite that is right. ``seen`` is what a user observes, ``remedy`` what
-    to do. A fault without a graph is shown to users, but not run."""
+    """A known fault. ``graph`` and ``mended`` are graphs in the format of ci.faults.graph: the
+    smallest that is wrong, and an equivalent one that is right. ``seen`` is what a user observes,
+    ``remedy`` is the fix. A fault without a graph is reported to users but cannot be run."""
 
     name: str
     title: str
@@ -93,9 +95,9 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tried: tuple[Tried, ...] = ()
 
     def applies(self, scheme: str, qnn: str = "") -> bool:
-        """Return whether models in a scheme have it. If the fault was tried with ``qnn``, this
-        means that it was wrong, refused or crashed with that version, in any front end and scheme
-        of the pattern."""
+        """Return whether models in a scheme are affected. If the fault was tried with ``qnn``, they
+        are unless all results with that version are right, in any front end. Results in this
+        scheme are preferred to those in others."""
         if scheme not in self.pattern.schemes:
             return False
         rows = [one for one in self.tried if one.scheme == scheme] or list(self.tried)
@@ -104,14 +106,14 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Faults(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The contents of faults.toml."""
 
     fault: tuple[Fault, ...]
 
 
 def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
-    """Return the known faults. Raises ManifestError for a row that does not fit the schema, uses an
-    unknown name, or contradicts itself."""
+    """Return the known faults. Raises ManifestError for a row that does not match the schema, has
+    an unknown name, or contradicts itself."""
     faults = read_policy(POLICY, Faults, path).fault
     names = [one.name for one in faults]
     for one in faults:
@@ -128,7 +130,7 @@ def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
 
 
 def find_problems(fault: Fault) -> Iterator[str]:
-    """Yield the reasons to reject a row."""
+    """Yield the reasons to reject a row of the file."""
     pattern = fault.pattern
     if not pattern.operators:
         yield "the pattern has no operator"
@@ -167,8 +169,8 @@ def _find_tried_problems(fault: Fault) -> Iterator[str]:
 
 
 def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[list[Step]]:
-    """Return the chain of steps at each place where a graph has a pattern; ``steps`` are in the
-    order of their calls."""
+    """Return the chain of steps for each place where a graph has a pattern. ``steps`` are in
+    execution order."""
     by_name = {one.name: one for one in steps}
     found = []
     for last in steps:
@@ -193,7 +195,7 @@ def _follow(places: Sequence[Sequence[str]], last: Step, steps: Mapping[str, Ste
 
 
 def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
-    """Return whether the chain's first operator meets the conditions."""
+    """Return whether the chain's first operator meets the pattern's conditions."""
     relations = relate(step)
     shape = step.operands[0].shape if step.operands else step.shape
     whole = step.shape or shape
@@ -209,7 +211,7 @@ def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
 
 
 def _has_numbers(pattern: Pattern, chain: Sequence[Step]) -> bool:
-    """Return whether arguments of the chain are within the limits of a pattern."""
+    """Return whether the numbers in a chain are within the pattern's limits."""
     for name, limits in pattern.numbers.items():
         found = next((one.numbers[name] for one in chain if one.numbers.get(name)), ())
         pairs = limits * len(found) if len(limits) == 1 else limits
@@ -221,7 +223,7 @@ def _has_numbers(pattern: Pattern, chain: Sequence[Step]) -> bool:
 
 
 def relate(step: Step) -> set[str]:
-    """Return how a step's constant operands relate to its result: values of Relation."""
+    """Return how a step's constant operands relate to its result, as values of Relation."""
     found = {"first" for one in step.operands[:1] if one.constant}
     rank = len(step.shape)
     for one in step.operands:
@@ -241,8 +243,8 @@ def relate(step: Step) -> set[str]:
 
 
 def describe(graph: Graph) -> list[Step]:
-    """Return the steps of a ci.faults graph. Result shapes are right for elementwise operators;
-    others get that of the first operand, since patterns use only the former."""
+    """Return the steps of a ci.faults graph. Shapes of results are correct for elementwise
+    operators. Others get the shape of their first operand, which is sufficient for patterns."""
     shapes = {name: one.shape for name, one in graph.tensors.items()}
     steps = []
     for name, node in graph.nodes.items():
@@ -264,7 +266,7 @@ def describe(graph: Graph) -> list[Step]:
 
 
 def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
-    """Return the arguments that patterns use, under torch's names."""
+    """Return the arguments that patterns can use, with torch's names."""
     given = {"value": 0.0, **cast("Mapping[str, float]", node.attributes)}
     if node.operator == "pad":
         behind = rank - 1 - int(given["axis"]) % rank
@@ -274,7 +276,7 @@ def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
     return {name: (float(given.get(own, one)),) for own, (name, one) in usual.items()}
 
 
-# Our names of attributes, with torch's name and the default.
+# Attributes of this module's operators, with torch's name and default.
 USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
     "conv": {"stride": ("stride", 1), "pad": ("padding", 0), "groups": ("groups", 1)},
     "avg_pool": {

@@ -1,4 +1,4 @@
-"""Known faults in a user's model: the patterns that its graph has, where, and what to do."""
+"""Finds known faults in a user's model: which patterns its graph has, where, and the fixes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ci.models.graph_steps import Operand, Step
 
 
 class KnownFault(Struct, frozen=True, kw_only=True):
-    """A known fault at a place in a model. ``calls`` are the operators of the pattern with the
-    first one's operands; ``nodes`` are their names in the exported graph, and ``operators`` torch's
-    names. ``line`` is 0 if unknown."""
+    """A known fault at a place in a model. ``calls`` are the pattern's operators, with the operands
+    of the first. ``nodes`` are their names in the exported graph, ``operators`` torch's names.
+    ``line`` is 0 if unknown."""
 
     fault: str
     title: str
@@ -29,7 +29,7 @@ class KnownFault(Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Return ``nets/net.py:41``, or the node of the exported graph."""
+        """Return the source line, such as ``nets/net.py:41``, or else the exported graph's node."""
         return f"{self.file}:{self.line}" if self.line else f"node {self.nodes[0]}"
 
     def __str__(self) -> str:
@@ -38,13 +38,13 @@ class KnownFault(Struct, frozen=True, kw_only=True):
 
 @cache
 def name_operators() -> dict[str, str]:
-    """Return the names in ci.faults.operators of torch's operators."""
+    """Return the names in ci.faults.operators by torch's names."""
     return {aten: name for name, one in OPERATORS.items() for aten in one.aten}
 
 
 def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFault, ...]:
-    """Return the known faults of a graph that apply to a scheme and a version of QNN; each fault
-    once per line. Raises ManifestError."""
+    """Return the known faults in a graph that apply to a scheme and a version of QNN, each once per
+    source line. Raises ManifestError."""
     names = name_operators()
     renamed = [
         structs.replace(one, operator=names.get(one.operator, one.operator)) for one in steps
@@ -61,7 +61,7 @@ def match_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[KnownFau
 
 
 def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -> KnownFault:
-    """Return a fault at a place where a graph has its pattern."""
+    """Return the known fault for a chain of steps that matches its pattern."""
     places = [one.place for one in chain if one.place]
     file, _, line = (places[0] if places else "").rpartition(":")
     return KnownFault(
@@ -90,5 +90,5 @@ def _describe_operand(one: Operand) -> str:
 
 
 def warn_of_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[str, ...]:
-    """Return two lines of text per fault: what and where, and what to do."""
+    """Return two lines of text per known fault: a description with the place, and the fix."""
     return tuple(f"{one}\n  fix: {one.fix}" for one in match_faults(steps, scheme, qnn))

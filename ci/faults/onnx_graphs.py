@@ -1,4 +1,4 @@
-"""Build one ONNX model of several graphs side by side; tensors of graph 3 are ``g3_NAME``."""
+"""Builds one ONNX model from several graphs. Tensors of graph 3 are called ``g3_NAME``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ OPSET, IR = 21, 10
 
 
 def write_model(graphs: Sequence[Graph], seeds: Sequence[int], path: Path) -> None:
-    """Write the model; ``seeds`` are for the graphs' constants. Raises torch's errors for a graph
-    with shapes that do not match, FailedError for an operator that ONNX lacks."""
+    """Write the model; ``seeds`` are for the graphs' constants. Raises torch's errors if the shapes
+    in a graph do not match, FailedError for an operator that ONNX does not have."""
     for name in (name for graph in graphs for name in graph.operators):
         if not OPERATORS[name].onnx:
             raise FailedError(f"{name} has no form in ONNX")
@@ -45,7 +45,7 @@ class Builder:
         self.shapes: dict[str, Shape] = {}
 
     def add_graph(self, graph: Graph, prefix: str, seed: int) -> None:
-        """Add a graph."""
+        """Add a graph. ``prefix`` precedes all of its names."""
         self.prefix = prefix
         self.shapes = {name: tuple(one.shape) for name, one in compute(graph, seed)[0].items()}
         for name in graph.tensors:
@@ -59,12 +59,12 @@ class Builder:
         self.outputs += [self.describe(name) for name in graph.outputs]
 
     def describe(self, name: str) -> Any:
-        """Return the declaration of an input or output."""
+        """Return the ONNX declaration of an input or output."""
         shape = self.shapes[name]
         return helper.make_tensor_value_info(self.prefix + name, TensorProto.FLOAT, shape)
 
     def constant(self, value: Any, name: str = "") -> str:
-        """Add a constant, float32 or int64, and return its name."""
+        """Add a float32 or int64 constant, and return its name."""
         name = name or f"value.{len(self.constants)}"
         array = np.asarray(value)
         array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
@@ -72,7 +72,7 @@ class Builder:
         return name
 
     def add(self, kind: str, name: str, reads: Sequence[str], **attributes: Any) -> None:
-        """Add a node with the result ``name``."""
+        """Add a node whose result is called ``name``."""
         whole = self.prefix + name
         given = [self.prefix + one if one else "" for one in reads]
         self.nodes.append(helper.make_node(kind, given, [whole], name=whole, **attributes))
@@ -80,7 +80,7 @@ class Builder:
     def add_with(
         self, kind: str, name: str, reads: Sequence[str], *values: Any, **more: Any
     ) -> None:
-        """Add a node that reads constants after its operands."""
+        """Add a node that reads additional constants after its operands."""
         self.add(kind, name, [*reads, *map(self.constant, values)], **more)
 
 
@@ -138,7 +138,7 @@ def _upsample(b: Builder, kind: str, name: str, reads: Reads, *, scale: int) -> 
     b.add(kind, name, [*reads, "", scales], nearest_mode="floor", **words)
 
 
-# Builder, ONNX's name, the name of the result, the operands; then the attributes.
+# Arguments: the builder, ONNX's name, the name of the result, the operands; then the attributes.
 WRITERS: Mapping[str, Callable[..., None]] = {
     "leaky_relu": lambda *call, slope=0.1: Builder.add(*call, alpha=float(slope)),
     "hardsigmoid": lambda *call: Builder.add(*call, alpha=1 / 6, beta=0.5),
@@ -166,13 +166,13 @@ WRITERS: Mapping[str, Callable[..., None]] = {
 
 
 def number_of(name: str) -> int:
-    """Return the number of the graph that a node or tensor of a model belongs to."""
+    """Return the number of the graph to which a node or tensor of a model belongs."""
     return int(name.partition("_")[0].removeprefix("g"))
 
 
 def list_calls(graph: Graph) -> tuple[list[str], dict[str, str]]:
-    """Return the nodes of a graph as Python calls, and as Python also the further constants that
-    its operators need in ONNX."""
+    """Return the nodes of a graph as Python calls, and the additional constants that ONNX needs for
+    its operators as Python expressions."""
     builder = Builder()
     builder.add_graph(graph, "", 0)
     calls = []

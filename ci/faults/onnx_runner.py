@@ -1,4 +1,4 @@
-"""Run graphs through onnxruntime and QNN's provider, several side by side in one model."""
+"""Runs graphs through onnxruntime and QNN's provider, several in one model."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def run_items(
     scheme: Scheme,
     options: Mapping[str, str],
 ) -> list[Result]:
-    """Return how graphs end that are compiled as one model. Raises onnxruntime's errors, which may
-    be about any of the graphs."""
+    """Compile graphs as one model, run it, and return a result per graph. Raises onnxruntime's
+    errors; any of the graphs may be the cause."""
     graphs = [parse_graph(one.text) for one in items]
     drawn = [draw_sets(graph, one.seed) for graph, one in zip(graphs, items, strict=True)]
     sets = [tuple(array for part in one for array in part) for one in zip(*drawn, strict=True)]
@@ -55,7 +55,7 @@ def run_items(
 
 
 def list_left(session: Any) -> dict[int, str]:
-    """Return the nodes that are left to the CPU, by the number of their graph."""
+    """Return an operator that stays on the CPU per number of its graph."""
     left: dict[int, str] = {}
     for part in session.get_provider_graph_assignment_info():
         for node in part.get_nodes():

@@ -1,4 +1,4 @@
-"""The operators in graphs of faults, with their names in torch's graphs and in ONNX."""
+"""The operators that graphs of faults can have, with their names in torch and in ONNX."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Operator:
-    """``kind`` says how the generator uses it: ``positive`` reads values away from zero, ``power``
-    is not generated. ``aten`` are its names in a torch graph, without overload and final
-    underscore; ``onnx`` is ONNX's name, empty if that front end cannot build it."""
+    """An operator. ``kind`` determines how the generator uses it: ``positive`` operators read
+    values away from zero, ``power`` is never generated. ``aten`` are its names in torch graphs
+    without overload and final underscore. ``onnx`` is ONNX's name, or empty if ONNX cannot express
+    it."""
 
     kind: str
     aten: tuple[str, ...]
     onnx: str
 
 
-# ONNX's RMSNormalization needs an opset in which onnxruntime draws no random numbers, but the
-# prediction of noise needs them. Backends differ in the operators that they take:
-# docs/findings/operators.md, docs/findings/onnx.md.
+# ONNX's RMSNormalization needs an opset in which onnxruntime cannot draw random numbers, which the
+# noise prediction needs. Front ends support different operators: see docs/findings/operators.md and
+# docs/findings/onnx.md.
 TABLE = """
 unary     relu            relu                                             Relu
 unary     sigmoid         sigmoid                                          Sigmoid

@@ -1,4 +1,4 @@
-"""Render findings for a terminal, and each finding as a self-contained report with a script."""
+"""Renders findings for a terminal, and each finding as a self-contained report with a script."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ net = convert_pt2e(prepared)""")
 
 
 def render_found(found: Sequence[Searched]) -> str:
-    """Return the findings as text, a line per finding."""
+    """Return the findings as text, one line per finding."""
     lines = []
     for one in found:
         ends = ", ".join(f"{count} {end}" for end, count in sorted(one.ends.items()))
@@ -130,7 +130,7 @@ def render_found(found: Sequence[Searched]) -> str:
         if one.unconfirmed:
             lines.append(f"  {one.unconfirmed} suspects were right alone or with other seeds")
         if one.unexamined:
-            lines.append(f"  {one.unexamined} suspects were not examined: allow more --minutes")
+            lines.append(f"  {one.unexamined} suspects were not examined: use more --minutes")
         lines += [
             f"  {describe_finding(finding)}, {finding.suspects} suspects; right: "
             + ("; ".join(finding.right[:2]) or "nothing next to it")
@@ -140,7 +140,8 @@ def render_found(found: Sequence[Searched]) -> str:
 
 
 def describe_finding(one: Finding) -> str:
-    """Return ``wrong: add -> layer_norm (add: over_batch), 2.0 dB of 68.9, 10/10 seeds``."""
+    """Return one line, such as ``wrong: add -> layer_norm (add: over_batch), 2.0 dB of 68.9, 10/10
+    seeds``."""
     relations = f" ({', '.join(one.relations)})" if one.relations else ""
     reached = "" if one.sqnr_db is None else f", {one.sqnr_db:.1f} dB of {one.predicted_db:.1f}"
     known = f", known: {one.known}" if one.known else ""
@@ -151,16 +152,16 @@ def describe_finding(one: Finding) -> str:
 
 
 def render_markdown(one: Finding, version: str, toolchain: str) -> str:
-    """Return a report that can be filed: what happens, versions, a script, a table, conditions."""
+    """Return a bug report: the result, versions, the graph, a table of variations, and a script."""
     reached = "" if one.sqnr_db is None else f": {one.sqnr_db} dB, {one.predicted_db} expected"
     lines = [f"# {' -> '.join(one.operators)} in {one.scheme} is {one.end}{reached}", ""]
     lines += [f"Found on the HTP emulator with {toolchain}, SoC {one.soc}.", ""]
     lines += ["```text", one.graph.rstrip(), "```", ""]
     if one.why:
         lines += [f"The message: `{one.why}`", ""]
-    lines += [f"{one.failed} of {one.repeats} other seeds and inputs end the same way.", ""]
+    lines += [f"{one.failed} of {one.repeats} other seeds have the same result.", ""]
     lines += ["| change | result |", "|---|---|"]
-    lines += [f"| as above | {one.end}{reached} |"]
+    lines += [f"| none | {one.end}{reached} |"]
     lines += [f"| {text} | right |" for text in one.right]
     lines += [f"| {text} | not right |" for text in one.also_wrong]
     write = write_script if one.frontend == "onnx" else write_executorch_script

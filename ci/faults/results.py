@@ -1,4 +1,4 @@
-"""How a graph ended, and how far its outputs are beyond the error that noise explains."""
+"""The result of a graph, and how far its outputs exceed the error that noise explains."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ci.models.tensors import TensorInfo
 UNJUDGED, LATE, UNTRIED = "unjudged", "late", "untried"
 LEFT = " is left to the CPU"
 SUSPECT = (WRONG, REFUSED, CRASHED, LATE)
-# On top of the gate's margin: many thousand graphs are judged, and noise must never count as a
-# fault. The worst row of a batch must also be this far below its prediction.
+# Added to the gate's margin, because thousands of graphs are judged and noise must never be
+# reported as a fault. The worst row of a batch must also be this far below its prediction.
 MARGIN_DB, EXTRA_DB, ROW_DB = 6.0, 3.0, 6.0
 LEAST_PREDICTED_DB = 12.0
-# An 8-bit output may be off by a step everywhere; rows that reach this SQNR are right.
+# An 8-bit output may differ by a step everywhere. Rows with at least this SQNR are right.
 MOST_STEPS = 1.05
 GOOD_DB, GOOD_8_BITS_DB = 45.0, 33.0
 
@@ -35,10 +35,10 @@ class Item(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """How a graph ended in a front end: the SQNR of the worst row of the worst output in dB, the
-    prediction for that row, by how much its error exceeds the limit, and where. ``why`` is the
-    message for a graph that was refused, crashed or cannot be judged. ``cpu_s`` is its share of
-    the CPU time of its bundle."""
+    """The result of a graph in a front end: the SQNR in dB of the worst row of the worst output,
+    the prediction for that row, by how much its error exceeds the limit, and where. ``why`` is the
+    error message if the graph was refused, crashed or cannot be judged. ``cpu_s`` is its share of
+    the CPU time of the graphs that were compiled with it."""
 
     text: str
     seed: int
@@ -52,18 +52,19 @@ class Result(Struct, frozen=True):
 
     @property
     def is_suspect(self) -> bool:
-        """Return whether it did not end as a correct graph does."""
+        """Return whether the graph may have a fault."""
         return self.end in SUSPECT
 
     @property
     def is_left(self) -> bool:
-        """Return whether a part of it is left to the CPU, unlike the graphs next to it."""
+        """Return whether an operator stays on the CPU, but other graphs can run nevertheless."""
         return self.why.endswith(LEFT)
 
 
 class Output(NamedTuple):
-    """An output: the reference and the program's result, [input set, *shape], the errors of
-    disturbed runs, [run, input set, *shape], and the step of its 8-bit grid, 0 if it has none."""
+    """An output: the reference ``right`` and the program's output ``made``, [input set, *shape],
+    the errors of disturbed ``runs``, [run, input set, *shape], and the step of its 8-bit grid or
+    0."""
 
     right: Any
     runs: Any
@@ -72,8 +73,8 @@ class Output(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """The data to judge a program by: the reference and the program's result, a list of outputs per
-    input set; per output the errors of disturbed runs and the step of its 8-bit grid."""
+    """What a program is judged by: outputs of the reference and of the program per input set, and
+    per output the errors of disturbed runs and the step of its 8-bit grid."""
 
     right: Sequence[Sequence[Any]]
     made: Sequence[Sequence[Any]]
@@ -88,8 +89,8 @@ def judge_graphs(
     left: Mapping[int, str],
     scheme: Scheme,
 ) -> list[Result]:
-    """Return the results of graphs that ran as one program, in which graph n has ``counts[n]``
-    outputs; ``left`` has the reason for each refused graph, by its number."""
+    """Return the results of graphs that ran as one program, where graph n has ``counts[n]``
+    outputs. ``left`` has the reason for each refused graph, by the graph's number."""
     good_db = GOOD_8_BITS_DB if scheme.recipe.activation_bits == 8 else GOOD_DB
     results, first = [], 0
     for number, (item, count) in enumerate(zip(items, counts, strict=True)):
@@ -111,7 +112,7 @@ def judge_graphs(
 
 
 def judge(item: Item, outputs: Sequence[Output], good_db: float) -> Result:
-    """Return the result of a graph; rows that reach ``good_db`` are right."""
+    """Return the result of a graph. Rows with an SQNR of at least ``good_db`` are right."""
     worst: Result | None = None
     for index, output in enumerate(outputs):
         one = _judge_output(item, index, output, good_db)
@@ -154,10 +155,10 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """A fault: its smallest graph, its symptom, the variations that are right and those that are
-    not, how many of ``repeats`` other seeds fail, how many suspects have its operators, the name of
-    the known fault that it is, if any, and after how many ``seconds`` of its scheme's search its
-    smallest graph was found."""
+    """A fault that was found: its smallest graph, its symptom, the variations that are ``right``
+    and those that are ``also_wrong``. ``failed`` of the ``repeats`` other seeds fail. ``suspects``
+    is the number of suspects with its operators. ``known`` is the name of the known fault that it
+    is, if any. It was found ``seconds`` after the search in its scheme began."""
 
     graph: str
     end: str
@@ -182,9 +183,9 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Searched(Struct, frozen=True, kw_only=True):
-    """The results of a search in a scheme: graphs by how they ended, suspects by known fault, and
-    further faults, worst first. ``seconds`` and ``per_minute`` are for the generated graphs,
-    without shrinking; ``cpu_s`` is the CPU time per graph."""
+    """The results of a search in a scheme: numbers of graphs per result, suspects per known fault,
+    and other faults, worst first. ``seconds`` and ``per_minute`` are for generated graphs without
+    shrinking. ``cpu_s`` is the CPU time per graph."""
 
     frontend: str
     scheme: str

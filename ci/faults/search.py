@@ -1,4 +1,5 @@
-"""The search: generate graphs, confirm suspects with other seeds, shrink them, and group them."""
+"""The search: generates graphs, confirms suspects with other seeds, shrinks them, and groups
+them."""
 
 from __future__ import annotations
 
@@ -28,18 +29,18 @@ BATCH = 48
 REPEATS = tuple(range(101, 111))
 MOST_WHY = 60
 ORDER = (WRONG, CRASHED, LATE, REFUSED)
-CONFIRM_S = 60.0  # on top of the search's time, for the suspect that was being shrunk at its end
-MOST_SHRUNK = 6  # suspects that are shrunk per round; the others wait for the next one
+CONFIRM_S = 60.0  # extra time for the suspect that is being shrunk when the search ends
+MOST_SHRUNK = 6  # suspects that are shrunk per round; others wait for the next round
 
 
 class LateError(Exception):
-    """A suspect could not be confirmed in time."""
+    """Raised if a suspect could not be confirmed in time."""
 
 
 @dataclass
 class Search:
-    """A search through one front end in one scheme; ``jobs`` trials run at a time. With
-    ``uses_known``, suspects with a known fault are counted and not shrunk."""
+    """A search in one front end and scheme, with ``jobs`` trials in parallel. With ``uses_known``,
+    suspects with a known fault are only counted, not shrunk."""
 
     trial: Trial
     frontend: Frontend
@@ -62,11 +63,11 @@ class Search:
     deadline: float = math.inf
 
     def __post_init__(self) -> None:
-        fix_numerics()  # torch's threads take 20 ms to wake up for a graph that takes 0.1 ms
-        self.threads = ThreadPoolExecutor(self.jobs)  # a worker belongs to a thread, so keep them
+        fix_numerics()  # torch's threads would take 20 ms to start, a graph 0.1 ms
+        self.threads = ThreadPoolExecutor(self.jobs)  # each worker belongs to a thread
 
     def run(self, deadline: float, most_graphs: int = 0) -> Searched:
-        """Search until ``deadline``, in time.monotonic, or until ``most_graphs`` were tried."""
+        """Search until ``deadline`` (of time.monotonic) or until ``most_graphs`` were tried."""
         self.started, self.deadline = time.monotonic(), deadline
         number = graphs = 0
         waiting: list[tuple[int, Result]] = []
@@ -108,7 +109,7 @@ class Search:
         )
 
     def make_items(self, first: int, most_graphs: int) -> list[Item]:
-        """Return the graphs of a round, the first with number ``first``; none after the last."""
+        """Return the graphs of a round that starts with number ``first``; empty after the last."""
         last = min(first + self.jobs * BATCH, most_graphs or sys.maxsize)
         return [
             Item(str(generate(self.seed, number, self.frontend)), 0)
@@ -116,8 +117,8 @@ class Search:
         ]
 
     def try_items(self, items: Sequence[Item], bundle: int, until: float) -> Iterator[Result]:
-        """Try graphs ``until`` a deadline in as many workers as there are jobs; all start at
-        once."""
+        """Try graphs in parallel ``until`` a deadline, with one worker per job. All of them start
+        at once."""
         size = -(-len(items) // self.jobs) or 1
         parts = [items[start : start + size] for start in range(0, len(items), size)]
         tried = self.threads.map(lambda part: list(self.trial.run(part, bundle, until)), parts)
@@ -133,8 +134,8 @@ class Search:
     def examine(
         self, waiting: Sequence[tuple[int, Result]], *, all_of_them: bool = False
     ) -> list[tuple[int, Result]]:
-        """Confirm and shrink suspects, the smallest first, and return those that are left for
-        later."""
+        """Confirm and shrink suspects, the smallest first. Return those that are left for later
+        rounds."""
         graphs = [(number, one, parse_graph(one.text)) for number, one in waiting]
         graphs.sort(key=lambda row: (ORDER.index(row[1].end), len(row[2].nodes), row[0]))
         done = 0
@@ -153,8 +154,8 @@ class Search:
         return []
 
     def count_explained(self, graph: Graph, end: str) -> bool:
-        """Count a suspect that is a known fault or has the operators of a finding, and return
-        whether it is one of these."""
+        """Count a suspect if it has a known fault or the operators of a finding, and return whether
+        it has."""
         if self.uses_known and (known := self.find_known(graph)):
             self.known[known] += 1
             return True
@@ -165,8 +166,8 @@ class Search:
         return False
 
     def locate(self, number: int, suspect: Result, graph: Graph) -> None:
-        """Confirm a suspect with other seeds, alone; shrink it in the search's time, and add it to
-        the findings. Raises LateError if the time is not enough to confirm it."""
+        """Confirm a suspect alone and with other seeds, shrink it while the search has time, and
+        add it to the findings. Raises LateError if there is not enough time to confirm it."""
         end = suspect.end
         alone = self.confirm([Item(str(graph), seed) for seed in SEEDS], 1)
         seeds = [one.seed for one in alone if one.end == end]
@@ -174,7 +175,7 @@ class Search:
             self.unconfirmed += 1
             return
 
-        # A graph that ends its whole bundle is tried alone.
+        # A graph that would stop all graphs that are compiled with it is tried alone.
         bundle = int(end in {CRASHED, LATE} or (end == REFUSED and not suspect.is_left))
 
         def still_fails(graphs: Sequence[Graph]) -> list[bool]:
@@ -183,7 +184,7 @@ class Search:
 
         small = shrink(graph, still_fails, 2 * self.jobs if bundle else CHUNK)
         if not self.fails(end, [small], bundle=1)[0]:
-            small = graph  # it failed among others and is right alone
+            small = graph  # it failed only together with others
         varied = fit_variations(small, self.frontend)
         wrong = self.fails(end, [one for _, one in varied], bundle=bundle, anything=True)
         repeats = [one for one in REPEATS if not find_unfit(small, one)]
@@ -227,15 +228,15 @@ class Search:
         *,
         anything: bool = False,
     ) -> list[bool]:
-        """Return which graphs end this way with any seed; with ``anything``, in any way but
-        right."""
+        """Return for each graph whether it has this result with any seed; with ``anything``,
+        whether it has any result except right."""
         items = [Item(str(one), seed) for one in graphs for seed in seeds]
         tried = self.confirm(items, bundle)
         failed = [one.is_suspect if anything else one.end == end for one in tried]
         return [any(failed[n : n + len(seeds)]) for n in range(0, len(failed), len(seeds))]
 
     def find_known(self, graph: Graph) -> str:
-        """Return the name of the known fault in a graph; empty if it has none."""
+        """Return the name of the known fault in a graph, or an empty string."""
         known = match_faults(describe(graph), self.scheme, self.qnn)
         return known[0].fault if known else ""
 

@@ -1,4 +1,4 @@
-"""Find the smallest graph that still fails, and what makes it right; group equal causes."""
+"""Finds the smallest graph that still fails, and variations that are right or wrong."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ SMALLER = (1, 2, 3, 4, 8, 16, 32)
 MOST_ROUNDS, CHUNK = 24, 16
 SEEDS = (11, 12)
 BINARY = frozenset({"add", "sub", "mul", "div", "maximum", "minimum"})
-# Operators to try after the first ones of a fault, instead of its last one.
+# Operators that are tried instead of a fault's last one.
 FOLLOWERS = ("relu", "sigmoid", "tanh", "gelu", "softmax", "layer_norm", "rms_norm")
 WIDE = 16
 
-# Returns whether each graph fails: all that shrinking needs.
+# Returns for each graph whether it fails. Shrinking needs nothing else.
 Fails = Callable[[Sequence[Graph]], Sequence[bool]]
 
 
 def shrink(graph: Graph, fails: Fails, chunk: int = CHUNK) -> Graph:
-    """Return the smallest failing graph that can be reached from ``graph`` in simplifying steps;
-    ``chunk`` graphs are tried at a time."""
+    """Return the smallest failing graph that simplifying steps from ``graph`` lead to. ``chunk``
+    graphs are tried at a time."""
     for _ in range(MOST_ROUNDS):
         smaller = (one for one in list_simpler(graph) if measure(one) < measure(graph))
         fit = filter(is_fit, sorted(smaller, key=measure))
@@ -42,8 +42,8 @@ def shrink(graph: Graph, fails: Fails, chunk: int = CHUNK) -> Graph:
 
 
 def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
-    """Return how large a graph is: operators, tensors and outputs first, then elements and axes,
-    then how plain its constants are."""
+    """Return the size of a graph for comparisons: operators, tensors and outputs, elements and
+    axes, constants that are not plain, attributes."""
     tensors = graph.tensors.values()
     words = len(tensors) + len(graph.outputs)
     elements = sum(math.prod(one.shape) + len(one.shape) for one in tensors)
@@ -53,7 +53,7 @@ def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
 
 
 def list_simpler(graph: Graph) -> list[Graph]:
-    """Return the graphs one step simpler."""
+    """Return all graphs that are one step simpler."""
     return [*{str(one): one for one in map(trim, _simplify(graph))}.values()]
 
 
@@ -101,7 +101,8 @@ def change(graph: Graph, name: str, **changes: Any) -> Graph:
 
 
 def bypass(graph: Graph, old: str, new: str) -> Graph:
-    """Return the graph without the node ``old``; its readers get ``new``, one of its operands."""
+    """Return the graph without the node ``old``. Its readers read ``new`` instead, one of its
+    operands."""
     nodes = {
         name: replace(node, reads=tuple(new if one == old else one for one in node.reads))
         for name, node in graph.nodes.items()
@@ -112,8 +113,8 @@ def bypass(graph: Graph, old: str, new: str) -> Graph:
 
 
 def resize(graph: Graph, old: int, new: int) -> Graph:
-    """Return the graph with each size ``old`` of a tensor, and in an operator's shape argument,
-    changed to ``new``."""
+    """Return the graph after changing each size ``old`` to ``new``, in shapes of tensors and in
+    operators' shape arguments."""
 
     def change(sizes: Value) -> Value:
         if not isinstance(sizes, tuple):
@@ -138,8 +139,8 @@ def resize(graph: Graph, old: int, new: int) -> Graph:
 
 
 def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
-    """Yield variations of a graph, each with a description: which of them are right shows what a
-    fault depends on."""
+    """Yield variations of a graph, each with a description. The variations that are right show what
+    a fault depends on."""
     shapes = find_shapes(graph)
     batch = next((one.shape[0] for one in graph.tensors.values() if one.is_input and one.shape), 1)
     if batch > 1:
@@ -165,8 +166,8 @@ def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
 
 
 def vary_last(graph: Graph, frontend: Frontend) -> Iterator[tuple[str, Graph]]:
-    """Yield graphs with another last operator, and with a last axis of WIDE if that is a norm, to
-    see what must follow for the fault to occur."""
+    """Yield graphs with another last operator, to find out which operators cause the fault there.
+    For a norm, the last axis gets size WIDE."""
     name = graph.outputs[-1]
     last = graph.nodes[name]
     if len(graph.nodes) < 2 or OPERATORS[last.operator].kind not in {"unary", "axis", "norm"}:
@@ -193,7 +194,8 @@ def fit_variations(graph: Graph, frontend: Frontend) -> list[tuple[str, Graph]]:
 
 
 def is_fit(graph: Graph) -> bool:
-    """Return whether a graph can be judged: it has inputs, its shapes match, its values are fit."""
+    """Return whether a graph can be judged: it has inputs, shapes match, and find_unfit accepts
+    it."""
     try:
         fits = not any(find_unfit(graph, seed) for seed in SEEDS)
     except (RuntimeError, ValueError, IndexError, KeyError, TypeError):
@@ -202,7 +204,8 @@ def is_fit(graph: Graph) -> bool:
 
 
 def list_relations(graph: Graph) -> tuple[str, ...]:
-    """Return how shapes relate: ``add: over_batch``, and ``add: batch`` if there is a batch."""
+    """Return how constants relate to results, such as ``add: over_batch``, and ``add: batch`` if
+    the first axis is larger than 1."""
     found = []
     for step in describe(graph):
         words = sorted(relate(step) - {"any"})
@@ -212,5 +215,5 @@ def list_relations(graph: Graph) -> tuple[str, ...]:
 
 
 def has_chain(graph: Graph, operators: Sequence[str]) -> bool:
-    """Return whether operators follow each other in a graph, each reading the previous result."""
+    """Return whether a graph has these operators in a chain, each reading the previous result."""
     return bool(find_pattern(Pattern(tuple(operators), ()), describe(graph)))

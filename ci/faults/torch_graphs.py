@@ -1,4 +1,4 @@
-"""A graph as a torch module, and its inputs and constants as arrays."""
+"""Builds a graph as a torch module, and draws its inputs and constants as arrays."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Call = Callable[..., Any]
 
 
 def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
-    """Return the elements of an input (in input set ``number``) or a constant, float32; always the
-    same for the same name, seed and number."""
+    """Return the float32 elements of an input in input set ``number``, or of a constant. The same
+    name, seed and number always yield the same elements."""
     declared = graph.tensors[name]
     if declared.value is not None:
         return np.full(declared.shape, declared.value, np.float32)
@@ -41,13 +41,13 @@ def _is_weight(graph: Graph, name: str) -> bool:
 
 
 def draw_sets(graph: Graph, seed: int) -> list[tuple[Any, ...]]:
-    """Return SETS input sets, each with an array per input."""
+    """Return SETS input sets, each with one array per input."""
     return [tuple(draw(graph, one, seed, n + 1) for one in graph.inputs) for n in range(SETS)]
 
 
 class Module(nn.Module):  # type: ignore[misc, unused-ignore]
-    """A graph; its constants are parameters called ``c_NAME``, drawn with ``seed``. If they were
-    buffers, torchao could not fold a batch norm into a convolution's weights."""
+    """A graph as a module. Its constants, drawn with ``seed``, are parameters called ``c_NAME``.
+    With buffers instead, torchao could not fold a batch norm into a convolution's weights."""
 
     def __init__(self, graph: Graph, seed: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Module(nn.Module):  # type: ignore[misc, unused-ignore]
                 self.register_parameter(f"c_{name}", nn.Parameter(value, requires_grad=False))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs."""
+        """Return the outputs of the graph."""
         constants = {
             name: getattr(self, f"c_{name}")
             for name in self.graph.tensors
@@ -69,14 +69,14 @@ class Module(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 class Bundle(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Graphs side by side in one module, with separate inputs and outputs."""
+    """Several graphs in one module, with separate inputs and outputs."""
 
     def __init__(self, modules: Sequence[Module]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(modules)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs of all graphs, one after the other."""
+        """Return the outputs of all graphs, in order."""
         made: list[Tensor] = []
         for part in self.parts:
             count = len(part.graph.inputs)  # type: ignore[union-attr, arg-type, unused-ignore]
@@ -86,15 +86,16 @@ class Bundle(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 def find_part(node: Any) -> int:
-    """Return which graph of a Bundle a node comes from; UNKNOWN if it does not name its module."""
+    """Return the number of the graph in a Bundle from which a node comes, or UNKNOWN if the node
+    does not have its module."""
     stack = node.meta.get("nn_module_stack") or {}
     parts = [name.split(".")[1] for name, _ in stack.values() if name.startswith("parts.")]
     return int(parts[0]) if parts else UNKNOWN
 
 
 def write_forward(graph: Graph) -> str:
-    """Return ``forward`` of a graph's module as Python code that needs only torch; constants are
-    parameters called ``c_NAME``."""
+    """Return the ``forward`` method of a graph's module as Python code that needs only torch. The
+    constants are parameters called ``c_NAME``."""
     inputs = tuple(map(torch.from_numpy, draw_sets(graph, 0)[0]))
     program = torch.export.export(Module(graph, 0).eval(), inputs, strict=False)
     constants = program.graph_signature.inputs_to_parameters
@@ -110,8 +111,8 @@ def write_forward(graph: Graph) -> str:
 
 
 def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
-    """Return the value of each tensor and node per input set. Raises torch's errors for shapes that
-    do not match, and TypeError for a missing attribute."""
+    """Return the value of each tensor and node per input set. Raises torch's errors if shapes do
+    not match, TypeError if an attribute is missing."""
     constants = {
         name: torch.from_numpy(draw(graph, name, seed))
         for name in graph.tensors
@@ -125,7 +126,7 @@ def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
 def evaluate(
     graph: Graph, constants: Mapping[str, Tensor], inputs: Sequence[Tensor]
 ) -> dict[str, Tensor]:
-    """Return the value of each tensor and node."""
+    """Return the value of each tensor and node for one input set."""
     values = {**constants, **dict(zip(graph.inputs, inputs, strict=True))}
     for name, node in graph.nodes.items():
         values[name] = apply(node, [values[read] for read in node.reads])
@@ -133,7 +134,7 @@ def evaluate(
 
 
 def apply(node: Node, given: Sequence[Tensor]) -> Tensor:
-    """Return an operator's result. Raises TypeError for a missing or an unknown attribute."""
+    """Return an operator's result. Raises TypeError for a missing or unknown attribute."""
     result: Tensor = CALLS[node.operator](*given, **node.attributes)
     return result
 

@@ -1,4 +1,5 @@
-"""Try graphs in workers that may die, hang or run out of memory; the others are still tried."""
+"""Tries graphs in workers. If a graph crashes its worker, hangs or needs too much memory, the other
+graphs are still tried."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from ci.faults.results import LATE, UNJUDGED, UNTRIED, Item, Result
 from ci.models.schemes import Scheme
 
 MOST_TEXT = 300
-BUNDLE = {"onnx": 8, "executorch": 16}  # graphs that are compiled at a time
+BUNDLE = {"onnx": 8, "executorch": 16}  # the number of graphs that are compiled together
 FIRST_S, EACH_S = 60.0, 10.0  # time limits for a process and for each graph of a bundle
 MOST_BYTES = 4 << 30  # a bundle needs less than 2 GiB
 NUMBERS = count()
@@ -25,7 +26,7 @@ NUMBERS = count()
 
 @dataclass(frozen=True)
 class TrialJob:
-    """Tries graphs in a worker, as one program; if that is refused as a whole, each half is tried
+    """A job that tries graphs as one program. If all are refused together, each half is tried
     again."""
 
     items: Sequence[Item]
@@ -42,16 +43,16 @@ class TrialJob:
         return [msgspec.structs.replace(one, cpu_s=share) for one in results]
 
     def run_bundle(self, items: Sequence[Item]) -> list[Result]:
-        """Return the results of graphs, compiled together if possible."""
+        """Return the results of graphs, which are compiled together if possible."""
         try:
             return self.run_together(items)
-        except Exception as error:  # noqa: BLE001 - whatever a tool makes of a strange graph
+        except Exception as error:  # noqa: BLE001 - tools raise anything for a strange graph
             if len(items) > 1:
                 half = len(items) // 2
                 return [*self.run_bundle(items[:half]), *self.run_bundle(items[half:])]
             cause = error.__cause__ or error
             text = " ".join(f"{type(cause).__name__}: {cause}".split())[:MOST_TEXT]
-            # An error before QNN gets the graph is not the compiler's fault.
+            # An error before QNN receives the graph is not a fault of the compiler.
             end = REFUSED if str(error) == "QNN" else UNJUDGED
             return [Result(items[0].text, items[0].seed, end, why=text)]
 
@@ -80,15 +81,15 @@ class Trial:
     def run(
         self, items: Iterable[Item], bundle: int = 0, deadline: float = math.inf
     ) -> Iterator[Result]:
-        """Yield how each graph ends, in order; ``bundle`` are tried at a time. Those that have not
-        ended by ``deadline``, in time.monotonic, are UNTRIED."""
+        """Yield the result of each graph, in order. ``bundle`` graphs are tried at a time. Graphs
+        without a result at ``deadline`` (of time.monotonic) are UNTRIED."""
         left, size = list(items), bundle or BUNDLE[self.frontend]
         for start in range(0, len(left), size):
             yield from self.run_bundle(left[start : start + size], deadline)
 
     def run_bundle(self, items: Sequence[Item], deadline: float) -> list[Result]:
-        """Return the results of graphs that are tried together. If their worker dies, is late or
-        grows too large, each is tried alone, and what ends its worker again has found a fault."""
+        """Return the results of graphs that are tried together. If their worker crashes, is late or
+        grows too large, each graph is tried alone. If that happens again, it is a fault."""
         limit_s = min(FIRST_S + EACH_S * len(items), deadline - time.monotonic())
         if limit_s > 0:
             log = self.scratch / f"{next(NUMBERS)}.log"

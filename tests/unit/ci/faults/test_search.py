@@ -404,7 +404,7 @@ def test_a_suspect_without_time_to_confirm_it_is_left_unexamined(
     [
         (has_planted, "2.49.40", ""),
         (lambda _: False, "2.49.40", "the fault is gone"),
-        (lambda _: True, "2.49.40", "the remedy is wrong"),
+        (lambda _: True, "2.49.40", "the mended graph is wrong"),
         (has_planted, "9.0.0", ""),
     ],
 )
@@ -428,7 +428,7 @@ def test_one_seed_that_ends_otherwise_is_a_problem() -> None:
 
     graph, mended = rerun([PLANTED], "onnx", "2.49.40", attempt)
     assert not graph.problem
-    assert mended.problem.startswith("the remedy is wrong")
+    assert mended.problem.startswith("the mended graph is wrong")
 
 
 def test_the_figures_of_a_graph_are_those_of_the_seed_that_loses_most() -> None:

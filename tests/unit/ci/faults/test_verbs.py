@@ -85,8 +85,8 @@ def run(form: str, end: str, expected: str) -> Rerun:
         (run(GRAPH, WRONG, WRONG), Status.PASSED, ""),
         (run(GRAPH, RIGHT, WRONG), Status.FAILED, "the fault is gone"),
         (run(GRAPH, WRONG, RIGHT), Status.FAILED, "the fault is new in QNN 2.49.40"),
-        (run(GRAPH, "crashed", WRONG), Status.FAILED, "it ends differently: crashed"),
-        (run(MENDED, WRONG, RIGHT), Status.FAILED, "the remedy is wrong"),
+        (run(GRAPH, "crashed", WRONG), Status.FAILED, "the result differs: crashed"),
+        (run(MENDED, WRONG, RIGHT), Status.FAILED, "the mended graph is wrong"),
         (run(GRAPH, WRONG, ""), Status.UNSUPPORTED, "does not list QNN"),
     ],
 )
