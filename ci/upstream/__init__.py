@@ -1,3 +1,3 @@
-"""ExecuTorch's QNN test suites, run test by test on the emulator and judged twice: by themselves,
-and by our gate from the same inputs and outputs.
+"""Runs ExecuTorch's QNN test suites test by test on the emulator. Each test has two verdicts: its
+own, and that of this project's gate for the same inputs and outputs.
 """

@@ -1,7 +1,7 @@
-"""Record what a test compares while it runs.
+"""Records what a test compares while it runs.
 
-Functions of upstream's test files are wrapped in the process that runs the tests, never on disk.
-A wrapper records its arguments or results; otherwise the function behaves as before.
+Functions in upstream's test files are wrapped in the process that runs the tests; the files are not
+changed. A wrapper records arguments or results, and does not change the function's behaviour.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(kw_only=True)
 class Seen:
-    """One comparison. ``program`` is the module that was lowered, ``float_model`` the module it was
-    quantized from, None if it was not quantized; ``inputs`` may be nested. ``is_own`` says whether
-    upstream compares with the outputs of ``program`` instead of the float32 model's."""
+    """A comparison in a test. ``program`` is the module that was lowered. ``float_model`` is the
+    module from which it was quantized, or None. ``inputs`` may be nested. ``is_own`` is true if
+    upstream compares with the outputs of ``program``, and false for those of the float32 model."""
 
     program: Any
     float_model: Any
@@ -38,20 +38,20 @@ class Seen:
 
 @dataclass
 class Capture:
-    """The comparisons of this process's test so far, and its current run."""
+    """The comparisons in the current test so far, and the program that is running."""
 
     seen: list[Seen] = field(default_factory=list)
     now: Seen | None = None
     sources: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def note_quantized(self, quantized: Any, float_model: Any) -> None:
-        """Remember what ``quantized`` was made from, and keep it alive, so its id stays unique."""
+        """Record from which model ``quantized`` was made, and keep it alive so its id is unique."""
         self.sources[id(quantized)] = (float_model, quantized)
 
     def begin(
         self, program: Any, inputs: Tensors, *, is_own: bool = True, pte_bytes: int = 0
     ) -> None:
-        """Record what is about to run, with a copy of its inputs."""
+        """Record a program that is about to run, with a copy of its inputs."""
         source = self.sources.get(id(program))
         self.now = Seen(
             program=program,
@@ -62,7 +62,7 @@ class Capture:
         )
 
     def compare(self, outputs: Tensors, wanted: Tensors) -> None:
-        """Record outputs and what upstream is about to compare them with."""
+        """Record outputs, and the values with which upstream is about to compare them."""
         if self.now:
             self.now.outputs, self.now.wanted = tree_map(_copy, [[*outputs], [*wanted]])
             self.seen.append(self.now)
@@ -77,8 +77,8 @@ capture = Capture()
 
 
 def wrap(owner: Any, name: str, *, before: Any = None, after: Any = None) -> None:
-    """Call ``before`` with the arguments of each call of ``owner.name``, and ``after`` with its
-    result followed by the arguments."""
+    """Wrap ``owner.name``. Each call also calls ``before`` with its arguments, and ``after`` with
+    its result and its arguments."""
     held = vars(owner)[name]
     inner: Callable[..., Any] = held.__func__ if isinstance(held, staticmethod) else held
 
@@ -95,7 +95,7 @@ def wrap(owner: Any, name: str, *, before: Any = None, after: Any = None) -> Non
 
 
 def watch_delegate() -> None:
-    """Watch test_qnn_delegate.py, which compares with the model that was lowered."""
+    """Record the comparisons of test_qnn_delegate.py, which are with the lowered model."""
     case = importlib.import_module(f"{TESTS}.utils").TestQNN
 
     def begin(
@@ -115,7 +115,7 @@ def watch_delegate() -> None:
 
 
 def watch_rework() -> None:
-    """Watch tests/rework, which always compares with the float32 model."""
+    """Record the comparisons of tests/rework, which are always with the float32 model."""
     shared = importlib.import_module(f"{TESTS}.rework.conftest")
     lowered: dict[int, Any] = {}
 
@@ -139,7 +139,7 @@ def watch_rework() -> None:
 
 
 def watch_backend_suite() -> None:
-    """Watch backends/test/suite, which compares with the exported program."""
+    """Record the comparisons of backends/test/suite, which are with the exported program."""
     tester = importlib.import_module("executorch.backends.test.harness.tester").Tester
     running: list[Any] = []
 

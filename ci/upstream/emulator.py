@@ -1,8 +1,9 @@
-"""Replace qnn_executor_runner: run programs on the emulator with ExecuTorch's Python runtime.
+"""Replaces qnn_executor_runner: runs programs on the emulator with ExecuTorch's Python runtime.
 
-Upstream's tests start an executable per program. Ours passes its arguments to a process that was
-forked, with torch loaded, before the test began and so before the compiler; this process forks
-again for each program. The exit code is 0 or the failure's, the output says why.
+Upstream's tests start an executable for each program. The executable written here passes its
+arguments to a process that was forked before the test began. That process has loaded torch but not
+QNN's compiler, and forks again for each program. The exit code is 0, or nonzero with the error on
+stdout.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ sys.exit(code)
 
 
 def write_client(path: Path) -> None:
-    """Write the executable that upstream's tests start."""
+    """Write the executable that upstream's tests start for each program."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(CLIENT.format(python=sys.executable, address=ADDRESS), encoding="utf-8")
     path.chmod(0o755)
@@ -53,7 +54,7 @@ def write_client(path: Path) -> None:
 
 @contextmanager
 def serve_programs(keep: Path) -> Iterator[None]:
-    """Provide a process that runs programs during a test, and keeps them in ``keep``."""
+    """Run a process that serves programs during a test, and copies each to ``keep``."""
     address = f"qnn-ci-{secrets.token_hex(8)}"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"\0{address}")
@@ -82,7 +83,7 @@ def _answer_calls(listener: socket.socket, keep: Path) -> None:
 
 
 def answer_call(place: Path, words: Sequence[str], keep: Path) -> tuple[int, str]:
-    """Return the exit code and the output of a call from the directory ``place``."""
+    """Return the exit code and the output of a call that was made in the directory ``place``."""
     try:
         return 0, run_forked(lambda: run_call(place, words, keep), "running the program")
     except QnnCiError as error:
@@ -91,7 +92,7 @@ def answer_call(place: Path, words: Sequence[str], keep: Path) -> tuple[int, str
 
 
 def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
-    """Do what qnn_executor_runner does with these arguments. Raises FailedError."""
+    """Run a program as qnn_executor_runner does with these arguments. Raises FailedError."""
     parser = argparse.ArgumentParser(exit_on_error=False, add_help=False)
     for name in ("model_path", "input_list_path", "output_folder_path"):
         parser.add_argument(f"--{name}", type=place.joinpath, required=True)
@@ -125,7 +126,7 @@ def _read(path: Path, meta: Any) -> Any:
 
 
 def _dump(tensor: torch.Tensor) -> bytes:
-    """Return a tensor's bytes as they are in memory; the C++ runner writes the same."""
+    """Return a tensor's bytes in their order in memory, as the C++ runner writes them."""
     flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
     data: bytes = flat.contiguous().view(torch.uint8).numpy().tobytes()
     return data

@@ -1,8 +1,9 @@
-"""Known results of upstream's tests: manifests/policies/upstream.toml, with a cause per group of
-rows.
+"""The expected results of upstream's tests: manifests/policies/upstream.toml, with rows grouped by
+cause.
 
-A row states how tests end that do not pass both verdicts, with which QNN and SoC, and when to
-remove it. A test that ends differently fails the run, even if it passes.
+A row applies to tests that do not pass both verdicts. It has their result, the versions of QNN and
+the SoCs, and the condition for removing the row. A test with another result fails the run, even if
+it passes.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ WORDS = {
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
-    """Tests of a suite, as globs, that end with ``outcome`` and a reason that matches ``pattern``.
+    """A row: tests of a suite, as globs, with ``outcome`` and a reason that matches ``pattern``.
 
-    A ``flaky`` test can also pass, because its program differs from run to run; it then also counts
-    as ``outcome``.
+    A ``flaky`` test sometimes passes, because its program differs between runs. It then also has
+    the result ``outcome``.
     """
 
     suite: str
@@ -47,7 +48,7 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
     flaky: bool = False
 
     def covers(self, suite: str, soc: str, qnn: str, test: str) -> bool:
-        """Return whether it applies to a test of a run."""
+        """Return whether the row applies to a test of a run."""
         pairs = ((test, self.tests), (soc, self.socs), (qnn, self.qnn))
         return suite == self.suite and all(
             any(match(name, glob) for glob in globs) for name, globs in pairs
@@ -55,8 +56,8 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cause(Struct, frozen=True, forbid_unknown_fields=True):
-    """Why tests end as they do: whose ``fault`` it is, a command that shows it, what to report to
-    whom, and the condition under which its rows are removed."""
+    """Why tests have their results: whose ``fault`` it is, a command to ``reproduce`` it, the
+    ``report`` for the owner, and in ``until`` the condition for removing the rows."""
 
     name: str
     fault: Literal["upstream", "executorch", "qnn", "host", "ours", "unknown"]
@@ -68,8 +69,9 @@ class Cause(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ratchet(Struct, frozen=True, forbid_unknown_fields=True):
-    """The minimum for a whole run of a suite. ``run`` counts the tests that neither were
-    unsupported nor timed out; a test may take ``timeout_s``, plus twice its time in ``slow``."""
+    """The least that a complete run of a suite must achieve. ``run`` is the number of tests that
+    are neither unsupported nor timed out. A test may take ``timeout_s`` plus twice its time in
+    ``slow``."""
 
     run: int
     unsupported: int
@@ -77,12 +79,12 @@ class Ratchet(Struct, frozen=True, forbid_unknown_fields=True):
     slow: dict[str, float] = {}
 
     def expect_s(self, test: str) -> float:
-        """Return how long a test takes at most on an idle machine, if it is known to be slow."""
+        """Return the duration of a slow test on an idle machine in seconds; 0 for other tests."""
         return max((s for glob, s in self.slow.items() if match(test, glob)), default=0.0)
 
 
 class UpstreamPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The contents of the policy file."""
 
     suites: dict[str, Ratchet]
     cause: tuple[Cause, ...] = ()
@@ -97,8 +99,7 @@ class Known:
 
 
 def read_expectations(path: Path | None = None) -> UpstreamPolicy:
-    """Return the policy. Raises ManifestError for a row that would match anything, or proves
-    nothing."""
+    """Return the policy. Raises ManifestError for a row that is invalid or would match any test."""
     policy = read_policy(POLICY, UpstreamPolicy, path)
     for cause in policy.cause:
         for row in cause.row:
@@ -106,26 +107,26 @@ def read_expectations(path: Path | None = None) -> UpstreamPolicy:
                 raise ManifestError(
                     f"policies/{POLICY}.toml, cause {cause.name}: {fault}",
                     why="it would hide failures that were not examined",
-                    fix="name the tests, and how they end",
+                    fix="specify the tests and their result",
                 )
         if cause.fault in {"upstream", "executorch", "qnn"} and not cause.report:
             raise ManifestError(
                 f"policies/{POLICY}.toml, cause {cause.name}: no report",
-                why=f"it says that {cause.fault} is at fault",
-                fix="write what to report",
+                why=f"its fault is {cause.fault}",
+                fix="add `report`, a text for the owner of the fault",
             )
     return policy
 
 
 def find_row_faults(row: Row, suites: Mapping[str, Ratchet]) -> Iterator[str]:
-    """Yield the reasons to reject a row."""
+    """Yield the reasons to reject a row of the policy."""
     if row.suite not in suites:
         yield f"there is no suite {row.suite!r}"
     for glob in row.tests:
         if not WILD.sub("", glob):
-            yield f"tests {glob!r} consists of wildcards only"
+            yield f"tests {glob!r} has only wildcards"
     if not row.tests:
-        yield "it names no tests"
+        yield "it has no tests"
     if row.outcome != "timed-out" and not row.pattern:
         yield "it has no pattern for the reason"
     try:
@@ -136,7 +137,7 @@ def find_row_faults(row: Row, suites: Mapping[str, Ratchet]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Checked:
-    """A test and its expectation. ``fault`` is empty if it ended as expected."""
+    """A test with its expectation. ``fault`` is empty if the result is the expected one."""
 
     judged: Judged
     known: Known | None = None
@@ -144,19 +145,19 @@ class Checked:
 
 
 class Expectations:
-    """The rows that apply to a run."""
+    """The expectations for a run."""
 
     def __init__(self, policy: UpstreamPolicy, suite: str, soc: str, qnn: str) -> None:
         self.policy, self.suite, self.soc = policy, suite, soc
-        self.qnn = str(parse_version(qnn))  # QNN's libraries append their build
+        self.qnn = str(parse_version(qnn))  # QNN's libraries add a build number
         self.known = [Known(cause, row) for cause in policy.cause for row in cause.row]
 
     def find(self, test: str) -> list[Known]:
-        """Return the rows that apply to a test."""
+        """Return the rows of the policy that apply to a test."""
         return [one for one in self.known if one.row.covers(self.suite, self.soc, self.qnn, test)]
 
     def check(self, judged: Judged) -> Checked:
-        """Compare how a test ended with its row."""
+        """Compare the result of a test with its row."""
         found = self.find(judged.test)
         if judged.outcome is Ending.PASSED:
             flaky = next((one for one in found if one.row.flaky), None)
@@ -167,7 +168,7 @@ class Expectations:
             told = found and f"it passed, but another result is expected: {found[0].cause.name}"
             return Checked(judged, found[0] if found else None, told or "")
         if judged.entry and judged.entry.refusal and not found:
-            return Checked(judged)  # upstream's test itself asserts that it is refused
+            return Checked(judged)  # upstream's test itself asserts the refusal
         fits = [
             one
             for one in found
@@ -185,7 +186,7 @@ class Expectations:
         return Checked(judged, None, f"{judged.outcome.value}: {judged.reason}")
 
     def find_stale(self, tests: Sequence[str]) -> list[str]:
-        """Return the globs in this suite's rows that match none of its tests."""
+        """Return globs of this suite's rows that match none of its tests."""
         return [
             f"{one.cause.name}: {glob}"
             for one in self.known
@@ -195,11 +196,12 @@ class Expectations:
         ]
 
     def find_losses(self, every: Sequence[Judged]) -> list[str]:
-        """Return what a whole run has lost: fewer tests that ran, or more that are unsupported."""
+        """Return how a complete run is worse than before: fewer tests ran or more are
+        unsupported."""
         ratchet = self.policy.suites[self.suite]
         without = sum(one.outcome is Ending.UNSUPPORTED for one in every)
         ran = sum(one.outcome not in {Ending.UNSUPPORTED, Ending.LATE} for one in every)
-        losses = [f"{ran} tests ran, but {ratchet.run} before"] if ran < ratchet.run else []
+        losses = [f"{ran} tests ran, but {ratchet.run} did before"] if ran < ratchet.run else []
         if without > ratchet.unsupported:
-            losses.append(f"{without} tests are unsupported, but {ratchet.unsupported} before")
+            losses.append(f"{without} tests are unsupported, but {ratchet.unsupported} were before")
         return losses

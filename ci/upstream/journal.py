@@ -1,4 +1,4 @@
-"""The results of a run, appended test by test, so that they survive if the run is killed."""
+"""The journal of a run: each test's result is appended to it, so that it remains after a kill."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JOURNAL, KEPT = "journal.jsonl", "kept"
 
 
 class Ran(str, Enum):
-    """How a test ended for upstream; one that died or timed out does not count as failed."""
+    """A test's result for upstream. A crash or a timeout is different from a failure."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -30,9 +30,9 @@ class Ran(str, Enum):
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One run of a test. ``told`` is why it did not pass, ``test_s`` upstream's part of ``wall_s``,
-    ``repeat`` counts from 0, ``comparisons`` are in KEPT below the test's directory.
-    ``refusal`` is the error that upstream expects of a test that passed with it."""
+    """One run of a test. ``told`` is why it did not pass, ``test_s`` is upstream's part of
+    ``wall_s``, ``repeat`` counts from 0. The ``comparisons`` are in KEPT below the test's
+    directory. If a test passed because it expects an error, ``refusal`` is that error."""
 
     test: str
     repeat: int = 0
@@ -46,8 +46,9 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class Header(Struct, frozen=True, kw_only=True):
-    """A journal's identity: ``every`` test of the suite and the chosen ones, each run ``repeat``
-    times. ``identity`` is a digest of everything else that affects results."""
+    """The header of a journal: ``every`` test of the suite and the selected ``tests``, each of
+    which runs ``repeat`` times. ``identity`` is a digest of everything else that affects
+    results."""
 
     suite: str
     soc: str
@@ -59,18 +60,18 @@ class Header(Struct, frozen=True, kw_only=True):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all tests of the suite were chosen."""
+        """Return whether all tests of the suite were selected."""
         return set(self.every) == set(self.tests)
 
 
 class Journal:
-    """A journal that is open for appending, locked."""
+    """A journal that is locked and open for appending."""
 
     def __init__(self, file: int) -> None:
         self.file = file
 
     def add(self, entry: Entry) -> None:
-        """Append an entry; it is on the disk when this returns."""
+        """Append an entry. When this returns, the entry is on the disk."""
         _append(self.file, msgspec.json.encode(entry))
 
 
@@ -78,9 +79,10 @@ class Journal:
 def open_journal(
     directory: Path, header: Header, *, resume: bool
 ) -> Iterator[tuple[Journal, list[Entry]]]:
-    """Open the journal in ``directory``, and yield it with its entries: none unless ``resume``.
+    """Open the journal in ``directory``, and yield it with its entries.
 
-    Raises UsageError if it is in use, and when resuming one with other tests or tools.
+    Without ``resume``, old entries are removed. Raises UsageError if the journal is in use, or if a
+    resumed journal has other tests or tools.
     """
     directory.mkdir(parents=True, exist_ok=True)
     file = os.open(directory / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -89,7 +91,7 @@ def open_journal(
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(
-                f"{directory} is in use", why="another run uses it", fix="wait, or give --reports"
+                f"{directory} is in use", why="another run uses it", fix="wait, or set --reports"
             ) from error
         entries = list[Entry]()
         known = read_journal(directory)
@@ -98,7 +100,7 @@ def open_journal(
                 raise UsageError(
                     f"{directory / JOURNAL} belongs to another run",
                     why="its tests, SoC, tools or options differ from those of this call",
-                    fix="leave out --resume",
+                    fix="omit --resume",
                 )
             entries = known[1]
             os.ftruncate(file, size_whole(directory))  # drops an incomplete last line
@@ -111,7 +113,7 @@ def open_journal(
 
 
 def read_journal(directory: Path) -> tuple[Header, list[Entry]] | None:
-    """Return the contents of a journal, without an incomplete last line; None if there is none."""
+    """Return the contents of a journal without an incomplete last line; None if it is missing."""
     with suppress(FileNotFoundError):
         data = (directory / JOURNAL).read_bytes()
         if lines := data[: size_whole(directory)].splitlines():
@@ -121,7 +123,7 @@ def read_journal(directory: Path) -> tuple[Header, list[Entry]] | None:
 
 
 def size_whole(directory: Path) -> int:
-    """Return the size in bytes of a journal up to the end of its last complete line."""
+    """Return the size of a journal in bytes, up to the end of its last complete line."""
     return (directory / JOURNAL).read_bytes().rfind(b"\n") + 1
 
 
@@ -131,8 +133,8 @@ def _append(file: int, line: bytes) -> None:
 
 
 def kept_directory(directory: Path, test: str, repeat: int = 0) -> Path:
-    """Return the directory of a test's comparisons: its name, without characters that file names
-    cannot have."""
+    """Return the directory of a test's comparisons. Its name is that of the test without characters
+    that file names cannot have."""
     name = "".join(one if one.isalnum() or one in "_.-" else "_" for one in test)
-    digest = f"{zlib.crc32(test.encode()):08x}"  # separates names that differ only in those
+    digest = f"{zlib.crc32(test.encode()):08x}"  # distinguishes names that differ only in these
     return directory / KEPT / f"{name[:120]}-{digest}" / str(repeat)

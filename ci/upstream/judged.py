@@ -1,4 +1,4 @@
-"""The result of a test: upstream's verdict and our gate's, from the same outputs."""
+"""The result of a test: upstream's verdict and this project's, for the same outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Wrong = Callable[[Array], Array]
 
 
 class Ending(str, Enum):
-    """The result of a test. ``ONE_SIDED`` shows where upstream's tolerances are too wide."""
+    """The result of a test. ``ONE_SIDED`` shows that upstream's tolerances are too wide."""
 
     PASSED = "passed by both"
     ONE_SIDED = "passed by theirs, failed by ours"
@@ -37,8 +37,8 @@ class Ending(str, Enum):
 
 @dataclass(frozen=True)
 class Ours:
-    """Our gate on one comparison. ``reasons`` is empty if it accepts the outputs;
-    ``accepts_zeros`` says whether it accepts zeros instead of them."""
+    """The verdict of this project's gate on a comparison. ``reasons`` is empty if it accepts the
+    outputs. ``accepts_zeros`` is true if it would also accept zeros."""
 
     scheme: str
     reasons: tuple[str, ...]
@@ -49,7 +49,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Judged:
-    """A test with both verdicts. ``reason`` starts with why it did not pass both."""
+    """A test with both verdicts. ``reason`` is why it did not pass both."""
 
     test: str
     outcome: Ending
@@ -65,7 +65,7 @@ class Judged:
 def judge_comparison(
     record: Comparison, arrays: Arrays, limits: Limits, wrong: Wrong | None = None
 ) -> Ours:
-    """Judge one comparison; ``wrong``, if given, turns the outputs into wrong ones first."""
+    """Judge one comparison. If ``wrong`` is given, it first makes the outputs wrong."""
     rule = limits(Scheme(record.scheme)) if record.scheme else Threshold(scheme=MIXED)
     infos = tuple(replace_bool(one) for one in record.outputs)
     outputs = stack(arrays[Member.OUTPUT], infos)
@@ -87,7 +87,7 @@ def judge_comparison(
 
 def make_references(record: Comparison, arrays: Arrays, infos: Sequence[TensorInfo]) -> References:
     """Return both models' outputs and the prediction. If a model's outputs could not be computed,
-    what upstream compares with replaces them."""
+    the values with which upstream compares are used."""
     own = Member.FLOAT if record.scheme == Scheme.FP16.value else Member.QUANTIZED
     wanted = arrays.get(own) or arrays[Member.UPSTREAM]
     low, high = (arrays.get(bound) or wanted for bound in (Member.LOW, Member.HIGH))
@@ -108,14 +108,15 @@ def make_references(record: Comparison, arrays: Arrays, infos: Sequence[TensorIn
 
 
 def finite(runs: Array) -> Array:
-    """Return the disturbed runs that are finite everywhere, or two without an error."""
+    """Return the disturbed runs without NaN and infinity; if fewer than two remain, two zero
+    runs."""
     kept: Array = runs[np.isfinite(runs).reshape(len(runs), -1).all(1)]
     return kept if len(kept) > 1 else np.zeros((2, *runs.shape[1:]), np.float32)
 
 
 def stack(arrays: Sequence[Array], infos: Sequence[TensorInfo]) -> list[Array]:
-    """Return arrays as [input set, *shape] with the one set, booleans as their bytes. A quantized
-    model may return a number as [1]."""
+    """Return arrays as [input set, *shape] with one set; booleans become bytes. A quantized model
+    may return a scalar as [1]."""
     return [
         (one.view(np.uint8) if one.dtype == bool else one).reshape(1, *info.shape)
         for one, info in zip(arrays, infos, strict=True)
@@ -132,7 +133,7 @@ def judge_test(
     limits: Limits,
     wrong: Wrong | None = None,
 ) -> Judged:
-    """Judge a run of a test by its comparisons."""
+    """Judge a run of a test according to its comparisons."""
     with np.errstate(all="ignore"):
         ours = tuple(judge_comparison(*one, limits, wrong) for one in comparisons)
     outcome, reason = name_outcome(entry, ours)
@@ -140,7 +141,7 @@ def judge_test(
 
 
 def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Ending, str]:
-    """Return the outcome and its reason."""
+    """Return a test's result and the reason."""
     told = entry.told.strip()
     last = told.splitlines()[-1] if told else ""
     if entry.ran is Ran.LATE:
@@ -163,15 +164,15 @@ def name_outcome(entry: Entry, ours: Sequence[Ours]) -> tuple[Ending, str]:
 
 
 def summarize_told(told: str) -> str:
-    """Return the line of a traceback that names the error, or else the last line."""
+    """Return the line of a traceback that has the error, or else the last line."""
     lines = [line for line in told.splitlines() if line.strip()]
     errors = [line[1:].strip() for line in lines if line.startswith("E ")]
     return (errors or [line.strip() for line in lines[-1:]] or ["no reason was given"])[0][:500]
 
 
 def merge_repeats(every: Sequence[Judged]) -> Judged:
-    """Return one result for the runs of a test with the same inputs: if they differ, it is flaky
-    and counts as failed."""
+    """Return one result for several runs of a test with the same inputs. If their results differ,
+    the test is flaky and has failed."""
     first = every[0]
     outcomes = list(dict.fromkeys(one.outcome for one in every))
     if len(outcomes) == 1:

@@ -1,4 +1,4 @@
-"""A test's comparison as it is stored: enough to judge it again without a run."""
+"""The stored comparisons of a test, which can be judged again without running the test."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ ARRAYS, RECORD = ".npz", ".json"
 
 
 class Member(str, Enum):
-    """Kinds of arrays in a comparison; each has one array per output, ``INPUT`` one per input."""
+    """Kinds of arrays in a comparison. There is one array per output; for ``INPUT``, per input."""
 
     INPUT = "input"
     OUTPUT = "output"
-    UPSTREAM = "upstream"  # what upstream compares the output with
+    UPSTREAM = "upstream"  # the values with which upstream compares the output
     FLOAT = "float"
     QUANTIZED = "quantized"
-    NOISE = "noise"  # [run, input set, *shape]; empty if none is predicted
-    LOW, HIGH = "low", "high"  # bounds of the lowered model's values that noise decides
+    NOISE = "noise"  # [run, input set, *shape]; empty without a prediction
+    LOW, HIGH = "low", "high"  # bounds of the lowered model's outputs, where noise can change them
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """One comparison. ``scheme`` is empty if the test mixes types like no scheme; ``lacks`` says
-    what could not be computed for our gate, ``predict_s`` how long the rest took."""
+    """One comparison. ``scheme`` is empty if no scheme has the test's mixture of types. ``lacks``
+    is what could not be computed for the gate; ``predict_s`` is the time for everything else."""
 
     scheme: str
     outputs: tuple[TensorInfo, ...]
@@ -47,7 +47,7 @@ Arrays = Mapping[Member, list[Array]]
 def write_comparison(
     place: Path, record: Comparison, arrays: Mapping[Member, Iterable[Any]]
 ) -> None:
-    """Write ``place``.npz and, last, ``place``.json."""
+    """Write ``place``.npz and then ``place``.json."""
     named = {
         f"{member.value}_{index}": np.asarray(one)
         for member, some in arrays.items()
@@ -58,7 +58,7 @@ def write_comparison(
 
 
 def read_comparisons(directory: Path) -> list[tuple[Comparison, Arrays]]:
-    """Return the comparisons of a test in their order. Raises OSError or ValueError."""
+    """Return the comparisons of a test in order. Raises OSError or ValueError."""
     places = sorted(directory.glob(f"*{RECORD}"), key=lambda path: int(path.stem))
     return [(_read_record(place), _read_arrays(place)) for place in places]
 

@@ -1,5 +1,5 @@
-"""Compute what our gate needs for a comparison: both models' outputs, and the noise that rounding
-may cause in a program's. It runs in the process of the test, which has the modules.
+"""Computes what the gate needs for a comparison: the outputs of both models, and the predicted
+rounding noise. This runs in the process of the test, because it has the modules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ci.models.tensors import TensorInfo, describe_tensor
 from ci.upstream.capture import Seen, Tensors
 from ci.upstream.kept import Comparison, Member, write_comparison
 
-# By bits of activations and of weights; 0 for a graph without weights.
+# By the number of bits of activations and of weights; 0 for a graph without weights.
 SCHEMES = {
     (8, 8): Scheme.A8W8,
     (8, 0): Scheme.A8W8,
@@ -42,8 +42,8 @@ WIDTHS = (2, 4, 8, 16)
 
 
 def find_scheme(program: Any) -> Scheme | None:
-    """Return the scheme that matches a graph's types, by its most frequent activations and its
-    narrowest weights; fp16 for a graph without types, None for a mixture that no scheme has."""
+    """Return the scheme that matches a graph's most frequent activations and narrowest weights:
+    fp16 for a graph that is not quantized, None if no scheme matches."""
     nodes = [*program.graph.nodes] if isinstance(program, GraphModule) else []
     quantizers = [node for node in nodes if "quantize_" in name_operator(node)]
     if not quantizers:
@@ -68,7 +68,7 @@ def _count_bits(node: Node) -> int:
 
 
 def write_seen(directory: Path, seen: Sequence[Seen]) -> None:
-    """Write each comparison of a test into ``directory``."""
+    """Write each comparison of a test to ``directory``."""
     directory.mkdir(parents=True, exist_ok=True)
     for number, one in enumerate(seen):
         record, arrays = work_out(one)
@@ -76,8 +76,7 @@ def write_seen(directory: Path, seen: Sequence[Seen]) -> None:
 
 
 class Flat(nn.Module):
-    """A module that takes the tensors in nested inputs, and keeps the numbers between them
-    fixed."""
+    """A module that takes only the tensors of nested inputs. Other values in them are constants."""
 
     def __init__(self, module: Any, inputs: tuple[Any, ...]) -> None:
         super().__init__()
@@ -92,11 +91,11 @@ class Flat(nn.Module):
 
 
 class Notes(list[str]):
-    """Notes on what could not be computed, and why."""
+    """Notes on what could not be computed and why."""
 
     @contextmanager
     def of(self, what: str) -> Iterator[None]:
-        """Note an exception of the block instead of raising it."""
+        """Add a note if the block raises, instead of raising the exception."""
         try:
             with torch.no_grad():
                 yield
@@ -105,7 +104,7 @@ class Notes(list[str]):
 
 
 def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
-    """Return the record of a comparison and its arrays."""
+    """Return the record and the arrays of a comparison."""
     began, lacks = time.monotonic(), Notes()
     scheme = find_scheme(seen.program)
     is_float = scheme is Scheme.FP16
@@ -151,7 +150,7 @@ def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
 
 
 def describe_outputs(seen: Seen, exact: Any, flat: Any, lacks: Notes) -> tuple[TensorInfo, ...]:
-    """Return the type and shape of each output, its parts and its possible values."""
+    """Return dtype and shape of each output, the parts of a concatenation, and possible values."""
     infos = [describe_tensor(one) for one in seen.outputs]
     with lacks.of("the steps of outputs"):
         grids = find_grids(exact) or [NO_GRID] * len(infos)

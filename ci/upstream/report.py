@@ -1,5 +1,5 @@
-"""Makes the report of a suite's run: a case per test, and a control per test that both upstream
-and our gate passed."""
+"""Makes the report of a suite's run, with one case per test, and a control for each test that
+passed both verdicts."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ BRIEF = {
 
 
 def make_case(checked: Checked, soc: str) -> Case:
-    """Return a test's row. A test that ended as expected without passing both is ``unsupported``,
-    which JUnit shows as skipped."""
+    """Return the report row of a test. If a test did not pass both verdicts, as expected, its
+    status is ``unsupported``, which JUnit shows as skipped."""
     judged = checked.judged
     entry = judged.entry
     if checked.fault:
@@ -54,7 +54,7 @@ def make_case(checked: Checked, soc: str) -> Case:
 
 
 def worst_figures(judged: Judged) -> dict[str, Any]:
-    """Return the figures of the comparison that exceeds its prediction most."""
+    """Return the figures of the comparison that most exceeds its prediction."""
     if not judged.ours:
         return {}
 
@@ -66,8 +66,8 @@ def worst_figures(judged: Judged) -> dict[str, Any]:
 
 
 def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
-    """Return, for each test that passed both, whether our gate rejects zeros instead of each of its
-    outputs."""
+    """Return, for each test that passed both verdicts, whether the gate rejects zeros instead of
+    the outputs."""
     return [
         Control(
             model=one.test,
@@ -82,7 +82,7 @@ def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
 
 
 def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
-    """Return a row with what is wrong with the run as a whole, if anything."""
+    """Return a row with the faults of the run as a whole, if there are any."""
     reason = "; ".join(faults)
     fix = "  fix: restore them, or change policies/upstream.toml with a line in CHANGELOG.md"
     return [
@@ -92,15 +92,15 @@ def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
 
 
 def count_outcomes(every: Sequence[Judged]) -> str:
-    """Return ``301 passed by both, 40 passed by theirs, failed by ours``, in the order of
-    Ending."""
+    """Return the number of tests per result, such as ``301 passed by both, 40 passed by theirs,
+    failed by ours``, in the order of Ending."""
     counts = Counter(one.outcome for one in every)
     return "; ".join(f"{counts[one]} {one.value}" for one in Ending)
 
 
 def count_causes(every: Sequence[Checked]) -> list[str]:
-    """Return a line per cause with its number of tests, the most frequent first, and the share of
-    failures without one."""
+    """Return one line per cause with its number of tests, most frequent first, and a line with the
+    number of failures without a known cause."""
     causes = Counter(one.known.cause.name for one in every if one.known and not one.fault)
     bad = [one for one in every if one.judged.outcome in {Ending.ONE_SIDED, Ending.FAILED}]
     bare = sum(one.known is None or bool(one.fault) for one in bad)
@@ -111,8 +111,8 @@ def count_causes(every: Sequence[Checked]) -> list[str]:
 def check_all(
     every: Sequence[Judged], expectations: Expectations, tests: Sequence[str], *, whole: bool
 ) -> tuple[list[Checked], list[str]]:
-    """Compare each test with its expectation; in a ``whole`` run also check what the suite has
-    lost, and rows for tests that do not exist."""
+    """Compare each test with its expectation. In a ``whole`` run, also return losses of the suite
+    and rows that match no test."""
     checked = [expectations.check(one) for one in every]
     if not whole:
         return checked, []

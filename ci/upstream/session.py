@@ -1,5 +1,5 @@
-"""A run of a suite: its tests in workers, longest first; each result goes to the journal at
-once."""
+"""A run of a suite. Its tests run in workers, the longest first, and each result is written to the
+journal immediately."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from provisioning.files import write_whole
 
 COLLECT_S, USUAL_S = 900.0, 5.0
 DURATIONS = "durations.json"
-WORK = "work"  # of a test, removed when it has ended
+WORK = "work"  # a test's working directory, removed after the test
 
 
 @dataclass(frozen=True)
 class TestEnd:
-    """Upstream's result of a test: ``passed``, ``failed`` or ``skipped``, and why; ``refusal`` is
-    the error that upstream expects of a test that passed with it, ``test_s`` the test's time."""
+    """Upstream's result of a test. ``verdict`` is ``passed``, ``failed`` or ``skipped``, ``told``
+    is the reason. If a test passed because it expects an error, ``refusal`` is that error.
+    ``test_s`` is the test's duration in seconds."""
 
     __test__ = False
 
@@ -44,7 +45,7 @@ class ListTests:
     """A job that lists the suite's tests."""
 
     def __call__(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names of the tests, and the errors while collecting them."""
+        """Return the names of the tests, and the errors during collection."""
         from ci.upstream.worker import collected
 
         return tuple(collected.items), collected.errors
@@ -52,13 +53,13 @@ class ListTests:
 
 @dataclass(frozen=True)
 class RunTest:
-    """A job that runs one test in ``directory``, which then holds its comparisons."""
+    """A job that runs one test, and writes its comparisons to ``directory``."""
 
     name: str
     directory: Path
 
     def __call__(self) -> TestEnd:
-        """Return how it ended. Raises FailedError if its process died."""
+        """Return the test's result. Raises FailedError if its process crashed."""
         from ci.upstream.worker import run_test
 
         return run_test(self.name, self.directory)
@@ -66,7 +67,8 @@ class RunTest:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRun:
-    """A run of a suite: the tests in ``header``, with journal and comparisons in ``directory``."""
+    """A run of a suite: the tests in ``header``, with the journal and comparisons in
+    ``directory``."""
 
     directory: Path
     header: Header
@@ -76,8 +78,8 @@ class SuiteRun:
     resume: bool = False
 
     def run(self, pool: Pool, progress: Progress) -> list[Entry]:
-        """Run everything that is not in the journal yet, and return all entries; if interrupted,
-        the entries so far."""
+        """Run all tests that are not in the journal yet. Return all entries; after an interrupt,
+        those so far."""
         durations = read_durations(self.directory)
         with open_journal(self.directory, self.header, resume=self.resume) as (journal, entries):
             if not self.resume:
@@ -110,11 +112,11 @@ class SuiteRun:
         return entries
 
     def expect_s(self, test: str, durations: Mapping[str, float]) -> float:
-        """Return how long a test took the last time, or else its known duration."""
+        """Return a test's duration in the last run, or else its known or usual duration."""
         return durations.get(test) or self.ratchet.expect_s(test) or USUAL_S
 
     def run_test(self, test: str, turn: int, pool: Pool) -> Entry:
-        """Run a test once; the pool replaces a process that dies or times out."""
+        """Run a test once. The pool replaces a process that crashes or times out."""
         began = time.monotonic()
         place = kept_directory(self.directory, test, turn)
         shutil.rmtree(place, ignore_errors=True)
@@ -148,7 +150,7 @@ class SuiteRun:
 
 
 def list_tests(pool: Pool, scratch: Path) -> tuple[str, ...]:
-    """Return the names of the suite's tests. Raises FailedError if some cannot be collected."""
+    """Return the names of the suite's tests. Raises FailedError if a file cannot be collected."""
     log = scratch / "collect.log"
     ended = pool.run(ListTests(), log, COLLECT_S)
     if ended.result is None:
@@ -167,7 +169,7 @@ def list_tests(pool: Pool, scratch: Path) -> tuple[str, ...]:
 
 
 def read_durations(directory: Path) -> dict[str, float]:
-    """Return the seconds that tests took in earlier runs; empty if unknown."""
+    """Return the durations of tests in earlier runs in seconds; empty if there are none."""
     try:
         return msgspec.json.decode((directory / DURATIONS).read_bytes(), type=dict[str, float])
     except (OSError, msgspec.MsgspecError):
@@ -175,7 +177,7 @@ def read_durations(directory: Path) -> dict[str, float]:
 
 
 def describe(entry: Entry, number: int, total: int) -> str:
-    """Return a line about a test that has ended."""
+    """Return one line of text about a finished test."""
     told = entry.told.strip().splitlines()
     last = f"  {told[-1][:120]}" if told and entry.ran is not Ran.PASSED else ""
     return f"  [{number}/{total}] {entry.test}  {entry.ran.value}  {entry.wall_s:.1f} s{last}"

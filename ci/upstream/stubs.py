@@ -1,7 +1,7 @@
-"""Stand-ins for packages that upstream's test files import, although most tests never use them.
+"""Stubs of packages that upstream's test files import but most tests never use.
 
-They exist only in the modules of one process. A test that does use one fails with
-MissingPackageError, which names the package.
+The stubs exist only in the memory of one process. A test that uses one fails with a
+MissingPackageError that has the package's name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-# Imported at the top of upstream's test files or of what these import, and no dependency of the
+# Packages that upstream's test files or their imports need, but that are not dependencies of the
 # wheel.
 PACKAGES = (
     "accelerate",
@@ -33,15 +33,16 @@ PACKAGES = (
     "transformers",
 )
 NEEDS = "needs the package "
-LACKS = "this runner has no "  # our runner's message about an unknown flag starts with this
+LACKS = "this runner has no "  # the start of ci.upstream.emulator's message on unknown flags
 
 
 class MissingPackageError(ImportError):
-    """A test used a package that is not installed."""
+    """Raised if a test uses a package that is not installed."""
 
 
 class _Stub(type):
-    """A class for anything in a missing package; a call raises MissingPackageError."""
+    """A class that stands for any object in a missing package. Calling it raises
+    MissingPackageError."""
 
     stands_for: str
 
@@ -56,12 +57,12 @@ class _Stub(type):
 
 
 def make_stub(module: str, name: str) -> Any:
-    """Return the stub for ``module.name``."""
+    """Return the stub for an object ``module.name``."""
     return _Stub(name, (), {"__module__": module, "stands_for": module.partition(".")[0]})
 
 
 class StubModule(ModuleType):
-    """A module of a missing package: it has every name."""
+    """A stub of a module in a missing package. It has an attribute for every name."""
 
     __path__: list[str] = []  # noqa: RUF012 - what makes it a package
 
@@ -72,7 +73,7 @@ class StubModule(ModuleType):
 
 
 class StubFinder:
-    """Finds the missing packages, after all real ones."""
+    """An import finder for missing packages. It must come after all real finders."""
 
     def __init__(self, missing: Sequence[str]) -> None:
         self.missing = frozenset(missing)
@@ -90,7 +91,7 @@ class StubFinder:
 
 
 def install_stubs() -> tuple[str, ...]:
-    """Make missing packages importable as stubs, and return their names."""
+    """Make missing packages importable as stubs. Return the packages' names."""
     missing = tuple(name for name in PACKAGES if importlib.util.find_spec(name) is None)
     sys.meta_path.append(StubFinder(missing))
     return missing

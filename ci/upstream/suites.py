@@ -1,6 +1,6 @@
-"""Upstream's three suites: where their tests are in the installed wheel, and what they are called.
+"""Upstream's three test suites: where their tests are in the installed wheel, and their names.
 
-They were not seen anywhere else: the wheel of ExecuTorch 1.5.1 contains all three.
+The wheel of ExecuTorch 1.5.1 contains all three. No other source of them was found.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from pathlib import Path
 from ci.cases.spec import DEFAULT_SOC
 from provisioning.errors import UnfitError, UsageError
 
-# For the fork server: the suite to collect, and its directory if not the installed package.
+# Variables for the fork server: the suite to collect, and its directory if that is not the
+# installed package.
 SUITE, SOURCE = "QNN_CI_SUITE", "QNN_CI_SUITE_SOURCE"
 QUALCOMM = "backends/qualcomm/tests"
 
 
 @dataclass(frozen=True)
 class Suite:
-    """``places`` are files or directories in the executorch package; ``names`` are globs, one of
-    which a test's name has to match. A test runs on ``soc`` unless the call names another; a suite
-    with ``fixed_soc`` sets its SoCs itself."""
+    """A suite. ``places`` are files or directories in the executorch package. ``names`` are globs;
+    a test's name must match one. Tests run for ``soc`` unless the user selects another. With
+    ``fixed_soc``, the suite itself sets the SoC."""
 
     name: str
     places: tuple[str, ...]
@@ -37,9 +38,9 @@ SUITES: Mapping[str, Suite] = {
     one.name: one
     for one in (
         Suite("upstream", (f"{QUALCOMM}/test_qnn_delegate.py",)),
-        # Its tests are for V68, with the SoC that tests/rework/htp/conftest.py uses for it.
+        # Its tests are for V68, and tests/rework/htp/conftest.py uses this SoC for it.
         Suite("upstream-rework", (f"{QUALCOMM}/rework",), soc="SM8350", fixed_soc=True),
-        # QualcommTester has this SoC as a default, and no flow changes it.
+        # QualcommTester's default is this SoC, and no flow changes it.
         Suite(
             "backend-suite",
             ("backends/test/suite/operators",),
@@ -52,13 +53,13 @@ SUITES: Mapping[str, Suite] = {
 
 
 def match(name: str, glob: str) -> bool:
-    """Return whether a test's name, which may have brackets, is ``glob`` or matches it."""
+    """Return whether a test's name equals ``glob`` or matches it; names may contain brackets."""
     return name == glob or fnmatchcase(name, glob)
 
 
 def choose_tests(suite: Suite, every: Sequence[str], globs: Sequence[str]) -> list[str]:
-    """Return the suite's tests that match a glob with the whole name or its last part. Raises
-    UsageError if a glob matches none."""
+    """Return the suite's tests whose whole name or last part matches a glob. Raises UsageError if a
+    glob matches no test."""
     own = [test for test in every if any(match(test, glob) for glob in suite.names)]
     for glob in globs:
         if not any(_fits(test, glob) for test in own):
@@ -66,7 +67,7 @@ def choose_tests(suite: Suite, every: Sequence[str], globs: Sequence[str]) -> li
             raise UsageError(
                 f"--filter {glob} matches none of {len(own)} tests of {suite.name}",
                 why=f"the nearest is {near[0]}" if near else "",
-                fix="--list shows them",
+                fix="--list shows all tests",
             )
     return [test for test in own if not globs or any(_fits(test, glob) for glob in globs)]
 
@@ -76,7 +77,7 @@ def _fits(test: str, glob: str) -> bool:
 
 
 def find_executorch() -> Path:
-    """Return the directory of the installed package. Raises UnfitError."""
+    """Return the directory of the installed executorch package. Raises UnfitError."""
     spec = importlib.util.find_spec("executorch")
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:

@@ -1,7 +1,8 @@
-"""Run upstream's tests: imported by the fork server, which collects a suite once for all forks.
+"""Runs upstream's tests. The fork server imports this module, which collects a suite once for all
+forks.
 
-Each test runs in a fork of a worker of ci.cases.pool, which is ended and replaced if a test dies
-or times out.
+Each test runs in a fork of a worker of ci.cases.pool. The worker is replaced if a test crashes or
+times out.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from ci.upstream.session import TestEnd
 from ci.upstream.stubs import install_stubs
 from ci.upstream.suites import SOURCE, SUITE, SUITES, find_executorch
 
-SEED = 1126  # upstream's, in tests/rework
-# Path at which tests/rework looks for the runner; the others use QNN_EXECUTOR_RUNNER.
+SEED = 1126  # the seed that upstream uses in tests/rework
+# The path where tests/rework expects the runner. The other suites use QNN_EXECUTOR_RUNNER.
 RUNNER = "build-x86/examples/qualcomm/executor_runner/qnn_executor_runner"
 WATCHES = {
     "upstream": watch_delegate,
@@ -42,7 +43,7 @@ MAX_TOLD = 2000
 
 @dataclass
 class Collected:
-    """The tests of this fork server's suite, by name."""
+    """The tests of the suite that this fork server collected, by name."""
 
     config: Any = None
     items: dict[str, Any] = field(default_factory=dict)
@@ -71,10 +72,10 @@ listener = Listener()
 
 
 def before_forks() -> None:
-    """Import and collect the suite that the environment names."""
+    """Import and collect the suite that the environment specifies."""
     suite = SUITES[os.environ[SUITE]]
     root = Path(os.environ.get(SOURCE) or find_executorch())
-    os.dup2(2, 1)  # the verb needs stdout; a worker's log takes both
+    os.dup2(2, 1)  # stdout is for the verb's output; a worker logs both
     install_stubs()
     config = _prepareconfig(
         [
@@ -109,7 +110,7 @@ def run_test(name: str, directory: Path) -> TestEnd:
 
 
 def run_here(name: str, directory: Path) -> TestEnd:
-    """Run a test in this process, and keep what it compared."""
+    """Run a test in this process, and write its comparisons."""
     work = directory / "work"
     work.mkdir(parents=True, exist_ok=True)
     os.chdir(work)
@@ -133,7 +134,7 @@ def run_here(name: str, directory: Path) -> TestEnd:
 
 
 def find_refusal(item: Any) -> str:
-    """Return the error that a test of tests/rework asserts; empty if none."""
+    """Return the error that a test of tests/rework expects; empty if it expects none."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     expected = params.get("kwargs", {})
     expected = expected.get("expected") if isinstance(expected, dict) else None
@@ -145,7 +146,7 @@ def find_refusal(item: Any) -> str:
 
 
 def summarize(reports: Sequence[Any]) -> tuple[str, str]:
-    """Return a test's verdict from its reports, including subtests, and its message."""
+    """Return a test's verdict according to its reports, including subtests, and its message."""
     failed = [one for one in reports if one.failed]
     if failed:
         return "failed", str(failed[0].longrepr)[-MAX_TOLD:]

@@ -76,7 +76,7 @@ def test_the_journal_of_another_run_is_not_resumed(tmp_path: Path, other: Header
         pass
     assert caught.value.what == f"{tmp_path}/journal.jsonl belongs to another run"
     assert caught.value.why == "its tests, SoC, tools or options differ from those of this call"
-    assert caught.value.fix == "leave out --resume"
+    assert caught.value.fix == "omit --resume"
 
 
 def test_two_runs_do_not_write_to_one_journal(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_two_runs_do_not_write_to_one_journal(tmp_path: Path) -> None:
     ):
         pass
     error = caught.value
-    told = (f"{tmp_path} is in use", "another run uses it", "wait, or give --reports")
+    told = (f"{tmp_path} is in use", "another run uses it", "wait, or set --reports")
     assert (error.what, error.why, error.fix) == told
 
 
