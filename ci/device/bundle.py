@@ -302,7 +302,7 @@ def list_parts(bundle: Bundle, directory: Path) -> list[Part]:
 
 
 def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -> None:
-    """Raises UnfitError if the doctor finds an error in the files staged for a SoC."""
+    """Raise UnfitError if the doctor finds an error in the files staged for a SoC."""
     request = make_request(target.profile, {STAGING: directory}, os.environ)
     verdict = examine_request(replace(request, soc=soc), progress)
     grave = (one for one in verdict.findings if one in verdict.errors or one.id == NO_SKEL)
@@ -311,7 +311,7 @@ def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -
 
 
 def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
-    """Raises UnfitError if the staged libraries or a SoC cannot load a program."""
+    """Raise UnfitError if the staged libraries or a SoC cannot load a program."""
     found = inspect_file(program)
     if found.program is None:
         raise UnfitError(f"{program} is not a program", why=f"its kind is {found.kind}")

@@ -202,7 +202,7 @@ class DeviceRunner:
 
 @contextmanager
 def lease_first(runners: Sequence[DeviceRunner], wait_s: float = 0.0) -> Iterator[DeviceRunner]:
-    """Lease the first free device during the block. Raises what take_first raises."""
+    """Lease the first free device during the block. Raises the errors of take_first."""
     runner = take_first(runners, wait_s)
     try:
         yield runner

@@ -33,9 +33,11 @@ _QUOTED = re.compile(
 
 
 class Finding(Struct, frozen=True):
-    """A rule that matches lines of a log. ``line`` is the first such line, ``count`` their number.
+    """A rule that matches lines of a log. ``line`` is the first of these lines, ``count`` their
+    number.
 
-    ``consequence_of`` is the rule with the cause of this one, empty if there is none.
+    ``consequence_of`` is the id of the rule that is the cause of this one, or empty if there is
+    none.
     """
 
     rule: str

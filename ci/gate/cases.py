@@ -61,7 +61,8 @@ Chooser = Callable[[str, Suite, str], Iterable[CaseName]]
 
 
 def _by_name(key: str, suite: Suite, _probe: str) -> Iterable[CaseName]:
-    """Return the cases that the row of a key is for: all for a table whose rows are of no case."""
+    """Return the cases that a changed key is for: those of its row, or all cases if the rows of its
+    table are not for certain cases."""
     table, _, name = key.partition(".")
     find = NAMES.get(table) if name else None
     return [case for case in suite if find(case) == name] if find else suite

@@ -83,7 +83,7 @@ class Repository:
 
     @property
     def git_dir(self) -> Path:
-        """Raise UsageError."""
+        """The repository's git directory. Raises UsageError if there is none."""
         found = find_git_dir(self.source)
         if found is None:
             raise UsageError(
@@ -167,7 +167,7 @@ class Repository:
         }
 
     def compare(self, base: str, head: str) -> Difference:
-        """Return the difference of the work tree, or the commit ``head``, from ``base``."""
+        """Return the differences of the work tree, or of the commit ``head``, from ``base``."""
         changes = self.list_changes(base, head)
         old, before = self.read_tree(base)
         new, after = self.read_tree(head)

@@ -64,7 +64,7 @@ def find_missed(step: Step, plan: Plan) -> list[str]:
 
 @dataclass(frozen=True)
 class Savings:
-    """The result of a replay. Pairs are (number that ran, number of all)."""
+    """The result of a replay. Pairs contain the number that ran and the total number."""
 
     steps: tuple[Replayed, ...]
 

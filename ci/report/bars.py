@@ -88,8 +88,8 @@ def draw_delegation(case: Case, _rule: Threshold | None) -> Bar:
 
 
 def draw_bytes(size: int | None, recorded: int | None, limit: int | None, parts: str = "") -> Bar:
-    """Return a bar for a number of bytes, with its budget and the recorded figure. ``parts`` says
-    what it consists of."""
+    """Return a bar for a number of bytes, with its budget and the recorded figure. ``parts``
+    describes the parts of the sum, as a tooltip."""
     if size is None:
         return Bar()
     hint = parts or f"{size:,} bytes"
@@ -120,7 +120,7 @@ def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
 
 
 def draw_time(seconds: float | None, *, cached: bool = False) -> Bar:
-    """Return a bar for a time. That of a cached lowering is of an earlier run."""
+    """Return a bar for a time. The time of a cached lowering is that of an earlier run."""
     if seconds is None:
         return Bar()
     tone = "cached" if cached else "value"

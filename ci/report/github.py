@@ -107,7 +107,7 @@ def escape_name(text: str) -> str:
 
 
 def show_case(case: Case | CaseName) -> str:
-    """Return ``nets/net.py:factory 8a8w SM8650``, escaped."""
+    """Return text such as ``nets/net.py:factory 8a8w SM8650``, escaped."""
     return escape_name(str(case))
 
 

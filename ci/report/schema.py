@@ -353,12 +353,12 @@ class Heat(Record, frozen=True, kw_only=True):
 
 class DeviceFigures(Record, frozen=True, kw_only=True):
     """Times and memory of a program on a device, over ``starts`` of its runner and ``runs`` timed
-    runs. In milliseconds: ``first_ms`` for the first run after a start (median of the starts),
-    ``p50_ms`` and ``p90_ms`` for the median and 90th percentile of the runs, ``load_ms`` for
-    loading. A ``spread`` is half the range of the figure between starts, or between the quartiles
-    of the runs if there was one start. ``peak_memory_bytes`` is the largest resident memory of the
-    runner's process, without the DSP's memory. ``emulated`` is whether a host's processor computed
-    it: then the times say nothing about a device."""
+    runs. Times are in milliseconds: ``first_ms`` of the first run after a start (median of the
+    starts), ``p50_ms`` and ``p90_ms`` (median and 90th percentile of the runs), ``load_ms`` of
+    loading. A ``spread`` is half the range of the figure between starts or, with only one start,
+    between the quartiles of its runs. ``peak_memory_bytes`` is the largest resident memory of the
+    runner's process, without the DSP's memory. ``emulated`` is true if a host emulated the SoC. The
+    times then say nothing about a device."""
 
     starts: Annotated[int, Meta(ge=1)]
     runs: Count

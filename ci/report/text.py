@@ -20,7 +20,8 @@ def clean_name(text: str) -> str:
 
 
 def name_some(names: Sequence[str], most: int) -> str:
-    """Return ``a, b and 3 more``: the first ``most`` names, and how many are left out."""
+    """Return text such as ``a, b and 3 more``: the first ``most`` names, and how many are left
+    out."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
 

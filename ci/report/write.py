@@ -56,8 +56,8 @@ def read_unchecked(path: Path) -> Report:
 
 
 def read_json(path: Path, kind: type[T], what: str, fix: str) -> T:
-    """Return the content of a user's JSON file as a value of type ``kind``. Errors call the file
-    ``what``.
+    """Return the content of a user's JSON file as a value of type ``kind``. ``what`` describes the
+    file in errors.
 
     Raises UsageError if it cannot be read or decoded.
     """

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Explain logs; the exit code is 1 if a cause was found, 0 if not. Raises UsageError."""
+    """Explain logs. The exit code is 1 if a cause was found, otherwise 0. Raises UsageError."""
     rules = read_rules()
     if args.policy:  # a team's rules come first
         rules = (*make_rules(read_emulator_policy(args.policy).advice), *rules)

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cases",
         type=user_path,
         metavar="DIR",
-        help="the --keep-artifacts directory of test_emulator: includes its programs and inputs,"
+        help="what test_emulator wrote for --keep-artifacts: adds its programs and inputs,"
         " and a script that runs them on a device without this toolkit",
     )
     add(

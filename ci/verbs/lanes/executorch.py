@@ -1,4 +1,4 @@
-"""The run of test-emulator after its arguments were checked."""
+"""Run test-emulator, after its arguments were checked."""
 
 from __future__ import annotations
 
