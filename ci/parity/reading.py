@@ -7,7 +7,6 @@ Its result is cached under a digest of everything that it read.
 from __future__ import annotations
 
 import hashlib
-import os
 import resource
 import sys
 import tempfile
@@ -41,15 +40,6 @@ MEMORY_BYTES = 3 << 30
 KEPT_FILES = 36
 Kept = TypeVar("Kept")
 SIDES: dict[str, Any] = {"buck": BuckFacts, "cmake": tuple[CMakeFacts, ...]}
-
-
-class Order(msgspec.Struct, frozen=True):
-    """A worker's input: a tree, as a directory or as a commit of a git directory."""
-
-    side: str
-    source: bytes
-    commit: str
-    layout: Layout
 
 
 def read_tree_here(tree: SourceTree) -> ParityFacts:
@@ -94,8 +84,7 @@ def read_side(tree: RevisionTree | DirectoryTree, side: str, cache: Path | None)
     kept = cache / f"{side}-{digest_side(tree, side)}.json" if cache else None
     if kept and (known := load(kept, SIDES[side])) is not None:
         return known
-    source, commit = tree.source
-    answer = run_worker(Order(side, os.fsencode(source.resolve()), commit, tree.layout))
+    answer = run_worker(tree, side)
     if isinstance(answer, str):
         row = NotEvaluated(side, WHOLE, answer)
         if side == "buck":
@@ -107,14 +96,16 @@ def read_side(tree: RevisionTree | DirectoryTree, side: str, cache: Path | None)
     return facts
 
 
-def run_worker(order: Order) -> bytes | str:
+def run_worker(tree: RevisionTree | DirectoryTree, side: str) -> bytes | str:
     """Return the worker's result as JSON, or the reason why there is none."""
+    source, commit = tree.source
+    layout = msgspec.json.encode(tree.layout).decode()
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
-        request, answer = Path(folder) / "order.json", Path(folder) / "facts.json"
-        request.write_bytes(msgspec.json.encode(order))
-        words = [sys.executable, "-m", "ci.parity.reading", str(request), str(answer)]
+        answer = Path(folder) / "facts.json"
+        words = [side, str(source.resolve()), commit, layout, str(answer)]
+        argv = [sys.executable, "-m", "ci.parity.reading", *words]
         try:
-            run_process(words, cwd=Path(__file__).parents[2], timeout_s=WORKER_LIMIT_S)
+            run_process(argv, cwd=Path(__file__).parents[2], timeout_s=WORKER_LIMIT_S)
             return answer.read_bytes()
         except (ToolError, OSError) as error:
             why = getattr(error, "why", "") or str(error)
@@ -123,17 +114,15 @@ def run_worker(order: Order) -> bytes | str:
 
 
 def main(argv: list[str]) -> int:
-    """Run as a worker: read the order from one file, and write the facts to another."""
+    """Run as a worker: read a side of a directory, or of a commit of a git directory."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    order = msgspec.json.decode(Path(argv[0]).read_bytes(), type=Order)
-    source = Path(os.fsdecode(order.source))
-    tree: SourceTree = DirectoryTree(source, order.layout)
-    if order.commit:
-        tree = RevisionTree(source, order.commit, order.layout)
-    facts = read_buck(tree) if order.side == "buck" else read_cmake_side(tree)
-    Path(argv[1]).write_bytes(msgspec.json.encode(facts))
+    side, source, commit, rules, answer = argv
+    layout, place = msgspec.json.decode(rules, type=Layout), Path(source)
+    tree = RevisionTree(place, commit, layout) if commit else DirectoryTree(place, layout)
+    facts = read_buck(tree) if side == "buck" else read_cmake_side(tree)
+    Path(answer).write_bytes(msgspec.json.encode(facts))
     return 0
 
 

@@ -14,7 +14,6 @@ from ci.report.annotation import Annotation, Level, one_line
 from ci.report.sarif import fingerprint, render_location, render_log, render_message
 
 Changes = Mapping[str, Collection[int]]
-SHOWN_NOT_EVALUATED = 20
 
 
 def render_table(report: ParityReport, *, notes: bool = False) -> str:
@@ -50,14 +49,8 @@ def _rows(finding: Finding) -> list[str]:
 
 def _not_evaluated(report: ParityReport) -> list[str]:
     found = report.not_evaluated
-    if not found:
-        return []
-    lines = [f"not evaluated ({len(found)})"]
-    shown = found[:SHOWN_NOT_EVALUATED]
-    lines.extend(one_line(f"  {row.side} {row.place}: {row.reason}") for row in shown)
-    if len(found) > SHOWN_NOT_EVALUATED:
-        lines.append(f"  and {len(found) - SHOWN_NOT_EVALUATED} more; --json lists them all")
-    return [*lines, ""]
+    rows = [one_line(f"  {row.side} {row.place}: {row.reason}") for row in found]
+    return [f"not evaluated ({len(found)})", *rows, ""] if found else []
 
 
 def _summary(report: ParityReport, *, notes: bool) -> str:

@@ -257,17 +257,6 @@ def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:
 ACCEPT_VARIABLE = "QNN_CI_ACCEPT_LICENCE"
 
 
-class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A recorded consent to a licence; ``how`` is the option, the variable or the answer that gave
-    it.
-    """
-
-    licence: str
-    text: str
-    how: str
-    accepted: str
-
-
 def record_path(store: Store) -> Path:
     return store.home / "licences.json"
 
@@ -286,14 +275,18 @@ def require_acceptance(request: ArtifactRequest, store: Store, progress: Progres
     accepted = _read(store)
     if key in accepted:
         return
-    how = _ask(request, progress)
-    accepted[key] = Acceptance(licence.name, licence.text, how, read_date())
+    accepted[key] = {
+        "licence": licence.name,
+        "text": licence.text,
+        "how": _ask(request, progress),  # the option, the variable or the answer that gave it
+        "accepted": read_date(),
+    }
     store.write_record(record_path(store), encode_record(accepted))
 
 
-def _read(store: Store) -> dict[str, Acceptance]:
+def _read(store: Store) -> dict[str, dict[str, str]]:
     try:
-        return msgspec.json.decode(record_path(store).read_bytes(), type=dict[str, Acceptance])
+        return msgspec.json.decode(record_path(store).read_bytes(), type=dict[str, dict[str, str]])
     except (OSError, msgspec.DecodeError):
         return {}
 

@@ -106,8 +106,7 @@ class Evaluator:
         self.owned = owned
         self.world = world
         self.current = Package("", "")
-        self.modules: dict[str, sl.FrozenModule] = {}
-        self.reads: dict[str, tuple[str, ...]] = {}
+        self.modules: dict[str, tuple[sl.FrozenModule, tuple[str, ...]]] = {}
         self.loading: list[str] = []
         self.deadline = 0.0
         self.globals = sl.Globals.extended_by(list(LIBRARIES))
@@ -243,9 +242,8 @@ class Evaluator:
                 module, files = self._run(target, target.rpartition("/")[0])
             finally:
                 self.loading.pop()
-            self.modules[target] = module.freeze()
-            self.reads[target] = tuple(dict.fromkeys([target, *files]))
-        return self.modules[target], self.reads[target]
+            self.modules[target] = module.freeze(), tuple(dict.fromkeys([target, *files]))
+        return self.modules[target]
 
     def _stub(self, found: Loaded, symbols: set[str], text: str, path: str) -> sl.FrozenModule:
         name = found.module.rpartition(":")[2].rpartition("/")[2]
@@ -293,13 +291,9 @@ def explain(error: Exception, path: str) -> tuple[str, int]:
     """
     text = str(error)
     lines = [int(n) for n in re.findall(rf"{re.escape(path)}:(\d+)", text)]
-    for row in text.splitlines():
-        if row.startswith("error: "):
-            reason = row[len("error: ") :].strip()
-            break
-    else:
-        reason = text.strip().splitlines()[-1] if text.strip() else "failed"
-    return reason, max(lines[-1] - 1, 0) if lines else 0
+    rows = text.strip().splitlines() or ["failed"]
+    reasons = [row[len("error: ") :].strip() for row in rows if row.startswith("error: ")]
+    return (reasons or rows[-1:])[0], max(lines[-1] - 1, 0) if lines else 0
 
 
 # Resolve load() statements to files of the tree

@@ -150,7 +150,17 @@ class Interpreter:
         variables = root_variables(self.state.configuration, directory, self.layout.root_variable)
         self.scope.maps[0].update(variables)
         self.directory = directory
-        self.run_file(posixpath.join(directory, LIST_FILE), 0)
+        self._run_directory(0)
+
+    def _run_directory(self, line: int) -> None:
+        """Run the CMakeLists.txt of the current directory; exceeding a limit ends only that."""
+        path, steps = posixpath.join(self.directory, LIST_FILE), self.state.steps
+        try:
+            self.run_file(path, line)
+        except (LimitError, RecursionError) as error:
+            self.state.steps = steps
+            with self._within(path=path):
+                self.note_broken(0, str(error) if isinstance(error, LimitError) else TOO_DEEP)
 
     def run_file(self, path: str, line: int) -> None:
         """Run a list file in the current scope; report syntax errors and cycles."""
@@ -175,15 +185,9 @@ class Interpreter:
             "CMAKE_CURRENT_SOURCE_DIR": (source,),
             "CMAKE_CURRENT_BINARY_DIR": (source.replace(ROOT, "/build", 1),),
         }
-        path, steps = posixpath.join(directory, LIST_FILE), self.state.steps
         scope = self.scope.new_child(variables)
         with self._within(scope=scope, directory=directory, entered=self.branch):
-            try:
-                self.run_file(path, line)
-            except (LimitError, RecursionError) as error:
-                self.state.steps = steps
-                with self._within(path=path):
-                    self.note_broken(0, str(error) if isinstance(error, LimitError) else TOO_DEEP)
+            self._run_directory(line)
 
     @contextmanager
     def _within(self, **state: Any) -> Iterator[None]:
@@ -335,7 +339,7 @@ class Interpreter:
         scope = Scope(
             # A macro's parameters are text, not variables.
             variable=Variables(self.hidden, *self.scope.maps).get,
-            is_open=lambda name: name in self.state.open_names and self._is_open(name),
+            is_open=self._is_open,
             has_target=self.has_target,
             has_path=lambda path: self.relative(path) in self.state.sources.files,
             note_match=self.note_match,
@@ -348,9 +352,8 @@ class Interpreter:
 
         This is so for options, and for variables of the platform only in the configuration ANY.
         """
-        if name in PLATFORM_NAMES:
-            return any(is_unknown(value) for value in self.scope.get(name) or ())
-        return True
+        is_known = name in PLATFORM_NAMES and not any(map(is_unknown, self.scope.get(name) or ()))
+        return name in self.state.open_names and not is_known
 
     def _run_foreach(self, block: Block) -> Flow:
         names, rows = self._foreach_rows(block)

@@ -13,14 +13,13 @@ from ci.parity.buck.places import Literals
 from ci.parity.cmake.commands.flow import FLOW_COMMANDS
 from ci.parity.cmake.commands.targets import Builder, Listed, Targets, is_certain
 from ci.parity.cmake.commands.variables import VARIABLE_COMMANDS
-from ci.parity.cmake.interpreter import LIST_FILE, TOO_DEEP, Interpreter
-from ci.parity.cmake.state import LimitError, Sources, State
+from ci.parity.cmake.interpreter import LIST_FILE, Interpreter
+from ci.parity.cmake.state import Sources, State
 from ci.parity.facts import (
     CMakeFacts,
     CMakeTarget,
     Configuration,
     ListEntry,
-    NotEvaluated,
     Place,
     is_inside,
 )
@@ -107,10 +106,7 @@ class StaticReader:
 
 
 class Run:
-    """One top-level list file, run in one configuration.
-
-    If a limit is exceeded, this is reported like everything else that was not evaluated.
-    """
+    """One top-level list file, run in one configuration."""
 
     def __init__(self, sources: Sources, configuration: Configuration, root: str) -> None:
         self.root = root
@@ -118,13 +114,7 @@ class Run:
         self.targets = Targets()
         commands = {**VARIABLE_COMMANDS, **FLOW_COMMANDS, **self.targets.commands()}
         interpreter = Interpreter(self.state, commands, self.targets.has)
-        try:
-            interpreter.run_root(self.root)
-        except (LimitError, RecursionError) as error:
-            place = Place(posixpath.join(self.root, LIST_FILE))
-            reason = str(error) if isinstance(error, LimitError) else TOO_DEEP
-            row = NotEvaluated("cmake", place, reason, self.root, is_broken=True)
-            self.state.not_evaluated[(place.path, reason)] = row
+        interpreter.run_root(self.root)
 
 
 def certain_duplicates_last(files: list[Listed]) -> list[Listed]:

@@ -118,20 +118,16 @@ def find_buck_only(index: Index) -> Iterator[Finding]:
         else:
             yield _buck_only(index, path, use)
     for area, uses in untested.items():
-        yield _without_tests(area, uses)
-
-
-def _without_tests(area: str, uses: list[Use[BuckTarget]]) -> Finding:
-    return Finding(
-        kind=Kind.BUCK_ONLY,
-        path=area,
-        level=Level.NOTE,
-        message=f"Buck compiles this folder's tests, such as {uses[0].entry.path}, "
-        "but CMake compiles none",
-        detail=WHOLE_FOLDER,
-        fix=f"add them to a CMakeLists.txt of {area}",
-        **at(uses[0].target, uses[0].entry.place),
-    )
+        yield Finding(
+            kind=Kind.BUCK_ONLY,
+            path=area,
+            level=Level.NOTE,
+            message=f"Buck compiles this folder's tests, such as {uses[0].entry.path}, "
+            "but CMake compiles none",
+            detail=WHOLE_FOLDER,
+            fix=f"add them to a CMakeLists.txt of {area}",
+            **at(uses[0].target, uses[0].entry.place),
+        )
 
 
 def _buck_only(index: Index, path: str, use: Use[BuckTarget]) -> Finding:
@@ -168,9 +164,7 @@ def find_unlisted(index: Index) -> Iterator[Finding]:
                 index, path, "no Buck target lists this file, although listed files import it"
             )
             yield replace(found, **levels_of(index, path))
-        elif path.endswith("/__init__.py"):
-            continue
-        elif path.endswith(".py") and directory_of(path) in python:
+        elif directory_of(path) in python and is_module(path):
             yield _unlisted(
                 index,
                 path,
@@ -215,10 +209,15 @@ def is_idle(index: Index, path: str) -> bool:
     return index.policy.is_test(path) or not imported
 
 
+def is_module(path: str) -> bool:
+    """Return whether a file is a Python module, not a package's __init__.py."""
+    return path.endswith(".py") and not path.endswith("__init__.py")
+
+
 def python_folders(index: Index) -> set[str]:
     """Return the folders in which Buck lists more than half of the Python files."""
     listed = Counter(directory_of(p) for p in index.buck_mentions if p.endswith(".py"))
-    named = (p for p in index.facts.files if p.endswith(".py") and not p.endswith("__init__.py"))
+    named = filter(is_module, index.facts.files)
     there = Counter(directory_of(path) for path in named)
     return {folder for folder, count in listed.items() if count * 2 > there[folder]}
 

@@ -8,7 +8,7 @@ from ci.parity.compare.findings import Finding, Kind, Level, at
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import BUILT, Index, Use
 from ci.parity.compare.sources import is_compared, nearest_buck_target
-from ci.parity.facts import BuckTarget, CMakeTarget, Configuration, Word
+from ci.parity.facts import BuckTarget, CMakeTarget, Configuration
 
 
 def find_variant_files(index: Index) -> Iterator[Finding]:
@@ -41,7 +41,16 @@ def find_variant_dependencies(index: Index) -> Iterator[Finding]:
         for word in (*target.deps, *target.exported_deps):
             twin = index.android_twin(word.text)
             if twin and not word.condition and not index.policy.is_excluded(target.place.path):
-                yield _wrong_dependency(target, word, twin)
+                yield Finding(
+                    kind=Kind.VARIANT,
+                    path=word.place.path,
+                    message=f"{target.label} is for Android but depends on {word.text}, which is "
+                    "for the host",
+                    detail=f"{target.label} -> {word.text}",
+                    configuration=Configuration.ANDROID,
+                    **at(target, word.place),
+                    fix=f"depend on {twin}",
+                )
 
 
 def _left_out(
@@ -97,16 +106,4 @@ def _everywhere(
         **at(buck.target, buck.entry.place),
         **at(cmake.target, cmake.entry.place),
         fix=f"select() it in {buck.target.label}, or compile it for {configuration.value} too",
-    )
-
-
-def _wrong_dependency(target: BuckTarget, word: Word, twin: str) -> Finding:
-    return Finding(
-        kind=Kind.VARIANT,
-        path=word.place.path,
-        message=f"{target.label} is for Android but depends on {word.text}, which is for the host",
-        detail=f"{target.label} -> {word.text}",
-        configuration=Configuration.ANDROID,
-        **at(target, word.place),
-        fix=f"depend on {twin}",
     )

@@ -42,11 +42,9 @@ def include_file(run: Interpreter, call: Call) -> None:
 
 def add_subdirectory(run: Interpreter, call: Call) -> None:
     """add_subdirectory(): run a directory of the tree; skip submodules."""
-    if is_unknown(call.words[0]):
-        return
     directory = run.relative(call.words[0])
     # An example adds the whole project. The project's targets are read only once, from its root.
-    if directory is None or directory == "":
+    if is_unknown(call.words[0]) or not directory:
         return
     if is_inside(directory, run.state.sources.submodules):
         return
