@@ -10,6 +10,7 @@ from typing import Any
 
 from ci.parity.cmake.regex import UnknownMatchError, search
 from ci.parity.cmake.values import Value, is_unknown, split_list
+from provisioning.versions import parse_version
 
 FALSE = {"", "0", "OFF", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"}
 TRUE = {"1", "ON", "YES", "TRUE", "Y"}
@@ -196,7 +197,8 @@ def _compare_one(first: str, operator: str, second: str) -> Answer:
     if operator.startswith("STR"):
         return _order(first, operator.removeprefix("STR"), second)
     if operator.startswith("VERSION_"):
-        return _order(_version(first), operator.removeprefix("VERSION_"), _version(second))
+        left, right = parse_version(first), parse_version(second)
+        return _order(left, operator.removeprefix("VERSION_"), right)
     if operator in {"EQUAL", "LESS", "GREATER", "LESS_EQUAL", "GREATER_EQUAL"}:
         try:
             return _order(int(first), operator, int(second))
@@ -213,14 +215,6 @@ def _match(text: str, pattern: str, scope: Scope) -> Answer:
         return Answer.BOTH
     scope.note_match(match)
     return Answer.YES if match else Answer.NO
-
-
-def _version(text: str) -> list[int]:
-    parts = re.match(r"\d+(?:\.\d+)*", text)
-    numbers = [int(part) for part in parts.group().split(".")] if parts else []
-    while numbers and not numbers[-1]:
-        numbers.pop()
-    return numbers
 
 
 def _order(left: Any, operator: str, right: Any) -> Answer:

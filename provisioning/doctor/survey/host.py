@@ -78,10 +78,8 @@ def usable_cores() -> int:
 
 def _glibc() -> str | None:
     """Return glibc's version, such as 2.36; None for another C library."""
-    with suppress(ValueError, OSError, AttributeError):
-        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
-        return version if name == "glibc" else None
-    return None
+    name, version = platform.libc_ver()
+    return version if name == "glibc" else None
 
 
 def _memory_bytes() -> int:
