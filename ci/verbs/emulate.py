@@ -6,13 +6,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import hashlib
+import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
+from ci.builds.runner import ensure_wheel_runner
+from ci.cases.engine import Runner
+from ci.cases.judged import SessionOptions
 from ci.cases.policy import EMULATOR, EmulatorPolicy
+from ci.cases.pool import ScratchPool
+from ci.cases.runners import ProgramRunner, find_program
+from ci.cases.session import Phases, Session
 from ci.cases.spec import (
     CaseSpec,
     choose_lane,
@@ -23,14 +31,19 @@ from ci.cases.spec import (
 )
 from ci.device.bundle import read_bundle
 from ci.device.runner import STARTS
+from ci.executorch.engine import ExecutorchEngine
+from ci.executorch.toolchain import describe_toolchain, name_toolchain
+from ci.executorch.tracing import NAME, make_runner
+from ci.faults.match import warn_of_faults
 from ci.gate.jobs import parse_shard, split_cases
 from ci.gate.results import read_plan
 from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.suite import expect_s
 from ci.report.merge import digest_names
-from ci.report.schema import CaseName, ShardMark
+from ci.report.schema import CaseName, Report, ShardMark
+from ci.report.text import count
 from ci.upstream.suites import SUITES
-from ci.verbs.deploy import add_device
+from ci.verbs.deploy import add_device, describe_device, ready_device
 from ci.verbs.lanes.built import (
     add_executorch,
     compare_built,
@@ -39,25 +52,32 @@ from ci.verbs.lanes.built import (
     follow_build,
     installed_executorch,
 )
-from ci.verbs.lanes.executorch import run
 from ci.verbs.lanes.steps import (
     add_case_arguments,
     check_arguments,
     list_choices,
     publish,
     read_limits,
+    read_options,
+    repeat_command,
     require_packages,
     select_asked,
+    take_steps,
 )
 from provisioning.artifacts import choice
+from provisioning.artifacts.choice import WHEEL, find_laid, read_choice
+from provisioning.artifacts.environment import Environment
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
+from provisioning.doctor import examine
+from provisioning.doctor.checks.registry import Finding
 from provisioning.errors import ExitCode, UnfitError, UsageError
-from provisioning.manifest.targets import Backend
+from provisioning.manifest.targets import Backend, read_backends
 from provisioning.versions import is_same
 
 SESSION = "test_emulator"
-PYTHON = "python"
+WHEEL_RUNNER = "cpp"
+UNSUPPORTED = ("QNN505",)
 OUTPUTS = "outputs"
 FAULTS = "faults"
 JUDGED = (OUTPUTS, "zeros", "noise")
@@ -68,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--runner",
-        default=PYTHON,
+        default=NAME,
         help="python, cpp, or a program with qnn_executor_runner's flags",
     )
     add(
@@ -186,7 +206,7 @@ def check_device(args: argparse.Namespace) -> None:
     Raises UsageError or UnfitError."""
     if args.starts < 0:
         raise UsageError(f"--starts {args.starts}", why="each program has to start at least once")
-    if args.runner != PYTHON:
+    if args.runner != NAME:
         raise UsageError(
             "--device with --runner", fix="the bundle contains the runner: leave one out"
         )
@@ -227,7 +247,7 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
     LPAI that the runner or the backend does not support."""
     for spec in specs:
         choices = spec.source.choices
-        if runner != PYTHON and (choices.traces or choices.methods):
+        if runner != NAME and (choices.traces or choices.methods):
             told = f"models.{spec.model}.lowering has {choices}"
             why = f"--runner {runner} can only run forward"
             raise UsageError(told, why=why, fix="leave out --runner")
@@ -237,12 +257,146 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
             raise UsageError(
                 told, why="these options are only for --backend lpai", fix="add --backend lpai"
             )
-        if own and runner == PYTHON:
+        if own and runner == NAME:
             raise UsageError(
                 f"models.{spec.model}.run has {', '.join(own)}",
                 why="ExecuTorch's Python runtime passes no options to a backend",
                 fix="pass a program that accepts qnn_executor_runner's flags to --runner",
             )
+
+
+def run(
+    specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
+) -> Report:
+    """Provision, check, then run the cases, on a device if the call names one. Show and time each
+    step. Raises UsageError for an unsuitable runner before anything is fetched."""
+    chosen, backend = read_choice(args.sdk, args.adaptor), Backend(args.backend)
+    if args.runner == WHEEL_RUNNER and chosen.adaptor not in {"", WHEEL}:
+        raise refuse_overlay()
+    phases, is_htp = Phases(progress), backend is Backend.HTP
+    command = repeat_command(
+        args,
+        "plain",
+        "try-unsupported",
+        backend="" if is_htp else backend.value,
+        runner="" if args.runner == NAME else args.runner,
+        device=args.device,
+        any=args.any,
+        bundle=str(args.bundle or ""),
+        starts=str(args.starts or ""),
+        **{"log-level": args.log_level, **chosen.options},
+    )
+    known = {"find_faults": warn_of_faults} if is_htp else {}
+    options = read_options(args, SESSION, policy, command, backend=backend, **known)
+    with ready_device(args, progress) if args.device or args.any else nullcontext() as device:
+        report = take_steps(
+            chosen.profile,
+            f"lower, run and judge {count(len(specs), 'case')}, {args.jobs} at a time",
+            lambda environment, scratch: run_specs(
+                specs,
+                environment if device else check_backend(args.runner, environment, progress),
+                device[0] if device else args.runner,
+                options,
+                plain=args.plain,
+                phases=phases,
+                scratch=scratch,
+            ),
+            phases,
+            offline=args.offline,
+            imports=ExecutorchEngine.imports,
+            choice=chosen,
+            backend=backend,
+            tolerated=UNSUPPORTED if args.try_unsupported else (),
+            refuse=lambda environment, lacks: report_unrun(
+                specs, environment, args.runner, options, phases=phases, lacks=lacks
+            ),
+        )
+    if not device:
+        return report
+    return replace(report, remarks=(*report.remarks, describe_device(*device)))
+
+
+def check_backend(runner: str, environment: Environment, progress: Progress) -> Environment:
+    """Return the environment if its adaptor suits the runner. Raises UsageError or UnfitError."""
+    if runner == WHEEL_RUNNER and find_laid(environment):
+        raise refuse_overlay()
+    if runner == NAME:
+        examine.require_runtime(environment, progress)
+    return environment
+
+
+def refuse_overlay() -> UsageError:
+    """Return the error for --runner cpp with an overlay, whose programs that runner cannot run."""
+    return UsageError(
+        "--runner cpp does not work with an overlay",
+        why="that runner is linked with the installed wheel's QNN backend, not the overlay's",
+        fix="leave out --runner, or pass the qnn_executor_runner that `qnn-ci build runner "
+        "--source CHECKOUT` builds with the same --sdk",
+    )
+
+
+def run_specs(
+    specs: Sequence[CaseSpec],
+    environment: Environment,
+    runner: str | Runner,
+    options: SessionOptions,
+    *,
+    plain: bool,
+    phases: Phases,
+    scratch: ScratchPool,
+) -> Report:
+    """Run the cases in an environment. ``runner`` is a device's Runner, ``python``, ``cpp`` (built
+    here against ExecuTorch's wheel), or the user's command.
+
+    Raises UsageError if that command does not exist, StoreError, and the errors of building
+    ``cpp``.
+    """
+    parts = tuple(describe_toolchain(environment))
+    variables = environment.apply(os.environ)
+    pool = scratch.open(variables)
+    emulator = make_runner(pool, options.timeout_s, quantizes=options.backend.is_lpai)
+    found: Runner
+    if not isinstance(runner, str):  # a device
+        found = runner
+    elif runner == NAME:
+        found = emulator
+    elif runner == WHEEL_RUNNER:
+        found = ProgramRunner([str(ensure_wheel_runner(phases.progress))], variables)
+    else:
+        found = find_program(runner, variables)
+    session = Session(
+        name=SESSION,
+        specs=specs,
+        engine=ExecutorchEngine(name_toolchain(parts, environment), options.backend, plain),
+        runner=found,
+        parts=parts,
+        options=options,
+        device=read_backends()[options.backend].device if runner == NAME else "",
+        emulator=None if isinstance(runner, str) else emulator,
+    )
+    return session.run(pool, scratch.scratch, phases)
+
+
+def report_unrun(
+    specs: Sequence[CaseSpec],
+    environment: Environment,
+    runner: str,
+    options: SessionOptions,
+    *,
+    phases: Phases,
+    lacks: Finding,
+) -> Report:
+    """Return a report without results, for a host that lacks a library that the backend needs."""
+    reason = f"{lacks.id}: {lacks.what}\n  why: {lacks.why}\n  fix: {lacks.fix}"
+    session = Session(
+        name=SESSION,
+        specs=specs,
+        engine=ExecutorchEngine(()),
+        runner=ProgramRunner([runner], {}),
+        parts=tuple(describe_toolchain(environment)),
+        options=options,
+    )
+    return session.report_unrun(phases, reason, read_backends()[options.backend].library)
 
 
 def list_planned(path: Path) -> list[CaseSpec]:

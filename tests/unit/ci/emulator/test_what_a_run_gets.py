@@ -27,7 +27,6 @@ from ci.report.schema import Case, Report, Status
 from ci.report.write import read_report
 from ci.verbs import emulate
 from ci.verbs.lanes import built
-from ci.verbs.lanes import executorch as run_lane
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
@@ -74,9 +73,9 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     made = Steps()
     monkeypatch.setattr("ci.verbs.lanes.steps.record_baselines", lambda *_: [])
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
-    monkeypatch.setattr(run_lane, "take_steps", made.take)
+    monkeypatch.setattr(emulate, "take_steps", made.take)
     monkeypatch.setattr(emulate, "require_packages", lambda *_: None)
-    monkeypatch.setattr(run_lane, "run_specs", made.run)
+    monkeypatch.setattr(emulate, "run_specs", made.run)
     monkeypatch.setattr(examine, "require_runtime", lambda *_: None)
     monkeypatch.setattr(built, "version", {"executorch": "1.5.1"}.__getitem__)
     return made
@@ -129,7 +128,7 @@ def test_every_option_reaches_the_run(steps: Steps, tmp_path: Path) -> None:
     assert (steps.ran["runner"], steps.ran["plain"]) == ("./a runner", True)
     assert {one.source.choices.log_level for one in steps.ran["specs"]} == {"debug"}
     assert steps.given["offline"]
-    assert steps.given["tolerated"] == run_lane.UNSUPPORTED
+    assert steps.given["tolerated"] == emulate.UNSUPPORTED
     assert steps.given["choice"].sdk == str(tmp_path / "an sdk")
     assert steps.given["profile"] == steps.given["choice"].profile != "emulator"
     command = shlex.split(options.command)
@@ -224,8 +223,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> object:
 
     bundle = SimpleNamespace(socs=("SM8750", "SM8650"))
     monkeypatch.setattr(emulate, "read_bundle", lambda _: bundle)
-    monkeypatch.setattr(run_lane, "ready_device", ready)
-    monkeypatch.setattr(run_lane, "describe_device", lambda *given: f"on {given[1]}")
+    monkeypatch.setattr(emulate, "ready_device", ready)
+    monkeypatch.setattr(emulate, "describe_device", lambda *given: f"on {given[1]}")
     return runner
 
 
@@ -239,7 +238,7 @@ def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
     words: list[str],
     soc: str,
 ) -> None:
-    monkeypatch.setattr(run_lane, "check_backend", lambda *_: pytest.fail("the host's own"))
+    monkeypatch.setattr(emulate, "check_backend", lambda *_: pytest.fail("the host's own"))
     where = ["--device", "adb:", "--bundle", "a bundle"]
     assert run(*where, *words) == ExitCode.OK
     assert {one.soc for one in steps.ran["specs"]} == {soc or "SM8650"}
@@ -284,7 +283,7 @@ def test_the_runtime_of_python_is_asked_for_where_python_runs(
     monkeypatch.setattr(examine, "require_runtime", lambda one, _: asked.append(one))
     environment = Environment("emulator", (), {"PYTHONPATH": "/an/overlay"})
     for runner, times in (("./another", 0), ("python", 1)):
-        assert run_lane.check_backend(runner, environment, Progress()) is environment
+        assert emulate.check_backend(runner, environment, Progress()) is environment
         assert asked == [environment] * times
 
 
@@ -298,10 +297,10 @@ def test_a_session_is_of_its_environment_and_of_the_runner_that_is_named(
         given.update(own)
         return SimpleNamespace(run=lambda *_: make_report([CASE]))
 
-    monkeypatch.setattr(run_lane, "Session", open_session)
-    monkeypatch.setattr(run_lane, "describe_toolchain", lambda _: iter(["a part"]))
-    monkeypatch.setattr(run_lane, "name_toolchain", lambda parts, _: ("named", *parts))
-    monkeypatch.setattr(run_lane, "make_runner", lambda *own, quantizes: (*own, quantizes))
+    monkeypatch.setattr(emulate, "Session", open_session)
+    monkeypatch.setattr(emulate, "describe_toolchain", lambda _: iter(["a part"]))
+    monkeypatch.setattr(emulate, "name_toolchain", lambda parts, _: ("named", *parts))
+    monkeypatch.setattr(emulate, "make_runner", lambda *own, quantizes: (*own, quantizes))
     opened: list[Any] = []
     scratch: Any = SimpleNamespace(open=opened.append, scratch=tmp_path)
     environment = Environment("emulator", (), {"QNN_SDK_ROOT": "/an sdk"})
@@ -310,7 +309,7 @@ def test_a_session_is_of_its_environment_and_of_the_runner_that_is_named(
     rows: tuple[Any, ...] = ("python", "sh -e", device)
     for runner in rows:
         phases = Phases(Progress())
-        run_lane.run_specs(
+        emulate.run_specs(
             [], environment, runner, options, plain=True, phases=phases, scratch=scratch
         )
         engine, found = given["engine"], given["runner"]
@@ -328,7 +327,7 @@ def test_a_session_is_of_its_environment_and_of_the_runner_that_is_named(
             assert list(found.argv)[1:] == ["-e"]
             assert found.environment["QNN_SDK_ROOT"] == "/an sdk"
     with pytest.raises(UsageError):
-        run_lane.run_specs(
+        emulate.run_specs(
             [],
             environment,
             "no such program",
