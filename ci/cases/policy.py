@@ -42,6 +42,7 @@ from provisioning.manifest.reader import read_policy, read_toml
 from provisioning.manifest.targets import Backend
 
 DEFAULT, EMULATOR = "default", "emulator"
+LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # policies by session
 
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ci.cases.policy import read_emulator_policy
+from ci.cases.policy import LANES, read_emulator_policy
 from ci.models.schemes import Scheme
 from ci.report.evidence import CASE, Statement, find_faults, parse_statement
 from ci.report.schema import Threshold
-from ci.verbs.lanes.steps import LANES
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.console.user_files import read_user_file

@@ -9,9 +9,10 @@ from tempfile import TemporaryDirectory
 from ci.cases.baselines import read_baselines, users_folder
 from ci.cases.judged import JudgeSetup, SessionOptions
 from ci.cases.kept import judge_report
+from ci.cases.policy import LANES
 from ci.report import publishing
 from ci.report.write import REPORTS_FIX, read_report
-from ci.verbs.lanes.steps import LANES, publish, read_limits, require_packages
+from ci.verbs.lanes.steps import publish, read_limits, require_packages
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from ci.cases.baselines import name_figures, record_baselines, suite_folder, users_folder
 from ci.cases.cache import hash_words
 from ci.cases.judged import SessionOptions
-from ci.cases.policy import EMULATOR, EmulatorPolicy, read_emulator_policy
+from ci.cases.policy import LANES, EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import ScratchPool, open_scratch_pool
 from ci.cases.session import Phases
 from ci.cases.spec import DEFAULT_SOC, CaseSpec, select_cases
@@ -44,7 +44,6 @@ from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend, read_socs
 
 USUAL = QnnChoice()
-LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # policies by session
 
 
 def read_limits(path: Path | None, lane: str, progress: Progress) -> EmulatorPolicy:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.cases.baselines import name_figures
+from ci.cases.policy import LANES
 from ci.cases.session import Phases
 from ci.models.source_lines import name_argument
 from ci.report.evidence import BASELINES, POLICY
@@ -216,7 +217,7 @@ def test_evidence_names_the_policy_and_the_figures_that_a_run_was_judged_by(
     suite, policy = tmp_path / "suite", write_policy(tmp_path)
     monkeypatch.setattr(steps, "suite_folder", lambda: suite)
     report = replace(make_report([CASE], toolchain=TOOLS), session=session)
-    default = manifests_root() / "policies" / f"{steps.LANES[session]}.toml"
+    default = manifests_root() / "policies" / f"{LANES[session]}.toml"
     digests: list[Any] = []
     for path, recorded in (
         (None, ()),

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 import ci.__main__
-from ci.cases.policy import read_emulator_policy
+from ci.cases.policy import LANES, read_emulator_policy
 from ci.models.schemes import Scheme
 from ci.report.evidence import CASE, LIMITS, POLICY, digest_limits, find_faults, parse_statement
 from ci.report.schema import (
@@ -22,7 +22,6 @@ from ci.report.schema import (
     Threshold,
 )
 from ci.verbs.evidence import find_limits, find_signature_faults
-from ci.verbs.lanes.steps import LANES
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend
