@@ -12,7 +12,7 @@ from ci.cases.kept import judge_report
 from ci.cases.policy import LANES
 from ci.report import publishing
 from ci.report.write import REPORTS_FIX, read_report
-from ci.verbs.lanes.steps import publish, read_limits, require_packages
+from ci.verbs.lanes.steps import publish, read_limits
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -62,7 +62,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             fix="pass the directory `results` that the bundle's run-cases.sh wrote on the device",
         )
     require_writable(args.reports / report.session, REPORTS_FIX)
-    require_packages(["numpy"], "lowering")
 
     backend = Backend(report.backend)
     policy = read_limits(args.policy, LANES[report.session], progress).for_backend(backend)

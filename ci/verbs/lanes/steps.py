@@ -211,7 +211,10 @@ def enter_environment(
 def select_asked(
     args: argparse.Namespace, policy: EmulatorPolicy, lane: Lane, soc: str = DEFAULT_SOC
 ) -> list[CaseSpec]:
-    """Return the requested cases. ``soc`` is used for a case without a SoC. Raises UsageError."""
+    """Return the requested cases; ``soc`` is used for a case that names none.
+
+    Raises UsageError, also for a data file of a policy that does not fit its model.
+    """
     specs = select_cases(
         policy.suite,
         sorted(read_socs()),
@@ -229,17 +232,11 @@ def select_asked(
             why="the figures of a model are recorded next to the policy that names it",
             fix="add the model to a policy (`qnn-ci init` writes one), and pass --policy",
         )
-    check_models(policy, {spec.model for spec in specs})
-    return specs
-
-
-def check_models(policy: EmulatorPolicy, names: Collection[str]) -> None:
-    """Raise UsageError if a data file that a policy names for these models does not fit its
-    model."""
-    entries = {name: entry for name, entry in policy.models.items() if name in names}
-    if entries and importlib.util.find_spec("numpy"):  # the next step reports a missing numpy
-        for name, entry in entries.items():
+    named = {spec.model for spec in specs}
+    for name, entry in policy.models.items():
+        if name in named:
             check_data(name, entry)
+    return specs
 
 
 def read_options(
