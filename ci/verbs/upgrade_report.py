@@ -54,7 +54,6 @@ FORMS = "report.json, an SDK's directory or version, onnxruntime-qnn==2.7.0 or e
 LIBRARIES, SDK, HTP = "lib/x86_64-linux-clang", "qnn", "libQnnHtp.so"
 QNN_LIBRARY = re.compile(r"lib(?:Qnn\w*|HtpPrepare|Genie)\.so")
 BUNDLED = re.compile(r"(lib(?:c\+\+|c\+\+abi|unwind))-[0-9a-f]+\.so\.1\.0")
-QNN_VERSION = re.compile(r"^qnn_version = '([\d.]+)'", re.MULTILINE)
 LAST_LINES = 6
 OWN = Path(__file__).parents[2]  # where this package is found
 OWN_VARIABLES = (SDK_VARIABLE, "QNN_CI_CAUSE_FILE")  # set for this call; not passed to the runs
@@ -228,9 +227,8 @@ def lay_out_libraries(packages: Path) -> None:
         os.link(path, folder / path.name)
         if usual := BUNDLED.fullmatch(path.name):
             (folder / f"{usual[1]}.so.1").symlink_to(path.name)
-    info = package / "build_and_package_info.py"
-    found = QNN_VERSION.search(info.read_text(encoding="utf-8") if info.is_file() else "")
-    version = found[1] if found else "0"
+    build = find_qnn_build(folder / HTP)
+    version = (build and build.version) or "0"
     write_whole(
         packages / SDK / "sdk.yaml", f"product: QNN runtime of a wheel\nversion: {version}\n"
     )

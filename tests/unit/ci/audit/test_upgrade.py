@@ -279,7 +279,7 @@ def test_the_wheel_s_libraries_are_laid_out_as_an_sdk(tmp_path: Path) -> None:
     ):
         path.parent.mkdir(exist_ok=True)
         path.write_text(path.name)
-    (package / "build_and_package_info.py").write_text("a = '1'\nqnn_version = '2.51.0'\n")
+    (package / "libQnnHtp.so").write_text("\0v2.51.0.260810104044\0")
     lay_out_libraries(tmp_path)
     folder = tmp_path / "qnn/lib/x86_64-linux-clang"
     assert sorted(path.name for path in folder.iterdir()) == [
