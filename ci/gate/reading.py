@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,18 +59,6 @@ class WorkTree(DirectoryTree):
         return {name: str(path.readlink()) for name, path in places.items() if path.is_symlink()}
 
 
-@contextmanager
-def _refuse(what: str, fix: str) -> Iterator[None]:
-    """Turn an error of git into a UsageError."""
-    try:
-        yield
-    except MissingToolError:
-        raise
-    except ToolError as error:
-        why = error.why if error.why.startswith("fatal:") else ""
-        raise UsageError(what, why=why, fix=fix) from error
-
-
 @dataclass
 class Repository:
     """A checkout or git directory, with a cache of parsed files."""
@@ -118,9 +105,16 @@ class Repository:
         """Return the merge base of ``base`` (or of the main branch) and head. Raises UsageError."""
         own = self.resolve(head or "HEAD")
         other = self.resolve(base) if base else self._find_branch(own)
-        what = f"{base or self.rules.branch} and {head or 'HEAD'} have no commit in common"
-        with _refuse(what, "pass a base with common history with --base"):
+        try:
             return self.ask("merge-base", other, own).strip()
+        except MissingToolError:
+            raise
+        except ToolError as error:
+            raise UsageError(
+                f"{base or self.rules.branch} and {head or 'HEAD'} have no commit in common",
+                why=error.why if error.why.startswith("fatal:") else "",
+                fix="pass a base with common history with --base",
+            ) from error
 
     def _find_branch(self, otherwise: str) -> str:
         """Return the main branch: origin's if origin has one, otherwise ``otherwise``."""
