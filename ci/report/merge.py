@@ -11,6 +11,8 @@ import msgspec
 from ci.report.schema import Case, CaseName, Phase, Report, ShardMark, Threshold, summarize
 from provisioning.errors import UsageError
 
+Shards = Sequence[tuple[Report, ShardMark]]
+
 
 def digest_names(names: Iterable[CaseName]) -> str:
     """Return the SHA-256 over the names of a whole run's cases, in order."""
@@ -32,7 +34,8 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     places = {
         case.name: position
         for report in reports
-        for case, position in zip(report.cases, mark_of(report).positions, strict=True)
+        if report.shard
+        for case, position in zip(report.cases, report.shard.positions, strict=True)
     }
     cases = sorted((case for one in reports for case in one.cases), key=lambda c: places[c.name])
     controls = sorted(
@@ -75,47 +78,45 @@ def _longest_phases(reports: Sequence[Report]) -> list[Phase]:
 
 def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) -> list[str]:
     """Return why reports are not the shards of one run, or do not cover the ``wanted`` cases."""
-    marks = [report.shard for report in reports]
-    if not reports or None in marks:
+    shards = [(report, report.shard) for report in reports if report.shard]
+    if not shards or len(shards) < len(reports):
         return ["one of the reports is not of a shard" if reports else "there are no reports"]
-    faults = list(_compare_runs(reports))
-    count = mark_of(reports[0]).count
-    indexes = Counter(mark_of(report).index for report in reports)
+    faults = list(_compare_runs(shards))
+    count = shards[0][1].count
+    indexes = Counter(mark.index for _, mark in shards)
     faults += [f"shard {one}/{count} is missing" for one in range(1, count + 1) if not indexes[one]]
     faults += [
         f"shard {one}/{count} was passed {n} times" for one, n in sorted(indexes.items()) if n > 1
     ]
-    faults += [
-        f"shard {mark_of(one).index}/{count} was cut short" for one in reports if one.unjudged
-    ]
-    return faults or [*_check_cases(reports, wanted)]
+    faults += [f"shard {mark.index}/{count} was cut short" for one, mark in shards if one.unjudged]
+    return faults or [*_check_cases(shards, wanted)]
 
 
-def _compare_runs(reports: Sequence[Report]) -> Iterator[str]:
+def _compare_runs(shards: Shards) -> Iterator[str]:
     """Yield each property that must be the same in all shards of one run but differs."""
     views: dict[str, set[object]] = {
-        "sessions": {report.session for report in reports},
-        "backends": {report.backend for report in reports},
-        "toolchains": {report.toolchain for report in reports},
-        "policies": {mark_of(report).policy for report in reports},
-        "numbers of shards": {mark_of(report).count for report in reports},
-        "lists of cases": {mark_of(report).whole for report in reports},
+        "sessions": {report.session for report, _ in shards},
+        "backends": {report.backend for report, _ in shards},
+        "toolchains": {report.toolchain for report, _ in shards},
+        "policies": {mark.policy for _, mark in shards},
+        "numbers of shards": {mark.count for _, mark in shards},
+        "lists of cases": {mark.whole for _, mark in shards},
     }
     return (f"they have different {what}" for what, found in views.items() if len(found) > 1)
 
 
-def _check_cases(reports: Sequence[Report], wanted: Collection[CaseName]) -> Iterator[str]:
+def _check_cases(shards: Shards, wanted: Collection[CaseName]) -> Iterator[str]:
     rows = [
         (position, case.name)
-        for report in reports
-        for case, position in zip(report.cases, mark_of(report).positions, strict=False)
+        for report, mark in shards
+        for case, position in zip(report.cases, mark.positions, strict=False)
     ]
     names = [name for _, name in sorted(rows)]
-    if any(len(report.cases) != len(mark_of(report).positions) for report in reports):
+    if any(len(report.cases) != len(mark.positions) for report, mark in shards):
         yield "a shard does not have exactly the cases that were assigned to it"
     elif [position for position, _ in sorted(rows)] != list(range(len(rows))):
         yield "a case is missing or duplicated"
-    elif digest_names(names) != mark_of(reports[0]).whole:
+    elif digest_names(names) != shards[0][1].whole:
         yield "the cases are not those of the whole run"
     for word, those in (
         ("planned", set(wanted) - set(names)),
@@ -123,10 +124,3 @@ def _check_cases(reports: Sequence[Report], wanted: Collection[CaseName]) -> Ite
     ):
         if wanted and those:
             yield f"{len(those)} {word}: {', '.join(map(str, sorted(those)[:5]))}"
-
-
-def mark_of(report: Report) -> ShardMark:
-    """Return the mark of a shard's report. Raises UsageError if the report is not of a shard."""
-    if report.shard is None:
-        raise UsageError("a report is not of a shard", fix="run its session with --shard")
-    return report.shard
