@@ -11,11 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from ci.inspect.compat import Runtime, Verdict, judge_compat
 from provisioning.artifacts.choice import SDK, WHEEL, WHEEL_RUNTIME, QnnChoice
 from provisioning.artifacts.sources.local import read_version
-from provisioning.doctor.survey.context_binaries import ContextBinary
-from provisioning.doctor.survey.programs import Program
+from provisioning.elf.programs import is_loadable
 from provisioning.manifest.reader import read_toolchain
 from provisioning.versions import is_same, is_version
 
@@ -116,10 +114,7 @@ def compare_built(built: Built, chosen: QnnChoice) -> tuple[str, bool]:
     executorch, qnn = installed_executorch(), find_qnn(chosen)
     programs = f"programs are for ExecuTorch {executorch} and QNN {qnn}"
     runtime = f"that {built.session} just built (ExecuTorch {built.executorch}, QNN {built.qnn})"
-    compiled = Program("", "program", 0, contexts=(ContextBinary(0, 0, qnn=qnn),))
-    answer = judge_compat(compiled, Runtime(built.session, built.qnn))
-    loads = is_same(executorch, built.executorch) and answer.verdict is not Verdict.NO
-    if loads:
+    if is_same(executorch, built.executorch) and is_loadable(qnn, built.qnn):
         return f"{programs}, like the runner {runtime}", True
     return f"{programs}: the runner {runtime} cannot load them", False
 
