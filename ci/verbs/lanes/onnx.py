@@ -8,7 +8,6 @@ import importlib.metadata
 import os
 import platform
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -245,18 +244,6 @@ def fit_schemes(
     return list(dict.fromkeys(fitted))
 
 
-def repeat(args: argparse.Namespace) -> str:
-    """Return the command that repeats a case, with its options and shapes."""
-    pairs = [("--option", one) for one in args.option] + [("--shape", one) for one in args.shape]
-    more = {"log-level": args.log_level, "sdk": args.sdk}
-    return " ".join(
-        [
-            repeat_command(args, "direct", **more),
-            *(shlex.quote(word) for pair in pairs for word in pair),
-        ]
-    )
-
-
 def require_python(version: str) -> None:
     """Raise UnfitError for a Python that the pinned wheels do not support."""
     if is_older(version, OLDEST_PYTHON):
@@ -327,7 +314,9 @@ def run(
 
     chosen = choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
     phases = Phases(progress)
-    options = read_options(args, SESSION, policy, repeat(args))
+    words = {name: getattr(args, name) for name in ("sdk", "option", "shape")}
+    command = repeat_command(args, "direct", **{"log-level": args.log_level}, **words)
+    options = read_options(args, SESSION, policy, command)
     specs = fit_schemes(specs, policy, args.scheme, options.command)
     engine = OnnxEngine(
         toolchain=(),
