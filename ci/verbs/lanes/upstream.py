@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from ci.gate.jobs import parse_shard, split_cases
 from ci.judging.controls import CONTROL_SEED, draw_noise
 from ci.models.schemes import Scheme
 from ci.report import publishing
-from ci.report.schema import Report, Status, Threshold, summarize
+from ci.report.schema import Report, Status, summarize
 from ci.report.table import terminal_style
 from ci.report.text import count
 from ci.report.write import report_data
@@ -172,11 +173,7 @@ def judge_entries(
 ) -> Iterator[Judged]:
     """Yield the result of each test, from the files that it kept, in the order of the tests'
     names."""
-    emulator = read_emulator_policy(None, EMULATOR)
-
-    def limits(scheme: Scheme) -> Threshold:
-        return emulator.limits_of("", scheme)
-
+    limits = partial(read_emulator_policy(None, EMULATOR).limits_of, "")
     ordered = sorted(entries, key=lambda one: (one.test, one.repeat))
     for test, turns in groupby(ordered, key=lambda one: one.test):
         yield merge_repeats(
