@@ -66,7 +66,6 @@ def run(
     specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> Audit:
     """Provision, check the environment, then ask ExecuTorch's partitioner about each case."""
-
     require_executorch(args.executorch)
     chosen, started = choice.read_choice(args.sdk, args.adaptor), started_now()
     with enter_environment(

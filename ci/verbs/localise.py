@@ -106,7 +106,6 @@ def localise(
     specs: list[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
 ) -> list[Localised]:
     """Provision, check, and localise one case after the other."""
-
     chosen = choice.read_choice(args.sdk, args.adaptor)
     options = SessionOptions(policy=policy, timeout_s=args.timeout_s, use_cache=not args.no_cache)
     found = []

@@ -189,7 +189,6 @@ def enter_environment(
     it starts early, with the artifacts that seem to be provisioned. With ``may_lack``, a host
     without the library of ``backend`` is accepted, and the verdict names the missing library.
     """
-
     progress = phases.progress
     with open_scratch_pool(imports) as scratch:
         progress.step(f"1/4 provision profile {profile}")
@@ -244,7 +243,6 @@ def read_options(
 ) -> SessionOptions:
     """Return the options of a run. ``command`` is the start of the command that repeats a case, and
     ``more`` are further fields."""
-
     given = {
         "jobs": args.jobs,
         "timeout_s": args.timeout_s,

@@ -39,7 +39,6 @@ class Bench:
 
     def make(self, scheme: Scheme, soc: str) -> Trial:
         """Return a Trial, which runs graphs in one scheme."""
-
         options: Mapping[str, str] = {}
         if self.frontend == "onnx":
             options = choose_options(scheme, soc, {})
@@ -73,7 +72,6 @@ def open_bench(
 ) -> Iterator[Bench]:
     """Provision, check, and start workers that try graphs. ``packages`` are directories searched
     before the installed packages. Raises the errors of provisioning."""
-
     needed = PACKAGES if frontend == "onnx" else ("torch", "executorch")
     require_packages(needed, "onnx" if frontend == "onnx" else "lowering")
     if frontend == "onnx":
