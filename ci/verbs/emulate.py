@@ -326,7 +326,8 @@ def check_backend(runner: str, environment: Environment, progress: Progress) -> 
 
 
 def refuse_overlay() -> UsageError:
-    """Return the error for --runner cpp with an overlay, whose programs that runner cannot run."""
+    """Return the error for --runner cpp with an overlay: that runner cannot run the overlay's
+    programs."""
     return UsageError(
         "--runner cpp does not work with an overlay",
         why="that runner is linked with the installed wheel's QNN backend, not the overlay's",

@@ -210,7 +210,7 @@ def enter_environment(
 def select_asked(
     args: argparse.Namespace, policy: EmulatorPolicy, lane: Lane, soc: str = DEFAULT_SOC
 ) -> list[CaseSpec]:
-    """Return the requested cases; ``soc`` is used for a case that names none.
+    """Return the requested cases. ``soc`` is used for a case without a SoC.
 
     Raises UsageError, also for a data file of a policy that does not fit its model.
     """
