@@ -54,7 +54,11 @@ def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
         metric=_subtract(now.metric, before.metric) if same_metric else None,
         pte_bytes=_subtract(now.pte_bytes, before.pte_bytes),
         fallback_nodes=_subtract(now.fallback_nodes, before.fallback_nodes),
-        sources=find_sources(before, now, same_host=same_host),
+        sources=tuple(
+            name
+            for name in now.digests.differing(before.digests)
+            if same_host or name != "float_outputs"  # their last bits depend on the processor
+        ),
     )
 
 
@@ -62,13 +66,6 @@ def is_shown(change: Change) -> bool:
     """Return whether status, accuracy, size, delegation or sources of the case differ."""
     figures = (change.sqnr_db, change.metric, change.pte_bytes, change.fallback_nodes)
     return change.now is not change.before or any((*figures, change.sources))
-
-
-def find_sources(before: Case, now: Case, *, same_host: bool) -> tuple[str, ...]:
-    """Return which digests of a case differ. Digests of float outputs are compared only for the
-    same processor, because their last bits depend on it."""
-    found = now.digests.differing(before.digests)
-    return tuple(name for name in found if same_host or name != "float_outputs")
 
 
 def list_remarks(comparison: Comparison) -> tuple[str, ...]:
