@@ -649,6 +649,8 @@ class Report(Record, frozen=True, kw_only=True):
         if self.unjudged:
             many = "1 case was" if self.unjudged == 1 else f"{self.unjudged} cases were"
             return f"CUT SHORT ({many} not judged)"
+        if not (self.summary.passed or self.summary.failed or self.lacking):
+            return f"{word} (no case passed, so the run proves nothing)"
         made = sorted({case.made_inputs for case in self.cases if case.made_inputs})
         return f"{word} ({', '.join(made)}: {MADE_PROVES})" if made else word
 

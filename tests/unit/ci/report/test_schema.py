@@ -119,6 +119,18 @@ def test_nothing_passed_a_failure_or_a_control_spoils_the_verdict(
         assert not replace(report, summary=summarize(cases, gate, 1.0)).ok
 
 
+def test_a_run_without_a_passed_or_failed_case_says_why_it_failed(
+    report: Report, controls: list[Control]
+) -> None:
+    unsupported = replace(report.cases[0], status=Status.UNSUPPORTED)
+    nothing = replace(report, cases=(unsupported,), summary=summarize((unsupported,), controls, 1))
+    assert (nothing.exit_code, nothing.verdict) != (ExitCode.FAILED, "FAILED")
+    assert "no case" in nothing.verdict
+    failed = replace(report.cases[0], status=Status.FAILED)
+    red = replace(report, cases=(failed,), summary=summarize((failed,), controls, 1))
+    assert (red.exit_code, red.verdict) == (ExitCode.FAILED, "FAILED")
+
+
 def test_a_failure_counts_more_than_what_this_machine_lacks(
     report: Report, controls: list[Control]
 ) -> None:
