@@ -20,7 +20,7 @@ from ci.models.schemes import Scheme
 MOST_TEXT = 300
 BUNDLE = {"onnx": 8, "executorch": 16}  # the number of graphs that are compiled together
 FIRST_S, EACH_S = 60.0, 10.0  # time limits for a process and for each graph of a bundle
-MOST_BYTES = 4 << 30  # a bundle needs less than 2 GiB
+MOST_BYTES = 3 << 30  # a bundle needs less than 2 GiB
 NUMBERS = count()
 
 

@@ -3,6 +3,7 @@ them. Importing this module does not import torch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -47,7 +48,8 @@ def measure_step(
 ) -> dict[str, tuple[float, ...]]:
     """Return a step's numbers together with derived ones. ``kernel`` is the longest side of a
     convolution's kernel. ``beyond`` is how much its padding exceeds the kernel size minus one.
-    ``height`` and ``width`` are those of an image operand."""
+    ``height`` and ``width`` are those of an image operand. ``length`` is the size of the first
+    operand's last axis, and ``rows`` the product of its other sizes."""
     found = dict(numbers)
     if "groups" in found and len(operands) > 1:
         kernel = max(operands[1].shape[2:], default=0)
@@ -55,6 +57,9 @@ def measure_step(
         found |= {"kernel": (float(kernel),), "beyond": (max(beyond, 0.0),)}
     elif "kernel_size" in found and not found.get("stride"):
         found["stride"] = found["kernel_size"]
+    if operands and operands[0].shape:
+        *rows, length = operands[0].shape
+        found |= {"rows": (float(math.prod(rows)),), "length": (float(length),)}
     if operands and len(operands[0].shape) == 4:
         height, width = operands[0].shape[2:]
         found |= {"height": (float(height),), "width": (float(width),)}
