@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
@@ -22,6 +23,7 @@ from provisioning.errors import FailedError
 # Names of directories and files of a program, see ci.cases.cache.
 INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
 NOISE = "noise/{}.npy"  # the index of an output
+STEPS = "steps.json"  # next to the log
 MIN_RUNS = 2  # runs that a noise prediction needs at least
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
 SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # written by QNN's Saver, with --saver
@@ -90,6 +92,11 @@ class Staging:
     cache: Path
     reference: ReferencePolicy | None = None
 
+    def note_steps(self, steps: Sequence[Step]) -> None:
+        """Write the operators of the float32 model next to the log. They stay there if the compiler
+        refuses the model, dies or never ends."""
+        self.log.with_name(STEPS).write_bytes(msgspec.json.encode(steps))
+
     def write_inputs(self, sets: Sequence[Sequence[Any]]) -> None:
         """Write the input sets on which the program is judged."""
         write_sets(self.directory / INPUTS, sets)
@@ -128,6 +135,17 @@ class Staging:
                 path = self.directory / NOISE.format(index)
                 path.parent.mkdir(exist_ok=True)
                 np.save(path, finite.astype(np.float32), allow_pickle=False)
+
+
+def read_steps(path: Path) -> tuple[Step, ...]:
+    """Return what ``note_steps`` wrote; nothing if the worker was killed before it was done."""
+    try:
+        return NOTED.decode(path.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return ()
+
+
+NOTED = msgspec.json.Decoder(tuple[Step, ...])  # threads must not be the first to make one
 
 
 def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:

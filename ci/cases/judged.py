@@ -16,10 +16,12 @@ from ci.cases.engine import (
     INPUTS,
     SAVER,
     SAVER_CALLS,
+    STEPS,
     Compiled,
     Program,
     RunNotes,
     Sets,
+    read_steps,
 )
 from ci.cases.outputs import OUTPUT, stack_outputs
 from ci.cases.policy import EmulatorPolicy
@@ -355,7 +357,7 @@ class CaseJudge:
         """Return the known faults that the graph triggers, in its scheme, with the version of QNN
         that compiled it."""
         artifact = self.evidence.artifact
-        steps = artifact.compiled.steps if artifact else ()
+        steps = artifact.compiled.steps if artifact else read_steps(self.directory / STEPS)
         scheme, qnn = self.spec.scheme.value, self.evidence.compiler
         return [f"known fault: {one}" for one in self.options.find_faults(steps, scheme, qnn)]
 

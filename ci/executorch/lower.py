@@ -146,6 +146,7 @@ class Lowering:
             module = quantize_model(model, spec.scheme, spec.soc, choices, self.backend)
         if not spec.layers:
             steps = describe_steps(model.module, model.evaluation[0])
+            self.staging.note_steps(steps)
             return structs.replace(self.write_program(module), steps=steps)
         module, layers = expose_layers(module, model.evaluation[0])
         outputs = tuple(run_eager(module, model.evaluation))

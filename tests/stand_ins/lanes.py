@@ -91,6 +91,7 @@ class FloatEngine:
         assert spec.reference
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        staging.note_steps(self.steps)
         if self.raises:
             raise self.raises
         layers = self.layers if spec.layers else {}

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci.cases.judged import CaseResult, SessionOptions
 from ci.cases.policy import read_emulator_policy
+from ci.cases.pool import Ended
 from ci.cases.spec import CaseSpec
 from ci.faults.known import read_faults
 from ci.faults.match import warn_of_faults
 from ci.models.graph_steps import Operand, Step
 from ci.models.schemes import Scheme
 from ci.report.schema import Place, Status
-from tests.stand_ins.lanes import COARSE, LABELLER, RIGHT, SPEC, EchoRunner, run_case
+from provisioning.errors import FailedError
+from tests.stand_ins.lanes import (
+    COARSE,
+    LABELLER,
+    RIGHT,
+    SPEC,
+    EchoRunner,
+    InlinePool,
+    run_case,
+)
 
 STEPS = (
     Step(
@@ -57,6 +68,45 @@ def test_a_red_case_names_it_with_the_line_and_the_remedy(tmp_path: Path) -> Non
     at = next(n for n, line in enumerate(others) if line.startswith("known fault: mask-too-large"))
     assert others[at + 1] == f"  fix: {REMEDY}"
     assert case.places == (Place(file="nets/net.py", line=7),)
+
+
+class Dying(InlinePool):
+    """The compiler starts and dies; ``noted`` replaces what it noted of the graph."""
+
+    def __init__(self, noted: bytes | None = None) -> None:
+        self.noted = noted
+
+    def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool = False) -> Ended:
+        super().run(job, log, timeout_s, fresh=fresh)
+        if self.noted is not None:
+            log.with_name("steps.json").write_bytes(self.noted)
+        return Ended(None, "did not end within 9 s", "")
+
+
+@pytest.mark.parametrize("pool", [InlinePool(), Dying()])
+def test_a_model_that_the_compiler_refuses_or_that_ends_it_names_it(
+    tmp_path: Path, pool: InlinePool
+) -> None:
+    refused = FailedError("QNN refuses it")
+    options = SessionOptions(
+        policy=read_emulator_policy(), timeout_s=9.0, find_faults=warn_of_faults
+    )
+    engine = replace(LABELLER, steps=STEPS, raises=refused)
+    case = run_case(tmp_path, engine, EchoRunner(list), options=options, pool=pool).case
+    assert case.status is Status.FAILED
+    assert "known fault: mask-too-large [nets/net.py:7]" in case.reason
+
+
+@pytest.mark.parametrize("noted", [b"", b'[{"name": "add"', b"[3]"])
+def test_a_compiler_that_dies_while_it_notes_the_graph_names_nothing(
+    tmp_path: Path, noted: bytes
+) -> None:
+    options = SessionOptions(
+        policy=read_emulator_policy(), timeout_s=9.0, find_faults=warn_of_faults
+    )
+    engine = replace(LABELLER, steps=STEPS)
+    case = run_case(tmp_path, engine, EchoRunner(list), options=options, pool=Dying(noted)).case
+    assert (case.status, "known fault" in case.reason) == (Status.FAILED, False)
 
 
 @pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.A16W8])

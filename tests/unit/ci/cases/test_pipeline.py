@@ -743,7 +743,7 @@ def test_everything_of_a_case_is_kept_with_links_and_without_pipes(tmp_path: Pat
     assert case.status is Status.PASSED, case.reason
     place = kept / SPEC.slug
     assert {one.name for one in place.iterdir()} == {
-        *("artifact", "outputs", "folder", "link", "run.log", INPUT_LIST)
+        *("artifact", "outputs", "folder", "link", "run.log", "steps.json", INPUT_LIST)
     }
     assert (place / "link").readlink() == Path("run.log")
     first = f"{place.resolve()}/inputs"
