@@ -319,21 +319,27 @@ class Pool:
             ) from error
 
 
-# Lines that QNN also prints when a run succeeds.
+# How lines begin, and what they contain, that are also printed when a run succeeds.
 CHATTER = (
     *("[INFO] [Qnn ExecuTorch]", "# LIBNATIVE", "Starting stage: ", "Completed stage: ", "[#"),
     *("[cpuinfo_", "====== DDR", "spill_bytes=", "fill_bytes=", "write_total_", "read_total_"),
     "left to the CPU: ",  # the case's reason contains it too
     *("frame #", "<omitting python frames>"),  # torch's stack, after its message
+    *("[WARNING] [Qnn ExecuTorch]: Qnn API version", "return cls.__new__(cls, *args)"),
+)
+CHATTING = (
+    *(" | Forced Passed", " PassManager is deprecated", "`isinstance(treespec, LeafSpec)`"),
+    "requested for preservation by partitioner",
 )
 
 
 def read_tail(log: Path) -> str:
-    """Return the last lines of a log, without lines that QNN also prints when a run succeeds."""
+    """Return the last lines of a log, without lines that are also printed when a run succeeds."""
     with suppress(OSError):
         text = log.read_text(encoding="utf-8", errors="replace")
         lines = [one for one in text.splitlines() if one.strip()]
         lines = [line for line in lines if not line.lstrip().startswith(CHATTER)]
+        lines = [line for line in lines if not any(one in line for one in CHATTING)]
         return "\n".join(line[:400] for line in lines[-TAIL_LINES:])
     return ""
 

@@ -69,6 +69,9 @@ def test_the_end_of_a_log_is_what_went_wrong(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("the cause\n" + "[INFO] [Qnn ExecuTorch]: Destroy Qnn device\n" * 40)
     assert read_tail(log) == "the cause"
+    warning = "[WARNING 2026-11-23 08:08:42,993 pass_manager.py:82] PassManager is deprecated. Use"
+    log.write_text(f"the cause\n{warning}\n  return cls.__new__(cls, *args)\n" * 9 + "the end\n")
+    assert read_tail(log) == "the cause\n" * 9 + "the end"
     assert read_tail(tmp_path / "none") == ""
 
 
