@@ -282,7 +282,7 @@ class CaseJudge:
 
     def find_excesses(self, compiled: Compiled) -> tuple[Overrun, ...]:
         """Return each figure of a program or of its lowering that exceeds the case's budget."""
-        return find_excesses(compiled.footprint, self.limits.budget, self.budget)
+        return tuple(find_excesses(compiled.footprint, self.limits.budget, self.budget))
 
     def refuse(self, reason: str, log_tail: str, *, is_ours: bool = False) -> CaseResult:
         """End a case that was not lowered. Its status is ``unsupported`` if the policy expects the

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -25,7 +26,7 @@ from ci.judging.budget import advise_on_budget
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, Reason, References, judge
 from ci.judging.verdict import judge_metric, name_reasons
-from ci.models.user_models import MetricJob, MetricResult
+from ci.models.user_models import MetricResult, call_metric
 from ci.report.schema import Question, Status
 from provisioning.errors import StoreError, UnfitError
 from provisioning.files import explain_no_room
@@ -233,11 +234,11 @@ class CaseRun(CaseJudge):
         program."""
         if self.metric is None:
             return []
-        float32, quantized = (
-            [one.values for one in models] if models else None
-            for models in (references.float32, references.quantized)
-        )
-        job = MetricJob(self.metric, outputs, float32 or [], quantized)
+        float32 = [one.values for one in references.float32]
+        quantized = None
+        if references.quantized:
+            quantized = [one.values for one in references.quantized]
+        job = partial(call_metric, self.metric, outputs, float32, quantized)
         log = self.directory / "metric.log"
         ended = self.setup.pool.run(job, log, self.options.timeout_s, fresh=True)
         if ended.failure:

@@ -8,12 +8,13 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from ci.cases.engine import INPUTS, Program, RunError, RunNotes, Sets
 from ci.cases.outputs import read_outputs
-from ci.cases.pool import Ended, Job, Lease, Pool
+from ci.cases.pool import Ended, Lease, Pool
 from ci.models.tensors import FILE, write_sets
 from provisioning.console.command import user_command
 from provisioning.console.process import end_marked, run_process
@@ -36,25 +37,15 @@ class HeldProgram(Protocol):
 held: list[HeldProgram] = []  # the program that is open in a worker
 
 
-@dataclass(frozen=True)
-class OpenHeld:
-    """A job that opens a program with ``opening`` and keeps it in its worker."""
-
-    opening: Job
-
-    def __call__(self) -> None:
-        held.clear()
-        held.append(self.opening())
+def open_held(opening: Callable[[Program], HeldProgram], program: Program) -> None:
+    """Open a program with ``opening`` and keep it in this worker."""
+    held.clear()
+    held.append(opening(program))
 
 
-@dataclass(frozen=True)
-class RunHeld:
-    """A job that runs the program that is open in its worker."""
-
-    sets: Sets
-
-    def __call__(self) -> Sets:
-        return held[-1].run(self.sets)
+def run_held(sets: Sets) -> Sets:
+    """Run the program that is open in this worker."""
+    return held[-1].run(sets)
 
 
 def finish_held() -> Any:
@@ -64,13 +55,13 @@ def finish_held() -> Any:
 
 @dataclass(frozen=True)
 class PooledRunner:
-    """Runs programs in workers of ``pool``. The worker calls ``opening``, which returns a
-    HeldProgram. This process calls ``note``, which makes notes from the result of its ``finish``.
-    With ``alone``, each program has a separate process."""
+    """Runs programs in workers of ``pool``. The worker calls ``opening``, which opens a program.
+    This process calls ``note``, which makes notes from the result of its ``finish``. With
+    ``alone``, each program has a separate process."""
 
     name: str
     pool: Pool
-    opening: Callable[[Program], Job]
+    opening: Callable[[Program], HeldProgram]
     note: Callable[[PooledProgram, Any], RunNotes]
     alone: bool = False
 
@@ -80,7 +71,7 @@ class PooledRunner:
     ) -> Iterator[PooledProgram]:
         fresh = fresh or self.alone
         with self.pool.lease(self.name, program.log, timeout_s, fresh=fresh) as lease:
-            require(lease.call(OpenHeld(self.opening(program))))
+            require(lease.call(partial(open_held, self.opening, program)))
             yield PooledProgram(self, program, lease)
 
 
@@ -99,7 +90,7 @@ class PooledProgram:
         return self.lease.used
 
     def run(self, sets: Sets) -> Sets:
-        self.sets, self.outputs = sets, require(self.lease.call(RunHeld(sets)))
+        self.sets, self.outputs = sets, require(self.lease.call(partial(run_held, sets)))
         return self.outputs
 
     def finish(self) -> RunNotes:

@@ -115,25 +115,18 @@ class Phases:
         return round(time.monotonic() - self.started, 3)
 
 
-@dataclass(frozen=True)
-class DataJob:
-    """A job that checks whether the data files of a policy fit their model."""
+def check_data_of(engine: Engine, spec: CaseSpec, metric: Metric | None) -> str:
+    """Return what does not fit its model in the data of a policy; empty if everything does. It runs
+    in a worker."""
+    try:
+        sets = engine.read_data(spec)
+        if metric:
+            from ci.models.user_data import check_metric
 
-    engine: Engine
-    spec: CaseSpec
-    metric: Metric | None = None
-
-    def __call__(self) -> str:
-        """Return a description of what does not fit; empty if everything does."""
-        try:
-            sets = self.engine.read_data(self.spec)
-            if self.metric:
-                from ci.models.user_data import check_metric
-
-                check_metric(self.metric, sets)
-        except UsageError as error:
-            return str(error)
-        return ""
+            check_metric(metric, sets)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +179,7 @@ class Session:
         models = self.options.policy.models
         metrics = {name: entry.metric for name, entry in models.items()}
         for spec in {one.source: one for one in self.specs if one.source.has_data}.values():
-            job = DataJob(self.engine, spec, metrics.get(spec.model))
+            job = partial(check_data_of, self.engine, spec, metrics.get(spec.model))
             ended = pool.run(job, work / "data.log", self.options.timeout_s, fresh=True)
             if ended.result:
                 raise UsageError(f"models.{spec.model}.{ended.result}")

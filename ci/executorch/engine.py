@@ -1,17 +1,21 @@
-"""The ExecuTorch engine for the session and its workers. torch is imported only when a method needs
-it, so that the session's process does not load it."""
+"""The ExecuTorch engine and runner for the session and its workers. torch is imported only when a
+function needs it, so that the session's process does not load it."""
 
 from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from ci.cases.cache import digest_rooms, hash_words
-from ci.cases.engine import Compiled, Staging
+from ci.cases.engine import Compiled, Program, RunNotes, Sets, Staging
+from ci.cases.pool import Pool
+from ci.cases.runners import HeldProgram, PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
 from provisioning.manifest.targets import Backend
 
@@ -89,3 +93,84 @@ class ExecutorchEngine:
         from ci.executorch.lower import describe_refusal
 
         return describe_refusal(error, log)
+
+
+NAME = "python"
+ETDUMP, DEBUG = "trace.etdump", "trace.debug"
+# The limit for intermediate outputs of one input set, including padding.
+DEBUG_BYTES = 256 << 20
+
+
+def open_program(program: Program, *, quantizes: bool = False) -> HeldProgram:
+    """Open a program in a worker. ``quantizes`` is true if the CPU quantizes its inputs."""
+    from ci.executorch.runtime import LoadedProgram
+
+    return LoadedProgram(program, quantizes=quantizes, repeated=program.spec.source.run)
+
+
+def run_traced(
+    program: Program, directory: Path, sets: Sets, debug_bytes: int = 0
+) -> tuple[Sets, dict[str, int], tuple[str, ...]]:
+    """Run a program on input sets, in a worker, and write its trace to ``directory``, together with
+    files extracted from it.
+
+    With ``debug_bytes``, these are intermediate outputs instead of times.
+    Return the outputs, the accelerator's figures, and the names of the files. Raises FailedError if
+    the trace has nothing from QNN.
+    """
+    from ci.executorch.runtime import LoadedProgram, read_trace
+
+    loaded = LoadedProgram(program, debug_bytes=debug_bytes)
+    outputs = loaded.run(sets)
+    loaded.write_trace(directory / ETDUMP, directory / DEBUG)
+    partitions = program.compiled.delegation.partitions
+    return outputs, *read_trace(directory, len(sets), partitions, debug=bool(debug_bytes))
+
+
+def make_runner(pool: Pool, timeout_s: float, *, quantizes: bool = False) -> PooledRunner:
+    """Return a runner for ExecuTorch's Python runtime. ``timeout_s`` also limits a traced run."""
+
+    def note(opened: PooledProgram, mean_s: float) -> RunNotes:
+        source = opened.program.spec.source
+        run_ms = mean_s * 1000 if source.run.flags else None
+        if not source.choices.traces:
+            return RunNotes(run_ms=run_ms)
+        notes = trace_run(opened.program, opened.sets, opened.outputs, pool, timeout_s)
+        return replace(notes, run_ms=run_ms)
+
+    return PooledRunner(NAME, pool, partial(open_program, quantizes=quantizes), note)
+
+
+def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s: float) -> RunNotes:
+    """Run a program again with the trace that the entry requests; ``judged`` are the outputs of the
+    first run.
+
+    Intermediate outputs are kept only for the first input set.
+    """
+    directory, log = program.directory / "trace", program.log.with_name("trace.log")
+    directory.mkdir(exist_ok=True)
+    dumped = program.spec.source.choices.dump_intermediate_outputs
+    job = (
+        partial(run_traced, program, directory, sets[:1], DEBUG_BYTES)
+        if dumped
+        else partial(run_traced, program, directory, sets)
+    )
+    ended = pool.run(job, log, timeout_s, fresh=True)
+    (directory / DEBUG).unlink(missing_ok=True)  # it always has the full reserved size
+    if ended.failure:
+        return RunNotes(faults=(f"trace: {ended.failure}",))
+    outputs, figures, names = ended.result
+    return RunNotes(
+        faults=tuple(find_differences(outputs, judged)),
+        files=tuple(directory / name for name in names),
+        accelerator=figures,
+    )
+
+
+def find_differences(traced: Sets, judged: Sets) -> Iterator[str]:
+    """Yield differences between the outputs with and without a trace. The emulator is
+    deterministic, so a difference means that the trace does not belong to the judged run."""
+    for number, (these, those) in enumerate(zip(traced, judged, strict=False)):
+        for index, (one, other) in enumerate(zip(these, those, strict=True)):
+            if one.tobytes() != other.tobytes():
+                yield f"trace: output {index} of set {number} differs from the run without a trace"

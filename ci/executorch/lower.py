@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 import traceback
@@ -29,7 +30,6 @@ from ci.cases.engine import (
 from ci.cases.footprint import flush_stdio, make_footprint, measure_peak
 from ci.cases.forked import describe_error, run_forked
 from ci.cases.spec import CaseSpec
-from ci.executorch.context_digest import sign_by_content
 from ci.executorch.delegation import (
     LEFT,
     audit_delegation,
@@ -50,19 +50,17 @@ from ci.executorch.internals import (
     utils,
 )
 from ci.executorch.quantize import NO_GRID, find_grids, quantize_model, round_blocks
-from ci.models.eager import keep_state, run_eager
+from ci.models.eager import find_joined, find_ties, keep_state, run_eager
 from ci.models.graph_steps import describe_steps
-from ci.models.integer_bounds import find_joined, find_ties
 from ci.models.layers import expose_layers, find_loss
 from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, Choices
-from ci.models.methods import split_inputs, split_module
-from ci.models.model import Model, digest_weights, name_made
+from ci.models.model import Model, digest_weights, name_made, split_inputs, split_module
 from ci.models.noise import predict_noise
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import TensorInfo, describe_tensor, digest_sets
 from ci.models.user_code import Inputs, working_directory
 from ci.report.schema import Footprint
-from provisioning.doctor.survey.programs import parse_program
+from provisioning.doctor.survey.programs import HEADER, HEADER_MAGIC, parse_program
 from provisioning.elf.programs import find_misplaced
 from provisioning.errors import FailedError, QnnCiError
 from provisioning.files import scratch_directory
@@ -366,3 +364,27 @@ def describe_outputs(model: Model, lowered: Any) -> tuple[TensorInfo, ...]:
         structs.replace(describe_tensor(tensor, *origin), step=step, lowest=low, highest=high)
         for tensor, origin, (step, low, high) in zip(model.reference[0], joined, grids, strict=True)
     )
+
+
+def sign_by_content(program: bytes) -> bytes:
+    """Return ``program`` after replacing the signature of every context by a digest of the context,
+    so that the same lowering writes the same bytes.
+
+    ExecuTorch's QnnContextCustomProtocol writes a header before each context binary: magic (u32),
+    signature (u64) and size of the remainder (u64), little-endian and packed. The signature is the
+    system time in nanoseconds. Its only use is to distinguish contexts within a process, and it is
+    the only difference between two lowerings of one model (seen with ExecuTorch 1.5.1).
+    """
+    data = bytearray(program)
+    magic = HEADER_MAGIC.to_bytes(4, "little")
+    start = data.find(magic)
+    while 0 <= start <= len(data) - HEADER.size:
+        begin = start + HEADER.size
+        _, _, size = HEADER.unpack_from(data, start)
+        if 0 < size <= len(data) - begin:
+            digest = hashlib.sha256(memoryview(data)[begin : begin + size]).digest()
+            HEADER.pack_into(data, start, HEADER_MAGIC, int.from_bytes(digest[:8], "little"), size)
+            start = data.find(magic, begin + size)
+        else:  # these bytes equal the magic, but no context follows
+            start = data.find(magic, start + len(magic))
+    return bytes(data)

@@ -30,8 +30,7 @@ from ci.executorch.internals import (
 )
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
-from ci.models.methods import join_modules, split_module
-from ci.models.model import Model, split_model
+from ci.models.model import Model, join_modules, split_model, split_module
 from ci.models.noise import computes, name_operator
 from ci.models.schemes import Scheme
 from ci.models.user_code import Inputs, call_function

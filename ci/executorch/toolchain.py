@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ci.cases.packages import digest_packages
+from ci.cases.cache import digest_packages
 from ci.cases.session import list_parts
 from ci.report.schema import Tool
 from provisioning.artifacts.environment import Environment

@@ -62,13 +62,10 @@ class Overrun:
     fix: str
 
 
-def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> tuple[Overrun, ...]:
-    """Return the figures that exceed a budget. A limit of the model's ``own`` budget is also
+def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> Iterator[Overrun]:
+    """Yield the figures that exceed a budget. A limit of the model's ``own`` budget is also
     exceeded if its figure is unknown, because it cannot be checked."""
-    return tuple(_find_excesses(footprint or Footprint(), budget, own))
-
-
-def _find_excesses(known: Footprint, budget: Budget, own: Budget) -> Iterator[Overrun]:
+    known = footprint or Footprint()
     for name, (what, fix) in FIGURES.items():
         limit, now = getattr(budget, name), getattr(known, name)
         if limit is None:

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from ci.judging.figures import Array, channel_rms, decibels, fit_line, is_floating
+from ci.judging.figures import Array, channel_rms, fit_line, is_floating, measure_pooled
 from ci.judging.noise import channel_axes
 
 RUNNER = "the runner or its files, not QNN"
@@ -27,26 +27,19 @@ def find_sighting(right: Sequence[Array], output: Array, index: int) -> str:
     index.
     """
     wanted = right[index]
-    plain = _see_plain(wanted, output) or _see_repeated(wanted, output)
-    if plain:
+    if plain := _see_plain(wanted, output):
         return plain
     if not is_floating(output):
         return _see_ids(wanted, output)
-    own = _match(wanted, output)
+    own = measure_pooled(wanted, output)
     for see in (_see_other_input, _see_line, _see_channels, _see_stretch, _see_order):
-        seen = see(wanted, output, own + GAINED_DB)
-        if seen:
+        if seen := see(wanted, output, own + GAINED_DB):
             return seen
     return _see_swapped(right, output, index)
 
 
-def _match(wanted: Array, output: Array) -> float:
-    error = output.astype(np.float64) - wanted
-    return decibels(float(np.sum(wanted.astype(np.float64) ** 2)), float(np.sum(error**2)))
-
-
 def _is_match(wanted: Array, output: Array, least_db: float) -> bool:
-    return _match(wanted, output) >= max(BELIEVED_DB, least_db)
+    return measure_pooled(wanted, output) >= max(BELIEVED_DB, least_db)
 
 
 def _see_plain(wanted: Array, output: Array) -> str:
@@ -58,10 +51,6 @@ def _see_plain(wanted: Array, output: Array) -> str:
         return "nearly zero everywhere; likely memory that the program never wrote"
     if (output == output.reshape(-1)[0]).all():
         return f"a constant, {output.reshape(-1)[0]:.4g}; likely {RUNNER}"
-    return ""
-
-
-def _see_repeated(wanted: Array, output: Array) -> str:
     same = len(output) > 1 and (output == output[:1]).all()
     if same and not (wanted == wanted[:1]).all():
         return f"the same for every input; likely {RUNNER}: only one input set was run"

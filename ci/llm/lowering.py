@@ -149,8 +149,7 @@ class DecoderLowering:
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
         from ci.models.lowering_options import NO_CHOICES
-        from ci.models.methods import Methods
-        from ci.models.model import Model, digest_weights
+        from ci.models.model import Methods, Model, digest_weights
         from provisioning.elf.programs import find_misplaced
 
         one = self.subject

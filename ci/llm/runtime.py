@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ci.cases.engine import OpenProgram, Program, RunNotes, Sets
-from ci.cases.pool import Job, Pool
+from ci.cases.pool import Pool
 from ci.cases.runners import PooledProgram, PooledRunner
 from ci.judging.figures import Array
 from ci.llm.generation import Step
@@ -59,26 +58,18 @@ class StaticProgram:
         return sum(self.times_s) / max(len(self.times_s), 1)
 
 
-@dataclass(frozen=True)
-class OpenJob:
-    """A job that opens a program in a worker."""
-
-    path: Path
-
-    def __call__(self) -> object:
-        return StaticProgram(self.path)
+def open_static(program: Program) -> StaticProgram:
+    """Open a program in a worker."""
+    return StaticProgram(program.path)
 
 
 def make_runner(pool: Pool) -> PooledRunner:
     """Return a runner for ExecuTorch's Python runtime."""
 
-    def opening(program: Program) -> Job:
-        return OpenJob(program.path)
-
     def note(_: PooledProgram, mean_s: float) -> RunNotes:
         return RunNotes(run_ms=mean_s * 1000)
 
-    return PooledRunner(NAME, pool, opening, note)
+    return PooledRunner(NAME, pool, open_static, note)
 
 
 def program_step(opened: OpenProgram, borders: Mapping[int, Border]) -> Step:

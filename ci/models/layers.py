@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ci.models.eager import copy_inputs, keep_state
-from ci.models.methods import split_inputs, split_module
+from ci.models.model import split_inputs, split_module
 from ci.models.noise import computes, name_operator
 from ci.models.tensors import Loss
 from ci.models.user_code import Inputs, find_line

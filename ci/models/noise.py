@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.fx import Interpreter, Node
 
 from ci.models.eager import keep_state, run_eager
-from ci.models.methods import join_modules, split_inputs, split_module
+from ci.models.model import join_modules, split_inputs, split_module
 from ci.models.user_code import Inputs
 
 RUNS = 8

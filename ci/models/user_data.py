@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ci.models.data_files import MIN_SETS, count_sets, is_function, read_arrays
 from ci.models.user_code import call_function, load_function, users_code
-from ci.models.user_models import Metric, MetricJob, MetricResult
+from ci.models.user_models import Metric, MetricResult
 from provisioning.errors import FailedError, UsageError, at_key
 
 FORM = (
@@ -111,13 +111,14 @@ def check_metric(metric: Metric, sets: int) -> None:
             raise UsageError(f"metric.function: {name}: {error}", fix=CONTRACT) from error
 
 
-def run_metric(job: MetricJob) -> MetricResult:
+def run_metric(
+    metric: Metric, outputs: list[Any], float32: list[Any], quantized: list[Any] | None
+) -> MetricResult:
     """Compute a metric. Raises UsageError if labels or values have the wrong form, FailedError if
     the function raises."""
-    metric = job.metric
-    labels = read_labels(metric.labels, len(job.float32[0]))
-    shifted = [np.roll(column, 1, axis=0) for column in job.float32]
-    sets = [job.outputs, job.float32, shifted, *([job.quantized] if job.quantized else [])]
+    labels = read_labels(metric.labels, len(float32[0]))
+    shifted = [np.roll(column, 1, axis=0) for column in float32]
+    sets = [outputs, float32, shifted, *([quantized] if quantized else [])]
     with users_code(metric.function):
         function = load_function(metric.function)
         made = [

@@ -127,20 +127,14 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True):
         return self.function.rpartition(":")[2]
 
 
-class MetricJob(Struct, frozen=True):
-    """A job that computes a metric for the ``outputs`` of a program, of the ``float32`` model and
-    of the ``quantized`` model. Each is one array per output, [sets, *shape]."""
+def call_metric(
+    metric: Metric, outputs: list[Any], float32: list[Any], quantized: list[Any] | None
+) -> MetricResult:
+    """Compute a metric in a worker, from the outputs of a program, of the ``float32`` and of the
+    ``quantized`` model: an array per output, [sets, *shape]."""
+    from ci.models.user_data import run_metric
 
-    metric: Metric
-    outputs: list[Any]
-    float32: list[Any]
-    quantized: list[Any] | None = None
-
-    def __call__(self) -> MetricResult:
-        """Compute the metric in a worker process."""
-        from ci.models.user_data import run_metric
-
-        return run_metric(self)
+    return run_metric(metric, outputs, float32, quantized)
 
 
 class MetricResult(Struct, frozen=True):

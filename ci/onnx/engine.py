@@ -1,19 +1,26 @@
-"""The ONNX Runtime engine for the session and its workers. Only the process that runs a case
-imports onnxruntime."""
+"""The ONNX Runtime engine and runner for the session and its workers. Only the process that runs a
+case imports onnxruntime."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ci.cases.cache import digest_rooms, hash_words
-from ci.cases.engine import Compiled, Staging
+from ci.cases.engine import Compiled, Program, RunNotes, Sets, Staging
+from ci.cases.pool import Pool
+from ci.cases.qnn_files import PROFILE_CSV, read_accelerator
+from ci.cases.runners import PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
-from ci.onnx.options import SAVER_LIBRARY, choose_options, find_library
+from ci.onnx.fallback import QNN, read_profile
+from ci.onnx.options import SAVER_LIBRARY, choose_options, find_library, profile_options
 from ci.report.annotation import choose_case
+from provisioning.errors import FailedError
 
 ROOMS = ("models", "cases", "onnx")
 BACKEND = ("backend_path", "backend_type")
@@ -108,3 +115,120 @@ class OnnxEngine:
         from ci.onnx.stages import describe_refusal
 
         return describe_refusal(error, log)
+
+
+NAME, PROFILE = "onnxruntime", "profile"
+MAX_RESTARTS = 3
+
+
+class Executed(NamedTuple):
+    """The nodes that each provider executed, from the session's profile, and the number of times
+    that the session was recreated after a restart of the NPU's subsystem."""
+
+    providers: Mapping[str, tuple[str, ...]]
+    restarts: int = 0
+
+
+def open_program(program: Program, engine: OnnxEngine, level: str) -> RecoveringSession:
+    """Open a program of ``engine`` in a worker: a context or, if the engine is ``direct``, a model.
+    ``level`` is that of QNN's profile; without one, there is no profile. No node may fall back to
+    the CPU unless it was compiled to do so. Raises UnfitError if the context is for another SoC,
+    because the emulator would run it.
+    """
+    from ci.onnx.contexts import check_context
+    from ci.onnx.session import NO_FALLBACK, name_severity, open_session
+
+    if not engine.direct:
+        check_context(program.path, program.spec.soc)
+    options = engine.options(program.spec)
+    options |= profile_options(level, program.directory / PROFILE_CSV)
+    entries = {} if program.compiled.delegation.fallback_ops else NO_FALLBACK
+    profile, severity = program.directory / PROFILE, name_severity(engine.log_level)
+    return RecoveringSession(
+        lambda: open_session(program.path, options, entries, profile=profile, severity=severity)
+    )
+
+
+class RecoveringSession:
+    """A session that is recreated after the subsystem, the NPU's operating system, has restarted.
+
+    QNN's provider then raises ENGINE_ERROR, and the session cannot be used again.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make, self.session, self.restarts = make, make(), 0
+
+    def run(self, sets: Sets) -> Sets:
+        """Return the outputs per input set. Raises FailedError after MAX_RESTARTS restarts."""
+        return [self.run_set(tensors) for tensors in sets]
+
+    def run_set(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the outputs of one input set."""
+        from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
+
+        feed = dict(zip((one.name for one in self.session.get_inputs()), tensors, strict=True))
+        try:
+            return list(self.session.run(None, feed))
+        except EngineError as error:
+            if self.restarts == MAX_RESTARTS:
+                raise FailedError(
+                    f"the subsystem restarted {MAX_RESTARTS + 1} times",
+                    why=" ".join(str(error).split()),
+                    fix="check what else runs on the NPU, and the system log (logcat, dmesg)",
+                ) from error
+            self.restarts += 1
+            self.session = self.make()
+            return self.run_set(tensors)
+
+    def finish(self) -> Executed:
+        """Return the nodes that each provider executed, from the session's profile."""
+        return Executed(read_profile(Path(self.session.end_profiling())), self.restarts)
+
+
+def make_runner(engine: OnnxEngine, pool: Pool, level: str = "") -> PooledRunner:
+    """Return a runner for programs of ``engine``.
+
+    ``level`` is the level of QNN's profile, if requested. Each program runs in a separate process.
+    QNN's libraries keep a device, so a later session for another SoC would use the wrong one.
+    """
+
+    opening = partial(open_program, engine=engine, level=level)
+    return PooledRunner(NAME, pool, opening, note_execution, alone=True)
+
+
+def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
+    """Return notes on a run: nodes on the wrong provider, restarts, and QNN's profile."""
+    program, compiled = opened.program, opened.program.compiled
+    profile = program.directory / PROFILE_CSV
+    many = "1 restart" if executed.restarts == 1 else f"{executed.restarts} restarts"
+    return RunNotes(
+        faults=tuple(find_lies(executed, compiled)),
+        remark=f"the session was recreated after {many}" if executed.restarts else "",
+        files=(profile,) if profile.is_file() else (),
+        accelerator=read_accelerator(profile, compiled.sets, compiled.delegation.partitions),
+    )
+
+
+def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
+    """Yield differences between where nodes were executed and where they were compiled to run."""
+    if not executed.providers.get(QNN):
+        seen = describe_providers(executed)
+        yield f"QNN executed nothing, according to the session's profile: {seen}"
+        return
+    others = sum(len(names) for name, names in executed.providers.items() if name != QNN)
+    fallback = compiled.delegation.fallback_nodes
+    if others > fallback:
+        yield (
+            f"{others} nodes ran on other providers, but only {fallback} were compiled for them:"
+            f" {describe_providers(executed)}"
+        )
+
+
+def describe_providers(executed: Executed) -> str:
+    """Return which nodes ran on other providers, such as ``CPUExecutionProvider ran node_1``."""
+    listed = (
+        f"{name} ran {', '.join(nodes[:4])}{' ...' if len(nodes) > 4 else ''}"
+        for name, nodes in executed.providers.items()
+        if name != QNN
+    )
+    return "; ".join(listed) or "it has no nodes"

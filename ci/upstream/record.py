@@ -18,8 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ci.cases.forked import describe_error
 from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
-from ci.models.eager import keep_state, run_eager
-from ci.models.integer_bounds import find_joined, find_ties
+from ci.models.eager import find_joined, find_ties, keep_state, run_eager
 from ci.models.noise import name_operator, predict_noise
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import TensorInfo, describe_tensor

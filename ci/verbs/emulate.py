@@ -31,9 +31,8 @@ from ci.cases.spec import (
 )
 from ci.device.bundle import read_bundle
 from ci.device.runner import STARTS
-from ci.executorch.engine import ExecutorchEngine
+from ci.executorch.engine import NAME, ExecutorchEngine, make_runner
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
-from ci.executorch.tracing import NAME, make_runner
 from ci.faults.match import warn_of_faults
 from ci.gate.jobs import parse_shard, split_cases
 from ci.gate.results import read_plan

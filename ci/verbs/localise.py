@@ -14,9 +14,8 @@ from ci.cases.pipeline import RunSetup
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.session import Phases
 from ci.cases.spec import CaseSpec, choose_lane
-from ci.executorch.engine import ExecutorchEngine
+from ci.executorch.engine import ExecutorchEngine, make_runner
 from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
-from ci.executorch.tracing import make_runner
 from ci.models.schemes import EXECUTORCH
 from ci.verbs.lanes.steps import (
     add_run,

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from ci.cases.packages import digest_packages
+from ci.cases.cache import digest_packages
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import ScratchPool
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.session import Phases, Session, list_parts
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import ONNX, Scheme
-from ci.onnx.engine import OnnxEngine
+from ci.onnx.engine import OnnxEngine, make_runner
 from ci.onnx.options import (
     SAVER_LIBRARY,
     check_options,
@@ -31,7 +31,6 @@ from ci.onnx.options import (
     parse_options,
     profile_options,
 )
-from ci.onnx.runner import make_runner
 from ci.report.annotation import choose_case
 from ci.report.schema import Case, Report, Tool
 from ci.report.text import count, show_bytes, show_decibels, show_seconds, show_share

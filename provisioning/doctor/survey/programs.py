@@ -42,7 +42,7 @@ DLC = re.compile(
 DLC_TAIL = 1 << 16
 IDENTIFIER = b"ET"  # and two digits, at byte 4
 HEADER = struct.Struct("<IQQ")
-HEADER_MAGIC = 0x5678ABCD  # ci/executorch/context_digest.py describes the header
+HEADER_MAGIC = 0x5678ABCD  # ci/executorch/lower.py describes the header
 HEADER_ROOM = 4096  # observed: the binary starts 256 bytes after the start of the header
 MAX_RANK = 16
 # ScalarType: name, bytes of an element.

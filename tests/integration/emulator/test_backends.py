@@ -18,8 +18,7 @@ from ci.cases.pipeline import CaseResult, CaseRun, RunSetup, SessionOptions
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec
-from ci.executorch.engine import ExecutorchEngine
-from ci.executorch.tracing import make_runner
+from ci.executorch.engine import ExecutorchEngine, make_runner
 from ci.models.schemes import Scheme
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile

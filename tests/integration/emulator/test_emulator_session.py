@@ -26,8 +26,7 @@ from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import TUNABLES, Pool
 from ci.cases.runners import ProgramRunner
 from ci.cases.spec import CaseSpec
-from ci.executorch.engine import ExecutorchEngine
-from ci.executorch.tracing import NAME, make_runner
+from ci.executorch.engine import NAME, ExecutorchEngine, make_runner
 from ci.models.schemes import Scheme
 from ci.models.tensors import read_sets
 from ci.report.schema import Status

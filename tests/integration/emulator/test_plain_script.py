@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ci.cases.policy import read_emulator_policy
-from ci.executorch.context_digest import sign_by_content
+from ci.executorch.lower import sign_by_content
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from tests.integration.conftest import MakeOnce

@@ -24,8 +24,7 @@ from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.onnx.contexts import read_context
-from ci.onnx.engine import OnnxEngine
-from ci.onnx.runner import make_runner
+from ci.onnx.engine import OnnxEngine, make_runner
 from ci.report.schema import Question, Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress

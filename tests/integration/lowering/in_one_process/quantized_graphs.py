@@ -24,8 +24,11 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 
 from ci.models.lowering_options import NO_CHOICES, Choices, Part  # noqa: E402
-from ci.models.methods import Methods, split_module  # noqa: E402
-from ci.models.model import Model  # noqa: E402
+from ci.models.model import (  # noqa: E402
+    Methods,
+    Model,
+    split_module,
+)
 from ci.models.schemes import Scheme  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
 from provisioning.manifest.targets import Backend  # noqa: E402

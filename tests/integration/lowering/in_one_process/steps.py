@@ -46,8 +46,7 @@ from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
 from ci.models import model as models  # noqa: E402
 from ci.models.lowering_options import PROFILE_LEVELS, Choices, Part  # noqa: E402
-from ci.models.methods import join_methods  # noqa: E402
-from ci.models.model import Model  # noqa: E402
+from ci.models.model import Model, join_methods  # noqa: E402
 from ci.models.schemes import FLOAT16, Scheme  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.models.user_models import Source  # noqa: E402

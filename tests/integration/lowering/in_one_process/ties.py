@@ -10,8 +10,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
-from ci.models.eager import run_eager  # noqa: E402
-from ci.models.integer_bounds import find_joined, find_ties  # noqa: E402
+from ci.models.eager import (  # noqa: E402
+    find_joined,
+    find_ties,
+    run_eager,
+)
 from ci.models.schemes import Scheme  # noqa: E402
 
 

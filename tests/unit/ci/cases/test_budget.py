@@ -170,7 +170,7 @@ def test_each_figure_may_reach_its_limit_and_not_exceed_it(name: str) -> None:
     assert f"{reached:,}" in excess.text
     assert excess.fix in "".join(advise_on_budget([excess]))
     for limit in (reached, reached + 9 * step):
-        assert find_excesses(TAKEN, Budget(**{name: limit}), NONE) == ()
+        assert not list(find_excesses(TAKEN, Budget(**{name: limit}), NONE))
 
 
 def test_nodes_of_an_operator_are_counted_on_both_processors() -> None:
@@ -185,7 +185,7 @@ def test_nodes_of_an_operator_are_counted_on_both_processors() -> None:
 def test_what_is_not_known_exceeds_a_limit_of_the_model_s_own() -> None:
     budget = Budget(spill_bytes=9, context_bytes=9)
     for footprint in (None, Footprint(context_bytes=9)):
-        assert find_excesses(footprint, Budget(spill_bytes=9), NONE) == ()
+        assert not list(find_excesses(footprint, Budget(spill_bytes=9), NONE))
         texts = [one.text for one in find_excesses(footprint, budget, Budget(spill_bytes=9))]
         assert texts == ["spill_bytes = 9 cannot be checked: spill to DDR is not known"]
 

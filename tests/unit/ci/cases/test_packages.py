@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.cases import packages
-from ci.cases.packages import digest_packages
+from ci.cases import cache
+from ci.cases.cache import digest_packages
 
 NAME = "imported_by_lowering"
 OBSERVER = f"{NAME}/pt2e/observer.py"
@@ -124,7 +124,7 @@ def test_files_are_known_by_the_record_of_their_installation(
         hashed.append(path.name)
         return "0" * 64
 
-    monkeypatch.setattr(packages, "hash_file", note)
+    monkeypatch.setattr(cache, "hash_file", note)
     digest_packages([NAME])
     assert hashed == []
     write(installed / f"{NAME}/unrecorded.py", "", INSTALLED_S)

@@ -15,14 +15,14 @@ from ci.cases.engine import Compiled, Delegation, Program, RunNotes
 from ci.cases.pool import Ended
 from ci.cases.runners import PooledProgram
 from ci.cases.spec import CaseSpec
-from ci.executorch.tracing import (
+from ci.executorch.engine import (
     DEBUG,
     DEBUG_BYTES,
     ETDUMP,
-    OpenJob,
-    TracedRun,
     find_differences,
     make_runner,
+    open_program,
+    run_traced,
     trace_run,
 )
 from ci.models.lowering_options import Choices, RunOptions
@@ -47,16 +47,17 @@ class TracingPool:
 
     def __init__(self, outputs: Any, failure: str = "") -> None:
         self.outputs, self.failure = outputs, failure
-        self.jobs: list[TracedRun] = []
+        self.jobs: list[Any] = []
 
-    def run(self, job: TracedRun, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
+    def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
         assert fresh
         assert log.name == "trace.log"  # next to that of the run, which it must not replace
-        self.jobs.append(job)
-        (job.directory / DEBUG).write_bytes(bytes(9))
+        _, directory, sets, *debug_bytes = job.args
+        self.jobs.append((len(sets), *debug_bytes))
+        (directory / DEBUG).write_bytes(bytes(9))
         if self.failure:
             return Ended(None, self.failure, "")
-        made = (self.outputs[: len(job.sets)], {"accelerator_us": 5}, ("profile.csv",))
+        made = (self.outputs[: len(sets)], {"accelerator_us": 5}, ("profile.csv",))
         return Ended(made, "", "")
 
 
@@ -72,12 +73,11 @@ def test_a_trace_of_the_same_outputs_gives_its_figures_and_files(tmp_path: Path)
     pool = TracingPool(JUDGED)
     files = (tmp_path / "trace" / "profile.csv",)
     assert trace(tmp_path, pool) == RunNotes((), "", files, {"accelerator_us": 5})
-    (run,) = pool.jobs
-    assert (run.debug_bytes, len(run.sets)) == (0, 4)
+    assert pool.jobs == [(4,)]
     assert not (tmp_path / "trace" / DEBUG).exists()
     assert trace(tmp_path, pool).files == files  # once more, in a fresh process
     trace(tmp_path, pool, dumped=True)  # every tensor, of the first input set
-    assert (pool.jobs[-1].debug_bytes, len(pool.jobs[-1].sets)) == (DEBUG_BYTES, 1)
+    assert pool.jobs[-1] == (1, DEBUG_BYTES)
     pool.outputs = [[one + 1 for one in tensors] for tensors in JUDGED]
     assert len(trace(tmp_path, pool).faults) == 4
 
@@ -113,8 +113,6 @@ def test_the_python_runner_traces_only_what_asks_for_a_trace(tmp_path: Path) -> 
     plain = CaseSpec("net", Scheme.A8W8, "SM8650")
     program = Program(plain, tmp_path / "p", COMPILED, tmp_path, tmp_path / "run.log")
     assert (runner.name, runner.pool) == ("python", pool)
-    assert runner.opening(program) == OpenJob(program, quantizes=True)
-    assert make_runner(pool, 9.0).opening(program) == OpenJob(program, quantizes=False)
     opened: Any = SimpleNamespace(program=program, sets=SETS, outputs=JUDGED)
     assert runner.note(opened, None) == RunNotes()
     assert not pool.jobs
@@ -131,7 +129,12 @@ def test_a_program_is_loaded_as_its_runner_and_entry_say(
     spec = CaseSpec("net", Scheme.A8W8, "SM8650", Source(run=RunOptions(iteration=4)))
     program = Program(spec, tmp_path / "p", COMPILED, tmp_path, tmp_path / "run.log")
     wanted = {"quantizes": True, "repeated": spec.source.run}
-    assert OpenJob(program, quantizes=True)() == ((program,), wanted)
+    pool: Any = TracingPool(JUDGED)
+    opened: Any = make_runner(pool, 9.0, quantizes=True).opening(program)
+    assert opened == ((program,), wanted)
+    assert opened == open_program(program, quantizes=True)
+    opened = make_runner(pool, 9.0).opening(program)
+    assert opened == ((program,), {**wanted, "quantizes": False})
 
 
 @pytest.mark.parametrize("debug_bytes", [0, 9])
@@ -154,12 +157,11 @@ def test_a_traced_run_is_one_of_the_program_whose_trace_is_read(
         done.append((given, debug))
         return {"accelerator_us": 5}, ("profile.csv",)
 
-    for name, value in (("runtime", Loaded), ("etdump", read_trace)):
-        fields = {"LoadedProgram": value} if name == "runtime" else {"read_trace": value}
-        monkeypatch.setitem(sys.modules, f"ci.executorch.{name}", SimpleNamespace(**fields))
+    runtime = SimpleNamespace(LoadedProgram=Loaded, read_trace=read_trace)
+    monkeypatch.setitem(sys.modules, "ci.executorch.runtime", runtime)
     spec = CaseSpec("net", Scheme.A8W8, "SM8650")
     program = Program(spec, tmp_path / "p", COMPILED, tmp_path, tmp_path / "run.log")
-    made = TracedRun(program, tmp_path, SETS[:3], debug_bytes)()
+    made = run_traced(program, tmp_path, SETS[:3], debug_bytes)
     assert made == (JUDGED[:3], {"accelerator_us": 5}, ("profile.csv",))
     assert done == [
         ((program,), {"debug_bytes": debug_bytes}),

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -19,7 +18,7 @@ from ci.models import user_code, user_data  # noqa: E402
 from ci.models.data_files import check_data, count_sets, is_function, read_arrays  # noqa: E402
 from ci.models.lowering_options import EXCLUSIONS, Choices, Part, check_choices  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
-from ci.models.user_models import Metric, MetricJob, ModelEntry  # noqa: E402
+from ci.models.user_models import Metric, ModelEntry  # noqa: E402
 from provisioning.errors import FailedError, QnnCiError, UsageError  # noqa: E402
 from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 
@@ -87,7 +86,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         return lambda: check_data("m", ModelEntry("net.py:f", metric=metric, **keys))
 
     def measure(name: str) -> Callable[[], object]:
-        return lambda: user_data.run_metric(make_job(of(name), of("labels")))
+        return lambda: user_data.run_metric(*make_job(of(name), of("labels")))
 
     def unpack(made: Any) -> Callable[[], object]:
         return lambda: user_code.unpack("/a/net.py:f", made)
@@ -170,12 +169,12 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
     return calls
 
 
-def make_job(function: str, labels: str) -> MetricJob:
+def make_job(function: str, labels: str) -> tuple[Any, ...]:
     """A metric of four sets, of which the program gives one wrong, the quantized model two."""
     right = np.arange(1.0, 5.0).reshape(4, 1)
     program, quantized = right.copy(), right.copy()
     program[0], quantized[:2] = 9, 9
-    return MetricJob(Metric(function, labels, max_drop=0.1), [program], [right], [quantized])
+    return Metric(function, labels, max_drop=0.1), [program], [right], [quantized]
 
 
 def test_every_message_says_what_why_and_what_to_do(place: Path) -> None:
@@ -195,14 +194,13 @@ def test_every_message_says_what_why_and_what_to_do(place: Path) -> None:
 
 def test_a_metric_is_measured_of_all_models_and_of_exchanged_inputs(place: Path) -> None:
     own = f"{place}/own.py"
-    measured = user_data.run_metric(make_job(f"{own}:score", f"{own}:labels"))
+    measured = user_data.run_metric(*make_job(f"{own}:score", f"{own}:labels"))
     assert (measured.value, measured.float32, measured.quantized) == (0.75, 1.0, 0.5)
     assert [*vars_of(measured)] == [0.75, 1.0, 0.0, 0.5]
-    job = make_job(f"{own}:writes", f"{own}:labels")
-    assert {*vars_of(user_data.run_metric(job))} == {14.0}  # each has its own copy
-    assert all(one[0].any() for one in (job.outputs, job.float32, job.quantized))
-    job = msgspec.structs.replace(job, quantized=None)
-    assert user_data.run_metric(job).quantized is None
+    metric, *models = make_job(f"{own}:writes", f"{own}:labels")
+    assert {*vars_of(user_data.run_metric(metric, *models))} == {14.0}  # each has its own copy
+    assert all(one[0].any() for one in models)
+    assert user_data.run_metric(metric, *models[:2], None).quantized is None
     (place / "in_c.py").write_text("best = max  # which has no signature")
     for function in (f"{own}:score", f"{place}/in_c.py:best"):
         user_data.check_metric(Metric(function, f"{own}:labels", max_drop=0.1), 4)

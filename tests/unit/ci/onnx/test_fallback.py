@@ -9,11 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
-from ci.cases.engine import Compiled, Delegation
+from ci.cases.engine import Compiled, Delegation, Fallback, Program
+from ci.cases.spec import CaseSpec
+from ci.models.schemes import Scheme
+from ci.onnx.engine import Executed, OnnxEngine, find_lies, open_program
 from ci.onnx.fallback import count_nodes, count_operators, read_profile, read_reasons
-from ci.onnx.runner import Executed, OpenSession, find_lies
 from provisioning.errors import QnnCiError
 
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
@@ -189,10 +192,25 @@ def test_a_context_is_checked_for_its_soc_before_a_session_opens_it(
         NO_FALLBACK=strict, name_severity=lambda level: 2, open_session=open_session
     )
     monkeypatch.setitem(sys.modules, "ci.onnx.session", sessions)
-    job = OpenSession(tmp_path / "net.onnx", "SM8650", {}, tmp_path / "profile")
+    engine = OnnxEngine(toolchain=(), sdk=tmp_path)
+    compiled = Compiled(
+        program="net.onnx",
+        binary="net.onnx",
+        size_bytes=9,
+        sets=4,
+        inputs=(),
+        outputs=(),
+        delegation=Delegation(3, 0, 2),
+    )
+    spec = CaseSpec("net", Scheme.U8, "SM8650")
+    program = Program(spec, tmp_path / "net.onnx", compiled, tmp_path, tmp_path / "run.log")
     with pytest.raises(QnnCiError):  # it is not there, and so for no SoC
-        job()
+        open_program(program, engine, "")
     assert not opened
-    replace(job, direct=True)()
-    replace(job, direct=True, strict=False)()
+    engine = replace(engine, direct=True)
+    open_program(program, engine, "")
+    left = msgspec.structs.replace(
+        compiled, delegation=Delegation(3, 1, 2, (Fallback("Erf", "no"),))
+    )
+    open_program(replace(program, compiled=left), engine, "")
     assert opened == [strict, {}]
