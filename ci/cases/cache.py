@@ -1,6 +1,5 @@
 """The cache of compiled programs and their references. A directory in it is complete or missing:
 
-
 artifact.json and the engine's program
 inputs/<set>_<index>.raw           row-major, in the dtype that artifact.json specifies
 float/<set>_<index>.raw            outputs of the float32 model

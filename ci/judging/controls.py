@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from ci.judging.figures import Array, channel_rms, is_floating
 from ci.judging.gate import Expected, References, judge_output
@@ -63,7 +64,7 @@ def is_rejected(
     """Return whether the gate rejects a wrong output, and its SQNR in dB. Two reasons are ignored.
     Values that are not multiples of the output's step would not result from a fault in a program.
     The error of the quantized model against float32 is also in a correct output."""
-    judgement = judge_output(references, index, wrong, info.without_step(), limits)
+    judgement = judge_output(references, index, wrong, structs.replace(info, step=0.0), limits)
     figures = judgement.float_figures
     rejected = judgement.fails(Question.FAITHFUL)
     if references.quantized is None:

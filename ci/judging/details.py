@@ -29,6 +29,9 @@ def describe_output(references: References, index: int, output: Array) -> Output
     error = output.astype(np.float64) - best.values
     finite = np.nan_to_num(np.abs(error), nan=np.inf)
     most = float(finite[np.isfinite(finite)].max(initial=0.0))
+    counts, _ = np.histogram(error[np.isfinite(error)], bins=BINS, range=(-most, most))
+    channels = _measure_channels(best.values, output) if magnitudes else ()
+    rows = (one[:SETS, None] for one in (best.low, best.values, best.high, output))
     return OutputFigures(
         dtype=str(output.dtype),
         shape=output.shape[1:],
@@ -36,9 +39,11 @@ def describe_output(references: References, index: int, output: Array) -> Output
         sqnr_db_quantized=(
             _measure_sets(best, output) if magnitudes and references.quantized else ()
         ),
-        equal=() if magnitudes else _share_sets(best, output),
-        channels=_find_channels(best.values, output) if magnitudes else (),
-        errors=_count_errors(error, most) if magnitudes and most else (),
+        equal=() if magnitudes else tuple(map(share_equal, *rows)),
+        channels=tuple(
+            sorted(channels, key=lambda one: (one.sqnr_db is None, one.sqnr_db))[:CHANNELS]
+        ),
+        errors=tuple(map(int, counts)) if magnitudes and most else (),
         max_error=most if magnitudes else None,
         worst=_find_worst(finite, output, best.values),
     )
@@ -49,18 +54,8 @@ def _measure_sets(expected: Expected, output: Array) -> tuple[float | None, ...]
     return tuple(_plain(measure(*pair).sqnr_db) for pair in pairs)
 
 
-def _share_sets(expected: Expected, output: Array) -> tuple[float, ...]:
-    rows = (one[:SETS, None] for one in (expected.low, expected.values, expected.high, output))
-    return tuple(share_equal(*row) for row in zip(*rows, strict=True))
-
-
-def _find_channels(expected: Array, output: Array) -> tuple[ChannelFigures, ...]:
-    """Return the channels with the lowest SQNR, starting with the worst."""
-    found = [*_measure_channels(expected, output)]
-    return tuple(sorted(found, key=lambda one: (one.sqnr_db is None, one.sqnr_db))[:CHANNELS])
-
-
 def _measure_channels(expected: Array, output: Array) -> Iterator[ChannelFigures]:
+    """Yield the channels with the lowest SQNR along each axis, starting with the worst."""
     wanted = expected.astype(np.float64)
     error = output - wanted
     for axis in channel_axes(wanted.ndim):
@@ -69,12 +64,6 @@ def _measure_channels(expected: Array, output: Array) -> Iterator[ChannelFigures
         for index in np.argsort(signals / np.maximum(noises, 1e-300))[:CHANNELS]:
             sqnr_db = _plain(decibels(float(signals[index]), float(noises[index])))
             yield ChannelFigures(axis=axis - 1, index=int(index), sqnr_db=sqnr_db)
-
-
-def _count_errors(error: Array, most: float) -> tuple[int, ...]:
-    finite = error[np.isfinite(error)]
-    counts, _ = np.histogram(finite, bins=BINS, range=(-most, most))
-    return tuple(map(int, counts))
 
 
 def _find_worst(off: Array, output: Array, expected: Array) -> Element | None:

@@ -102,8 +102,7 @@ def measure_pooled(reference: Array, output: Array) -> float:
 def channel_rms(stacked: Array, axis: int) -> Array:
     """Return the root mean square of each channel along ``axis``."""
     others = tuple(number for number in range(stacked.ndim) if number != axis)
-    root: Array = np.sqrt(np.mean(stacked.astype(np.float64) ** 2, axis=others))
-    return root
+    return np.sqrt(np.mean(stacked.astype(np.float64) ** 2, axis=others))
 
 
 def fit_line(reference: Array, output: Array) -> Fit:

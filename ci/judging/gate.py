@@ -186,9 +186,17 @@ def _judge_magnitudes(
     pooled = measure_pooled(eager, asked)
     is_short = limits.min_sqnr_db_all is not None and not pooled >= limits.min_sqnr_db_all
     is_lost = references.quantized is not None and is_short and prediction.sqnr_db < LOST_DB
-    question = Question.QUANTIZED if is_lost else Question.FAITHFUL
-    beyond = _beyond_noise(excesses, prediction, best, output, against)
-    reasons = [*_off_grid(output, info), *(Reason(question, text) for text in beyond)]
+    reasons = [*_off_grid(output, info)]
+    worst = excesses[0]
+    if worst.over_db > 0:
+        reached = measure(best.values, output).sqnr_db
+        text = (
+            f"the error is {worst.above_db:.1f} dB above the predicted rounding noise in"
+            f" {worst.place}, {worst.above_db - worst.over_db:.1f} dB allowed; SQNR"
+            f" {reached:.1f} dB against the {against} model, {prediction.sqnr_db:.1f} dB"
+            " predicted"
+        )
+        reasons.append(Reason(Question.QUANTIZED if is_lost else Question.FAITHFUL, text))
     against_quantized = scheme = None
     if references.quantized is not None:
         against_quantized, scheme = measure(best.values, output), measure(eager, best.values)
@@ -203,8 +211,12 @@ def _judge_magnitudes(
         Question.QUANTIZED, scheme or against_float, limits.min_sqnr_db, limits.min_cosine, FLOAT32
     )
     if is_short:
-        text = f"SQNR {pooled:.1f} dB over all input sets, {limits.min_sqnr_db_all:g} dB required"
-        reasons.append(Reason(Question.QUANTIZED, f"{text}, {_name_pair(against)}"))
+        given = "the program" if references.quantized is None else "the quantized model"
+        text = (
+            f"SQNR {pooled:.1f} dB over all input sets, {limits.min_sqnr_db_all:g} dB required,"
+            f" {given} against the float32 {'model' if references.quantized is None else 'one'}"
+        )
+        reasons.append(Reason(Question.QUANTIZED, text))
     reasons += _parts_too_far(eager, asked, info, limits.min_sqnr_db_all)
     if limits.max_abs is not None and not against_float.max_abs <= limits.max_abs:
         off = f"an element differs by {against_float.max_abs:.3g}, {limits.max_abs:g} allowed"
@@ -218,13 +230,6 @@ def _judge_magnitudes(
         fit_line(best.values, output) if best.values.any() else None,
         tuple(excesses),
     )
-
-
-def _name_pair(against: str) -> str:
-    """Return which models the figures of the second question compare."""
-    if against == FLOAT32:
-        return "the program against the float32 model"
-    return "the quantized model against the float32 one"
 
 
 def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
@@ -242,21 +247,6 @@ def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
                 f" {info.highest * info.step:.6g})"
             )
             yield Reason(Question.FAITHFUL, text)
-
-
-def _beyond_noise(
-    excesses: Sequence[Excess], prediction: Prediction, best: Expected, output: Array, against: str
-) -> Iterator[str]:
-    """Yield the part of the error that most exceeds its limit above the prediction, if any does."""
-    worst = excesses[0]
-    if worst.over_db > 0:
-        reached = measure(best.values, output).sqnr_db
-        yield (
-            f"the error is {worst.above_db:.1f} dB above the predicted rounding noise in"
-            f" {worst.place}, {worst.above_db - worst.over_db:.1f} dB allowed; SQNR"
-            f" {reached:.1f} dB against the {against} model, {prediction.sqnr_db:.1f} dB"
-            " predicted"
-        )
 
 
 def _parts_too_far(

@@ -130,8 +130,7 @@ class Prediction:
 
     @property
     def _squares(self) -> Array:
-        squares: Array = self.runs.astype(np.float64) ** 2
-        return squares
+        return self.runs.astype(np.float64) ** 2
 
     def _expect(self, powers: Array) -> tuple[Array, float]:
         total, count = powers.sum(0), len(powers)
@@ -139,8 +138,7 @@ class Prediction:
         return self._grant(total / count), max(1.0, float((powers / others).max()))
 
     def _grant(self, powers: Array) -> Array:
-        shared: Array = powers + SHARED * powers.mean(-1, keepdims=True) + self.floor
-        return shared
+        return powers + SHARED * powers.mean(-1, keepdims=True) + self.floor
 
     @cached_property
     def sqnr_db(self) -> float:

@@ -217,18 +217,14 @@ def _describe(program: Any) -> Iterable[str]:
 
 
 def _describe_node(node: Node) -> str:
-    target = node.target if isinstance(node.target, str) else _qualify(node.target)
+    named = getattr(node.target, "__name__", "")
+    target = f"{getattr(node.target, '__module__', '')}.{named}" if named else str(node.target)
     value = node.meta.get("val")
     shapes = [
         f"{leaf.dtype}{tuple(leaf.shape)}" if isinstance(leaf, Tensor) else repr(leaf)
         for leaf in torch.utils._pytree.tree_leaves(value)
     ]
     return f"{node.op} {node.name} {target} {node.args} {node.kwargs} {shapes} {find_line(node)}"
-
-
-def _qualify(target: Any) -> str:
-    named = getattr(target, "__name__", "")
-    return f"{getattr(target, '__module__', '')}.{named}" if named else str(target)
 
 
 def update_tensor(digest: Any, tensor: Tensor) -> None:

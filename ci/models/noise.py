@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import get_decompositions
 from torch.fx import Interpreter, Node
 
 from ci.models.eager import keep_state, run_eager
@@ -76,24 +77,15 @@ def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -
 
 def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
     """Return each method as a graph of the operators into which torch decomposes it."""
-    given = split_inputs(module, inputs)
+    aten, given = torch.ops.aten, split_inputs(module, inputs)
+    cells = [aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input]
     with torch.no_grad():
         return {
             name: torch.export.export(part, given[name], strict=True)
-            .run_decompositions(_decompose_cells())
+            .run_decompositions(get_decompositions(cells))
             .module(check_guards=False)
             for name, part in split_module(module).items()
         }
-
-
-def _decompose_cells() -> Any:
-    """Return the decompositions of recurrent layers into the operators that QNN receives."""
-    from torch._decomp import get_decompositions
-
-    aten = torch.ops.aten
-    return get_decompositions(
-        [aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_relu.input]
-    )
 
 
 class Dice:

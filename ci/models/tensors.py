@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, structs
+from msgspec import Struct
 
 FILE = "{}_{}.raw"  # <input set>_<index>
 
@@ -28,10 +28,6 @@ class TensorInfo(Struct, frozen=True):
     step: float = 0.0
     lowest: int = 0
     highest: int = 0
-
-    def without_step(self) -> TensorInfo:
-        """Return the same info for an output that may have any value."""
-        return structs.replace(self, step=0.0) if self.step else self
 
 
 class Loss(Struct, frozen=True):

@@ -106,16 +106,12 @@ def read_profile(path: Path) -> dict[str, tuple[str, ...]]:
     """
     events = json.loads(path.read_text(encoding="utf-8"))
     ran: dict[str, set[str]] = {}
-    for provider, name in _find_kernels(events):
-        ran.setdefault(provider, set()).add(name)
-    return {provider: tuple(sorted(names)) for provider, names in sorted(ran.items())}
-
-
-def _find_kernels(events: Iterable[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
     for event in events:
         arguments, name = event.get("args"), str(event.get("name"))
         if event.get("cat") == "Node" and name.endswith(KERNEL) and isinstance(arguments, dict):
-            yield str(arguments.get("provider")), name.removesuffix(KERNEL)
+            provider = str(arguments.get("provider"))
+            ran.setdefault(provider, set()).add(name.removesuffix(KERNEL))
+    return {provider: tuple(sorted(names)) for provider, names in sorted(ran.items())}
 
 
 class _File(Struct, forbid_unknown_fields=True):

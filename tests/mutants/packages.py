@@ -74,15 +74,14 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 # processes or draw.
 DECIDING: dict[str, str] = {
     "ci/audit": "localise_search operators upgrade",
-    "ci/cases": "baselines cache engine judged kept outputs packages pipeline policy qnn_files "
-    "runners spec",
+    "ci/cases": "baselines cache engine judged kept outputs pipeline policy qnn_files runners spec",
     "ci/device": "bundle figures provenance",
-    "ci/executorch": "context_digest delegation engine quantize toolchain tracing",
+    "ci/executorch": "delegation engine quantize toolchain",
     "ci/gate": "cases changes evidence jobs names parts plan reach reading results rules schema "
     "sessions tree verdict",
     "ci/images": "definition digest normalize prune push",
     "ci/llm": "case controls foreign generation interface known session tokenizers verdict weights",
-    "ci/models": "data_files integer_bounds layers lowering_options methods model noise numerics "
+    "ci/models": "data_files eager layers lowering_options model noise numerics "
     "schemes source_lines tensors user_code user_data user_models",
     "ci/onnx": "contexts engine fallback models noise options preparation source target",
     "ci/report": "annotation columns comparison github junit merge providers sarif schema",

@@ -19,8 +19,7 @@ class Mlp(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Map features [4, 64] to logits [4, 16]."""
-        logits: Tensor = self.layers(features)
-        return logits
+        return self.layers(features)
 
 
 def make_case() -> Case:

@@ -34,8 +34,7 @@ class ResNet(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Map an image [1, 3, 32, 32] to logits [1, 10]."""
         x = self.blocks(torch.relu(self.stem(image)))
-        logits: Tensor = self.head(x.mean(dim=(2, 3)))
-        return logits
+        return self.head(x.mean(dim=(2, 3)))
 
 
 def draw(generator: torch.Generator) -> Inputs:

@@ -20,8 +20,7 @@ class SuperRes(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Map an image [1, 1, 24, 24] to [1, 1, 48, 48]."""
-        enlarged: Tensor = self.shuffle(self.project(self.features(image)))
-        return enlarged
+        return self.shuffle(self.project(self.features(image)))
 
 
 def make_case() -> Case:

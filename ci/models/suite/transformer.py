@@ -32,8 +32,7 @@ class Encoder(nn.Module):
         query, key, value = split(self.query(x)), split(self.key(x)), split(self.value(x))
         scores = query @ key.transpose(-1, -2) * (WIDTH // HEADS) ** -0.5
         mixed = torch.softmax(scores, dim=-1) @ value
-        attended: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
-        return attended
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [1, 16, 64] to the same shape."""
