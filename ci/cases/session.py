@@ -33,6 +33,7 @@ from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
+from provisioning.doctor.survey.host import read_text, usable_cores
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 UNRECORDED = (
@@ -43,24 +44,16 @@ UNRECORDED = (
 
 def read_host() -> Host:
     """Return facts about this machine. ``processor`` is the kernel's name for it, if it has one."""
+    named = re.search(r"^model name\s*: (.*)$", read_text(Path("/proc/cpuinfo")), re.MULTILINE)
     return Host(
         system=f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
-        processor=_processor_name(),
-        cpus=len(os.sched_getaffinity(0)),
+        processor=named[1].strip() if named else platform.processor(),
+        cpus=usable_cores(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         libc=" ".join(platform.libc_ver()).strip(),
         python=platform.python_version(),
     )
-
-
-def _processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor())
 
 
 def started_now(environ: Mapping[str, str] = os.environ) -> str:

@@ -148,19 +148,21 @@ def count_operators(graph_modules: Sequence[Any]) -> Iterator[OperatorCount]:
     graphs."""
     npu, cpu = Counter[str](), Counter[str]()
     for one in graph_modules:
-        cpu.update(_list_operators(one.graph))
+        cpu.update(map(name_operator, _list_computing(one.graph)))
         for node in one.graph.nodes:
             if node.op == "get_attr" and node.name.startswith("lowered_module_"):
-                npu.update(_list_operators(getattr(one, node.name).original_module.graph))
+                graph = getattr(one, node.name).original_module.graph
+                npu.update(map(name_operator, _list_computing(graph)))
     for op in {**npu, **cpu}:
         yield OperatorCount(op=op, npu=npu[op], cpu=cpu[op])
 
 
-def _list_operators(graph: Any) -> Iterator[str]:
+def _list_computing(graph: Any) -> Iterator[Any]:
+    """Yield the nodes that compute something, except calls of a delegate."""
     for node in graph.nodes:
         name = name_operator(node) if node.op == "call_function" else ""
         if name and "executorch_call_delegate" not in name and name not in COMPUTES_NOTHING:
-            yield name
+            yield node
 
 
 def audit_delegation(
@@ -171,11 +173,8 @@ def audit_delegation(
     left = [
         node
         for one in graph_modules
-        for node in one.graph.nodes
-        if node.op == "call_function"
-        and "executorch_call_delegate" not in str(node.target)
-        and getattr(node.target, "__name__", "") not in COMPUTES_NOTHING
-        and not (backend.is_lpai and name_operator(node).startswith(CONVERTS))
+        for node in _list_computing(one.graph)
+        if not (backend.is_lpai and name_operator(node).startswith(CONVERTS))
     ]
     named = tuple(
         Fallback(

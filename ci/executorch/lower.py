@@ -27,8 +27,8 @@ from ci.cases.engine import (
     Delegation,
     Staging,
 )
-from ci.cases.footprint import flush_stdio, make_footprint, measure_peak
 from ci.cases.forked import describe_error, run_forked
+from ci.cases.qnn_files import flush_stdio, make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.executorch.delegation import (
     LEFT,

@@ -1,14 +1,26 @@
-"""Details of an output for a report: SQNR by input set and channel, a histogram of errors, and the
-worst element. The verdict does not depend on them."""
+"""Describes outputs: details of each for a report (SQNR by input set and channel, a histogram of
+errors, the worst element), and the pattern of a wrong one with its likely cause. The verdict does
+not depend on them."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 import numpy as np
 
-from ci.judging.figures import Array, decibels, is_floating, measure, share_equal
+from ci.judging.figures import (
+    Array,
+    channel_rms,
+    decibels,
+    fit_line,
+    is_floating,
+    measure,
+    measure_pooled,
+    share_equal,
+)
 from ci.judging.gate import Expected, References
 from ci.judging.noise import channel_axes
 from ci.report.schema import ChannelFigures, Element, OutputFigures
@@ -77,3 +89,151 @@ def _find_worst(off: Array, output: Array, expected: Array) -> Element | None:
 
 def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+RUNNER = "the runner or its files, not QNN"
+LAYOUT = "a memory layout: a permute missing in QNN or the runner"
+# An explanation is accepted if it results in the first SQNR, and improves the SQNR by the second.
+BELIEVED_DB, GAINED_DB = 15.0, 8.0
+NOTHING = 1e-6  # nearly zero, as a share of the largest correct element
+ODD = 0.3  # an element is wrong if its error exceeds this share of the reference's RMS
+
+
+def find_sighting(right: Sequence[Array], output: Array, index: int) -> str:
+    """Describe the pattern of a wrong output and its likely cause; empty if no pattern matches.
+
+    ``right`` has the reference's outputs, [input set, *shape] each; ``index`` is the output's
+    index.
+    """
+    wanted = right[index]
+    if plain := _see_plain(wanted, output):
+        return plain
+    if not is_floating(output):
+        return _see_ids(wanted, output)
+    own = measure_pooled(wanted, output)
+    for see in (_see_other_input, _see_line, _see_channels, _see_stretch, _see_order):
+        if seen := see(wanted, output, own + GAINED_DB):
+            return seen
+    return _see_swapped(right, output, index)
+
+
+def _is_match(wanted: Array, output: Array, least_db: float) -> bool:
+    return measure_pooled(wanted, output) >= max(BELIEVED_DB, least_db)
+
+
+def _see_plain(wanted: Array, output: Array) -> str:
+    if is_floating(output) and not np.isfinite(output).all():
+        return f"{1 - np.isfinite(output).mean():.1%} of the elements are NaN or infinite"
+    if not output.any():
+        return f"all zero; likely {RUNNER}, or a program that did not run"
+    if is_floating(output) and float(np.abs(output).max()) < NOTHING * float(np.abs(wanted).max()):
+        return "nearly zero everywhere; likely memory that the program never wrote"
+    if (output == output.reshape(-1)[0]).all():
+        return f"a constant, {output.reshape(-1)[0]:.4g}; likely {RUNNER}"
+    same = len(output) > 1 and (output == output[:1]).all()
+    if same and not (wanted == wanted[:1]).all():
+        return f"the same for every input; likely {RUNNER}: only one input set was run"
+    return ""
+
+
+def _see_ids(wanted: Array, output: Array) -> str:
+    off = output.astype(np.int64) - wanted.astype(np.int64)
+    values, counts = np.unique(off, return_counts=True)
+    most = int(values[counts.argmax()])
+    if most and counts.max() > 0.9 * off.size:
+        return (
+            f"off by {most:+d} nearly everywhere; likely a numbering that starts at another value"
+        )
+    if output.min() < wanted.min() or output.max() > 2 * max(int(wanted.max()), 1):
+        return (
+            f"values of {output.min()} to {output.max()} instead of {wanted.min()} to"
+            f" {wanted.max()}; likely another integer type: int32 read as int64"
+        )
+    return ""
+
+
+def _see_other_input(wanted: Array, output: Array, least_db: float) -> str:
+    for shift in range(1, len(wanted)):
+        if _is_match(np.roll(wanted, shift, axis=0), output, least_db):
+            return f"the outputs of another input; likely {RUNNER}: the sets are out of order"
+    return ""
+
+
+def _see_line(wanted: Array, output: Array, least_db: float) -> str:
+    gain = 1 + fit_line(wanted, output).gain if wanted.any() else 0.0
+    if gain and _is_match(wanted * gain, output, least_db):
+        return f"{_name_gain(gain)} the right values; likely a wrong scale in QNN"
+    error = output.astype(np.float64) - wanted
+    if _is_match(wanted + error.mean(), output, least_db):
+        return f"off by a constant {error.mean():.4g}; likely a zero point or a bias"
+    return ""
+
+
+def _name_gain(gain: float) -> str:
+    """Return text such as ``0.0625 (1/16) of`` or ``the negative of``."""
+    near = Fraction(abs(gain)).limit_denominator(64)
+    exact = bool(near) and abs(near / abs(gain) - 1) < 0.01
+    if exact and near == 1 and gain < 0:
+        return "the negative of"
+    share = f" ({near})" if exact and near < 1 and near.numerator == 1 else ""
+    return f"{gain:.4g}{share} of"
+
+
+def _see_order(wanted: Array, output: Array, least_db: float) -> str:
+    axes = range(1, wanted.ndim)
+    for here, there in itertools.permutations(axes, 2):
+        if _is_match(np.moveaxis(wanted, here, there).reshape(output.shape), output, least_db):
+            return f"the right values with axis {here - 1} moved to {there - 1}; likely {LAYOUT}"
+    for axis in axes:
+        for shift in (1, -1):
+            if _is_match(np.roll(wanted, shift, axis), output, least_db):
+                return f"the right values, shifted by one along axis {axis - 1}; likely {RUNNER}"
+        if _is_match(np.flip(wanted, axis), output, least_db):
+            return f"the right values in reverse along axis {axis - 1}; likely {LAYOUT}"
+    # Sorted samples of the same distribution also agree to this SQNR, and sorting brings outputs
+    # that are nearly correct even closer.
+    by_chance_db = 10 * math.log10(wanted.size) + GAINED_DB
+    if least_db < BELIEVED_DB + GAINED_DB and _is_match(
+        np.sort(wanted, axis=None), np.sort(output, axis=None), by_chance_db
+    ):
+        return f"a permutation of the right values; likely {LAYOUT}"
+    return ""
+
+
+def _see_channels(wanted: Array, output: Array, _least_db: float) -> str:
+    for axis in channel_axes(wanted.ndim):
+        signal, made = channel_rms(wanted, axis), channel_rms(output, axis)
+        dead = np.flatnonzero((made == 0) & (signal > 0))
+        if dead.size:
+            many = f"channels {dead[0]} to {dead[-1]}" if dead.size > 1 else f"channel {dead[0]}"
+            return (
+                f"zero in {many} ({dead.size} of {signal.size}) along axis {axis - 1};"
+                " likely QNN, which omits part of a layer"
+            )
+    return ""
+
+
+def _see_stretch(wanted: Array, output: Array, _least_db: float) -> str:
+    """Describe errors that occur only in one range of elements or in one input set."""
+    rms = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
+    odd = (np.abs(output - wanted) > ODD * rms).reshape(len(wanted), -1)
+    places = np.flatnonzero(odd.any(axis=0))
+    size = odd.shape[1]
+    stretch = places[-1] - places[0] + 1 if places.size > 1 else size
+    if stretch <= size // 2 and 2 * places.size > stretch:
+        return (
+            f"wrong only from element {places[0]} to {places[-1]} of {size};"
+            " likely a buffer that was only partly written"
+        )
+    sets = np.flatnonzero(odd.any(axis=1))
+    if sets.size == 1 and len(odd) > 1:
+        return f"wrong only for input set {sets[0]}; likely state that was not reset"
+    return ""
+
+
+def _see_swapped(right: Sequence[Array], output: Array, index: int) -> str:
+    for other, wanted in enumerate(right):
+        fits = other != index and wanted.size == output.size and is_floating(wanted)
+        if fits and _is_match(wanted.reshape(output.shape), output, BELIEVED_DB):
+            return f"the values of output {other}; likely {RUNNER}: outputs are out of order"
+    return ""

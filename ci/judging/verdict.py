@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ci.judging.controls import MAKERS, is_rejected, make_controls
+from ci.judging.details import find_sighting
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, Reason, References, judge
-from ci.judging.sightings import find_sighting
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Metric, MetricResult
 from ci.report.schema import ControlKind, Question, Threshold

@@ -21,8 +21,8 @@ import torch
 from msgspec import structs
 
 from ci.cases.engine import Compiled, Delegation, Staging
-from ci.cases.footprint import flush_stdio, make_footprint, measure_peak
 from ci.cases.forked import still_tqdm
+from ci.cases.qnn_files import flush_stdio, make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import measure_pooled
 from ci.models.eager import keep_state

@@ -20,6 +20,7 @@ from ci.cases.spec import CaseSpec
 from ci.onnx.fallback import QNN, read_profile
 from ci.onnx.options import SAVER_LIBRARY, choose_options, find_library, profile_options
 from ci.report.annotation import choose_case
+from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
 ROOMS = ("models", "cases", "onnx")
@@ -200,10 +201,11 @@ def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
     """Return notes on a run: nodes on the wrong provider, restarts, and QNN's profile."""
     program, compiled = opened.program, opened.program.compiled
     profile = program.directory / PROFILE_CSV
-    many = "1 restart" if executed.restarts == 1 else f"{executed.restarts} restarts"
     return RunNotes(
         faults=tuple(find_lies(executed, compiled)),
-        remark=f"the session was recreated after {many}" if executed.restarts else "",
+        remark=f"the session was recreated after {count(executed.restarts, 'restart')}"
+        if executed.restarts
+        else "",
         files=(profile,) if profile.is_file() else (),
         accelerator=read_accelerator(profile, compiled.sets, compiled.delegation.partitions),
     )
@@ -227,7 +229,7 @@ def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
 def describe_providers(executed: Executed) -> str:
     """Return which nodes ran on other providers, such as ``CPUExecutionProvider ran node_1``."""
     listed = (
-        f"{name} ran {', '.join(nodes[:4])}{' ...' if len(nodes) > 4 else ''}"
+        f"{name} ran {name_some(nodes, 4)}"
         for name, nodes in executed.providers.items()
         if name != QNN
     )

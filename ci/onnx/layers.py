@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ci.judging.figures import decibels
+from ci.judging.figures import measure_pooled
 from ci.models.layers import BEST_DB, MOST_BYTES, MOST_LAYERS
 from ci.models.tensors import Loss
 from ci.onnx.noise import MOVES
@@ -153,7 +153,6 @@ def compute_values(
 
 def _compare(wanted: Any, given: Any) -> float:
     """Return the SQNR in dB, between -BEST_DB and BEST_DB."""
-    signal = np.asarray(wanted, np.float64)
     with np.errstate(all="ignore"):
-        reached = decibels(float(np.sum(signal**2)), float(np.sum((signal - given) ** 2)))
+        reached = measure_pooled(np.asarray(wanted), given)
     return -BEST_DB if np.isnan(reached) else max(-BEST_DB, min(BEST_DB, reached))

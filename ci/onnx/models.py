@@ -11,7 +11,6 @@ import itertools
 import math
 import os
 import shlex
-import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 import onnx
 from google.protobuf.message import DecodeError
 
+from provisioning.console.user_files import read_user_file
 from provisioning.errors import UsageError
 from provisioning.files import mib
 
@@ -136,17 +136,7 @@ def is_fixed(dimension: Any) -> bool:
 def parse_model(path: Path) -> Any:
     """Return the onnx.ModelProto without checking it. Raises UsageError if the file is
     incomplete."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"cannot read {path}", why="it is not a regular file")
-        if status.st_size > LIMIT_BYTES:
-            why = f"it has {mib(status.st_size)}; one file can have at most {mib(LIMIT_BYTES)}"
-            fix = "save its weights as external data"
-            raise UsageError(f"{path.name} is too large", why=why, fix=fix)
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}", why=error.strerror or str(error)) from error
+    data = read_user_file(path, "the model", LIMIT_BYTES)
     what = f"{path.name} is not an ONNX model"
     for start, kind in OTHERS.items():
         if data.startswith(start):

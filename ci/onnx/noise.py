@@ -30,6 +30,7 @@ from ci.models.noise import (
     WEIGHT_GAIN,
     WEIGHT_STEPS,
 )
+from ci.onnx.models import read_constants
 from ci.onnx.session import open_reference
 from ci.onnx.source import Arrays
 from provisioning.errors import FailedError
@@ -80,7 +81,7 @@ def disturb(model: onnx.ModelProto) -> onnx.ModelProto:
         for one in (*inferred.input, *inferred.value_info, *inferred.output)
     }
     made_by = {name: node for node in graph.node for name in node.output}
-    writer = _Writer(made_by, {one.name: one for one in graph.initializer})
+    writer = _Writer(made_by, graph)
     nodes: list[Any] = _round_given(graph, writer)
     rounded = find_float16(graph.node)
     given = {one.name for one in graph.input}
@@ -151,8 +152,9 @@ def _round_given(graph: Any, writer: _Writer) -> list[Any]:
 class _Writer:
     """Makes the nodes that draw an error and add it to a value."""
 
-    def __init__(self, made_by: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-        self.made_by, self.weights = made_by, weights
+    def __init__(self, made_by: Mapping[str, Any], graph: Any) -> None:
+        self.made_by, self.known = made_by, read_constants(graph)
+        self.weights = {one.name: one for one in graph.initializer}
         self.constants: list[Any] = []
         self.nodes: list[Any] = []
         self.count = 0
@@ -189,7 +191,8 @@ class _Writer:
 
     def read_zero(self, node: Any) -> Any:
         """Return the zero point of a quantizer. Its dtype is that of the quantizer's output."""
-        return self.read(node.input[2]) if len(node.input) > 2 else np.zeros((), np.uint8)
+        has_zero = len(node.input) > 2
+        return read_constant(node.input[2], self.known) if has_zero else np.zeros((), np.uint8)
 
     def is_narrow(self, node: Any) -> bool:
         """Return whether a quantizer's output has 8 bits."""
@@ -253,10 +256,6 @@ class _Writer:
         given = (name.removesuffix("/rounded") for name in node.input)
         return node.op_type in {"Add", "Mul"} and any(name in self.weights for name in given)
 
-    def read(self, name: str) -> Any:
-        """Return a constant's value."""
-        return read_constant(name, self.made_by, self.weights)
-
     def draw(self, like: str, amount: float) -> str:
         """Return the name of uniform values from -amount to amount, in the shape of ``like``."""
         self.count += 1
@@ -279,16 +278,12 @@ class _Writer:
         return result
 
 
-def read_constant(name: str, made_by: Mapping[str, Any], weights: Mapping[str, Any]) -> Any:
-    """Return the value of an initializer or a Constant node. Raises FailedError if it is
-    neither."""
-    if name in weights:
-        return numpy_helper.to_array(weights[name])
-    maker = made_by.get(name)
-    for one in maker.attribute if maker is not None and maker.op_type == "Constant" else ():
-        if one.name == "value":
-            return numpy_helper.to_array(one.t)
-    raise FailedError(f"{name}, a scale or zero point of the model, is not a constant")
+def read_constant(name: str, constants: Mapping[str, Any]) -> Any:
+    """Return the value of one of the ``constants`` of a graph. Raises FailedError for a name that
+    is none of them."""
+    if name not in constants:
+        raise FailedError(f"{name}, a scale or zero point of the model, is not a constant")
+    return numpy_helper.to_array(constants[name])
 
 
 def find_grids(model: Path) -> list[tuple[float, int, int]]:
@@ -296,16 +291,14 @@ def find_grids(model: Path) -> list[tuple[float, int, int]]:
     it. The step is 0 for an output that is not dequantized."""
     graph = onnx.load(model, load_external_data=False).graph
     made_by = {name: node for node in graph.node for name in node.output}
-    weights = {one.name: one for one in graph.initializer}
-    return [_find_grid(made_by.get(one.name), made_by, weights) for one in graph.output]
+    constants = read_constants(graph)
+    return [_find_grid(made_by.get(one.name), constants) for one in graph.output]
 
 
-def _find_grid(
-    node: Any, made_by: Mapping[str, Any], weights: Mapping[str, Any]
-) -> tuple[float, int, int]:
+def _find_grid(node: Any, constants: Mapping[str, Any]) -> tuple[float, int, int]:
     if node is None or node.op_type != "DequantizeLinear" or len(node.input) < 3:
         return 0.0, 0, 0
-    scale, zero = (read_constant(name, made_by, weights) for name in node.input[1:3])
+    scale, zero = (read_constant(name, constants) for name in node.input[1:3])
     limits = np.iinfo(zero.dtype)
     # For 16-bit results, QNN's steps can differ from the model's: seen for a softmax.
     if scale.size != 1 or limits.bits > 8:

@@ -23,6 +23,7 @@ from ci.models.schemes import Recipe, Scheme
 from ci.onnx.models import Shapes, fix_shapes, list_graphs, read_constants
 from ci.onnx.source import Arrays, list_inputs
 from ci.onnx.stages import ONNXRUNTIME, QUANTIZER, stage
+from ci.report.text import name_some
 from provisioning.errors import FailedError
 
 OLDEST_OPSET = 13  # the first opset with per-channel scales in DequantizeLinear
@@ -191,11 +192,10 @@ def require_weights(model: Any, scheme: Scheme) -> None:
     wanted = QuantType[scheme.recipe.weights].tensor_type
     wrong = {name: kind for name, kind in find_weights(model) if kind != wanted}
     if wrong:
-        named = [f"{name} {_name_type(kind)}" for name, kind in [*wrong.items()][:MOST_NAMED]]
-        more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        named = [f"{name} {_name_type(kind)}" for name, kind in wrong.items()]
         raise FailedError(
             f"{len(wrong)} weights do not have the type of {scheme.value}, {_name_type(wanted)}:"
-            f" {', '.join(named)}{more}",
+            f" {name_some(named, MOST_NAMED)}",
             why="the case would have the name of a scheme that it does not use; the quantizer skips"
             " branches of an If, and weights that another node computes",
             fix="export the model without branches and with its weights as initializers, or use"

@@ -10,8 +10,8 @@ import pytest
 
 from ci.cases.baselines import Baseline
 from ci.cases.engine import Compiled, Delegation, Fallback, RunNotes, Staging
-from ci.cases.footprint import Peak, make_footprint, measure_peak, read_traffic
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
+from ci.cases.qnn_files import Peak, make_footprint, measure_peak, read_traffic
 from ci.cases.spec import CaseSpec
 from ci.judging.budget import (
     FIGURES,

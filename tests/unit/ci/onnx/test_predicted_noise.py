@@ -25,6 +25,7 @@ from ci.models.noise import (
     WEIGHT_STEPS,
 )
 from ci.onnx import noise
+from ci.onnx.models import read_constants
 from ci.onnx.noise import CELL, find_grids, predict_noise, read_constant
 from ci.onnx.session import open_reference
 from provisioning.errors import FailedError
@@ -384,12 +385,12 @@ def test_a_constant_is_an_initializer_or_a_node(tmp_path: Path) -> None:
     held = constant("held", [1.0, 2.0])
     node = helper.make_node("Constant", [], ["made"], value=constant("inner", 3.0))
     other = helper.make_node("Relu", ["x"], ["y"])
-    made_by = {"made": node, "y": other}
-    assert read_constant("held", made_by, {"held": held}).tolist() == [1.0, 2.0]
-    assert read_constant("made", made_by, {}) == 3.0
+    constants = read_constants(helper.make_graph([node, other], "g", [], [], [held]))
+    assert read_constant("held", constants).tolist() == [1.0, 2.0]
+    assert read_constant("made", constants) == 3.0
     for name in ("y", "gone"):
         with pytest.raises(FailedError, match=f"{name}, a scale"):
-            read_constant(name, made_by, {})
+            read_constant(name, constants)
 
 
 # -- whole graphs ---------------------------------------------------------------------------------
