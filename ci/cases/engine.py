@@ -26,7 +26,6 @@ NOISE = "noise/{}.npy"  # the index of an output
 STEPS = "steps.json"  # next to the log
 MIN_RUNS = 2  # runs that a noise prediction needs at least
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
-SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # written by QNN's Saver, with --saver
 
 Sets = Sequence[Sequence[Array]]  # a list of arrays per input set
 

@@ -14,8 +14,6 @@ from ci.cases.cache import Artifact
 from ci.cases.engine import (
     FLOAT,
     INPUTS,
-    SAVER,
-    SAVER_CALLS,
     STEPS,
     Compiled,
     Program,
@@ -23,11 +21,10 @@ from ci.cases.engine import (
     Sets,
     read_steps,
 )
-from ci.cases.outputs import OUTPUT, stack_outputs
+from ci.cases.outputs import OUTPUT, OUTPUTS, stack_outputs
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import read_tail
-from ci.cases.qnn_files import PARAMS, count_operators
-from ci.cases.runners import OUTPUTS
+from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS, count_operators
 from ci.cases.spec import CaseSpec
 from ci.judging.budget import (
     Overrun,

@@ -23,8 +23,7 @@ from msgspec import structs
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Compiled, Program
 from ci.cases.judged import CaseJudge, CaseResult, JudgeSetup, Run
-from ci.cases.outputs import read_outputs, read_references
-from ci.cases.runners import OUTPUTS
+from ci.cases.outputs import OUTPUTS, read_outputs, read_references
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.suite import SUITE

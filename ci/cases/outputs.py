@@ -15,7 +15,8 @@ from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
 from ci.models.tensors import FILE, TensorInfo, read_sets
 
-OUTPUT = "output_{}_{}.raw"  # the file names that qnn_executor_runner uses for outputs
+# The directory of a program's outputs, and the name that qnn_executor_runner gives one.
+OUTPUTS, OUTPUT = "outputs", "output_{}_{}.raw"
 
 
 def read_inputs(artifact: Path, compiled: Compiled) -> Sets:

@@ -16,12 +16,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.cases.engine import SAVER_CALLS
 from ci.report.schema import Footprint, GraphFigures, OpCount, OperatorCount
 from provisioning.doctor.survey.context_binaries import ContextBinary
 from provisioning.doctor.survey.programs import SegmentSpan
 from provisioning.errors import FailedError
 
+SAVER, SAVER_CALLS = "saver_output", "saver_output.c"  # written by QNN's Saver, with --saver
 PARAMS, PROFILE_CSV = "params.bin", "profile.csv"
 # An operator's variable and type, which follow its name and package; then the operators that are
 # added to a graph, and those that ExecuTorch's partitioner only validates. Seen with QNN 2.49.

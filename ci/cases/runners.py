@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ci.cases.engine import INPUTS, Program, RunError, RunNotes, Sets
-from ci.cases.outputs import read_outputs
+from ci.cases.outputs import OUTPUTS, read_outputs
 from ci.cases.pool import Ended, Lease, Pool
 from ci.models.tensors import FILE, write_sets
 from provisioning.console.command import user_command
 from provisioning.console.process import end_marked, run_process
 from provisioning.errors import UsageError
 
-OUTPUTS, INPUT_LIST, SPEED = "outputs", "input_list.txt", "speed.txt"
+INPUT_LIST, SPEED = "input_list.txt", "speed.txt"
 MARK = "QNN_CI_RUN"  # an environment variable that marks a runner's processes, see end_marked
 
 

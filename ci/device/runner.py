@@ -18,8 +18,8 @@ from shlex import quote
 from typing import NamedTuple
 
 from ci.cases.engine import INPUTS, Program, RunError, RunNotes, Sets
-from ci.cases.outputs import read_outputs
-from ci.cases.runners import OUTPUTS, SPEED
+from ci.cases.outputs import OUTPUTS, read_outputs
+from ci.cases.runners import SPEED
 from ci.device.bundle import Bundle, Target
 from ci.device.connection import Device
 from ci.device.figures import Start, parse_heat, read_times, summarize_starts

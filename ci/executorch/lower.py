@@ -21,14 +21,12 @@ from ci.cases.engine import (
     HIGH,
     LOW,
     QUANTIZED,
-    SAVER,
-    SAVER_CALLS,
     Compiled,
     Delegation,
     Staging,
 )
 from ci.cases.forked import describe_error, run_forked
-from ci.cases.qnn_files import flush_stdio, make_footprint, measure_peak
+from ci.cases.qnn_files import SAVER, SAVER_CALLS, flush_stdio, make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.executorch.delegation import (
     LEFT,

@@ -13,6 +13,7 @@ import numpy as np
 
 from ci.judging.figures import (
     Array,
+    channel_axes,
     channel_rms,
     decibels,
     fit_line,
@@ -22,7 +23,6 @@ from ci.judging.figures import (
     share_equal,
 )
 from ci.judging.gate import Expected, References
-from ci.judging.noise import channel_axes
 from ci.report.schema import ChannelFigures, Element, OutputFigures
 
 SETS, CHANNELS, BINS = 64, 6, 31

@@ -99,6 +99,14 @@ def measure_pooled(reference: Array, output: Array) -> float:
     return decibels(float(np.sum(wanted**2)), float(np.sum(error**2)))
 
 
+def channel_axes(dims: int) -> list[int]:
+    """Return the channel axes of an output with ``dims`` dimensions, [input set, *shape]: the
+    second and the last axis of the shape; for images (four or more axes) only the second."""
+    if dims > 4:
+        return [2]
+    return sorted({dims - 1, 2 if dims == 4 else dims - 1} - {0})
+
+
 def channel_rms(stacked: Array, axis: int) -> Array:
     """Return the root mean square of each channel along ``axis``."""
     others = tuple(number for number in range(stacked.ndim) if number != axis)

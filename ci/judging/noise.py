@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ci.judging.figures import Array, decibels
+from ci.judging.figures import Array, channel_axes, decibels
 from ci.models.tensors import TensorInfo
 
 # The share of the mean power that every part may have, because few runs may miss a small part.
@@ -87,14 +87,6 @@ def name_axes(info: TensorInfo) -> list[tuple[str, int]]:
     rows = [("row", 1)] if len(info.shape) > 1 else []
     channels = channel_axes(len(info.shape) + 1)
     return rows + [(f"channel along axis {axis - 1}:", axis) for axis in channels]
-
-
-def channel_axes(dims: int) -> list[int]:
-    """Return the channel axes of an output with ``dims`` dimensions, [input set, *shape]: the
-    second and the last axis of the shape; for images (four or more axes) only the second."""
-    if dims > 4:
-        return [2]
-    return sorted({dims - 1, 2 if dims == 4 else dims - 1} - {0})
 
 
 @dataclass(frozen=True)

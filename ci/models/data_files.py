@@ -11,10 +11,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ci.models.user_models import ModelEntry
+from ci.models.user_models import MIN_SETS, ModelEntry
 from provisioning.errors import UsageError, at_key
 
-MIN_SETS = 4
 SETS = "an .npy file with one input's sets, [sets, *shape], or an .npz with one array per input"
 
 

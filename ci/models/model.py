@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from ci.models.data_files import MIN_SETS
 from ci.models.eager import compute_reference, flatten_outputs, keep_state
 from ci.models.lowering_options import Choices
 from ci.models.numerics import fix_numerics
 from ci.models.user_code import Inputs, call_function, find_line, fit_sets, unpack
 from ci.models.user_data import read_judged, read_sets
-from ci.models.user_models import NO_SOURCE, Source, is_suite
+from ci.models.user_models import MIN_SETS, NO_SOURCE, Source, is_suite
 from provisioning.errors import at_key
 
 DERIVED_SETS = 7

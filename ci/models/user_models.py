@@ -25,6 +25,7 @@ Difference = Annotated[float, Meta(ge=0)]
 Decibels = Annotated[float, Meta(ge=0)]  # below 0 dB the error exceeds the signal
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+MIN_SETS = 4  # to judge a model on
 FACTORY, FUNCTION = "factory", "function"
 # A module that uses one of these may define names that static analysis does not find.
 DYNAMIC = frozenset({"*", "__getattr__", "exec", "eval", "globals", "locals", "vars", "setattr"})

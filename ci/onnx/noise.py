@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ci.judging.figures import is_floating
 from ci.models.noise import (
     ACTIVATIONS,
     CARRY_SHARE,
@@ -65,7 +64,7 @@ def predict_noise(
     made = [[session.run(None, feed) for feed in feeds] for _ in runs]
     return [
         np.stack([[one[n][index] - first[index] for n, first in enumerate(right)] for one in made])
-        if is_floating(array)
+        if array.dtype.kind == "f"
         else np.empty(0)
         for index, array in enumerate(right[0])
     ]

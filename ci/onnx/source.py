@@ -19,7 +19,6 @@ import onnx
 from numpy.typing import NDArray
 
 from ci.models import user_models
-from ci.models.data_files import MIN_SETS
 from ci.models.model import DERIVED_SETS, RANDOM, SHUFFLED, Model
 from ci.models.tensors import digest_sets
 from ci.models.user_data import read_judged, read_sets
@@ -88,7 +87,7 @@ def from_file(
     """
     inputs = list_inputs(model)
     beside = () if data.calibration and data.inputs else tuple(read_beside(path, inputs))
-    judged = beside[:MIN_SETS]
+    judged = beside[: user_models.MIN_SETS]
     if data.inputs:
         with at_key("inputs"):
             judged = fit_sets(data.inputs, read_judged(data.inputs, [*inputs]), inputs)
@@ -98,11 +97,11 @@ def from_file(
             calibration = fit_sets(data.calibration, read_sets(data.calibration, [*inputs]), inputs)
     examples = judged or calibration
     kind = SHUFFLED if examples else RANDOM
-    made = kind if len(judged) < MIN_SETS else ""
+    made = kind if len(judged) < user_models.MIN_SETS else ""
     calibration_made = "" if calibration else kind
     fixed = {} if examples else find_rates(path, model, inputs)
     if made:
-        more = make_sets(inputs, examples, fixed, MIN_SETS - len(judged), SEED)
+        more = make_sets(inputs, examples, fixed, user_models.MIN_SETS - len(judged), SEED)
         judged = (*judged, *more)
     if calibration_made:
         calibration = make_sets(inputs, examples, fixed, DERIVED_SETS + 1, SEED + 1)

@@ -21,8 +21,6 @@ from ci.cases.cache import Artifact
 from ci.cases.engine import (
     INPUTS,
     NOISE,
-    SAVER,
-    SAVER_CALLS,
     Compiled,
     Delegation,
     Fallback,
@@ -37,7 +35,7 @@ from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
 from ci.cases.pipeline import CaseResult, CaseRun, SessionOptions, describe_departure
 from ci.cases.policy import Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
-from ci.cases.qnn_files import PARAMS
+from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
 from ci.judging.controls import MAKERS
 from ci.judging.figures import Array, Nearness

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.judging.figures import Array
-from ci.judging.noise import Prediction, channel_axes
+from ci.judging.figures import Array, channel_axes
+from ci.judging.noise import Prediction
 from ci.models.tensors import TensorInfo
 from ci.report.schema import MARGIN_DB
 from tests.stand_ins.lanes import predict
