@@ -15,30 +15,10 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 
+from ci.cases.forked import redirected
 from ci.cases.pool import IMPORTS, STARTER
 from provisioning.console.process import end_with_parent
-
-
-@contextmanager
-def quiet_stderr() -> Iterator[None]:
-    """Hide what imports print, such as torchao's notes on CUDA libraries. If the block raises,
-    print the hidden text."""
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            held.seek(0)
-            os.write(kept, held.read())
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
 
 # A model's factory runs in the user's directory; nothing may be imported from there by accident.
 sys.path[:] = [place for place in sys.path if place]
@@ -46,8 +26,15 @@ sys.path[:] = [place for place in sys.path if place]
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 end_with_parent(int(os.environ[STARTER]))
 gc.disable()  # collections took a fifth of the import time and freed little
-with quiet_stderr():
-    for module in os.environ[IMPORTS].split():
-        getattr(importlib.import_module(module), "before_forks", lambda: None)()
+# Imports print notes, such as torchao's on CUDA libraries: they are shown only if one fails.
+with tempfile.TemporaryFile() as printed:
+    try:
+        with redirected(printed.fileno(), 2):
+            for module in os.environ[IMPORTS].split():
+                getattr(importlib.import_module(module), "before_forks", lambda: None)()
+    except BaseException:
+        printed.seek(0)
+        os.write(2, printed.read())
+        raise
 gc.freeze()  # the forks do not scan these objects either
 gc.enable()

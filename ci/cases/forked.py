@@ -7,6 +7,7 @@ process that has exported a model but never loaded QNN is fast, and its lowering
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import mmap
@@ -15,8 +16,8 @@ import pickle
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 from provisioning.console.process import describe_exit, end_with_parent
@@ -69,6 +70,27 @@ def still_tqdm() -> None:
         tqdm = importlib.import_module("tqdm").tqdm
         tqdm.monitor_interval = 0
         tqdm.set_lock(threading.RLock())
+
+
+def flush_stdio() -> None:
+    """Flush the buffers of C's stdio, through which QNN prints."""
+    ctypes.CDLL(None).fflush(None)
+
+
+@contextmanager
+def redirected(target: int, *descriptors: int) -> Iterator[None]:
+    """Let ``descriptors`` of this process lead to the file of another one during the block, also
+    for C++ code."""
+    kept = [os.dup(one) for one in descriptors]
+    try:
+        for one in descriptors:
+            os.dup2(target, one)
+        yield
+    finally:
+        flush_stdio()
+        for one, before in zip(descriptors, kept, strict=True):
+            os.dup2(before, one)
+            os.close(before)
 
 
 def note_step(doing: str) -> None:

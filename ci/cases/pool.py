@@ -8,7 +8,6 @@ a lease can request a process that has run nothing yet.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import multiprocessing
 import os
@@ -25,7 +24,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from ci.cases.forked import answer_job
+from ci.cases.forked import answer_job, flush_stdio
 from ci.models.numerics import VARIABLES
 from provisioning.artifacts.environment import locate_profile
 from provisioning.console.caller import DIRECTORY_VARIABLE
@@ -87,7 +86,7 @@ def run_job(job: Job, log: str) -> Any:
     try:
         return job()
     finally:
-        ctypes.CDLL(None).fflush(None)  # write what C code printed to this log, not the next one
+        flush_stdio()  # write what C code printed to this log, not the next one
 
 
 @contextmanager
@@ -378,28 +377,18 @@ class ScratchPool:
 
 @contextmanager
 def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
-    """Open a pool in a scratch directory, which is removed afterwards. Raises OSError if the disk
-    is full."""
-    with (
-        scratch_directory(Path(tempfile.gettempdir()), "qnn-ci") as scratch,
-        sockets_below(scratch),
-    ):
+    """Open a pool in a scratch directory, which is removed afterwards. multiprocessing creates its
+    sockets there too, unless the path is too long for a socket, so that a kill leaves none behind.
+    Raises OSError if the disk is full.
+    """
+    config: dict[str, str | None] = current_process()._config  # type: ignore[attr-defined]
+    before = config.get("tempdir")
+    with scratch_directory(Path(tempfile.gettempdir()), "qnn-ci") as scratch:
+        if len(str(scratch / SOCKET)) < MAX_SOCKET_PATH:
+            config["tempdir"] = str(scratch)
         held = ScratchPool(scratch, imports)
         try:
             yield held
         finally:
             held.close()
-
-
-@contextmanager
-def sockets_below(directory: Path) -> Iterator[None]:
-    """Let multiprocessing create its sockets in ``directory``. They are then removed with it, even
-    after a kill. This has no effect if the path is too long for a socket."""
-    config: dict[str, str | None] = current_process()._config  # type: ignore[attr-defined]
-    before = config.get("tempdir")
-    if len(str(directory / SOCKET)) < MAX_SOCKET_PATH:
-        config["tempdir"] = str(directory)
-    try:
-        yield
-    finally:
-        config["tempdir"] = before
+            config["tempdir"] = before

@@ -7,7 +7,6 @@ Saver is a QNN backend that records API calls.
 from __future__ import annotations
 
 import csv
-import ctypes
 import re
 import resource
 from collections import Counter
@@ -119,11 +118,6 @@ def measure_peak() -> Iterator[Peak]:
     found = PEAK.search(STATUS.read_text(encoding="ascii", errors="replace"))
     usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak.size_bytes = (int(found[1]) if found else usage) << 10
-
-
-def flush_stdio() -> None:
-    """Flush the buffers of C's stdio, through which QNN prints."""
-    ctypes.CDLL(None).fflush(None)
 
 
 def read_traffic(log: str, graphs: int) -> dict[str, int]:

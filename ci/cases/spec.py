@@ -188,17 +188,14 @@ def default_soc(backend: Backend) -> str:
     return LPAI_SOC if backend.is_lpai else DEFAULT_SOC
 
 
-def require_hardware(specs: Iterable[CaseSpec], backend: Backend) -> None:
-    """Raise UsageError if a SoC lacks the hardware of the backend."""
+def require_backend(specs: Sequence[CaseSpec], backend: Backend) -> None:
+    """Raise UsageError if a SoC lacks the hardware of the backend, or a model's entry has a
+    lowering option that was tried only with HTP."""
     socs = read_socs()
     without = [spec.soc for spec in specs if backend.is_lpai and socs[spec.soc].lpai is None]
     if without:
         able = ", ".join(sorted(name for name, soc in socs.items() if soc.lpai is not None))
         raise UsageError(f"{without[0]} has no LPAI block", fix=f"use --soc with one of: {able}")
-
-
-def require_choices(specs: Iterable[CaseSpec], backend: Backend) -> None:
-    """Raise UsageError if a model's entry has a lowering option that was tried only with HTP."""
     for spec in specs:
         own = [name for name, _ in spec.source.choices.chosen() if name in OF_HTP]
         if own and backend is not Backend.HTP:

@@ -25,8 +25,8 @@ from ci.cases.engine import (
     Delegation,
     Staging,
 )
-from ci.cases.forked import describe_error, run_forked
-from ci.cases.qnn_files import SAVER, SAVER_CALLS, flush_stdio, make_footprint, measure_peak
+from ci.cases.forked import describe_error, flush_stdio, run_forked
+from ci.cases.qnn_files import SAVER, SAVER_CALLS, make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.executorch.delegation import (
     LEFT,

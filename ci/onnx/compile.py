@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +20,8 @@ import torch
 from msgspec import structs
 
 from ci.cases.engine import Compiled, Delegation, Staging
-from ci.cases.forked import still_tqdm
-from ci.cases.qnn_files import flush_stdio, make_footprint, measure_peak
+from ci.cases.forked import redirected, still_tqdm
+from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import measure_pooled
 from ci.models.eager import keep_state
@@ -286,18 +285,8 @@ def write_calls(model: Path, staging: Staging, options: Mapping[str, str]) -> No
 @contextmanager
 def output_to(log: Path) -> Iterator[None]:
     """Redirect the output of this process, including C++ code, to a file during the block."""
-    kept = [os.dup(number) for number in (1, 2)]
-    held = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        for number in (1, 2):
-            os.dup2(held, number)
+    with log.open("wb") as stream, redirected(stream.fileno(), 1, 2):
         yield
-    finally:
-        flush_stdio()
-        os.close(held)
-        for number, descriptor in zip((1, 2), kept, strict=True):
-            os.dup2(descriptor, number)
-            os.close(descriptor)
 
 
 def describe_outputs(model: Path, outputs: Arrays) -> tuple[TensorInfo, ...]:

@@ -14,7 +14,7 @@ import msgspec
 from ci.audit.operators import Audit, Audited, AuditJob, Found, judge_case
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.session import Phases, started_now
-from ci.cases.spec import CaseSpec, choose_lane
+from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import LIBRARY, describe_toolchain
 from ci.models.schemes import EXECUTORCH
@@ -53,10 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_arguments(args, SESSION)
     policy = read_limits(args.policy, EMULATOR, progress).for_backend(Backend.HTP)
-    lane = choose_lane(EXECUTORCH, Backend.HTP, policy.schemes, args.scheme)
     if args.list:
-        return list_choices(policy, lane)
-    specs = select_asked(args, policy, lane)
+        return list_choices(policy, EXECUTORCH)
+    specs = select_asked(args, policy, EXECUTORCH)
     require_packages(("torch", "executorch"), "lowering")
     audit = run(specs, policy, args, progress)
     return publish(audit, args.reports / SESSION, progress)

@@ -25,8 +25,7 @@ from ci.cases.spec import (
     CaseSpec,
     choose_lane,
     default_soc,
-    require_choices,
-    require_hardware,
+    require_backend,
     require_options,
 )
 from ci.device.bundle import read_bundle
@@ -171,8 +170,7 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.list:
         return list_choices(policy, lane)
     specs = select_asked(args, policy, lane, default_soc(backend))
-    require_hardware(specs, backend)
-    require_choices(specs, backend)
+    require_backend(specs, backend)
     if args.plan:
         specs = list_planned(args.plan)
     if args.log_level:

@@ -13,7 +13,7 @@ from ci.cases.judged import SessionOptions
 from ci.cases.pipeline import RunSetup
 from ci.cases.policy import EMULATOR, EmulatorPolicy
 from ci.cases.session import Phases
-from ci.cases.spec import CaseSpec, choose_lane
+from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine, make_runner
 from ci.executorch.toolchain import LIBRARY, describe_toolchain, name_toolchain
 from ci.models.schemes import EXECUTORCH
@@ -70,8 +70,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not args.timeout_s > 0:
         raise UsageError(f"--timeout-s {args.timeout_s}", fix="a number of seconds above 0")
     policy = read_limits(args.policy, EMULATOR, progress).for_backend(Backend.HTP)
-    lane = choose_lane(EXECUTORCH, Backend.HTP, policy.schemes, args.scheme)
-    specs = select_asked(args, policy, lane)
+    specs = select_asked(args, policy, EXECUTORCH)
     for spec in specs:
         if spec.source.choices.methods:
             raise UsageError(

@@ -17,7 +17,7 @@ from ci.cases.spec import (
     CaseSpec,
     choose_lane,
     default_soc,
-    require_choices,
+    require_backend,
     require_options,
 )
 from ci.models.lowering_options import Choices
@@ -95,15 +95,15 @@ def test_what_goes_with_htp_alone_is_refused(
 def test_choices_that_ask_something_of_qnn_are_refused() -> None:
     source = Source("net.py:make", choices=Choices(saver=True, skip_ops=("aten.add",)))
     spec = CaseSpec("net", Scheme.A8W8, "SM8850", source)
-    require_choices([spec], Backend.HTP)
+    require_backend([spec], Backend.HTP)
     with pytest.raises(
         UsageError, match=r"models\.net\.lowering has saver: --backend lpai"
     ) as seen:
-        require_choices([spec], Backend.LPAI)
+        require_backend([spec], Backend.LPAI)
     assert "skip_ops" not in str(seen.value)
     assert seen.value.why
     plain = Source("net.py:make", choices=Choices(skip_ops=("aten.add",)))
-    require_choices([CaseSpec("net", Scheme.A8W8, "SM8850", plain)], Backend.LPAI)
+    require_backend([CaseSpec("net", Scheme.A8W8, "SM8850", plain)], Backend.LPAI)
 
 
 def test_htp_takes_all_of_it() -> None:
