@@ -16,13 +16,10 @@ from msgspec import Meta, Struct, field, structs
 from ci.models.lowering_options import NO_CHOICES, ONE_RUN, Choices, RunOptions
 from ci.models.schemes import ONNX, Scheme
 from ci.models.suite import SUITE
-from ci.report.schema import Budget
+from ci.report.schema import AccuracyLimits, Budget
 from provisioning.errors import UsageError, at_key
 
 FileOrFunction = Annotated[str, Meta(min_length=1)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-Difference = Annotated[float, Meta(ge=0)]
-Decibels = Annotated[float, Meta(ge=0)]  # below 0 dB the error exceeds the signal
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 MIN_SETS = 4  # to judge a model on
@@ -31,41 +28,27 @@ FACTORY, FUNCTION = "factory", "function"
 DYNAMIC = frozenset({"*", "__getattr__", "exec", "eval", "globals", "locals", "vars", "setattr"})
 
 
-class OutputLimits(Struct, frozen=True, forbid_unknown_fields=True):
-    """The limits of an output. The fields are those of the report's Threshold.
+class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits of an output.
 
     ``min_sqnr_db`` and ``min_cosine`` apply to the worst input set, ``min_sqnr_db_all`` to all sets
     together. Limits named ``_quantized`` apply to the error against the quantized model. That error
     may exceed the predicted rounding noise by ``max_above_noise_db``.
     """
 
-    min_sqnr_db: Decibels | None = None
-    min_sqnr_db_all: Decibels | None = None
-    min_cosine: Share | None = None
-    min_sqnr_db_quantized: Decibels | None = None
-    min_cosine_quantized: Share | None = None
-    max_above_noise_db: Decibels | None = None
-    min_equal: Share | None = None
-    min_equal_quantized: Share | None = None
-    max_abs: Difference | None = None
-
     def __post_init__(self) -> None:
-        for name, value in structs.asdict(self).items():
-            if isinstance(value, float) and not math.isfinite(value):
+        for name, value in self.given.items():
+            if not math.isfinite(value):
                 raise ValueError(f"{name} is {value}")
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """Return the limits that are set, by name."""
-        names = OutputLimits.__struct_fields__
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
-
-class Limits(OutputLimits, frozen=True, forbid_unknown_fields=True):
+class Limits(OutputLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The limits of a scheme; ``outputs`` are limits for single outputs, by index."""
 
     full_delegation: bool = True
-    outputs: dict[Annotated[str, Meta(pattern="^[0-9]+$")], OutputLimits] = {}
+    outputs: dict[Annotated[str, Meta(pattern="^[0-9]+$")], OutputLimits] = field(
+        default_factory=dict
+    )
 
 
 class ModelBudget(Budget, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -32,6 +32,8 @@ HTP = Backend.HTP.value
 COMMIT_DIGITS = 10
 
 Decibels = Annotated[float, Meta(description="signal to quantization noise ratio, dB")]
+# Below 0 dB the error exceeds the signal.
+LeastDecibels = Annotated[float, Meta(description="limit of a signal to noise ratio, dB", ge=0)]
 Cosine = Annotated[
     float, Meta(description="cosine similarity of the flattened outputs", ge=-1.001, le=1.001)
 ]
@@ -134,15 +136,21 @@ class Host(Record, frozen=True, kw_only=True):
 class AccuracyLimits(Record, frozen=True, kw_only=True):
     """The limits that can be set for all outputs or for a single output. None means no limit."""
 
-    min_sqnr_db: Decibels | None = None
-    min_sqnr_db_quantized: Decibels | None = None
-    min_sqnr_db_all: Decibels | None = None
-    min_cosine: Cosine | None = None
-    min_cosine_quantized: Cosine | None = None
-    max_above_noise_db: Decibels | None = None
+    min_sqnr_db: LeastDecibels | None = None
+    min_sqnr_db_quantized: LeastDecibels | None = None
+    min_sqnr_db_all: LeastDecibels | None = None
+    min_cosine: Share | None = None
+    min_cosine_quantized: Share | None = None
+    max_above_noise_db: LeastDecibels | None = None
     min_equal: Share | None = None
     min_equal_quantized: Share | None = None
     max_abs: Difference | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Return the limits that are set, by name."""
+        names = AccuracyLimits.__struct_fields__
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 class OutputThreshold(AccuracyLimits, frozen=True, kw_only=True):
@@ -197,7 +205,7 @@ class Threshold(AccuracyLimits, frozen=True, kw_only=True):
 
     scheme: str
     model: str = ANY_MODEL
-    max_above_noise_db: Decibels = MARGIN_DB
+    max_above_noise_db: LeastDecibels = MARGIN_DB
     max_metric_drop: Difference | None = None
     min_metric: float | None = None
     full_delegation: bool = True
@@ -214,9 +222,7 @@ class Threshold(AccuracyLimits, frozen=True, kw_only=True):
         """Return the limits of one output: its own limits override those for all outputs."""
         for one in self.outputs:
             if one.output == index:
-                own = {name: getattr(one, name) for name in AccuracyLimits.__struct_fields__}
-                given = {name: value for name, value in own.items() if value is not None}
-                return msgspec.structs.replace(self, **given)
+                return msgspec.structs.replace(self, **one.given)
         return self
 
 

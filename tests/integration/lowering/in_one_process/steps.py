@@ -496,7 +496,7 @@ def test_weights_that_are_not_shared_are_an_error(
     if fits:
         assert shared.compile_unshared(None, 99) == bytes(unshared)
     else:
-        with pytest.raises(FailedError, match=f"shared no weights: 99 bytes, {unshared} without"):
+        with pytest.raises(FailedError, match=f"shared no weights: .* {unshared} without"):
             shared.compile_unshared(None, 99)
     assert asked == [Choices(methods=("other",))]
 
