@@ -35,10 +35,6 @@ class PartEngine:
     def imports(self) -> tuple[str, ...]:
         return self.engine.imports
 
-    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
-        del spec
-        return None
-
     def preload(self, spec: CaseSpec) -> None:
         self.engine.warm_up(spec)
         hold(spec, self.engine.backend)

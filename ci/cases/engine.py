@@ -201,10 +201,6 @@ class Engine(Protocol):
     def imports(self) -> tuple[str, ...]:
         """Modules to import in the process from which all workers are forked."""
 
-    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
-        """Return the case with its layers' outputs as additional outputs, or None if the engine
-        does not support that."""
-
     def preload(self, spec: CaseSpec) -> None:
         """Load what all cases of a model have in common."""
 
@@ -219,7 +215,8 @@ class Engine(Protocol):
         """Load the compiler before a worker compiles for the first time."""
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
-        """Write the program and its references. An exception means that the case is refused."""
+        """Write the program and its references, of a case with ``layers`` those of its layers too
+        if the engine can. An exception means that the case is refused."""
 
     def explain(self, error: Exception, log: Path) -> str:
         """Return why a compilation was refused, based on its exception and QNN's log."""

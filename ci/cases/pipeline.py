@@ -209,9 +209,9 @@ class CaseRun(CaseJudge):
     def locate(self) -> str:
         """Return at which layer a program starts to differ from its model. This runs a second
         program that also returns its layers' outputs. Empty if the engine cannot make one."""
-        spec = self.setup.engine.give_layers(self.spec)
-        if not spec:
+        if self.spec.source.choices.methods:
             return ""
+        spec = replace(self.spec, layers=True)
         directory = self.directory / "layers"
         directory.mkdir()
         ended = self.compile(spec, directory / "lower.log")
@@ -219,6 +219,8 @@ class CaseRun(CaseJudge):
         if not made.artifact:
             return f"  where: not located: {made.refused}"
         compiled, place = made.artifact.compiled, Path(made.directory)
+        if not compiled.layers:
+            return ""
         references = read_references(place, compiled)
         program = self.copy_program(spec, place, compiled, directory)
         run = self.execute(program, read_inputs(place, compiled))

@@ -157,11 +157,9 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         self, model: str, scheme: Scheme, soc: str, reason: str, choices: str = ""
     ) -> str:
         """Return the policy's explanation of a refusal; empty if it is not a known one."""
-        for entry in self.unsupported:
-            covers = entry.covers(model, scheme.value, soc, choices)
-            if covers and re.search(entry.pattern, reason):
-                return entry.reason
-        return ""
+        rows = (one for one in self.unsupported if re.search(one.pattern, reason))
+        found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
+        return next(found, "")
 
     def find_unmet(self, model: str, scheme: Scheme, soc: str, choices: str = "") -> str:
         """Return the explanation of the first strict row that expects a case to be refused although

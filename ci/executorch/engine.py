@@ -32,9 +32,6 @@ class ExecutorchEngine:
     plain: bool = False
     imports = ("ci.executorch.runtime", "ci.models.model")
 
-    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
-        return None if spec.source.choices.methods else replace(spec, layers=True)
-
     def preload(self, spec: CaseSpec) -> None:
         from ci.models.model import preload_model
 

@@ -82,10 +82,6 @@ class LlmEngine:
     subject: Subject | None = None
     imports = ("ci.executorch.runtime", "ci.llm.lowering", "ci.models.model")
 
-    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
-        del spec
-        return None
-
     def preload(self, spec: CaseSpec) -> None:
         del spec
         digest_rooms(ROOMS)

@@ -11,7 +11,7 @@ the HTP emulator of QNN 2.49.40; docs/findings/gate.md has a table of prediction
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -61,18 +61,24 @@ def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -
     traced = join_modules(module, trace_methods(module, sets[0])) if float16 else module
     with keep_state(traced):
         right = run_eager(traced, sets)
-    size = 4 * sum(tensor.numel() for tensors in right for tensor in tensors)
-    errors: list[list[Tensor]] = [[] for _ in right[0]]
-    for seed in range(max(MIN_RUNS, min(RUNS, MAX_BYTES // max(size, 1)))):
+    made: list[list[Inputs]] = []
+    for seed in range(count_runs(tensor.numel() for tensors in right for tensor in tensors)):
         dice = Dice(seed, float16=float16)
         parts = {name: Disturbed(part, dice) for name, part in split_module(traced).items()}
         with keep_state(traced):
-            made = run_eager(join_modules(traced, parts), sets)
-        for index, kept in enumerate(errors):
-            if right[0][index].is_floating_point():
-                pairs = zip(made, right, strict=True)
-                kept.append(torch.stack([one[index] - other[index] for one, other in pairs]))
-    return [torch.stack(kept) if kept else torch.empty(0) for kept in errors]
+            made.append(run_eager(join_modules(traced, parts), sets))
+    stacks = [torch.stack(one) for one in zip(*right, strict=True)]
+    return [
+        torch.stack([torch.stack([tensors[index] for tensors in one]) - exact for one in made])
+        if exact.is_floating_point()
+        else torch.empty(0)
+        for index, exact in enumerate(stacks)
+    ]
+
+
+def count_runs(sizes: Iterable[int]) -> int:
+    """Return the number of disturbed runs for outputs with these numbers of elements."""
+    return max(MIN_RUNS, min(RUNS, MAX_BYTES // max(4 * sum(sizes), 1)))
 
 
 def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:

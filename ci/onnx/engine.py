@@ -4,7 +4,7 @@ case imports onnxruntime."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,9 +58,6 @@ class OnnxEngine:
         chosen = choose_options(spec.scheme, spec.soc, self.given)
         own = {name: text for name, text in chosen.items() if name not in BACKEND}
         return {"backend_path": str(find_library(self.sdk, self.given)), **own}
-
-    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
-        return replace(spec, layers=True)
 
     def repeat(self, spec: CaseSpec) -> str:
         """Return the command that runs only this case again; empty if unknown."""

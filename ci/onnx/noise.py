@@ -20,14 +20,12 @@ from ci.models.noise import (
     CARRY_SHARE,
     CARRY_STEPS,
     FLOAT16_MAX,
-    MAX_BYTES,
-    MIN_RUNS,
     MOVED,
     RELATIVE,
-    RUNS,
     SOFTMAX,
     WEIGHT_GAIN,
     WEIGHT_STEPS,
+    count_runs,
 )
 from ci.onnx.models import read_constants
 from ci.onnx.session import open_reference
@@ -59,8 +57,7 @@ def predict_noise(
     session = open_reference(target)
     names = [one.name for one in session.get_inputs()]
     feeds = [dict(zip(names, arrays, strict=True)) for arrays in sets]
-    size = 4 * sum(array.size for arrays in right for array in arrays)
-    runs = range(max(MIN_RUNS, min(RUNS, MAX_BYTES // max(size, 1))))
+    runs = range(count_runs(array.size for arrays in right for array in arrays))
     made = [[session.run(None, feed) for feed in feeds] for _ in runs]
     return [
         np.stack([[one[n][index] - first[index] for n, first in enumerate(right)] for one in made])

@@ -72,9 +72,6 @@ class FloatEngine:
     compiled: int = 0
     imports: tuple[str, ...] = ()
 
-    def give_layers(self, spec: CaseSpec) -> CaseSpec | None:
-        return replace(spec, layers=True) if self.layers else None
-
     def preload(self, spec: CaseSpec) -> None:
         """Nothing is shared."""
         assert spec.reference

@@ -379,12 +379,6 @@ def test_a_key_holds_all_that_decides_about_a_program(monkeypatch: pytest.Monkey
     assert key() == keys[0]
 
 
-def test_a_program_of_one_method_can_give_its_layers() -> None:
-    assert ExecutorchEngine(TOOLS).give_layers(SPEC) == replace(SPEC, layers=True)
-    several = replace(SPEC, source=Source(choices=Choices(methods=("other",))))
-    assert ExecutorchEngine(TOOLS).give_layers(several) is None
-
-
 def test_a_scheme_counts_by_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     before = key()
     monkeypatch.setattr(SPEC.scheme, "recipe", Recipe("use_8a8w", 8, block=16))

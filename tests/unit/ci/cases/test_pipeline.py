@@ -658,6 +658,15 @@ def test_a_right_program_is_not_lowered_again_for_its_layers(tmp_path: Path) -> 
     assert (case.status, runner.calls) == (Status.PASSED, ["open", "run"])
 
 
+def test_a_wrong_program_of_several_methods_is_not_lowered_again(tmp_path: Path) -> None:
+    runner = EchoRunner(lambda sets: [[x * 5 + np.sin(x)] for (x,) in sets])
+    engine = FloatEngine(lambda x: [x * 5], RAMP, layers=LAYERS)
+    source = Source(choices=Choices(methods=("other",)))
+    spec = replace(SPEC, scheme=Scheme.FP16, source=source)
+    case = run_case(tmp_path, engine, runner, spec=spec).case
+    assert (case.status, runner.calls) == (Status.FAILED, ["open", "run"])
+
+
 class MeasuringPool(InlinePool):
     """Has the answer of the user's metric, or a process that died of it."""
 
