@@ -86,11 +86,6 @@ def bind_mount(outside: Path, inside: Path, *, read_only: bool = False) -> Mount
     return Mount(str(inside), str(outside), type="bind", read_only=read_only)
 
 
-def volume_mount(name: str, inside: str) -> Mount:
-    """Mount a named volume."""
-    return Mount(inside, name, type="volume")
-
-
 def read_file(client: DockerClient, container_id: str, path: str) -> str:
     """Return a text file of a container, whether the container is running or not."""
     stream, _ = client.api.get_archive(container_id, path)

@@ -25,7 +25,7 @@ from docker.types import Mount
 from ci.images.attach import copy_streams, open_stream, raw_terminal
 from ci.images.build import Built
 from ci.images.definition import LABEL, ImagePlan
-from ci.images.engine import bind_mount, is_podman, read_file, volume_mount
+from ci.images.engine import bind_mount, is_podman, read_file
 from ci.images.normalize import add_text
 from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
@@ -186,7 +186,7 @@ def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[
     return [
         *(bind_mount(path, path) for path in places),
         *(bind_mount(path, path, read_only=True) for path in frozen),
-        *(volume_mount(name, inside) for name, inside in volumes.items()),
+        *(Mount(inside, name, type="volume") for name, inside in volumes.items()),
         bind_mount(pipe, Path(CALLER)),
     ]
 
@@ -216,7 +216,7 @@ def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
         client.volumes.create(name, labels={SHELL_LABEL: request.plan.name})
         owner = f"{os.getuid()}:{os.getgid()}"
         config = client.api.create_host_config(
-            mounts=[volume_mount(name, "/volume")], auto_remove=True
+            mounts=[Mount("/volume", name, type="volume")], auto_remove=True
         )
         created = client.api.create_container(
             request.built.image_id,
