@@ -21,7 +21,7 @@ INDENT, COLUMN = "  ", 14
 
 
 def render_files(files: Iterable[Inspected]) -> str:
-    """Return one block per file."""
+    """Return a block of text for each file."""
     return "\n".join("".join(f"{line}\n" for line in _describe(one)) for one in files)
 
 

@@ -261,7 +261,8 @@ def _find_lacks(option: Option, given: Mapping[str, str]) -> Iterator[str]:
             yield f"{shown} has no effect without {need.replace('|', ' or ')}"
     for other in option.excludes:
         if _is_on(given, other):
-            yield f"{shown} cannot be given together with {other}={given[other]}: {option.doc}"
+            why = f"{option.name}: {option.doc}"
+            yield f"{shown} cannot be used together with {other}={given[other]} ({why})"
 
 
 def find_backend(options: Mapping[str, str]) -> str:

@@ -80,7 +80,9 @@ def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) ->
     """Return why reports are not the shards of one run, or do not cover the ``wanted`` cases."""
     shards = [(report, report.shard) for report in reports if report.shard]
     if not shards or len(shards) < len(reports):
-        return ["one of the reports is not of a shard" if reports else "there are no reports"]
+        return [
+            "one of the reports does not belong to a shard" if reports else "there are no reports"
+        ]
     faults = list(_compare_runs(shards))
     count = shards[0][1].count
     indexes = Counter(mark.index for _, mark in shards)

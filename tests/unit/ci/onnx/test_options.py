@@ -127,9 +127,13 @@ WRONG = [
     ({"soc_model": "57,69", "htp_arch": "75,75"}, CONTEXT, "SM8750 has V79"),
     ({"soc_model": "57,93", "vtcm_mb": "8"}, CONTEXT, "more than QCM6490"),
     ({"soc_model": "57,69"}, {**CONTEXT, "ep.share_ep_contexts": "1"}, "several are given"),
-    ({}, {**EMBEDDED, "ep.share_ep_contexts": "1"}, "not with ep.context_embed_mode 1"),
-    ({"htp_share_resource_optimization": "1"}, EMBEDDED, "not with ep.context_embed_mode 1"),
-    ({"offload_graph_io_quantization": "1"}, STRICT, "off by session.disable_cpu_ep_fallback"),
+    ({}, {**EMBEDDED, "ep.share_ep_contexts": "1"}, "together with ep.context_embed_mode=1"),
+    ({"htp_share_resource_optimization": "1"}, EMBEDDED, "together with ep.context_embed_mode=1"),
+    (
+        {"offload_graph_io_quantization": "1"},
+        STRICT,
+        "together with session.disable_cpu_ep_fallback=1",
+    ),
 ]
 
 
