@@ -29,6 +29,8 @@ BATCH = 48
 REPEATS = tuple(range(101, 111))
 MOST_WHY = 60
 ORDER = (WRONG, CRASHED, LATE, REFUSED)
+SHRINK_S = 120.0  # for each suspect
+SLOW_S = 20.0  # a suspect that takes this long alone, such as one that hangs, is tried less often
 CONFIRM_S = 60.0  # extra time for the suspect that is being shrunk when the search ends
 MOST_SHRUNK = 6  # suspects that are shrunk per round; others wait for the next round
 
@@ -168,7 +170,7 @@ class Search:
     def locate(self, number: int, suspect: Result, graph: Graph) -> None:
         """Confirm a suspect alone and with other seeds, shrink it while the search has time, and
         add it to the findings. Raises LateError if there is not enough time to confirm it."""
-        end = suspect.end
+        end, start = suspect.end, time.monotonic()
         alone = self.confirm([Item(str(graph), seed) for seed in SEEDS], 1)
         seeds = [one.seed for one in alone if one.end == end]
         if not seeds:
@@ -178,16 +180,20 @@ class Search:
         # A graph that would stop all graphs that are compiled with it is tried alone.
         bundle = int(end in {CRASHED, LATE} or (end == REFUSED and not suspect.is_left))
 
+        is_slow = time.monotonic() - start > SLOW_S
+        shrink_until = min(time.monotonic() + SHRINK_S, self.deadline)
+
         def still_fails(graphs: Sequence[Graph]) -> list[bool]:
-            in_time = time.monotonic() < self.deadline
+            in_time = time.monotonic() < shrink_until
             return self.fails(end, graphs, seeds[:1], bundle) if in_time else [False] * len(graphs)
 
         small = shrink(graph, still_fails, 2 * self.jobs if bundle else CHUNK)
         if not self.fails(end, [small], bundle=1)[0]:
             small = graph  # it failed only together with others
-        varied = fit_variations(small, self.frontend)
+        varied = [] if is_slow else fit_variations(small, self.frontend)
         wrong = self.fails(end, [one for _, one in varied], bundle=bundle, anything=True)
         repeats = [one for one in REPEATS if not find_unfit(small, one)]
+        repeats = repeats[:2] if is_slow else repeats
         again = self.confirm([Item(str(small), one) for one in repeats], 1)
         failing = [one for one in again if one.end == end]
         worst = min(failing, key=lambda one: one.sqnr_db, default=suspect)

@@ -156,6 +156,39 @@ def test_a_known_fault_is_counted_and_found_again_without_the_table() -> None:
         assert (len(finder.findings), finder.covered[0]) == ((0, 0) if known else (1, 1))
 
 
+def test_a_suspect_that_hangs_is_confirmed_with_few_tries_and_shrunk_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = 0
+
+    class Hangs(StandIn):
+        def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
+            nonlocal tries
+            for one in super().run(items, bundle, *late):
+                tries += 1
+                time.sleep(0.02)
+                yield replace(one, end=LATE) if "gelu" in one.text else one
+
+    suspect = Result(str(parse_graph(FIRST)), 0, LATE)
+    counts = []
+    for slow_s, shrink_s in ((99.0, 99.0), (99.0, 0.0), (0.01, 0.0)):
+        monkeypatch.setattr("ci.faults.search.SLOW_S", slow_s)
+        monkeypatch.setattr("ci.faults.search.SHRINK_S", shrink_s)
+        tries = 0
+        finder = make_search(lambda _: False)
+        finder.trial = Hangs(lambda _: False)
+        assert finder.examine([(7, suspect)]) == []
+        (found,) = finder.findings
+        varied = bool(found.right + found.also_wrong)
+        counts.append((tries, found.repeats, varied, len(found.operators)))
+    whole, unshrunk, slow = counts
+    assert whole[3] == 1 < unshrunk[3]
+    assert whole[1] == 10
+    assert unshrunk[1:3] == (10, True)
+    assert slow[1:3] == (2, False)
+    assert slow[0] < whole[0] / 2
+
+
 def test_what_is_refused_waits_for_what_is_wrong() -> None:
     class Refuses(StandIn):
         def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
