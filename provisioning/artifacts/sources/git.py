@@ -79,11 +79,11 @@ def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dic
     credential helper takes them from a variable.
     """
     words, variables = _log_in(url, "QNN_CI_GIT_LOGIN")
+    bare, shown = _without_login(url) if words else url, redact_url(url)
     policy = TransferPolicy.from_environment()
     limits = {"Limit": policy.slowest_bytes_s, "Time": policy.read_timeout_s}
     for name, value in limits.items():
         words += ("-c", f"http.lowSpeed{name}={math.ceil(value)}")
-    bare, shown = _without_login(url) if words else url, redact_url(url)
     if urlsplit(url).scheme and bare != shown:
         base, clean = (f"{part.scheme}://{part.netloc}/" for part in map(urlsplit, (bare, shown)))
         words += ("-c", f"url.{base}.insteadOf={clean}", "-c", f"url.{bare}.insteadOf={shown}")
@@ -301,7 +301,7 @@ class _Checkout:
             (directory / "description").unlink(missing_ok=True)
         for path, state in scan_tree(self.root, checkout=True).items():
             if stat.S_ISREG(state.st_mode):
-                seal_file(self.root / path, state.st_mode & 0o755 | 0o644)
+                seal_file(self.root / path, 0o755 if state.st_mode & stat.S_IXUSR else 0o644)
         self.git("update-index", "-q", "--refresh")
 
 
