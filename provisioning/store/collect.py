@@ -117,7 +117,7 @@ def _judge_downloads(directory: Path, filenames: set[str]) -> Iterator[Garbage]:
         state = path.lstat()
         old = time.time() - state.st_mtime > LEFTOVER_AGE_S
         if path.is_dir():
-            if path.name.startswith(".pip-") and old:
+            if path.name.startswith((".pip-", ".update-")) and old:
                 yield Garbage(path, measure(path), "left by a killed process")
         elif path.name in filenames:
             yield Garbage(path, state.st_size, "a finished download")

@@ -149,19 +149,19 @@ def test_a_day_is_the_age_of_a_leftover() -> None:
 )
 def test_leftovers_of_a_day_go(store: Store, seconds: float, goes: bool) -> None:
     stage = store.trees / ".staging-sdk-abcd"
-    pip = store.downloads / ".pip-abcd"
+    scratch = [store.downloads / name for name in (".pip-abcd", ".update-abcd")]
     files = [PART, ".a.zip.0123abcd.json", ".a.zip.parts"]
-    for path in (stage, pip):
+    for path in (stage, *scratch):
         path.mkdir(parents=True)
         (path / "file").write_bytes(bytes(10))
     for name in files:
         (store.downloads / name).write_bytes(bytes(10))
-    for path in (stage, pip, *(store.downloads / name for name in files)):
+    for path in (stage, *scratch, *(store.downloads / name for name in files)):
         age(path, seconds)
     garbage, kept = collect_from(store)
     if goes:
         assert garbage == {
-            **dict.fromkeys((stage.name, pip.name), "left by a killed process"),
+            **dict.fromkeys((path.name for path in (stage, *scratch)), "left by a killed process"),
             **dict.fromkeys(files, "an abandoned download"),
         }
         assert kept == {}
