@@ -115,6 +115,10 @@ def test_its_options_are_empty_by_default() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     assert parser.parse_args(["--adaptor", "x"]).adaptor == "x"
+    shown = " ".join(parser.format_help().split())
+    assert "--sdk SDK wheel, pinned, a version or a directory; QNN_CI_SDK" in shown
+    assert "--adaptor ADAPTOR wheel, overlay or a directory" in shown
+    assert "; QNN_CI_ADAPTOR" in shown
 
 
 # -- overlays -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import stat
+import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Sequence
@@ -43,7 +44,13 @@ from provisioning.artifacts.provision import (
     trusted_tree,
 )
 from provisioning.artifacts.selection import all_requests, stored_requests, unreadable_trees
-from provisioning.artifacts.sources import ArtifactRequest, Options, substitute
+from provisioning.artifacts.sources import (
+    ArtifactRequest,
+    FillJob,
+    Options,
+    archive,
+    substitute,
+)
 from provisioning.artifacts.sources.local import read_version
 from provisioning.console.progress import Progress
 from provisioning.errors import (
@@ -545,6 +552,53 @@ def test_only_an_archive_of_the_pin_gives_files_to_another_tree(
     tree.write_bytes(msgspec.json.encode(other))
     with pytest.raises(DownloadError):
         provision(store, "libraries")
+
+
+def test_parts_of_a_tarball_come_from_a_whole_tree_alone(
+    store: Store, manifests: Path, tmp_path: Path
+) -> None:
+    """A tarball is read from its start, so that a tree with some of the files saves nothing."""
+    vendor = tmp_path / "vendor.tar.gz"
+    with tarfile.open(vendor, "w:gz") as packed:
+        for name, data in FILES.items():
+            member = tarfile.TarInfo(f"sdk/{name}")
+            member.size = len(data)
+            packed.addfile(member, io.BytesIO(data))
+    describe(manifests, vendor)
+    row = manifests / "toolchains/sdk.toml"
+    row.write_text(row.read_text().replace('"sdk.zip"', '"sdk.tar.gz"'))
+    write_lock(store)
+    provision(store, "headers")
+    job = FillJob(ask("headers", "libraries").pinned(store), tmp_path / "root", store, Progress())
+    job.root.mkdir()
+    assert archive.reuse_published(job) == []
+    assert not list(job.root.iterdir())
+    whole = provision(store)[0].root
+    shutil.rmtree(store.downloads)
+    vendor.unlink()
+    part = provision(store, "libraries")[0].root
+    assert names_below(part) == ["lib/link.so", "lib/one.so", "lib/two.so"]
+    assert (part / "lib/one.so").stat().st_ino == (whole / "lib/one.so").stat().st_ino
+
+
+def test_an_update_works_in_a_hidden_directory_beside_the_downloads(
+    store: Store, manifests: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gc knows what a killed update leaves by this name."""
+    roots: list[Path] = []
+
+    def find(job: FillJob, version: str) -> Release:
+        roots.append(job.root)
+        assert job.root.is_dir()
+        assert (job.store, version) == (store, "9")
+        return job.request.release
+
+    monkeypatch.setattr(archive, "find_release", find)
+    assert plan_update(ask(), "9", store, Progress()) == []
+    (root,) = roots
+    assert root.parent == store.downloads
+    assert root.name.startswith(".update-")
+    assert not root.exists()
 
 
 def test_a_kept_archive_is_looked_at(store: Store, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from provisioning.artifacts.sources.archive import archive_urls, member_spans
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.fetch.download import Pin
+from provisioning.files import hash_file
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.releases import ArchiveRelease, WheelRelease
 from provisioning.store.store import Store
@@ -188,6 +189,27 @@ def test_a_wheel_is_its_size_and_its_hash(wheel_request: ArtifactRequest, tmp_pa
     good.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     for one in (pin, Pin(sha256=pin.sha256)):
         assert find_mismatch(good, one).startswith("its SHA-256 is ")
+
+
+def test_a_file_of_another_size_or_without_a_pinned_hash_is_not_hashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take seconds for an SDK, and tell nothing."""
+    hashed: list[Path] = []
+
+    def note(path: Path) -> str:
+        hashed.append(path)
+        return hash_file(path)
+
+    monkeypatch.setattr("provisioning.artifacts.sources.hash_file", note)
+    file = tmp_path / "file"
+    file.write_bytes(b"data")
+    sha256 = hashlib.sha256(b"data").hexdigest()
+    assert find_mismatch(file, Pin(5, sha256)).startswith("it has 4 bytes")
+    assert find_mismatch(file, Pin(4)) == find_mismatch(file, Pin()) == ""
+    assert hashed == []
+    assert find_mismatch(file, Pin(4, sha256)) == find_mismatch(file, Pin(0, sha256)) == ""
+    assert hashed == [file, file]
 
 
 @pytest.mark.parametrize("is_right", [True, False])

@@ -87,3 +87,27 @@ def test_lines_of_the_old_version_are_listed_without_other_packages(
         f"pyproject.toml:1: {lines[0]}",
         f"pyproject.toml:5: {lines[4]}",
     ]
+
+
+def test_every_place_that_may_name_a_version_is_searched_except_what_the_plan_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path / "manifests"))
+    places = [
+        "pyproject.toml",
+        "manifests/a.toml",
+        "manifests/policies/a.toml",
+        "manifests/toolchains/a.toml",
+        ".github/workflows/a.yml",
+        "docs/guide/a.md",
+        "README.md",
+    ]
+    others = ["manifests/locks/a.json", ".github/a.yml", "docs/a.md", "src/a.py"]
+    for place in (*places, *others, "manifests/old.toml", "manifests/new.toml"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("# sdk\n  sdk 1.2.3 is used, ümlaut \n", encoding="utf-8")
+    manifests = tmp_path / "manifests"
+    plan = [Change(manifests / "new.toml", "a", "b", manifests / "old.toml")]
+    found = list_by_hand(plan, "sdk", "1.2.3")
+    assert found == [f"{place}:2: sdk 1.2.3 is used, ümlaut" for place in places]
+    assert list_by_hand(plan, "sdk", "1.2") == list_by_hand(plan, "sdk", "2.3") == []
