@@ -99,8 +99,7 @@ def test_every_place_that_may_name_a_version_is_searched_except_what_the_plan_ch
         "manifests/policies/a.toml",
         "manifests/toolchains/a.toml",
         ".github/workflows/a.yml",
-        "docs/guide/a.md",
-        "README.md",
+        *(f"{page}.md" for page in ("docs/guide/a", "README")),  # made here
     ]
     others = ["manifests/locks/a.json", ".github/a.yml", "docs/a.md", "src/a.py"]
     for place in (*places, *others, "manifests/old.toml", "manifests/new.toml"):
