@@ -40,7 +40,7 @@ EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "H
 def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
     """Check everything that ``target`` needs, then plan it.
 
-    Raises UnfitError, which says what is missing and what to do, before any compiler starts.
+    Raises UnfitError, which states what is missing and how to fix it, before any compiler starts.
     """
     soc = describe_soc(request) if target.per_soc else {}
     if request.source:

@@ -89,7 +89,7 @@ def explain_file(path: Path) -> str:
 def list_input_faults(one: Input) -> Iterator[str]:
     found = f"v{one.hexagon_version:x}"
     if one.wanted.hexagon and found != one.wanted.hexagon:
-        yield f"{one.wanted.path}: for Hexagon {found}, but its path says {one.wanted.hexagon}"
+        yield f"{one.wanted.path}: for Hexagon {found}, but its path is for {one.wanted.hexagon}"
     if parse_image(memoryview(one.data)).hash_segments:
         yield f"{one.wanted.path}: already signed"
     try:

@@ -143,7 +143,7 @@ def _parse_early(data: memoryview, version: int, words: tuple[int, ...]) -> Hash
     content = table + sum(parts)
     # Some signers count the padding up to the segment's end, others the metadata.
     if not content <= total <= len(data) - found.header.size:
-        fault = f"the header says {total} bytes follow, but its parts have {content}"
+        fault = f"according to the header {total} bytes follow it, but its parts have {content}"
         return replace(found, faults=(*found.faults, fault))
     return found
 

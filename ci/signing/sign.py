@@ -65,7 +65,9 @@ Made: TypeAlias = tuple[SignedLibrary, Verification]
 
 @dataclass
 class Run:
-    """A run in progress: it writes to ``ready``; the signer works below its SCRATCH."""
+    """A run in progress. Finished files are in ``ready``; the signer works in its sub-directory
+    SCRATCH.
+    """
 
     plan: SignPlan
     signer: Signer

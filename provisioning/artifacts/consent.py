@@ -156,7 +156,9 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
     adoption = request.toolchain.adoption
     if adoption and (stated := read_version(root, adoption)) != "unknown":
         if not stated.startswith(version):
-            raise contradiction(request, f"{adoption.version_file} says {stated}, not {version}")
+            raise contradiction(
+                request, f"{adoption.version_file} states version {stated}, not {version}"
+            )
         found.append(f"{adoption.version_file} says {stated}")
     builds: Counter[str] = Counter()
     for path in sorted(root.rglob("lib*.so")):
@@ -165,7 +167,7 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
             builds[f"{build.version}.{build.stamp}"] += 1
     for build_text, count in builds.items():
         if not build_text.startswith(version):
-            raise contradiction(request, f"{count} libraries say {build_text}, not {version}")
+            raise contradiction(request, f"{count} libraries are from {build_text}, not {version}")
         found.append(f"{count} libraries say {build_text}")
     return found
 
@@ -193,8 +195,8 @@ def check_machines(root: Path) -> list[str]:
         if elf.machine != wanted:
             names = [MACHINE_NAMES.get(number, str(number)) for number in (elf.machine, wanted)]
             raise IntegrityError(
-                f"{relative} is for another machine than its directory's name says",
-                why=f"it is {names[0]}, the directory says {names[1]}",
+                f"{relative} is for another machine than its directory's name states",
+                why=f"the library is {names[0]}, the directory is for {names[1]}",
                 fix="do not use this archive",
             )
         if elf.checksum and elf.checksum.is_wrong:

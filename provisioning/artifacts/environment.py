@@ -41,7 +41,7 @@ DROPPED_VARIABLES = (
 
 @dataclass(frozen=True)
 class Environment:
-    """A profile's artifacts in place, and the variables that point at them."""
+    """A profile's artifacts in place, and the variables that point to them."""
 
     profile: str
     artifacts: tuple[Provisioned, ...]

@@ -130,7 +130,7 @@ class Progress:
 
     @classmethod
     def to_stderr(cls) -> Progress:
-        """Return live bars if stderr is a terminal and this is not a CI job, else plain lines."""
+        """Return progress on stderr: live bars on a terminal outside CI, else plain lines."""
         return cls(sys.stderr, live=sys.stderr.isatty() and not is_ci())
 
     def step(self, message: str) -> None:

@@ -263,7 +263,9 @@ class VariableFacts:
 
 @dataclass(frozen=True)
 class InstallationFacts:
-    """An artifact at its root: what it lacks, and the value of the variable that points to it."""
+    """An artifact at its root: the files that it lacks, and the value of the variable that points
+    to it.
+    """
 
     name: str
     root: Path

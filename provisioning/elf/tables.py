@@ -107,11 +107,11 @@ class Table:
         return bytes(self.tables.blob[start : start + min(count, MAX_TEXT)])
 
     def list(self, number: int, form: str = "I") -> tuple[int, ...]:
-        """Return a vector of numbers."""
+        """Return the numbers in a vector field."""
         return tuple(self.tables.read(form, place) for place in self._places(number, SIZES[form]))
 
     def list_tables(self, number: int) -> Iterator[Table]:
-        """Yield a vector's tables."""
+        """Yield the tables in a vector field."""
         for place in self._places(number, WORD):
             yield Table(self.tables, self.tables.follow(place))
 

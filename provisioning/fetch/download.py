@@ -40,7 +40,7 @@ FILE_MODE = 0o644  # regardless of the umask: a store may be shared
 
 
 class MixedError(TransientError):
-    """The server's file is not the one that the existing part came from."""
+    """The file on the server is another one than the partly downloaded file."""
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,9 @@ def usable_validator(text: str) -> str:
 
 
 def parse_head(status: int, headers: Mapping[str, str]) -> Head:
-    """Parse the relevant parts of a response's head. Malformed numbers count as not stated."""
+    """Parse the relevant parts of a response's head. Malformed numbers are treated as not
+    stated.
+    """
     start, total = -1, -1
     unit, _, rest = headers.get("Content-Range", "").partition(" ")
     if unit == "bytes":

@@ -97,8 +97,8 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def find_nearest(self, executorch: str, torch: str, qnn: str) -> Supported | None:
-        """Return the closest supported versions: ExecuTorch counts more than torch, torch more than
-        QNN.
+        """Return the closest supported versions: an equal ExecuTorch is preferred to an equal
+        torch, and that to an equal QNN.
         """
         asked = (executorch, torch, qnn)
 

@@ -90,7 +90,7 @@ class Published:
 
     @property
     def root(self) -> Path:
-        """The artifact's own tree."""
+        """The root of the artifact's tree."""
         return self.path / self.artifact
 
     @property
@@ -125,8 +125,9 @@ class Published:
 
 
 def find_published(path: Path) -> tuple[Published, Tree] | None:
-    """Return what a directory of the store publishes; None if it is damaged or is not the
-    store's."""
+    """Return the published artifact in a directory, with its tree; None if it is damaged or not in
+    the store.
+    """
     for child in path.iterdir() if path.is_dir() else ():
         published = Published(path, child.name)
         if child.is_dir() and (tree := published.read_tree()):
@@ -267,7 +268,9 @@ class Store:
         return None
 
     def sweep(self, artifact: str) -> None:
-        """Remove what a killed process left of an artifact, unless another one is working on it."""
+        """Remove files of an artifact that a killed process left, unless another process is working
+        on it.
+        """
         if not self._stale(artifact):
             return
         guard = self._guard(artifact)

@@ -2,7 +2,8 @@
 
 A cache holds only content that the project's own pins can verify: a tree if all its files are
 locked, else the downloaded file. So whatever a cache returns is hashed before it is used, no matter
-who wrote it. A cache that others can read holds only what its licence allows to redistribute.
+who wrote it. A cache that others can read holds only artifacts with a licence that allows
+redistribution.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""``fetch``: put artifacts, or those of profiles, into the store; or fill a mirror for another
-machine with the files and bare git repositories that it needs.
+"""``fetch``: fetch artifacts, or all artifacts of profiles, into the store; or fill a mirror with
+the files and bare git repositories that another machine needs.
 """
 
 from __future__ import annotations

@@ -76,7 +76,9 @@ def replace(pattern: str, replacement: str, text: str) -> str:
 
 
 def fill(replacement: str, match: re.Match[str]) -> str:
-    r"""A replacement with ``\0`` to ``\9`` as what they matched, a missing group as nothing."""
+    r"""Return a replacement with ``\0`` to ``\9`` replaced by the groups' text; "" for a missing
+    group.
+    """
 
     def put(reference: re.Match[str]) -> str:
         word = reference.group(1)

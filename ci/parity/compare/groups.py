@@ -118,7 +118,7 @@ class Groups:
     def main_label(self, labels: Iterable[str], target: CMakeTarget) -> str:
         """Return the best Buck counterpart of a CMake target among ``labels``.
 
-        It is preferably in the same folder, then the one that shares most sources with the target.
+        Labels in the same folder are preferred, then those that share most sources with the target.
         """
         own = target.sources
 
@@ -294,7 +294,7 @@ class Groups:
         )
 
     def is_program(self, name: str) -> bool:
-        """Return whether the CMake targets of a name are executables, which nothing can link."""
+        """Return whether the CMake targets of a name are executables, which cannot be linked."""
         targets = self.cmake.get(name, ())
         return bool(targets) and all(target.kind == "add_executable" for target in targets)
 

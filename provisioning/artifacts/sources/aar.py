@@ -88,7 +88,7 @@ def check_published_sha1(job: FillJob) -> None:
         path.unlink()
         raise IntegrityError(
             f"{release.filename} does not match its repository's SHA-1",
-            why=f"its SHA-1 is {found}, the repository says {wanted}",
+            why=f"its SHA-1 is {found}, but the repository states {wanted}",
             fix="try again; if it fails again, the repository is damaged",
         )
     job.progress.step(

@@ -92,7 +92,7 @@ def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
     "{subject} is from {build}, the others are from {usual}",
     "the device fails with 'Stub lib id mismatch' (error 1008) or 0x8000040e (AEE_EBADCLASS), the "
     "host with error 14001",
-    "take all of them from one SDK",
+    "copy all of them from one SDK",
 )
 def see_other_build(family: Family) -> Iterator[Seen]:
     for file, build, usual in _strays(family):
@@ -104,7 +104,7 @@ def see_other_build(family: Family) -> Iterator[Seen]:
     "QNN316",
     "{subject} is from {build}, newer than the others, which are from {usual}",
     "this has worked (System 2.48.40, the others 2.46.0), but QNN does not guarantee that it works",
-    "take all of them from one SDK",
+    "copy all of them from one SDK",
     severity=Severity.WARNING,
 )
 def see_newer_system(family: Family) -> Iterator[Seen]:
@@ -166,7 +166,7 @@ def see_no_build(family: Family) -> Iterator[Seen]:
     "QNN314",
     "{subject} states no QNN build, the others are from {usual}",
     "despite its name it is not a library of that SDK: it lacks functions that the others call",
-    "take {subject} from the SDK again",
+    "copy {subject} from the SDK again",
 )
 def see_unidentified_library(family: Family) -> Iterator[Seen]:
     usual = most_common_build(family.files)
@@ -200,8 +200,9 @@ def see_lone_stub(family: Family) -> Iterator[Seen]:
 @FAMILIES.check(
     "QNN317",
     "there is no skel for {subject}",
-    "a device needs the skel of its Hexagon version and of the stub's build, below /vendor for "
-    "example: without it error 4000 or 14001, with one of another build 1008 or 0x8000040e",
+    "a device needs the skel for its Hexagon version from the stub's build, for "
+    "example below /vendor: without a skel it fails with error 4000 or 14001, with a "
+    "skel of another build with 1008 or 0x8000040e",
     "add {skel} of the same SDK (lib/{directory}/unsigned), or make sure that the device has it; "
     "with --soc, only the stub of that SoC is checked",
     severity=Severity.WARNING,
@@ -251,8 +252,9 @@ def _name_skel(stub: QnnName) -> dict[str, str]:
 @FAMILIES.check(
     "QNN318",
     "{catalog} next to {subject} is forged: {reason}",
-    "nothing proves that {subject} is Qualcomm's: if one was changed, so may the other be",
-    "take both from the SDK again",
+    "nothing proves that {subject} is Qualcomm's: both the catalog and the library may "
+    "have been changed",
+    "copy both files from the SDK again",
 )
 def see_forged_catalog(family: Family) -> Iterator[Seen]:
     yield from _see_proofs(family, Genuine.FORGED)
@@ -262,7 +264,7 @@ def see_forged_catalog(family: Family) -> Iterator[Seen]:
     "QNN319",
     "{subject} does not match {catalog}",
     "it was changed, for example stripped, or is from another build: {reason}",
-    "take {subject} from the SDK again, with the catalog next to it, and do not change them",
+    "copy {subject} and the catalog next to it from the SDK again, and change neither",
     severity=Severity.WARNING,
 )
 def see_other_than_catalog(family: Family) -> Iterator[Seen]:
@@ -293,7 +295,7 @@ def _is_reported(file: FileFacts) -> bool:
     "QNN305",
     "{subject} is in {directory} but is for V{flags}",
     "scripts push the directory of the SoC's version and miss it, or push a wrong skel",
-    "take {subject} from the SDK's hexagon-v{version}",
+    "copy {subject} from the SDK's hexagon-v{version}",
 )
 def see_misplaced_skel(family: Family) -> Iterator[Seen]:
     for file, version, flags, directory in _skels(family):
@@ -305,8 +307,8 @@ def see_misplaced_skel(family: Family) -> Iterator[Seen]:
 @FAMILIES.check(
     "QNN306",
     "{subject} contains code for {machine}",
-    "the DSP refuses it, or runs code for another version than its name says: error 4000",
-    "take it from the SDK's lib/hexagon-v{version}/unsigned again",
+    "the DSP refuses it, or runs code for another version than its name states: error 4000",
+    "copy it from the SDK's lib/hexagon-v{version}/unsigned again",
 )
 def see_misnamed_skel(family: Family) -> Iterator[Seen]:
     for file, version, flags, directory in _skels(family):

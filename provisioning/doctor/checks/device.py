@@ -17,7 +17,7 @@ RPC, LINUX_LIBC = "libcdsprpc.so", "libc.so.6"
 
 
 class Device(NamedTuple):
-    """A device, and the case that it belongs to. The files of the case's SDK would be
+    """A connected device and the requirements for it. The SDK in ``case`` is the one that would be
     pushed to it.
     """
 
@@ -238,8 +238,8 @@ def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
     "QNN326",
     "{subject} {faults}",
     "a runtime that maps the file into memory passes QNN a misplaced context, or copies it",
-    "lower the model again; to_executorch without extract_delegate_segments or with a "
-    "segment_alignment of less than {least} makes such programs",
+    "lower the model again, with extract_delegate_segments and a segment_alignment of "
+    "at least {least} in to_executorch",
     after=("QNN322",),
     severity=Severity.WARNING,
 )

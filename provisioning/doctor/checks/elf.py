@@ -100,7 +100,7 @@ for code, defect, meaning in (
 @TARGET.check(
     "QNN212",
     "{subject} is for {machine}, not {wanted}",
-    "'cannot open shared object file' or 'wrong ELF class' when a {wanted} program starts",
+    "a {wanted} program fails to load it: 'cannot open shared object file' or 'wrong ELF class'",
     REBUILD,
 )
 def see_other_machine(file: Placed) -> Iterator[Seen]:
@@ -148,7 +148,7 @@ def see_other_type(file: Placed) -> Iterator[Seen]:
     "QNN232",
     "{subject} is for Linux with glibc, not for Android: it needs {needed}",
     "'library \"{needed}\" not found' on the device: Android has its own C library",
-    "take {subject} from the SDK's lib/aarch64-android",
+    "copy {subject} from the SDK's lib/aarch64-android",
     after=("QNN213",),
 )
 def see_glibc_on_android(file: Placed) -> Iterator[Seen]:
@@ -160,8 +160,9 @@ def see_glibc_on_android(file: Placed) -> Iterator[Seen]:
 TARGET.add(
     "QNN233",
     "{subject} is for Android, not for Linux with glibc",
-    "'libc.so: cannot open shared object file' or 'invalid ELF header' on the device",
-    "take {subject} from the SDK's directory for that Linux, such as lib/aarch64-oe-linux-gcc11.2",
+    "it fails to load on the device: 'libc.so: cannot open shared object file' or "
+    "'invalid ELF header'",
+    "copy {subject} from the SDK's directory for that Linux, such as lib/aarch64-oe-linux-gcc11.2",
     lambda file: file.elf.android and file.policy.glibc is not None,
     after=("QNN213",),
 )
@@ -169,8 +170,7 @@ TARGET.add(
     "QNN214",
     "{subject} is for Hexagon V{elf.hexagon_version:x}, its directory is for V{policy.flags:x}",
     "the DSP refuses code for a newer Hexagon, with error 4000 or 14001 on a device",
-    "put there what an unchanged SDK has there: copy {subject} from a fresh one, or provision it "
-    "again",
+    "copy {subject} from an unchanged SDK, or provision the SDK again",
     lambda file: file.policy.flags not in {None, file.elf.hexagon_version},
     after=("QNN213",),
 )
@@ -257,7 +257,7 @@ CONTENT.add(
     "QNN222",
     "{subject} has no Android note",
     "it was not linked by an NDK, or its notes were stripped; its API level is unknown",
-    "take it from the SDK again, or link it with the NDK's clang and keep .note.android.ident",
+    "copy it from the SDK again, or link it with the NDK's clang and keep .note.android.ident",
     lambda file: file.policy.android_api is not None and file.elf.android is None,
     severity=Severity.WARNING,
 )
@@ -265,16 +265,17 @@ CONTENT.add(
     "QNN223",
     "{subject} is for API level {elf.android.api_level}, the target has {policy.android_api}",
     "it fails with 'cannot locate symbol' on a device of that level",
-    "take one for API level {policy.android_api} or lower: build yours with ANDROID_PLATFORM "
-    "android-{policy.android_api}, take a prebuilt one from the SDK",
+    "use a build for API level {policy.android_api} or lower: for your own libraries, "
+    "build with ANDROID_PLATFORM android-{policy.android_api}; for QNN's, copy them "
+    "from the SDK",
     lambda file: file.is_newer_level and file.knows_level,
 )
 CONTENT.add(
     "QNN234",
     "{subject} is for API level {elf.android.api_level}, and no build file states the app's minSdk",
     "'cannot locate symbol' on devices of an older level, if the app allows them",
-    "set minSdk to {elf.android.api_level} or higher in build.gradle, or take a build of it for an "
-    "older level",
+    "set minSdk to {elf.android.api_level} or higher in build.gradle, or use a build "
+    "for an older level",
     lambda file: file.is_newer_level and not file.knows_level,
     severity=Severity.NOTE,
 )
@@ -282,8 +283,8 @@ CONTENT.add(
     "QNN225",
     "{subject} has LOAD segments aligned to {elf.load_align} bytes, not {policy.load_align}",
     "a device with 16 KiB pages refuses it; NDK r26's libc++_shared.so is an example",
-    "link with -Wl,-z,max-page-size=16384 (NDK r28 does so by itself); for a prebuilt one, take a "
-    "newer release of it: QNN's are aligned like this from 2.31 on",
+    "link with -Wl,-z,max-page-size=16384 (NDK r28 does so by default), or use a newer "
+    "release of a prebuilt library: QNN's libraries have this alignment since 2.31",
     lambda file: file.policy.android_api and 0 < file.elf.load_align < file.policy.load_align,
     severity=Severity.WARNING,
 )
@@ -291,15 +292,15 @@ CONTENT.add(
     "QNN226",
     "{subject} has text relocations",
     "Android and hardened kernels refuse it: 'has text relocations'",
-    "compile it with -fPIC, or take a fresh copy of a prebuilt one",
+    "compile it with -fPIC, or if it is prebuilt, copy it again from its source",
     lambda file: file.elf.textrel,
 )
 CONTENT.add(
     "QNN227",
     "{subject} requires an executable stack",
     "kernels that enforce W^X refuse it: 'cannot enable executable stack'",
-    "link with -Wl,-z,noexecstack (an assembly file without .note.GNU-stack is the cause), or take "
-    "a fresh copy of a prebuilt one",
+    "link with -Wl,-z,noexecstack (an assembly file without .note.GNU-stack is the "
+    "cause), or if it is prebuilt, copy it again from its source",
     lambda file: file.elf.execstack,
 )
 
@@ -308,7 +309,7 @@ CONTENT.add(
     "QNN230",
     "{subject} is damaged: {what}",
     "a byte was changed after the build: the DSP may refuse it ('ELF verification') or run it",
-    "take it from the SDK again, or fetch the artifact again; then compare the two",
+    "copy it from the SDK again, or fetch the artifact again; then compare the two files",
 )
 def see_damage(file: Placed) -> Iterator[Seen]:
     yield from _see_wrong_sum(file, is_stripped=False)
@@ -317,8 +318,8 @@ def see_damage(file: Placed) -> Iterator[Seen]:
 @CONTENT.check(
     "QNN236",
     "{subject} was stripped: {what}",
-    "the Android Gradle Plugin strips everything in jniLibs; what follows depends on the device's "
-    "firmware: it was seen to run the skel, to log 'fastrpc_crc_check', and to refuse it",
+    "the Android Gradle Plugin strips everything in jniLibs; some devices then run the "
+    "skel, some log 'fastrpc_crc_check', and some refuse it",
     "copy it from the SDK again and keep Gradle from stripping it, in build.gradle(.kts): "
     'android {{ packaging {{ jniLibs {{ keepDebugSymbols += "**/libQnnHtpV*Skel.so" }} }} }}',
 )
@@ -341,9 +342,9 @@ def _see_wrong_sum(file: Placed, *, is_stripped: bool) -> Iterator[Seen]:
 @CONTENT.check(
     "QNN231",
     "{subject} has no checksum (SWIV)",
-    "every HTP skel of QNN {first} and newer does, so this one was rewritten; a loader that asks "
-    "for it says 'section header for CRC segment not found'",
-    "take it from the SDK again, and do not strip it: with Gradle, as QNN236 says",
+    "every HTP skel of QNN {first} and newer has one, so this file was modified; a "
+    "loader that checks it fails with 'section header for CRC segment not found'",
+    "copy it from the SDK again, and do not strip it (for Gradle, see QNN236)",
     severity=Severity.WARNING,
 )
 def see_no_checksum(file: Placed) -> Iterator[Seen]:
@@ -355,8 +356,8 @@ def see_no_checksum(file: Placed) -> Iterator[Seen]:
 @CONTENT.check(
     "QNN235",
     "{subject} of QNN {version} has no checksum (SWIV)",
-    "nothing shows whether a byte in it was changed; skels up to 2.37.1 have none, those from 2.40 "
-    "on have one, and none of {version} has been seen",
+    "changed bytes cannot be detected; skels up to 2.37.1 have none, those from 2.40 "
+    "on have one, and for {version} this is unknown",
     "compare it with the SDK's file",
     severity=Severity.NOTE,
 )
@@ -383,7 +384,7 @@ def _is_skel(name: str) -> bool:
 CONTENT.add(
     "QNN228",
     "{subject} is not stripped",
-    "its symbols take space, and anyone who gets it can read them",
+    "its symbols take space, and everyone who has the file can read them",
     "run `strip --strip-unneeded` on it, if it is for shipping",
     lambda file: not file.elf.stripped and file.elf.machine != EM_QDSP6,  # QNN236 explains why
     severity=Severity.WARNING,

@@ -181,7 +181,7 @@ def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
     "QNN110",
     "the headers have QNN API {headers}, libQnnHtp.so has {library}",
     "lowering fails with 'Qnn API version mismatched': the compiled code needs a newer library",
-    f"take headers and libraries from one SDK: {REFETCH}",
+    f"use headers and libraries of one SDK: {REFETCH}",
     after=("QNN108",),
 )
 def see_other_api(sdk: Sdk) -> Iterator[Seen]:

@@ -1,4 +1,4 @@
-"""Commands that create targets and give them sources, libraries and defines."""
+"""Commands that create targets, and add sources, libraries and defines to them."""
 
 from __future__ import annotations
 

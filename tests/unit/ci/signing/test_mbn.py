@@ -163,7 +163,7 @@ def test_a_header_is_whole_or_malformed(version: int, size: int) -> None:
 @pytest.mark.parametrize(("total", "good"), [(39, False), (40, True), (44, True), (45, False)])
 def test_the_total_of_early_versions_is_within_its_limits(total: int, good: bool) -> None:
     found = parse(0, 5, 0, 0, total, 32, 0, 8, 0, 0, body=40, filler=b"\xff" * 4)
-    fault = f"the header says {total} bytes follow, but its parts have 40"
+    fault = f"according to the header {total} bytes follow it, but its parts have 40"
     assert found.faults == (() if good else (fault,))
 
 

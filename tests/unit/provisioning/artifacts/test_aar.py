@@ -95,7 +95,7 @@ def test_another_sha1_refuses_the_archive(job: FillJob, server: BadServer) -> No
     server.files[SAID] = b"0" * 40
     with pytest.raises(IntegrityError, match=r"r\.aar does not match") as caught:
         check_published_sha1(job)
-    assert caught.value.why == f"its SHA-1 is {SHA1}, the repository says {'0' * 40}"
+    assert caught.value.why == f"its SHA-1 is {SHA1}, but the repository states {'0' * 40}"
     assert not (job.store.downloads / "r.aar").exists()
 
 
