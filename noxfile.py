@@ -47,7 +47,8 @@ MKDOCS = "mkdocs build --strict --quiet --clean --config-file .ci/mkdocs.yml"
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
 # Gigabytes, useful only on machines that QNN's host libraries run on.
 LARGE = ("lowering", "onnx", "test")
-# Rarely imported modules, half of an environment: compiled only when they are imported.
+# Modules that are rarely imported, half of an environment. They are compiled only when they are
+# imported.
 RARE = (
     r"site-packages/((pip|setuptools|pygments/lexers|scipy|sklearn|sympy/physics|coremltools"
     r"|huggingface_hub|textual|narwhals|onnxruntime/transformers)/"

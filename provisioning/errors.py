@@ -100,7 +100,7 @@ class StoreError(QnnCiError):
 
 
 class ManifestError(QnnCiError):
-    """A file below manifests/ does not fit its schema."""
+    """A file below manifests/ does not match its schema."""
 
     exit_code = ExitCode.USAGE
 

@@ -22,7 +22,7 @@ from typing import Any
 from provisioning.errors import StoreError
 
 READ_BYTES = 1 << 20
-SPARE_BYTES = 64 << 20  # left free on the disk for others
+SPARE_BYTES = 64 << 20  # always left free on the disk
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_LEAVE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -78,7 +78,7 @@ def open_own(path: Path, mode: int = 0o600) -> int:
 
 
 def has_files(directory: Path) -> bool:
-    """Return whether a directory holds anything except ``.git``."""
+    """Return whether a directory contains anything except ``.git``."""
     return directory.is_dir() and any(entry.name != ".git" for entry in directory.iterdir())
 
 
@@ -180,7 +180,8 @@ def remove_tree(path: Path) -> None:
                 inner.unlink()
                 continue
             inner.chmod(0o755)
-            # Moved to the top, so that paths stay short at any depth, without recursion.
+            # Directories are moved to the top, so that paths stay short at any depth, without
+            # recursion.
             pending.append(inner.rename(path / f".{mark}-{next(numbers)}"))
         if at != path:
             at.rmdir()
@@ -220,7 +221,9 @@ def require_writable(directory: Path, fix: str = ELSEWHERE) -> None:
 
 
 def write_json(path: Path, data: Any, fix: str = ELSEWHERE) -> None:
-    """Replace ``path`` by ``data`` as JSON, indented, in one step. Raises StoreError."""
+    """Replace the content of ``path`` with ``data`` as indented JSON, in one step. Raises
+    StoreError.
+    """
     with explain_writes(path, fix):
         write_whole(path, json.dumps(data, indent=1) + "\n")
 

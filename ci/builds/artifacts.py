@@ -53,7 +53,9 @@ class Judged:
 
 
 def collect_artifacts(plan: BuildPlan, request: BuildRequest) -> tuple[Judged, ...]:
-    """Return all files of the target, judged. Raises FailedError if a required one is missing."""
+    """Return all files of the target with their findings. Raises FailedError if a required file is
+    missing.
+    """
     judged: list[Judged] = []
     pages = request.defines.get(PAGE_BYTES, plan.values.get("page_bytes", ""))
     for row in plan.target.artifacts:

@@ -85,8 +85,8 @@ def _deliver_overlay(
 def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
     """Raise UnfitError before the build if the files cannot be put over a wheel.
 
-    This is so if the wheel is missing or has another version than the checkout, or if there is no
-    torch to lower a model with.
+    The wheel may be missing or have another version than the checkout, or there may be no torch to
+    lower a model with.
     """
     if job.plan.target.installs and where == OVERLAY:
         _find_wheel(job)
@@ -178,7 +178,7 @@ def find_package(python: Path, *built: Path) -> Path:
         return Path(found)
     raise UnfitError(
         f"executorch is not installed in {python}",
-        why="an overlay is the installed wheel with another adaptor, and lowers a model",
+        why="an overlay consists of the installed wheel with another adaptor",
         fix="pip install executorch in the checkout's version, or add --install none",
     )
 

@@ -298,11 +298,11 @@ def _plan_stage(
 
 
 def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the tools, without the caller's CFLAGS or LD_LIBRARY_PATH.
+    """Return the environment for the tools, without the user's CFLAGS or LD_LIBRARY_PATH.
 
-    Flags are passed as variables because CMAKE_CXX_FLAGS would replace those of a toolchain file
-    (every_project.cmake adds them if such a file drops them). This way flags and launcher also
-    reach projects that a project builds for this machine.
+    Flags are passed as environment variables because CMAKE_CXX_FLAGS would replace the flags of a
+    toolchain file. (If a toolchain file ignores the variables, every_project.cmake adds the flags.)
+    Nested projects that are built for this machine also get these variables.
     """
     rows = name_directories(place, known).items()  # paths to keep out of the objects
     flags = shlex.join(f"-ffile-prefix-map={path}={alias}" for path, alias in rows)
@@ -335,8 +335,8 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
 class BuildJob:
     """A planned build and its context.
 
-    ``inputs`` are directories besides the plan's source; ``skip`` the parts of the source that are
-    not inputs; ``variables`` the environment variables for programs that use the artifacts.
+    ``inputs`` are directories besides the plan's source, ``skip`` are the parts of the source that
+    are not inputs, and ``variables`` are environment variables for programs that use the artifacts.
     ``check`` is called before the build and raises UnfitError if the environment is unfit.
     """
 

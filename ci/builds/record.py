@@ -47,7 +47,8 @@ def describe_result(result: Result) -> dict[str, Any]:
 
 
 def find_lowering_sdk(values: Mapping[str, str]) -> str:
-    """Return the SDK of a build if this machine can lower for its runtime with it, else "".
+    """Return the SDK of a build, or "" if this machine cannot lower models for the built runtime
+    with it.
 
     The SDK must have libraries for hosts, and the build's ExecuTorch must be supported.
     """

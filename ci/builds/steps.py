@@ -173,7 +173,9 @@ CODE_MODEL = "codemodel-v2"
 
 
 def read_cmake_targets(build: Path) -> frozenset[str]:
-    """Return the names of a configured project's targets. Raises ToolError without a reply."""
+    """Return the names of a configured project's targets. Raises ToolError if CMake left no
+    reply.
+    """
     reply = build / API / "reply"
     try:
         index = json.loads(max(reply.glob("index-*.json")).read_text(encoding="utf-8"))

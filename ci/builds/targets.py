@@ -105,7 +105,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``policy`` is the value of {policy} in artifacts, and may itself be a placeholder. ``profile``
     is the set of artifacts that must be provisioned, ``lpai_profile`` that for DSP type 0.
     ``tree_name`` is the required name of the sources' directory; ``with_source`` the target that
-    replaces this one if the user passes a checkout; ``per_python`` means that each Python has a
+    replaces this one if the user passes a checkout. ``per_python`` means that each Python has a
     separate build, ``soc`` that each SoC has one. ``parity`` are folders with Buck files that must
     agree with what CMake builds.
     """

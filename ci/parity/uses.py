@@ -39,8 +39,8 @@ class Includes:
     """The includes of a tree.
 
     ``by_directory`` are includes, in files that Buck lists, that need one of CMake's include
-    directories; ``headers`` are those of each file; ``needed`` and ``guarded`` are headers that a
-    file listed by Buck includes by full path, always or only if a certain macro is defined;
+    directories. ``headers`` are those of each file; ``needed`` and ``guarded`` are headers that a
+    file listed by Buck includes by full path, always or only if a certain macro is defined.
     ``names`` are the last components of all included names.
     """
 

@@ -57,7 +57,7 @@ def verify_file(
         report.build = build.text if build else ""
         report.proof = prove_skel(path, build, hash_file(path), at)
     if report.proof and report.proof.outcome is Genuine.FORGED:
-        report.add(Kind.CATALOG, f"{report.proof.catalog} is no proof: {report.proof.why}")
+        report.add(Kind.CATALOG, f"{report.proof.catalog} proves nothing: {report.proof.why}")
     return report
 
 
@@ -161,7 +161,8 @@ def _judge_hashes(
     if parsed.named_algorithm not in {"", algorithm}:
         report.add(
             Kind.HEADER,
-            f"the metadata names hash algorithm {parsed.named_algorithm}, the table is {algorithm}",
+            f"the metadata states hash algorithm {parsed.named_algorithm}, but the "
+            f"table is {algorithm}",
         )
     report.encrypted = parsed.is_encrypted
     for segment, entry in zip(image.segments, entries, strict=True):

@@ -25,7 +25,7 @@ from provisioning.store.tree import (
 
 MAX_LINK_HOPS = 40
 MAX_DEPTH = 100
-MAX_RATIO = 1100  # deflate cannot do better than 1032:1
+MAX_RATIO = 1100  # the highest ratio that deflate can reach is 1032:1
 MIN_BOMB_BYTES = 1 << 20
 # More than any SDK or compiler has. Beyond this, even the list of members takes too much memory and
 # time.
@@ -254,7 +254,7 @@ class FileWriter:
         self.digest = hashlib.sha256()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self.fd = os.open(self.target, flags, 0o600)
-        if size > RESERVED_BYTES:  # a full disk fails now, and the blocks are contiguous
+        if size > RESERVED_BYTES:  # fails now if the disk is full; the blocks are contiguous
             try:
                 os.posix_fallocate(self.fd, 0, size)
             except OSError:
@@ -323,15 +323,15 @@ def make_links(
 ) -> list[TreeEntry]:
     """Create symbolic links (path -> target); call it after all files are written.
 
-    ``present`` are all other paths of the tree. Raises IntegrityError for a link that leaves the
-    tree, or whose target, found through the tree's own links, is missing.
+    ``present`` are all other paths of the tree. Raises IntegrityError if a link leads outside the
+    tree, or if its target, resolved through the tree's links, is missing.
     """
     for path in links:
         if resolve_link(path, links) is None:
             raise unsafe(archive, f"link {path!r} leads outside the tree: {links[path]!r}")
     if dangling := find_dangling(links, present):
         path = dangling[0]
-        raise unsafe(archive, f"link {path!r} names {links[path]!r}, which is not in the tree")
+        raise unsafe(archive, f"link {path!r} points to {links[path]!r}, which is not in the tree")
     make_parents(root, links)
     for path, target in links.items():
         (root / path).symlink_to(target)
@@ -339,7 +339,7 @@ def make_links(
 
 
 def find_dangling(links: Mapping[str, str], present: Iterable[str]) -> list[str]:
-    """Return the links that lead to nothing in the tree, sorted."""
+    """Return the links with a missing target, sorted."""
     there = {path.rstrip("/") for path in present if path not in links}
     there |= {path.rstrip("/") for path in find_parents([*there, *links])} | {""}
     return sorted(path for path in links if resolve_link(path, links) not in there)

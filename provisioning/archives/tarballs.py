@@ -34,7 +34,7 @@ from provisioning.store.tree import TreeEntry
 
 BLOCK_BYTES = 512
 COPY_BYTES = 256 << 10
-XZ_MEMORY_BYTES = 160 << 20  # xz -9 takes 65 MiB
+XZ_MEMORY_BYTES = 160 << 20  # xz -9 needs 65 MiB
 MAX_HEADER_BYTES = 1 << 20
 MAX_NUMBER = 1 << 62
 MAX_PADDING_BYTES = 64 << 20
@@ -67,7 +67,7 @@ class _Extra:
 
 
 class TarReader:
-    """One pass over a tar stream. ``name`` is the archive's, for messages."""
+    """Reads a tar stream in one pass. ``name`` is the archive's name in messages."""
 
     def __init__(self, stream: ByteStream, name: str) -> None:
         self.stream, self.name = stream, name
@@ -280,8 +280,8 @@ def extract_tar(
 
 
 def read_members(path: Path, name: str, limits: Limits) -> list[Member]:
-    """Return every member of the tarball ``path``; ``name`` is for messages. Raises IntegrityError,
-    OSError.
+    """Return every member of the tarball ``path``; ``name`` is its name in messages. Raises
+    IntegrityError, OSError.
     """
     with explain_damage(name), _open(path, name) as stream:
         members, census = [], Census(name, limits)

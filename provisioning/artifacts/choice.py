@@ -171,7 +171,7 @@ def python_tag() -> str:
 
 
 def write_overlay(overlay: Path, record: OverlayRecord) -> None:
-    """Write into an overlay what it was built from."""
+    """Record in an overlay what it was built from."""
     write_whole(overlay / RECORD, encode_record(record))
 
 
@@ -184,7 +184,9 @@ def read_overlay(overlay: Path) -> OverlayRecord | None:
 
 
 def find_backends(overlay: Path) -> list[Path]:
-    """Return an overlay's own QNN backends for Python's runtime, not the wheel's."""
+    """Return the QNN backends for Python's runtime that were built for an overlay, not the
+    wheel's.
+    """
     places = [overlay / place for place in BACKENDS]
     real = overlay.resolve()
     return [path for path in places if path.is_file() and path.resolve().is_relative_to(real)]

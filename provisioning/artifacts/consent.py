@@ -196,7 +196,7 @@ def check_machines(root: Path) -> list[str]:
             names = [MACHINE_NAMES.get(number, str(number)) for number in (elf.machine, wanted)]
             raise IntegrityError(
                 f"{relative} is for another machine than its directory's name states",
-                why=f"the library is {names[0]}, the directory is for {names[1]}",
+                why=f"the library is for {names[0]}, but the directory is for {names[1]}",
                 fix="do not use this archive",
             )
         if elf.checksum and elf.checksum.is_wrong:

@@ -109,7 +109,7 @@ def find_lock(name: str, release: Release, store: Store) -> Lock | None:
     if lock and release.sha256 and lock.sha256 != release.sha256:
         raise IntegrityError(
             f"the lock and the manifest of {name} {release.version} have different hashes",
-            why=f"the lock has SHA-256 {lock.sha256}, the manifest {release.sha256}",
+            why=f"the lock has SHA-256 {lock.sha256}, but the manifest has {release.sha256}",
             fix="find out which of the two hashes the vendor's archive has, and correct the other",
         )
     return lock

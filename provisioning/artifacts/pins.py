@@ -177,9 +177,9 @@ def plan_update(
 
 
 def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
-    """Return the lines of manifests/, pyproject.toml, workflows and docs that still name the
-    version ``old`` of ``name`` after ``plan``, as ``file:line: text``, for the user to decide on.
-    Requirements of other packages, such as ``other==1.2``, are not listed.
+    """Return the lines of manifests/, pyproject.toml, workflows and docs that still contain the
+    version ``old`` of ``name`` after ``plan``, as ``file:line: text``. The user has to decide
+    whether to change them. Requirements of other packages, such as ``other==1.2``, are not listed.
     """
     root = manifests_root().parent
     changed = {change.path for change in plan} | {change.old for change in plan}

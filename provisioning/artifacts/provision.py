@@ -403,7 +403,7 @@ def _require_yes(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
 
 
 def _name(request: ArtifactRequest) -> str:
-    """Return the request as an argument of the command line."""
+    """Return the request as a command-line argument."""
     release, components = request.release.version, ",".join(request.components)
     version = "" if release == request.toolchain.default else f"@{release}"
     return f"{request.name}{version}{':' if components else ''}{components}"

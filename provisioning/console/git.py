@@ -43,7 +43,7 @@ def run_git(
     check: bool = True,
     variables: Mapping[str, str] = NONE,
 ) -> Completed:
-    """Run git in ``root`` for its effect; the result's ``output`` includes its messages.
+    """Run git in ``root`` for its side effects; the result's ``output`` includes git's messages.
 
     ``variables`` are added to its environment. Raises the errors of run_process.
     """
@@ -78,7 +78,9 @@ def is_git_directory(path: Path) -> bool:
 
 
 def parse_submodules(text: str) -> tuple[str, ...]:
-    """Return the paths in the text of a .gitmodules, as git reads it. Raises UsageError."""
+    """Return the submodules' paths in the text of a .gitmodules file, parsed by git. Raises
+    UsageError.
+    """
     if not text.strip():
         return ()
     words = ("config", "--file=-", "--no-includes", "--list", "--null")
@@ -97,16 +99,16 @@ def parse_submodules(text: str) -> tuple[str, ...]:
 
 
 def list_submodules(root: Path) -> tuple[str, ...]:
-    """Return the paths in the .gitmodules of a checkout. Raises UsageError."""
+    """Return the submodules' paths in the .gitmodules file of a checkout. Raises UsageError."""
     path = root / ".gitmodules"
     return parse_submodules(path.read_text("utf-8", "replace")) if path.is_file() else ()
 
 
 def _name(root: Path, words: Sequence[str]) -> list[str]:
-    """Return the whole git command for ``root``."""
+    """Return the complete command that runs git in ``root``."""
     if is_git_directory(root):
         return ["git", f"--git-dir={root}", *words]
-    place = root.parent if root.is_file() else root  # .git is a file in a work tree
+    place = root.parent if root.is_file() else root  # in a linked work tree, .git is a file
     return ["git", "-C", str(place), *words]
 
 

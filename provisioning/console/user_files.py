@@ -20,8 +20,8 @@ KINDS = {
 def read_user_file(path: Path, what: str, limit_bytes: int = LIMIT_BYTES) -> bytes:
     """Return the bytes of a file, read only once, so that all checks see the same content.
 
-    Raises UsageError, which calls it ``what``, if it cannot be read, is not a regular file, or has
-    more than ``limit_bytes``.
+    Raises UsageError, which refers to the file as ``what``, if it cannot be read, is not a regular
+    file, or has more than ``limit_bytes``.
     """
     try:
         status = path.stat()

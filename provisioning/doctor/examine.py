@@ -86,7 +86,7 @@ class Verdict:
 
     @property
     def fit(self) -> bool:
-        """Whether there are no errors; warnings do not count."""
+        """Whether there are no errors; warnings are ignored."""
         return not self.errors
 
     @property
@@ -271,7 +271,7 @@ SUBJECTS: tuple[Subjects[Any], ...] = (
 
 
 def list_checks() -> list[Check[Any]]:
-    """Return every check, in the order of ids."""
+    """Return all checks, sorted by id."""
     return sorted((row for one in SUBJECTS for row in one.checks), key=lambda row: row.id)
 
 

@@ -122,9 +122,9 @@ class TreeFacts:
 class SdkFacts:
     """A QNN SDK, or a tree with its layout.
 
-    ``version`` and ``stamp`` (12 digits, from build_id) come from sdk.yaml; ``fault`` is the reason
+    ``version`` and ``stamp`` (12 digits, from build_id) come from sdk.yaml. ``fault`` is the reason
     why that cannot be read. ``api_version`` is that of the headers, ``library_api`` that of
-    libQnnHtp.so; ``soc_offset`` is the byte of QnnHtpDevice_CustomConfig_t at which the library
+    libQnnHtp.so. ``soc_offset`` is the byte of QnnHtpDevice_CustomConfig_t at which the library
     reads socModel.
     """
 
@@ -184,14 +184,14 @@ class HostFacts:
 class PythonFacts:
     """An interpreter and its installed packages, none of which were imported.
 
-    ``tag`` follows the module's name in the file name of an extension, such as
+    ``tag`` is the end of an extension module's file name, such as
     ``.cpython-311-x86_64-linux-gnu.so``. ``adaptors`` are the files of PyQnnManagerAdaptor.
-    ``lacking`` are libraries that the adaptor needs and the loader does not find; ``unmet`` are
-    (distribution, installed version, version that executorch requires); ``error`` is set if the
+    ``lacking`` are libraries that the adaptor needs and the loader does not find. ``unmet`` are
+    (distribution, installed version, version that executorch requires). ``error`` is set if the
     interpreter did not answer. ``installed`` is the package directory of the installed executorch,
     ``pth`` the .pth files that contain the parent directory of ``executorch``. ``headers`` is the
     QNN release that provided the headers for the adaptor; ``checkout`` and ``built_with`` are the
-    ExecuTorch and the SDK that an overlay was built from; ``no_device`` is the reason why the
+    ExecuTorch and the SDK that an overlay was built from. ``no_device`` is the reason why the
     adaptor cannot create a device, None if it was not tried.
     """
 
@@ -286,7 +286,7 @@ class SubmoduleFacts:
 
 @dataclass(frozen=True)
 class CheckoutFacts:
-    """A source tree of ExecuTorch. ``leftovers`` are (path, machine name) of flatcc's outputs;
+    """A source tree of ExecuTorch. ``leftovers`` are (path, machine name) of flatcc's outputs.
     ``has_adaptor`` is true if an adaptor was built into it; ``version`` comes from version.txt.
     """
 

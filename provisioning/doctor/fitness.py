@@ -57,9 +57,9 @@ class DevicePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The requirements of a profile.
 
-    ``sdk`` names the artifacts that may serve as the SDK, the best first; ``libraries`` maps its
-    directories to required files; ``skels`` is whether stubs and skels are shipped from it,
-    ``staged`` what else a device needs; ``roots`` are other required artifacts.
+    ``sdk`` names the artifacts that may serve as the SDK, the best first. ``libraries`` maps its
+    directories to required files. ``skels`` is whether stubs and skels are shipped from it,
+    ``staged`` what else a device needs. ``roots`` are other required artifacts.
     """
 
     machines: tuple[str, ...] = ("x86_64",)
@@ -101,8 +101,9 @@ class ElfPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``directories`` are patterns for paths below a root. ``types`` are values of e_type; ``flags``
     is the Hexagon version in e_flags (0x75), None for any. ``glibc``, ``glibcxx`` and ``cxxabi``
     are the newest versions on the target, ``android_api`` is its API level, ``system`` are its
-    libraries. ``load_align`` is advised, in bytes. ``sonames`` lists known exceptions by file name.
-    For files that match ``unused``, only target and alignment are checked.
+    libraries. ``load_align`` is the recommended alignment of LOAD segments, in bytes. ``sonames``
+    lists known exceptions by file name. For files that match ``unused``, only target and alignment
+    are checked.
     """
 
     bits: int

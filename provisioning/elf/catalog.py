@@ -1,4 +1,4 @@
-"""Windows catalogs: files signed by Microsoft that list other files by their SHA-256.
+"""Verify Windows catalogs: files signed by Microsoft that list other files by their SHA-256.
 
 Qualcomm's SDKs and wheels have one next to the skels of V73 and, from QNN 2.40 on, of V81, such as
 libqnnhtpv73.cat. A catalog is a PKCS #7 SignedData (RFC 2315) that contains a trust list (MS-CAESO
@@ -42,7 +42,7 @@ DIGESTS: Mapping[str, hashes.HashAlgorithm] = {
     "sha512": hashes.SHA512(),
 }
 MAX_CHAIN = 8
-# What asn1crypto and cryptography raise for malformed data.
+# The exceptions that asn1crypto and cryptography raise for malformed data.
 UNREADABLE = (
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError),
     *(UnsupportedAlgorithm, x509.InvalidVersion, x509.ExtensionNotFound, x509.DuplicateExtension),
@@ -98,7 +98,7 @@ def prove_file(path: Path, sha256: str, trust: Trust, now: datetime) -> Proof | 
             return Proof(Genuine.GENUINE, one.name, signed=catalog.signed)
         names = {name.lower(): listed for listed, name in catalog.files.items()}
         if listed := names.get(path.name.lower(), ""):
-            why = f"it lists {path.name} with SHA-256 {listed}, this file has {sha256}"
+            why = f"it lists {path.name} with SHA-256 {listed}, but this file has {sha256}"
             found.append(Proof(Genuine.NOT_COVERED, one.name, why, listed=listed))
         elif one.name.lower() == own:
             found.append(Proof(Genuine.NOT_COVERED, one.name, f"it does not list {path.name}"))
@@ -281,7 +281,7 @@ def _require_chain(
 
 
 def _is_authority(one: x509.Certificate, below: int) -> bool:
-    """Return whether it may sign a certificate with ``below`` authorities between it and the
+    """Return whether ``one`` may sign others, with ``below`` authorities between it and the
     signer.
     """
     basic = one.extensions.get_extension_for_class(x509.BasicConstraints).value

@@ -38,7 +38,7 @@ def name_machine(machine: int) -> str:
 
 
 class Defect(str, Enum):
-    """Why a file cannot be read as ELF."""
+    """The reasons why a file cannot be read as ELF."""
 
     UNREADABLE = "unreadable"
     EMPTY = "empty"
@@ -160,7 +160,7 @@ class Proof(NamedTuple):
 
 
 class AndroidNote(NamedTuple):
-    """.note.android.ident: API level, NDK release (``r26c``) and build (``11394342``)."""
+    """The note .note.android.ident: API level, NDK release (``r26c``) and build (``11394342``)."""
 
     api_level: int
     ndk: str

@@ -22,7 +22,8 @@ from typing import NamedTuple
 from provisioning.elf.tables import Tables, View
 from provisioning.versions import is_older
 
-# Without vtcm_size, options end where the next ones start, so that searching stays fast.
+# If options have no vtcm_size, the match fails where the next options start, so that searching
+# stays fast.
 COMPILED = re.compile(
     rb"soc_type=([^;]{1,40});arch=(\d{1,3});(?:(?!soc_type=).){1,4000}?;vtcm_size=(\d{1,12});",
     re.DOTALL,

@@ -32,7 +32,8 @@ PARTIAL_NAMES = re.compile(r"lib(Qnn|Genie|Htp|Snpe|SNPE)")
 
 
 class QnnBuild(NamedTuple):
-    """``version`` such as 2.49.40, ``stamp`` such as 260810104044 (UTC, yymmddHHMMSS).
+    """A QNN build: a ``version`` such as 2.49.40, a ``stamp`` such as 260810104044 (UTC,
+    yymmddHHMMSS).
 
     Either is None if the library does not contain it; ``text`` is the text in the file.
     """
@@ -42,7 +43,7 @@ class QnnBuild(NamedTuple):
     text: str
 
     def agrees_with(self, other: QnnBuild) -> bool:
-        """Return whether the two do not contradict each other."""
+        """Return whether two builds may be the same one: nothing that both contain differs."""
         return all(
             a is None or b is None or a == b for a, b in zip(self[:2], other[:2], strict=True)
         )

@@ -80,7 +80,7 @@ _CLASSES, _ORDERS = {1: 32, 2: 64}, {1: True, 2: False}
 
 
 class HeadersTruncatedError(ValueError):
-    """A structure is outside the file."""
+    """A structure extends past the end of the file."""
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def _open_elf(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise ElfError(path, Defect.UNREADABLE, error.strerror or str(error)) from error
     except HeadersTruncatedError as error:
-        raise ElfError(path, Defect.TRUNCATED, f"{error}, the file ends before it") from error
+        raise ElfError(path, Defect.TRUNCATED, f"{error}, but the file ends before that") from error
     except (ELFError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise ElfError(path, Defect.CORRUPT, str(error)) from error
 
@@ -402,7 +402,7 @@ def _split(paths: str | None) -> tuple[str, ...]:
 
 
 class Note(NamedTuple):
-    """An ELF note; ``name`` is without NULs."""
+    """An ELF note; ``name`` has no trailing NULs."""
 
     name: bytes
     type: int

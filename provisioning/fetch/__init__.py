@@ -1,1 +1,1 @@
-"""Download URLs into verified files."""
+"""Download files from URLs, and verify them."""

@@ -1,4 +1,4 @@
-"""Headers with credentials: a bearer token per host, or the output of a credential helper.
+"""Find headers with credentials: a bearer token per host, or the output of a credential helper.
 
 requests itself handles ``~/.netrc``. A secret is sent only to its own host, and only over https
 (except to loopback).
@@ -53,7 +53,7 @@ def parse_tokens(text: str) -> dict[str, str]:
 @lru_cache(maxsize=64)
 def _ask_helper(helper: str, uri: str) -> dict[str, str]:
     """Return the headers that ``HELPER get`` prints for ``{"uri": ...}`` (Bazel's protocol)."""
-    fix = f"see what `{helper} get` prints for {uri}, or unset {HELPER_VARIABLE}"
+    fix = f"check what `{helper} get` prints for {uri}, or unset {HELPER_VARIABLE}"
     try:
         answer = run_bytes(
             [helper, "get"], data=json.dumps({"uri": uri}).encode(), timeout_s=HELPER_TIMEOUT_S

@@ -59,7 +59,7 @@ Judge = Callable[[Path], None]
 
 
 def accept_any(path: Path) -> None:
-    """Accept any file: the ``judge`` for a file with a known hash."""
+    """Accept any file; this is the ``judge`` if the hash of the file is known."""
 
 
 def fetch_file(
@@ -360,7 +360,7 @@ def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
 
 
 def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
-    """Check after a body's end that the file is complete.
+    """Check that the file is complete, after the response's body has ended.
 
     Raises TransientError or MismatchError.
     """
@@ -400,8 +400,8 @@ FILENAME, SHA256 = "{filename}", "{sha256}"
 
 
 def mirror_urls(filename: str, sha256: str = "") -> list[str]:
-    """Return the URLs of a file below QNN_CI_MIRROR; empty if that is not set, or if it names files
-    by a hash that is unknown.
+    """Return the URLs of a file below QNN_CI_MIRROR; empty if that is not set, or if it needs the
+    file's hash and that is unknown.
 
     QNN_CI_MIRROR is a directory, a URL (its query stays at the end), or a template with
     ``{filename}`` or ``{sha256}``. Raises UnfitError for anything else.

@@ -55,9 +55,9 @@ def is_worth_it(left_bytes: int, came_bytes: int, seconds: float) -> bool:
 
 
 class Spread:
-    """Downloads pieces of ``url``, a file of ``size_bytes`` with ``validator``; adapts the number
-    of connections to their throughput. ``take`` is called with the offset and bytes of each piece,
-    in order; ``taken`` counts the pieces.
+    """Downloads ``url``, a file of ``size_bytes`` with ``validator``, in pieces, and adapts the
+    number of connections to their throughput. ``take`` is called with the offset and bytes of each
+    piece, in order; ``taken`` counts the pieces.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class RemoteFile:
         """Find the file's size, which must be ``size_bytes`` unless that is 0, and fetch its last
         ``tail_bytes``.
 
-        Gives up after few attempts, since the whole file can still be downloaded. Raises
+        Gives up after a few attempts, since the whole file can still be downloaded. Raises
         PermanentError, and NoRangesError if the server does not support ranges.
         """
         brief = replace(self.policy, attempts=min(self.policy.attempts, OPEN_ATTEMPTS))

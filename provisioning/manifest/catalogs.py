@@ -93,5 +93,5 @@ def prove_skel(
     source, listed = f"skels.toml ({known.wheel})", known.skels[path.name]
     if sha256 == listed:
         return Proof(Genuine.GENUINE, source, listed=listed)
-    why = f"{path.name} of that build has SHA-256 {listed}, this file has {sha256}"
+    why = f"{path.name} of that build has SHA-256 {listed}, but this file has {sha256}"
     return Proof(Genuine.NOT_COVERED, source, why, listed=listed)

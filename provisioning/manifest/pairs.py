@@ -27,7 +27,7 @@ class Supported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QnnRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """QNN SDKs: the oldest and the newest that are known to work, and upstream's pin."""
+    """A range of QNN SDKs: the oldest and the newest that are known to work, and upstream's pin."""
 
     oldest: str
     newest: str
@@ -35,16 +35,18 @@ class QnnRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NdkRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Android NDKs: the oldest major version that works, and the one that upstream tests with."""
+    """A range of Android NDKs: the oldest major version that works, and the one that upstream tests
+    with.
+    """
 
     oldest: str
     pinned: str
 
 
 class ExecutorchPairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What works with one version of ExecuTorch, and the source of that knowledge.
+    """The versions that work with one version of ExecuTorch, and the source of this information.
 
-    ``lpai`` is the first QNN SDK that lowers for LPAI; ``wheel_adaptor`` is the QNN SDK that the
+    ``lpai`` is the first QNN SDK that lowers for LPAI. ``wheel_adaptor`` is the QNN SDK that the
     wheel's adaptor was compiled with; '' means unknown.
     """
 

@@ -39,7 +39,7 @@ def _digits(text: str, *counts: int) -> str:
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A rule of an archive's layout: members that match ``take`` are written to ``put``.
 
-    ``take`` is a glob, ``**`` crosses directories. A ``put`` that is empty or ends in ``/``
+    ``take`` is a glob in which ``**`` also matches ``/``. A ``put`` that is empty or ends in ``/``
     keeps the path below the fixed part of ``take``; any other ``put`` is the whole new path.
     """
 
@@ -184,7 +184,7 @@ class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
 
 
 class LocalRelease(Release, frozen=True, kw_only=True, tag="local"):
-    """A copy of the installation that the adoption's variable names."""
+    """A copy of the installation that the adoption's variable points to."""
 
     is_copied = True
 

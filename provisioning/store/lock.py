@@ -1,5 +1,5 @@
-"""Lock files that record their holder, and identify processes of this machine by number and start
-time.
+"""Lock files that record their holder, and identify processes of this machine by process ID and
+start time.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class HeldLock:
             self.fd = -1
 
     def read_holder(self) -> str:
-        """Return the number of the process that holds it, '' if unknown."""
+        """Return the ID of the process that holds the lock, '' if unknown."""
         with suppress(OSError, UnicodeDecodeError):
             return self.path.read_text("ascii").partition(" ")[0].strip()
         return ""
 
 
 def find_callers() -> list[tuple[int, str]]:
-    """Return the shell that called this process: its number and its start time.
+    """Return the process ID and start time of the shell that called this process.
 
-    In ``$(...)`` the caller may be a copy of the shell; then both are returned.
+    In ``$(...)`` the caller may be a copy of the shell; in that case both are returned.
     """
     callers = [os.getppid()]
     with suppress(OSError, ValueError):
@@ -72,7 +72,7 @@ def find_callers() -> list[tuple[int, str]]:
 def start_of(pid: int) -> str:
     """Return when a process started, in clock ticks since boot, ``0`` if unknown.
 
-    It shows whether a process number was reused since (proc(5), stat, field 22).
+    With it, a process ID that was reused can be recognised (proc(5), stat, field 22).
     """
     try:
         return (
@@ -83,7 +83,7 @@ def start_of(pid: int) -> str:
 
 
 def is_alive(pid: str, start: str) -> bool:
-    """Return whether the process with this number and start time is still running."""
+    """Return whether the process with this ID and start time is still running."""
     if not pid.isdigit():
         return False
     try:

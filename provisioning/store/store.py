@@ -309,7 +309,7 @@ class Store:
         if free < needed_bytes + SPARE_BYTES:
             raise StoreError(
                 f"not enough space for {what} in {self.home}",
-                why=f"it needs {mib(needed_bytes + SPARE_BYTES)}, {mib(free)} are free",
+                why=f"it needs {mib(needed_bytes + SPARE_BYTES)}, but only {mib(free)} are free",
                 fix=f"free some space, run `qnn-ci gc`, or set {HOME_VARIABLE}",
             )
 

@@ -142,7 +142,7 @@ def scan_tree(root: Path, *, checkout: bool = False) -> dict[str, os.stat_result
                 path = at + child.name
                 if stat.S_ISDIR(state.st_mode):
                     path += "/"
-                    if len(os.fsencode(path)) <= LONGEST_BYTES:  # a longer path is not ours
+                    if len(os.fsencode(path)) <= LONGEST_BYTES:  # this project makes no longer path
                         pending.append(path)
                 seen[path] = state
     return seen

@@ -1,1 +1,1 @@
-"""One module per verb: it takes arguments and returns an outcome."""
+"""One module per verb. It defines the verb's arguments, and runs the verb."""

@@ -160,7 +160,9 @@ class Merger:
                 self.globs[glob] = Glob(*glob, call.empty, place, len(call.files))
 
     def find_unloaded(self, paths: Iterable[str]) -> list[str]:
-        """Return each targets.bzl that no build file loads, if its targets are only there."""
+        """Return each targets.bzl that no build file loads, if its targets are defined nowhere
+        else.
+        """
         unread = {path.rpartition("/")[0] for path in self.unread}
         found = []
         for path in paths:

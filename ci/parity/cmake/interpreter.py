@@ -350,7 +350,7 @@ class Interpreter:
     def _is_open(self, name: str) -> bool:
         """Return whether a variable can be either true or false.
 
-        This is so for options, and for variables of the platform only in the configuration ANY.
+        Options can be; variables of the platform can be only in the configuration ANY.
         """
         is_known = name in PLATFORM_NAMES and not any(map(is_unknown, self.scope.get(name) or ()))
         return name in self.state.open_names and not is_known

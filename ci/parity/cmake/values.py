@@ -85,8 +85,8 @@ def unescape(text: str) -> str:
 def merge_value(before: Value | None, left: Value | None, right: Value | None) -> Value | None:
     """Merge the values of two branches that could both be taken.
 
-    Lists that grow from the same start keep both additions; a single word becomes an alternative; a
-    variable that only one branch sets is treated as set.
+    If both branches add to the same list, both additions are kept. Different single words become
+    alternatives. A variable that only one branch sets is treated as set.
     """
     if left == right or not right or right == ("",):
         return left

@@ -101,7 +101,8 @@ SCHEMA = 3
 
 @dataclass(frozen=True)
 class ParityReport:
-    """The findings of a tree, in order; with a base only the new ones, and the number of old ones.
+    """The findings of a tree, in order. With a base: only the new findings, and the number of old
+    ones.
 
     ``changed`` has the changed lines of files that findings point to and that differ from the base.
     """

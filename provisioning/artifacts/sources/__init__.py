@@ -95,7 +95,7 @@ class ArtifactRequest:
 
     @property
     def download(self) -> str:
-        """The name of its file in downloads/, '' if it has none."""
+        """The name of the artifact's file in downloads/, '' if it has no file there."""
         return self.release.filename if isinstance(self.release, FileRelease) else ""
 
     def key(self) -> Key:
@@ -151,7 +151,9 @@ class ArtifactRequest:
 
 @dataclass(frozen=True)
 class FillJob:
-    """A job that fills a fresh directory ``root``; ``only`` limits it to some paths."""
+    """The task of filling a fresh directory ``root`` with an artifact; ``only`` limits it to some
+    paths.
+    """
 
     request: ArtifactRequest
     root: Path
@@ -275,7 +277,7 @@ def obtain_file(
 
 
 def pin_of(release: FileRelease) -> Pin:
-    """Return the size and hash that the file must have."""
+    """Return the size and hash that the file of a release must have."""
     return Pin(release.size_bytes, release.sha256, release.unpacked_bytes)
 
 
@@ -299,7 +301,8 @@ def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) 
         f"{request.label} could not be fetched: {release.filename}{size}",
         why=why,
         fix=(
-            f"{advice}, put that file into {store.downloads} by hand ({HOME_VARIABLE} moves it)"
-            f"{pin}, or set QNN_CI_MIRROR to a directory or URL that `fetch --to` made"
+            f"{advice}, put that file into {store.downloads} by hand ({HOME_VARIABLE} "
+            f"sets another directory){pin}, or set QNN_CI_MIRROR to a directory or URL "
+            "that `fetch --to` made"
         ),
     )

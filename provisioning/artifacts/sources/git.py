@@ -32,7 +32,7 @@ from provisioning.fetch.download import mirror_urls
 from provisioning.fetch.transfer import TransferPolicy, redact_url
 from provisioning.files import hash_file, remove_tree, walk
 from provisioning.manifest.releases import GitRelease
-from provisioning.store.store import HOME_VARIABLE, explain_errors
+from provisioning.store.store import explain_errors
 from provisioning.store.tree import DIRECTORY_MODE, GIT, TreeEntry, find_parents, scan_tree
 from provisioning.versions import is_older, parse_version
 
@@ -220,9 +220,8 @@ class _Checkout:
         return DownloadError(
             f"{request.label} could not be fetched: {self.release.url}",
             why=why,
-            fix=f"check the network and git's proxy, set url.<base>.insteadOf in git's "
-            f"configuration to a mirror, or set {variable} to a checkout ({HOME_VARIABLE} "
-            "moves the store)",
+            fix="check the network and git's proxy, set url.<base>.insteadOf in git's "
+            f"configuration to a mirror, or set {variable} to a checkout",
         )
 
     def fetch_from_store(self) -> bool:
@@ -248,7 +247,7 @@ class _Checkout:
         return False
 
     def begin(self) -> None:
-        """Make an empty repository with its remote."""
+        """Make an empty repository and set its remote."""
         self.git("init", "--quiet", "--template=")
         self.git("remote", "add", "origin", redact_url(self.release.url))
 
@@ -266,7 +265,7 @@ class _Checkout:
         if found != release.commit:
             raise IntegrityError(
                 f"{self.job.request.label} is not the pinned commit",
-                why=f"{name} at {release.url} is {found}, but the pin is {release.commit}",
+                why=f"{name} at {release.url} is {found}, the pin is {release.commit}",
                 fix="the tag was moved: find out why before you change the pin",
             )
         self.git("checkout", "--quiet", "--detach", found)

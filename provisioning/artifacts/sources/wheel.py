@@ -183,7 +183,8 @@ def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) 
 def download_with_pip(
     what: str, platforms: Sequence[str], python: str, words: Sequence[str]
 ) -> None:
-    """Download a wheel with pip, the same on every Python; ``words`` select it and its directory.
+    """Download a wheel with pip, whatever the running Python is; ``words`` select the wheel and the
+    directory.
 
     Raises DownloadError with pip's message, and UnfitError if this Python has no pip.
     """

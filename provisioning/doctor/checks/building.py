@@ -1,5 +1,5 @@
-"""Checks of an ExecuTorch checkout, for faults that CMake reports late or never, and of an Android
-NDK against the profile's pin.
+"""Check an ExecuTorch checkout for faults that CMake reports late or never, and compare an Android
+NDK with the profile's pin.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ CHECKOUTS.add(
 )
 CHECKOUTS.add(
     "QNN704",
-    "the checkout is at {checkout.commit:.12}, the pin is {checkout.pin:.12}",
+    "the checkout is at {checkout.commit:.12}, but the pin is {checkout.pin:.12}",
     "the build differs from the tested one",
     f"git -C {{root}} checkout {{checkout.pin:.12}} && {UPDATE}",
     lambda checkout: checkout.pin and checkout.commit != checkout.pin,
@@ -195,15 +195,16 @@ NDKS.add(
 NDKS.add(
     "QNN602",
     "NDK {revision} is older than r{ndk.policy.minimum}",
-    "its clang and libc++ refuse the sources: __builtin_available, '[[]] attributes are a C23 "
-    "extension' (executorch#4230), a header that QnnBackendUnifiedRegistry.h includes",
+    "its clang and libc++ cannot compile the sources: __builtin_available, '[[]] "
+    "attributes are a C23 extension' (executorch#4230), or a header that "
+    "QnnBackendUnifiedRegistry.h includes",
     "run `qnn-ci fetch android-ndk`, or set ANDROID_NDK_ROOT to {pinned}",
     lambda ndk: parse_version(ndk.facts.revision or "").major < ndk.policy.minimum,
     after=("QNN601",),
 )
 NDKS.add(
     "QNN603",
-    "NDK {revision} was found, the pin is {pinned}",
+    "NDK {revision} was found, but the pin is {pinned}",
     "upstream tests only with the pinned NDK",
     "use {pinned}, or run the Android build's tests with this NDK",
     lambda ndk: ndk.pin and ndk.facts.revision != ndk.pin,
@@ -248,7 +249,7 @@ NDKS.add(
 )
 NDKS.add(
     "QNN607",
-    "the sysroot has no API level {ndk.case.android_api}, its newest is {newest}",
+    "the NDK's sysroot has no API level {ndk.case.android_api}; its newest is {newest}",
     "the linker does not find crtbegin_so.o",
     "use an NDK with API level {ndk.case.android_api}, or unpack it again",
     lambda ndk: ndk.case.android_api not in ndk.facts.api_levels,

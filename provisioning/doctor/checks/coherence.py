@@ -21,7 +21,7 @@ from provisioning.versions import is_older, is_same
 
 
 class Family(NamedTuple):
-    """Libraries that are used together; ``version`` and ``stamp`` come from sdk.yaml.
+    """A family of libraries that are used together; ``version`` and ``stamp`` come from sdk.yaml.
 
     ``hexagon`` is the only relevant Hexagon version, such as 79, or '' for any. A staged family may
     lack libraries that the device has.
@@ -89,7 +89,7 @@ def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
 
 @FAMILIES.check(
     "QNN301",
-    "{subject} is from {build}, the others are from {usual}",
+    "{subject} is from {build}, but the others are from {usual}",
     "the device fails with 'Stub lib id mismatch' (error 1008) or 0x8000040e (AEE_EBADCLASS), the "
     "host with error 14001",
     "copy all of them from one SDK",
@@ -164,7 +164,7 @@ def see_no_build(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check(
     "QNN314",
-    "{subject} states no QNN build, the others are from {usual}",
+    "{subject} states no QNN build, but the others are from {usual}",
     "despite its name it is not a library of that SDK: it lacks functions that the others call",
     "copy {subject} from the SDK again",
 )
@@ -294,7 +294,7 @@ def _is_reported(file: FileFacts) -> bool:
 @FAMILIES.check(
     "QNN305",
     "{subject} is in {directory} but is for V{flags}",
-    "scripts push the directory of the SoC's version and miss it, or push a wrong skel",
+    "scripts that push the directory of the SoC's version miss this file, or push a wrong skel",
     "copy {subject} from the SDK's hexagon-v{version}",
 )
 def see_misplaced_skel(family: Family) -> Iterator[Seen]:
@@ -337,7 +337,7 @@ def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
 @FAMILIES.check(
     "QNN307",
     "{subject} has Hexagon V{hexagon}; libQnnHtpV{hexagon}Skel.so is missing",
-    "nothing runs on that SoC: error 14001 or 4000",
+    "nothing runs on that SoC; runs fail with error 14001 or 4000",
     "use an SDK with lib/hexagon-v{hexagon}, and provision that component",
 )
 def see_no_skel_for_soc(family: Family) -> Iterator[Seen]:

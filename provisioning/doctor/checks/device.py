@@ -31,7 +31,9 @@ class Device(NamedTuple):
 
     @property
     def align(self) -> int:
-        """The smallest alignment of the SDK's libraries for it, in bytes; 0 if there are none."""
+        """The smallest alignment of the SDK's libraries for the device, in bytes; 0 if there are
+        none.
+        """
         elves = (file.elf for file in self.case.sdk_files)
         aligns = [elf.load_align for elf in elves if elf and elf.machine == EM_AARCH64]
         return min(aligns, default=0)
@@ -58,7 +60,8 @@ DEVICES.add(
     "QNN801",
     "{subject} is {device.state}",
     "nothing can be pushed to it",
-    "accept the key on its screen, or reconnect it; 'adb kill-server' sometimes helps",
+    "accept the computer's key on the device's screen, or reconnect it; 'adb "
+    "kill-server' sometimes helps",
     lambda device: device.facts.state != "device",
     where="{where}state",
 )
@@ -73,7 +76,7 @@ DEVICES.add(
 )
 DEVICES.add(
     "QNN803",
-    "{subject} has API level {device.api_level}, the libraries are for {case.android_api}",
+    "{subject} has API level {device.api_level}, but the libraries are for {case.android_api}",
     "they fail to load with 'cannot locate symbol'",
     "build with ANDROID_PLATFORM android-{device.api_level}, or use a newer device",
     lambda device: _is_below(device.facts.api_level, device.case.android_api),
@@ -119,7 +122,7 @@ DEVICES.add(
     "QNN807",
     "{subject} has pages of {device.page_bytes} bytes, but libraries have a smaller alignment",
     "the loader refuses segments aligned to {align} bytes",
-    "use libraries linked with -Wl,-z,max-page-size=16384 (QNN225 names those that are not)",
+    "use libraries linked with -Wl,-z,max-page-size=16384 (QNN225 reports those that are not)",
     lambda device: device.facts.page_bytes and 0 < device.align < device.facts.page_bytes,
     where="{where}getconf PAGE_SIZE",
     after=("QNN801",),
@@ -210,8 +213,8 @@ STAGINGS.add(
 @STAGINGS.check(
     "QNN325",
     "{subject} needs libcdsprpc.so, but the system has only {versioned}",
-    "'libcdsprpc.so: cannot open shared object file': so it is on Qualcomm Linux without the "
-    "development files of fastrpc",
+    "it fails to load with 'libcdsprpc.so: cannot open shared object file', as on "
+    "Qualcomm Linux without the development files of fastrpc",
     "run `patchelf --replace-needed libcdsprpc.so {versioned}` on {subject}, as Qualcomm's own "
     "Yocto layer does, or stage a link libcdsprpc.so to {versioned}",
     after=("QNN309", "QNN320", "QNN321"),
@@ -270,7 +273,9 @@ def see_damaged_program(staging: Staging) -> Iterator[Seen]:
     after=("QNN308",),
 )
 def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
-    """Compare with the SoC's Hexagon version, else with those of the staged stubs and skels."""
+    """Compare programs with the SoC's Hexagon version, else with those of the staged stubs and
+    skels.
+    """
     soc, names = staging.case.soc, map(parse_qnn_name, staging.names)
     staged = {one.hexagon for one in names if one and one.backend == "Htp" and one.hexagon}
     versions = {str(soc[1])} if soc else staged
@@ -335,7 +340,7 @@ def see_no_stub(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN312",
     "missing for {soc}, which has Hexagon V{hexagon}: {subject}",
-    "nothing can be run on that SoC: error 14001 or 4000",
+    "nothing runs on that SoC; runs fail with error 14001 or 4000",
     "copy {subject} from the same SDK into {where}: the skel is in lib/hexagon-v{hexagon}/unsigned",
     after=("QNN309", "QNN320", "QNN321"),
 )
@@ -370,7 +375,8 @@ def see_newer_program(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN315",
     "{subject} was compiled with QNN {compiler}, but this profile's SDK is {runtime}",
-    "libraries staged from it cannot read the program: 'Unknown QNN BinaryInfo version', 30010",
+    "libraries staged from it cannot read the program: 'Unknown QNN BinaryInfo "
+    "version', error 30010",
     "lower it with QNN {runtime} (test_emulator's --sdk), or use the libraries of {compiler}",
     after=("QNN308",),
     severity=Severity.WARNING,

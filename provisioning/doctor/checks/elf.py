@@ -147,7 +147,8 @@ def see_other_type(file: Placed) -> Iterator[Seen]:
 @TARGET.check(
     "QNN232",
     "{subject} is for Linux with glibc, not for Android: it needs {needed}",
-    "'library \"{needed}\" not found' on the device: Android has its own C library",
+    "it fails to load on the device with 'library \"{needed}\" not found': Android has another C "
+    "library",
     "copy {subject} from the SDK's lib/aarch64-android",
     after=("QNN213",),
 )
@@ -168,7 +169,7 @@ TARGET.add(
 )
 TARGET.add(
     "QNN214",
-    "{subject} is for Hexagon V{elf.hexagon_version:x}, its directory is for V{policy.flags:x}",
+    "{subject} is for Hexagon V{elf.hexagon_version:x}, but its directory is for V{policy.flags:x}",
     "the DSP refuses code for a newer Hexagon, with error 4000 or 14001 on a device",
     "copy {subject} from an unchanged SDK, or provision the SDK again",
     lambda file: file.policy.flags not in {None, file.elf.hexagon_version},
@@ -180,7 +181,8 @@ TARGET.add(
     "QNN215",
     "{subject} has the soname {soname}",
     "files that need {soname} do not find it, and loading {subject} loads another library",
-    "copy {subject} again from where it was built, and keep the file name {soname} for the other",
+    "copy {subject} again from where it was built, and keep the file name {soname} for "
+    "the other library",
 )
 def see_other_soname(file: Placed) -> Iterator[Seen]:
     name, soname = file.elf.path.name, file.elf.soname
@@ -247,7 +249,7 @@ def see_newer(family: str, file: Placed) -> Iterator[Seen]:
 for code, family in (("QNN219", "GLIBC"), ("QNN220", "GLIBCXX"), ("QNN221", "CXXABI")):
     CONTENT.check(
         code,
-        f"{{subject}} needs {family} {{version}}, the target has {{limit}}",
+        f"{{subject}} needs {family} {{version}}, but the target has {{limit}}",
         f"loading it fails with 'version `{family}_{{version}}' not found'",
         f"use a build that needs {family} {{limit}} or older, or a newer target",
     )(partial(see_newer, family))
@@ -263,7 +265,7 @@ CONTENT.add(
 )
 CONTENT.add(
     "QNN223",
-    "{subject} is for API level {elf.android.api_level}, the target has {policy.android_api}",
+    "{subject} is for API level {elf.android.api_level}, but the target has {policy.android_api}",
     "it fails with 'cannot locate symbol' on a device of that level",
     "use a build for API level {policy.android_api} or lower: for your own libraries, "
     "build with ANDROID_PLATFORM android-{policy.android_api}; for QNN's, copy them "
@@ -273,7 +275,8 @@ CONTENT.add(
 CONTENT.add(
     "QNN234",
     "{subject} is for API level {elf.android.api_level}, and no build file states the app's minSdk",
-    "'cannot locate symbol' on devices of an older level, if the app allows them",
+    "it fails with 'cannot locate symbol' on devices with a lower API level, if the "
+    "app allows those",
     "set minSdk to {elf.android.api_level} or higher in build.gradle, or use a build "
     "for an older level",
     lambda file: file.is_newer_level and not file.knows_level,
@@ -385,7 +388,7 @@ CONTENT.add(
     "QNN228",
     "{subject} is not stripped",
     "its symbols take space, and everyone who has the file can read them",
-    "run `strip --strip-unneeded` on it, if it is for shipping",
+    "run `strip --strip-unneeded` on it before you ship it",
     lambda file: not file.elf.stripped and file.elf.machine != EM_QDSP6,  # QNN236 explains why
     severity=Severity.WARNING,
 )

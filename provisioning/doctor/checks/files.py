@@ -152,7 +152,7 @@ NEEDS: Subjects[Need] = Subjects(tell=Need.seen)
 NEEDS.add(
     "QNN216",
     "{subject} is missing; {chain} needs it{others}",
-    "'{subject}: cannot open shared object file' when {user} is loaded",
+    "loading {user} fails with '{subject}: cannot open shared object file'",
     "put {subject} from the same build next to {user}",
     lambda need: not need.is_libcxx,
 )

@@ -1,4 +1,4 @@
-"""Checks of the machine and its tools."""
+"""Check the machine and its tools."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ ENVIRONMENT.add(
 @ENVIRONMENT.check(
     "QNN003",
     "{subject} is not on this machine; {user} needs it",
-    "'{subject}: cannot open shared object file' when {user} is loaded",
+    "loading {user} fails with '{subject}: cannot open shared object file'",
     "install it: {package}",
 )
 def see_missing_library(case: Case) -> Iterator[Seen]:
@@ -134,7 +134,7 @@ class Tool(NamedTuple):
             answer=facts.said,
             minimum=policy.minimum,
             advised=policy.advised or policy.minimum,
-            reason=policy.why or "the build fails in its scripts",
+            reason=policy.why or "the build's scripts fail",
         )
 
 

@@ -1,4 +1,4 @@
-"""Checks of the interpreter that lowers models: its version, torch, executorch and the adaptor."""
+"""Check the interpreter that lowers models: its version, torch, executorch and the adaptor."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Interpreter(NamedTuple):
 
     @property
     def qnn(self) -> str:
-        """The version of QNN's wheel; '' if another QNN or an overlay's adaptor is used, which are
-        compared through their libraries instead.
+        """The version of QNN's wheel. It is '' if another QNN or an overlay's adaptor is used;
+        these are compared by the versions in their libraries.
         """
         sdk, is_wheel = self.case.facts.sdk, self.case.facts.sdk_name == QNN_WHEEL
         return (is_wheel and not self.facts.checkout and sdk and sdk.version) or ""
@@ -193,7 +193,7 @@ PYTHON.add(
 )
 PYTHON.add(
     "QNN513",
-    "the QNN adaptor is for {python.adaptor.elf.machine_name}, this machine is {host}",
+    "the QNN adaptor is for {python.adaptor.elf.machine_name}, but this machine is {host}",
     "lowering fails with ModuleNotFoundError or ImportError for PyQnnManagerAdaptor",
     REINSTALL,
     lambda python: python.elf and python.elf.machine != EM_X86_64,
@@ -245,9 +245,10 @@ def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
 @PYTHON.check(
     "QNN510",
     "{subject} is not installed",
-    "'No module named {module}': ExecuTorch imports it, but some wheels do not require it",
-    "run `pip uninstall {subject}`, then `pip install {subject}`: if only its folder is gone, pip "
-    "takes it for installed until then",
+    "lowering fails with 'No module named {module}': ExecuTorch imports it, but some "
+    "wheels do not require it",
+    "run `pip uninstall {subject}`, then `pip install {subject}`: if only its folder "
+    "is missing, pip considers it installed until it is uninstalled",
     after=("QNN506",),
 )
 def see_no_module(python: Interpreter) -> Iterator[Seen]:

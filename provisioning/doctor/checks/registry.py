@@ -65,8 +65,8 @@ class Finding:
 class Case:
     """An environment and its requirements.
 
-    ``soc`` is a SoC's name and its Hexagon version; ``minimum`` is the oldest usable SDK, and the
-    reason; ``pairs`` are versions that work together.
+    ``soc`` is a SoC's name and its Hexagon version. ``minimum`` is the oldest usable SDK, and the
+    reason. ``pairs`` are versions that work together.
     """
 
     facts: EnvironmentFacts

@@ -1,5 +1,6 @@
-"""Checks of a QNN SDK: root, markers, version against the pin and the profile, layout, headers; and
-of what has to match it: ExecuTorch, its adaptor, backends and the Hexagon SDK.
+"""Check a QNN SDK: its root, marker files, version (against the pin and the profile), layout and
+headers; and check everything that has to match it: ExecuTorch, its adaptor, backends, the Hexagon
+SDK.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ SDK.add(
 SDK.add(
     "QNN102",
     "this is not a QNN SDK: sdk.yaml is missing",
-    "a half-unpacked SDK looks the same; missing files make a build fail halfway",
+    "a partly unpacked SDK also looks like this; its missing files would make a build fail halfway",
     f"{REFETCH}; the root is the directory that contains sdk.yaml",
     lambda sdk: "sdk.yaml" not in sdk.facts.markers,
     after=("QNN101",),
@@ -127,7 +128,7 @@ SDK.add(
 )
 SDK.add(
     "QNN104",
-    "QNN {sdk.version} was found, the pin is {pin}",
+    "QNN {sdk.version} was found, but the pin is {pin}",
     "only the pinned one was tested; with others the emulator has failed with error 14001",
     "choose it with --sdk {sdk.root} (QNN_CI_SDK) if you want this one, or provision QNN {pin}",
     lambda sdk: sdk.pin and sdk.facts.version and not is_same(sdk.facts.version, sdk.pin),
@@ -179,7 +180,7 @@ def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
 
 @SDK.check(
     "QNN110",
-    "the headers have QNN API {headers}, libQnnHtp.so has {library}",
+    "the headers have QNN API {headers}, but libQnnHtp.so has {library}",
     "lowering fails with 'Qnn API version mismatched': the compiled code needs a newer library",
     f"use headers and libraries of one SDK: {REFETCH}",
     after=("QNN108",),
@@ -298,9 +299,9 @@ ADAPTOR.add(
     "QNN903",
     "the QNN adaptor (headers of QNN {headers}) cannot create a device with QNN {library}: "
     "{adaptor.python.no_device}",
-    "each lowering starts by creating one. If QNN's message mentions socModel: this library "
-    "reads it at {place} "
-    "of QnnHtpDevice_CustomConfig_t, the adaptor's headers have it elsewhere (error 14001)",
+    "each lowering starts by creating one. If QNN's message mentions socModel, the "
+    "cause is that this library reads it at {place} of QnnHtpDevice_CustomConfig_t, "
+    "but the adaptor's headers have it elsewhere (error 14001)",
     REBUILD,
     lambda adaptor: adaptor.python.no_device,
     after=("QNN902",),

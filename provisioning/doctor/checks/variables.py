@@ -1,4 +1,4 @@
-"""Checks of environment variables, which determine the QNN that a process loads."""
+"""Check the environment variables that determine which QNN a process loads."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ RUNTIMES = Subjects(find_runtimes, Runtime.seen)
 
 @RUNTIMES.check(
     "QNN415",
-    "{subject} in {where} comes first and has at most {family} {found}; {user} needs {need}",
+    "{subject} in {where} comes first and has at most {family} {found}, but {user} needs {need}",
     '"version `{family}_{need}\' not found" when {user} is loaded',
     "remove {where} from LD_LIBRARY_PATH",
 )
@@ -261,7 +261,7 @@ def see_colons(case: Case) -> Iterator[Seen]:
 @ENVIRONMENT.check(
     "QNN408",
     "an executorch on PYTHONPATH hides the installed one",
-    "a checkout has no compiled adaptor: 'No module named PyQnnManagerAdaptor'",
+    "the checkout there has no compiled adaptor: 'No module named PyQnnManagerAdaptor'",
     "remove {where} from PYTHONPATH, or build the adaptor into that checkout",
 )
 def see_hiding(case: Case) -> Iterator[Seen]:

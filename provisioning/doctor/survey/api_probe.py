@@ -20,7 +20,7 @@ WORD, POINTER = ctypes.c_uint32, ctypes.c_void_p
 
 
 def find_provider(path: str) -> int:
-    """Return the address of the first provider. Raises OSError if this is not such a library."""
+    """Return the address of the first provider. Raises OSError if the library has no providers."""
     providers, count = ctypes.POINTER(POINTER)(), WORD()
     library = ctypes.CDLL(path)
     if library.QnnInterface_getProviders(ctypes.byref(providers), ctypes.byref(count)) != 0:

@@ -53,8 +53,9 @@ DISTRIBUTIONS = ("torch", "executorch", "torchao")
 class SurveyRequest:
     """What to examine: roots by artifact name, their pins, a job's variables.
 
-    ``python`` None is the running interpreter; if ``tries_device``, its adaptor creates a device of
-    the emulator. ``backend`` is the one to lower for; ``device`` asks adb for devices.
+    If ``python`` is None, the running interpreter is examined. With ``tries_device``, its adaptor
+    creates a device of the emulator. ``backend`` is the one to lower for. With ``device``, adb is
+    asked for devices.
     """
 
     profile: str

@@ -1,9 +1,9 @@
-"""Facts about the machine (system, glibc, cores, memory, disk, CPU flags, tools, system libraries),
-the devices that adb lists, and installations: a QNN SDK, an Android NDK with its clang, a checkout
-of ExecuTorch with its submodules and leftovers of flatcc.
+"""Gather facts about the machine (system, glibc, cores, memory, disk, CPU flags, tools, system
+libraries), the devices that adb lists, and installations: a QNN SDK, an Android NDK with its clang,
+a checkout of ExecuTorch with its submodules and leftovers of flatcc.
 
-Each device takes one shell call. If there is no adb, no server or no device, there are no facts,
-which is not a fault.
+Each device needs one shell call. If there is no adb, no server or no device, there are no facts
+about devices; that is not a fault.
 """
 
 from __future__ import annotations

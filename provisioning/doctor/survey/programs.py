@@ -40,7 +40,7 @@ DLC = re.compile(
     rb"dlc\.metadata"
 )  # a file in QNN's archive; the archive's directory, at its end, names it
 DLC_TAIL = 1 << 16
-IDENTIFIER = b"ET"  # and two digits, at byte 4
+IDENTIFIER = b"ET"  # followed by two digits, at byte 4
 HEADER = struct.Struct("<IQQ")
 HEADER_MAGIC = 0x5678ABCD  # ci/executorch/lower.py describes the header
 HEADER_ROOM = 4096  # observed: the binary starts 256 bytes after the start of the header
@@ -72,8 +72,8 @@ Constant = int | float | bool | str | tuple[int | float | bool, ...] | None
 @dataclass(frozen=True)
 class Partition:
     """The part of a method that a backend runs. ``context`` is the number of its context binary in
-    the program, None for another backend. ``soc_id``, ``hexagon`` and ``vtcm_mb`` are those that it
-    was lowered for, according to the options that ExecuTorch stores; 0 if unknown.
+    the program, None for another backend. ``soc_id``, ``hexagon`` and ``vtcm_mb`` describe the
+    hardware that it was lowered for, according to the options that ExecuTorch stores; 0 if unknown.
     """
 
     backend: str
@@ -192,7 +192,7 @@ def wrap_contexts(
 
 
 def _parse(tables: Tables, program: Program) -> Program:
-    """Fill in what the flatbuffer of a program contains. Raises struct.error."""
+    """Return ``program`` with the content of its flatbuffer. Raises struct.error."""
     view, root = tables.blob, tables.root()
     base = PROGRAM.unpack_from(view)[4] if view[8:12] == EXTENDED else 0
     segments = list_segments(tables, base) if base else []
@@ -205,7 +205,7 @@ def _parse(tables: Tables, program: Program) -> Program:
             return None
         spans, number = (inline if data.number(0, "b") == INLINE else segments), data.number(1)
         if number >= len(spans):
-            raise struct.error(f"a delegate names data {number} of {len(spans)}")
+            raise struct.error(f"a delegate refers to data {number} of {len(spans)}")
         span = spans[number]
         if span not in contexts:
             contexts[span] = _find_context(view, *span)

@@ -38,8 +38,8 @@ Wanted = Callable[[str], bool]
 def survey_tree(root: Path, cache: FactsCache, wanted: Wanted = lambda _: True) -> TreeFacts:
     """Return facts about all files below ``root`` in ``wanted`` (relative) directories.
 
-    Symbolic links are listed; a link out of the tree is read as its target, which a push to a
-    device copies. A missing root is an empty tree.
+    Symbolic links are listed; a link that leads out of the tree is read as its target, since a push
+    to a device copies that. A missing root is an empty tree.
     """
     links: dict[str, str] = {}
     dangling: set[str] = set()
@@ -246,8 +246,8 @@ class FactsCache:
         self.changed = True
 
     def save(self) -> None:
-        """Write changes, and remove files of other readers. A cache that cannot be written is
-        ignored.
+        """Write the changes, and remove caches of other versions of the readers. If the cache
+        cannot be written, that is ignored.
         """
         if not self.changed:
             return

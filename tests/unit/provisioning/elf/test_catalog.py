@@ -300,7 +300,9 @@ def test_a_file_is_proven_by_a_catalog_next_to_it(tmp_path: Path) -> None:
     found = prove_file(skel, hash_file(skel), TRUST, NOW)
     assert found
     assert found.listed == DIGEST
-    assert found.why == f"it lists {NAME} with SHA-256 {DIGEST}, this file has {hash_file(skel)}"
+    assert (
+        found.why == f"it lists {NAME} with SHA-256 {DIGEST}, but this file has {hash_file(skel)}"
+    )
     own.write_bytes(make_catalog({"libqnnhtpv73.inf": b"i"}))
     assert prove(tmp_path) == (Genuine.NOT_COVERED, own.name)
     found = prove_file(skel, hash_file(skel), TRUST, NOW)

@@ -118,7 +118,7 @@ def test_a_helper_that_fails_is_said(
     assert caught.value.what == "the credential helper failed"
     assert caught.value.why == why or (why == "helper" and why in caught.value.why)
     assert caught.value.fix == (
-        f"see what `{path} get` prints for https://host/a, or unset QNN_CI_CREDENTIAL_HELPER"
+        f"check what `{path} get` prints for https://host/a, or unset QNN_CI_CREDENTIAL_HELPER"
     )
 
 
