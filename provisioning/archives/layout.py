@@ -79,8 +79,7 @@ def unsafe(archive: str, why: str) -> IntegrityError:
 
 
 class Layout:
-    """Decides where each member goes, by rules, each with a ``take`` and a ``put`` (see
-    manifest.Rule).
+    """Decides where each member is written, according to a release's rules (see manifest.Rule).
 
     Without rules every member keeps its path. ``components`` are globs that select paths in the
     tree; without components, all paths are selected.

@@ -36,7 +36,7 @@ def see_other_machine(case: Case) -> Iterator[Seen]:
 @ENVIRONMENT.check(
     "QNN002",
     "the machine has {found}, but QNN needs glibc {glibc} or newer",
-    '"version `GLIBC_{glibc}\' not found" when libQnnHtp.so is loaded',
+    'loading libQnnHtp.so fails with "version `GLIBC_{glibc}\' not found"',
     "use Debian 12, Ubuntu 22.04 or newer, or the project's container image",
     after=("QNN001",),
 )

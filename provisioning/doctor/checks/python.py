@@ -230,7 +230,7 @@ def see_unmet(python: Interpreter) -> Iterator[Seen]:
 @PYTHON.check(
     "QNN509",
     "the QNN adaptor needs GLIBC {need}, but the machine has {glibc}",
-    '"version `GLIBC_{need}\' not found" when a model is lowered',
+    'lowering fails with "version `GLIBC_{need}\' not found"',
     "build it on this machine, or use the wheel's adaptor",
     after=("QNN513",),
 )

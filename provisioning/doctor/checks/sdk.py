@@ -323,7 +323,7 @@ ENVIRONMENT.add(
     "QNN905",
     "QNN SDK {case.sdk_version} with ExecuTorch {case.executorch}: {case.row.qnn.newest} is "
     "the newest SDK that is known to work",
-    "newer headers have changed structures before: error 14001 when a device is created",
+    "newer headers may have changed structures: creating a device then fails with error 14001",
     "run the emulator's suite with this SDK before you ship it",
     lambda case: case.row and is_older(case.row.qnn.newest, case.sdk_version),
     subject="QNN SDK",

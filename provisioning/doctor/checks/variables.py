@@ -213,7 +213,7 @@ RUNTIMES = Subjects(find_runtimes, Runtime.seen)
 @RUNTIMES.check(
     "QNN415",
     "{subject} in {where} comes first and has at most {family} {found}, but {user} needs {need}",
-    '"version `{family}_{need}\' not found" when {user} is loaded',
+    'loading {user} fails with "version `{family}_{need}\' not found"',
     "remove {where} from LD_LIBRARY_PATH",
 )
 def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
