@@ -469,7 +469,7 @@ def test_a_reserve_stays_free(store: Store, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(StoreError) as caught:
         store.check_space(needed + 1, "it")
     assert caught.value.what == f"not enough space for it in {store.home}"
-    assert caught.value.why == "it needs 69 MiB, 69 MiB are free"
+    assert caught.value.why == "it needs 69 MiB, but only 69 MiB are free"
 
 
 @pytest.mark.parametrize("can_link", [True, False])
