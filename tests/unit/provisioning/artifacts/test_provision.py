@@ -700,7 +700,7 @@ def test_libraries_name_the_version_of_their_archive(store: Store, tmp_path: Pat
     (root / "libLink.so").symlink_to("libA.so")
     stated, found = check_version(request, root)
     assert stated == f"sdk.yaml says {made.VERSION}175447"
-    assert found.startswith("2 libraries are from 2.37.0.")
+    assert found.startswith("2 libraries say 2.37.0.")
     (root / "libB.so").write_bytes(made.make_library(62, 9000, "2.36.0.250724"))
     with pytest.raises(IntegrityError, match="contradicts itself") as caught:
         check_version(request, root)
