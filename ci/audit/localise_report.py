@@ -111,10 +111,10 @@ def _render(case: Localised) -> Iterator[str]:
         yield f"  known fault: {fault}"
         yield f"    fix: {fault.fix}"
     if found.rows:
-        yield "  the program against the model that was lowered, dB lost beyond rounding:"
+        yield "  the program compared with the lowered model, dB lost in addition to rounding:"
         yield from _tabulate(row for row in found.rows if row.lost_db > LEAST_LOST_DB)
     if case.losses:
-        yield "  the quantized model against float32, most noise first:"
+        yield "  the quantized model compared with float32, most noise first:"
         yield from _tabulate(case.losses)
     yield from _conclude(found, quantized=spec.scheme.quantized)
     if case.reproducer:
@@ -136,7 +136,7 @@ def _conclude(found: Located, *, quantized: bool) -> Iterator[str]:
             yield f"    returns {one.operator}: {_pair(one)}{', wrong' if one.wrong else ''}"
     if found.cured_by:
         names = ", ".join(f"{one.name} ({one})" for one in found.cured_by)
-        yield f"  right if it also returns: {names}"
+        yield f"  it is right if it also returns: {names}"
     for operator in found.readers:
         yield f"  they lead to: {operator.name} ({operator})"
     for operator in found.sharing:

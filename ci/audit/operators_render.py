@@ -14,7 +14,7 @@ from ci.report.schema import Status
 from ci.report.text import clean_log_line, count, show_bytes
 
 HEAD = ("model", "scheme", "SoC", "status", "on QNN", "parts", "border", "extra")
-UNCOMPILED = "only a lowering shows what QNN's compiler refuses after this"
+UNCOMPILED = "an audit does not run QNN's compiler, which may refuse more"
 
 
 def make_rows(audit: Audit) -> list[tuple[str, ...]]:

@@ -107,7 +107,7 @@ class Staging:
         try:
             require_proof([list(map(np.asarray, tensors)) for tensors in outputs], self.reference)
         except FailedError as error:
-            why = f"it was computed from {made}: real inputs may give it a range" if made else ""
+            why = f"it was computed from {made}; with real inputs it may be usable" if made else ""
             raise FailedError(error.what, why=error.why or why, fix=error.fix) from error
 
     def write_quantized(self, outputs: Sequence[Sequence[Any]]) -> None:
@@ -199,7 +199,7 @@ class Engine(Protocol):
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """Modules to import in the process from which all workers are forked."""
+        """The modules that the fork server imports before it forks the workers."""
 
     def preload(self, spec: CaseSpec) -> None:
         """Load what all cases of a model have in common."""

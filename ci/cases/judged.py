@@ -222,7 +222,7 @@ class CaseJudge:
         proofless = verdict.proofless
         if proofless and self.evidence.metric and not task:
             self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
-            self.evidence.warnings += (f"{proofless}, except by the metric",)
+            self.evidence.warnings += (f"{proofless}, except for the metric",)
             proofless = ""
         reasons = [
             *name_reasons(failing),

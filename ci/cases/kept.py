@@ -180,7 +180,7 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
     paths = [folder, *folder.rglob("*")]
     odd = [one for one in paths if one.is_symlink() or not (one.is_dir() or one.is_file())]
     if odd:
-        raise ValueError(f"{odd[0].name} is a link, or not a file")
+        raise ValueError(f"{odd[0].name} is a link or not a regular file")
     if sum(one.stat().st_size for one in paths) > LIMIT_BYTES:
         raise ValueError(f"it has more than {LIMIT_BYTES >> 30} GiB")
     place = folder / "artifact"
@@ -192,7 +192,7 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
         raise ValueError(f"it belongs to {artifact.model} {artifact.scheme} {artifact.soc}")
     compiled = artifact.compiled
     if not {compiled.program, compiled.binary} <= artifact.files.keys():
-        raise ValueError(f"{RECORD} names a program that does not exist")
+        raise ValueError(f"{RECORD} lists a program that does not exist")
     for info in (*compiled.inputs, *compiled.outputs):
         check_tensor(info)
     return artifact

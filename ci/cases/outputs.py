@@ -91,11 +91,11 @@ def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
     Raises ValueError unless every input set has all of the program's outputs in the right size.
     """
     if len(outputs) != compiled.sets:
-        raise ValueError(f"outputs of {len(outputs)} input sets instead of {compiled.sets}")
+        raise ValueError(f"outputs for {len(outputs)} input sets instead of {compiled.sets}")
     columns: list[list[Array]] = [[] for _ in compiled.outputs]
     for number, tensors in enumerate(outputs):
         if len(tensors) != len(columns):
-            raise ValueError(f"{len(tensors)} outputs instead of {len(columns)}")
+            raise ValueError(f"there are {len(tensors)} outputs instead of {len(columns)}")
         for index, tensor in enumerate(tensors):
             name = OUTPUT.format(number, index)
             data = np.ascontiguousarray(tensor).tobytes()

@@ -154,7 +154,7 @@ class CaseRun(CaseJudge):
         self.evidence.lacks = self.setup.device
         reason = (
             f"lowered; cannot run here: it needs {self.setup.device}\n"
-            "  fix: give --runner a command that runs it there; the program is kept next to the"
+            "  fix: set --runner to a command that runs it there; the program is kept next to the"
             f" report, in qnn/{self.spec.slug}"
         )
         return self.end(Status.UNSUPPORTED, reason)
@@ -173,7 +173,9 @@ class CaseRun(CaseJudge):
         again = self.judge_run(program, references, self.execute(program, sets, fresh=True))
         if again.case.status is not Status.PASSED:
             return again
-        seen = f"in a process that ran other programs before: {result.case.reason.splitlines()[0]}"
+        seen = (
+            f"it failed after other programs in its process: {result.case.reason.splitlines()[0]}"
+        )
         return replace(again, remark="; ".join(filter(None, [again.remark, seen])))
 
     def run_emulator(self, emulator: Runner, program: Program, sets: Sets, run: Run) -> None:

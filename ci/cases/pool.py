@@ -312,7 +312,7 @@ class Pool:
                 return None
             raise UnfitError(
                 "the process that imports the packages for lowering cannot be started",
-                why="it ended during the imports; its output is above",
+                why="it exited during the imports; its output is above",
                 fix="check whether memory, CPU time or files are limited (ulimit -a), and whether "
                 f"`{sys.executable} -c 'import torch'` works",
             ) from error

@@ -182,7 +182,7 @@ class ExternalProgram:
             raise RunError(f"the runner {ended.describe()}")
         if left:
             raise RunError(
-                f"the runner left {', '.join(left)} running, which was killed\n"
+                f"the runner left {', '.join(left)} running; this was killed\n"
                 "  fix: let the runner wait for processes that it starts; start servers that stay,"
                 " such as adb's, before the session"
             )

@@ -1,4 +1,4 @@
-"""Which models, schemes, SoCs and backends a run covers: selection by name, without torch."""
+"""Selects the models, schemes, SoCs and backends of a run by name, without importing torch."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def choose_lane(
         if known and not any(fnmatchcase(scheme.value, word.lower()) for scheme in schemes):
             raise UsageError(
                 f"--scheme {word} with --backend {backend.value}",
-                why=f"the policy has limits for that backend in {', '.join(schemes)} only",
+                why=f"the policy has limits for that backend only in {', '.join(schemes)}",
                 fix=f"use one of these, or add [backends.{backend.value}.{word}] to the policy",
             )
     return Lane(schemes, schemes)
@@ -202,7 +202,7 @@ def require_backend(specs: Sequence[CaseSpec], backend: Backend) -> None:
             raise UsageError(
                 f"models.{spec.model}.lowering has {', '.join(own)}: --backend {backend.value}"
                 " does not support them",
-                why="these are known to work with HTP only",
+                why="these are known to work only with HTP",
                 fix="choose models without these options, with --model",
             )
 
@@ -214,7 +214,7 @@ def require_options(backend: Backend, *, runner: str, plan: bool) -> None:
     if plan:
         raise UsageError(
             f"--plan with --backend {backend.value}",
-            why="a plan has cases for HTP only",
+            why="a plan has only cases for HTP",
             fix="select the cases with --model, --scheme and --soc",
         )
     device = read_backends()[backend].device

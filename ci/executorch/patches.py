@@ -56,12 +56,12 @@ def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:
     applied."""
     for patch in patches:
         unproven = [
-            f"{name} {version(name)} (proven: {', '.join(proven)})"
+            f"{name} {version(name)} (verified: {', '.join(proven)})"
             for name, proven in (("torch", patch.torch), ("executorch", patch.executorch))
             if not any(is_same(version(name), one) for one in proven)
         ]
         if unproven:
-            yield f"patch {patch.apply.__name__} is off: not proven with {' and '.join(unproven)}"
+            yield f"patch {patch.apply.__name__} is off: not verified with {' and '.join(unproven)}"
         else:
             patch.apply()
 

@@ -108,7 +108,7 @@ def quantize_method(
         raise FailedError(
             f"{scheme.value} quantizes nothing in {Path(model.name).name}",
             why="ExecuTorch's quantizer has no rule for its operators, such as those of nn.GRUCell",
-            fix="write them with linear layers, as ci/models/suite/lstm.py does, or use fp16",
+            fix="write them as linear layers, like ci/models/suite/lstm.py, or use fp16",
         )
     return converted
 

@@ -90,5 +90,5 @@ def _describe_operand(one: Operand) -> str:
 
 
 def warn_of_faults(steps: Sequence[Step], scheme: str, qnn: str) -> tuple[str, ...]:
-    """Return two lines of text per known fault: a description with the place, and the fix."""
+    """Return two lines of text per known fault: what it is and where, and the fix."""
     return tuple(f"{one}\n  fix: {one.fix}" for one in match_faults(steps, scheme, qnn))

@@ -89,7 +89,7 @@ def _permute(asked: Asked) -> Iterator[Array]:
 
 
 def _give_other_input(asked: Asked) -> Iterator[Array]:
-    """Yield the outputs of each input set for other sets: first for the next one."""
+    """Yield the outputs in a wrong order: shifted by one input set, then by two, and so on."""
     for shift in range(1, len(asked.right)):
         yield np.roll(asked.right, -shift, axis=0)
 

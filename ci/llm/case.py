@@ -138,7 +138,9 @@ class LlmRun(CaseRun):
             row, prefilled = runs.model.run.logits[step], forced.tokens[step]
             alike = runs.alone.run.tokens[start + step] == runs.model.run.tokens[step]
             if alike and token != prefilled and abs(row[prefilled] - row[token]) > ties[step]:
-                return [f"step {step}: token {prefilled} after prefill, {token} with decode alone"]
+                return [
+                    f"step {step}: token {prefilled} after prefill, but {token} with decode alone"
+                ]
         return []
 
     def judge_text(

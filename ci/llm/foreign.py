@@ -80,7 +80,7 @@ def read_interface(name: str, declared: Declared) -> Interface:
         prefill=size,
     )
     if (count, left) != (1, context - 1) or size < 2:
-        raise _refuse(name, f"decode takes {count} tokens and caches of {left} of {context}")
+        raise _refuse(name, f"decode takes {count} tokens and caches for {left} of {context}")
     for method, taken in ((PREFILL, size), (DECODE, 1)):
         _require_caches(name, interface, declared.inputs[method][3:], taken)
     own = {
@@ -127,7 +127,7 @@ def _require_caches(name: str, one: Interface, caches: tuple[Shape, ...], taken:
     key, value = (one.head_dim, left), (left, one.head_dim)
     wanted = [(1, one.kv_heads, *shape) for shape in [key] * one.layers + [value] * one.layers]
     if [shape.sizes for shape in caches] != wanted:
-        raise _refuse(name, f"the method for {taken} tokens has other caches than {wanted[0]}")
+        raise _refuse(name, f"the method for {taken} tokens does not have caches of {wanted[0]}")
 
 
 def _refuse(name: str, why: str) -> UsageError:
@@ -242,7 +242,8 @@ class ForeignJob:
         after = alone.tokens[len(prompt) - 1 :]
         faults = list(find_faults(free.tokens, free.logits))
         if after != free.tokens[: len(after)]:
-            faults.append(f"decode alone yields {after}, after prefill {free.tokens[: len(after)]}")
+            wanted = free.tokens[: len(after)]
+            faults.append(f"decode alone yields {after}, but decode after prefill {wanted}")
         if not self.weights:
             return Foreign(free.tokens, after, 0.0, faults=tuple(faults))
         plain = eager_step(self.load(interface))

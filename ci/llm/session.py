@@ -35,7 +35,7 @@ def run_specs(
     phases: Phases,
     scratch: ScratchPool,
 ) -> Report:
-    """Lower, run and judge a decoder in each of its schemes. Raises StoreError if the disk is
+    """Lower, run and judge a decoder in each scheme of ``specs``. Raises StoreError if the disk is
     full."""
     parts = tuple(describe_toolchain(environment))
     pool = scratch.open(environment.apply(os.environ))

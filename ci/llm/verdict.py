@@ -79,7 +79,7 @@ def judge_free(run: Generated, reference: Reference) -> Verdict:
     same = count_same(run.tokens, reference.run.tokens)
     verdict = judge_part(run, reference, min(same + 1, made, wanted))
     if same == min(made, wanted) and made != wanted:
-        told = f"it has {made} tokens, but the model {wanted}"
+        told = f"it has {made} tokens, but the model has {wanted}"
         return replace(verdict, faults=(*verdict.faults, told))
     return verdict
 

@@ -59,7 +59,7 @@ class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(name for name in self.flags if name.startswith("lpai_"))
 
     def __str__(self) -> str:
-        """Return ``warm_up 2, iteration 10``."""
+        """Return the flags as text, such as ``warm_up 2, iteration 10``."""
         return ", ".join(f"{name} {value}" for name, value in self.flags.items())
 
 
@@ -105,7 +105,7 @@ class Choices(Struct, frozen=True, forbid_unknown_fields=True):
         return bool(self.profile_level or self.dump_intermediate_outputs)
 
     def __str__(self) -> str:
-        """Return ``skip_ops aten.add.Tensor, shared_buffer``."""
+        """Return the options as text, such as ``skip_ops aten.add.Tensor, shared_buffer``."""
         return ", ".join(_tell(name, value) for name, value in self.chosen())
 
     def chosen(self) -> Iterator[tuple[str, Any]]:
@@ -137,7 +137,7 @@ EXCLUSIONS = (
     ("profile_level", "methods", "a trace does not name the method of an event"),
     ("saver", "methods", "ExecuTorch saves only the first method"),
     ("online_prepare", "weight_sharing", "weights are shared when a context is compiled"),
-    ("online_prepare", "methods", "a DLC is read back by the name of one graph"),
+    ("online_prepare", "methods", "a DLC is loaded by the name of a single graph"),
 )
 QUANTIZING = ("parts", "annotation", "recipe", "discard_nodes", "block_size")
 

@@ -204,7 +204,7 @@ def _is_factor(node: Any) -> bool:
 
 
 def _weight_bits(source: Node) -> int:
-    """Return 4 or 16 for a layer with such weights and one scale per channel or tensor, else 8.
+    """Return the bits of a layer's weights: 4 or 16 with a scale per channel or tensor, else 8.
 
     Block-quantized weights are treated like 8 bits, because their only error is the rounding of
     the scales, which is known.

@@ -97,8 +97,8 @@ CONTRACT = "a metric takes (outputs, labels) and returns a number; higher is bet
 
 def check_metric(metric: Metric, sets: int) -> None:
     """Check a metric's labels and function before anything is run. Raises UsageError, with the key,
-    if there are not labels for ``sets`` input sets or the function cannot take a metric's
-    arguments; FailedError if the user's code raises."""
+    if the number of labels is not ``sets`` or the function cannot take a metric's arguments;
+    FailedError if the user's code raises."""
     with at_key("metric.labels"):
         read_labels(metric.labels, sets)
     with users_code(metric.function):

@@ -43,7 +43,7 @@ class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Limits(OutputLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of a scheme; ``outputs`` are limits for single outputs, by index."""
+    """The limits of a scheme. ``outputs`` has specific limits for single outputs, by index."""
 
     full_delegation: bool = True
     outputs: dict[Annotated[str, Meta(pattern="^[0-9]+$")], OutputLimits] = field(
@@ -107,7 +107,7 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """Return ``top1`` for metrics.py:top1."""
+        """Return the function's name, such as ``top1`` for metrics.py:top1."""
         return self.function.rpartition(":")[2]
 
 
@@ -228,7 +228,7 @@ def resolve_file(word: str, kind: str = "") -> str:
         raise UsageError(f"{word!r} has no function name", fix=f"write {word}:{kind or FUNCTION}")
     path = Path(os.path.abspath(file if is_function or (kind and file) else word))  # noqa: PTH100
     if not path.is_file():
-        fix = "in a policy, paths are relative to it"
+        fix = "paths in a policy are relative to the policy file"
         raise UsageError(what, why=f"{path} is not a file", fix=fix)
     if kind and not is_function and not is_model:
         raise UsageError(what, why=f"{path} is not a Python file", fix=f"file.py:{kind}")

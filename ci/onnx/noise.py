@@ -253,14 +253,15 @@ class _Writer:
         return node.op_type in {"Add", "Mul"} and any(name in self.weights for name in given)
 
     def draw(self, like: str, amount: float) -> str:
-        """Return the name of uniform values from -amount to amount, in the shape of ``like``."""
+        """Draw uniform values from -amount to amount, with the shape of ``like``; return their
+        name."""
         self.count += 1
         seed = float(self.count)
         low, high = -float(amount), float(amount)
         return self.add("RandomUniformLike", like, low=low, high=high, seed=seed, dtype=1)
 
     def constant(self, value: Any) -> str:
-        """Return the name of a constant."""
+        """Add a constant, and return its name."""
         self.count += 1
         name = f"noise/constant_{self.count}"
         self.constants.append(numpy_helper.from_array(np.asarray(value), name))

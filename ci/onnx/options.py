@@ -304,9 +304,9 @@ def _find_contradictions(
     if vtcm > soc.vtcm_mb:
         yield f"vtcm_mb={vtcm} is more than {name} (soc_model={soc.id}) has: {soc.vtcm_mb} MB"
     if _is_on(options, "htp_bf16_enable") and soc.id < BF16_SOC:
-        yield f"htp_bf16_enable=1 needs a soc_model of {BF16_SOC} or more, {soc.id} is {name}"
+        yield f"htp_bf16_enable=1 needs a soc_model of {BF16_SOC} or more, but {soc.id} is {name}"
     if _is_on(options, "extended_udma") and soc.hexagon < UDMA_HEXAGON:
-        yield f"extended_udma=1 needs V{UDMA_HEXAGON}, {name} ({soc.id}) has V{soc.hexagon}"
+        yield f"extended_udma=1 needs V{UDMA_HEXAGON}, but {name} ({soc.id}) has V{soc.hexagon}"
 
 
 def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -65,7 +65,7 @@ class Judged:
 def judge_comparison(
     record: Comparison, arrays: Arrays, limits: Limits, wrong: Wrong | None = None
 ) -> Ours:
-    """Judge one comparison. If ``wrong`` is given, it first makes the outputs wrong."""
+    """Judge one comparison. ``wrong`` is an optional function that first falsifies the outputs."""
     rule = limits(Scheme(record.scheme)) if record.scheme else Threshold(scheme=MIXED)
     infos = tuple(replace_bool(one) for one in record.outputs)
     outputs = stack(arrays[Member.OUTPUT], infos)

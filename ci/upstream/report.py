@@ -84,7 +84,7 @@ def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
 def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
     """Return a row with the faults of the run as a whole, if there are any."""
     reason = "; ".join(faults)
-    fix = "  fix: restore them, or change policies/upstream.toml with a line in CHANGELOG.md"
+    fix = "  fix: restore them, or change policies/upstream.toml and mention it in CHANGELOG.md"
     return [
         Case(model=SUITE_ROW, scheme="-", soc=soc, status=Status.FAILED, reason=f"{reason}\n{fix}")
         for _ in faults[:1]

@@ -1,7 +1,7 @@
 """The models that are lowered by default, in plain torch, one module each.
 
 Each module has ``make_case() -> (module, example_inputs, calibration_inputs)``. All are seeded
-and scaled so that outputs are far from zero, since an output near zero proves nothing.
+and scaled so that outputs are far from zero, because an output near zero proves nothing.
 """
 
 from __future__ import annotations

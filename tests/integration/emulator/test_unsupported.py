@@ -58,4 +58,4 @@ def test_unsupported_versions_that_are_tried_mark_the_report_and_use_no_patch(
     assert any(report.unsupported in note for note in report.notes)
     assert report.command.endswith("--try-unsupported")
     log = (directory / "kept" / "mlp-8a8w-SM8650" / "lower.log").read_text()
-    assert log.count(" is off: not proven with executorch 1.5.99") == 3
+    assert log.count(" is off: not verified with executorch 1.5.99") == 3

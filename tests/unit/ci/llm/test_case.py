@@ -242,7 +242,7 @@ def test_prefill_and_decode_alone_choose_alike_where_the_model_does(own: Tiny) -
         return LlmRun.compare_prefill(unused, model, made, runs)
 
     assert compare(alone) == []
-    told = f"step 1: token {model.tokens[1]} after prefill, {other} with decode alone"
+    told = f"step 1: token {model.tokens[1]} after prefill, but {other} with decode alone"
     assert compare(wrong) == [told]
     loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
     assert compare(wrong, replace(own.runs, model=loud)) == []

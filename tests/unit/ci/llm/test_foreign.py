@@ -256,7 +256,9 @@ def test_decode_that_differs_from_prefill_is_a_fault(
     tokens = own.runs.model.run.tokens
     assert made.tokens == tokens
     assert made.alone[0] != tokens[0]
-    assert made.faults == (f"decode alone yields {made.alone}, after prefill {tokens[:5]}",)
+    assert made.faults == (
+        f"decode alone yields {made.alone}, but decode after prefill {tokens[:5]}",
+    )
 
 
 def test_another_program_is_compared_for_its_own_text(own: Tiny, right: Step) -> None:
