@@ -340,7 +340,7 @@ def test_only_what_fails_in_a_fresh_process_fails_a_case(tmp_path: Path) -> None
     result = run_case(tmp_path, make_engine(), runner)
     assert result.case.status is Status.PASSED, result.case.reason
     assert result.remark.startswith(
-        "in a process that ran other programs before: not faithful: output 0: "
+        "it failed after other programs in its process: not faithful: output 0: "
     )
     assert runner.calls == ["open", "run", "fresh", "run"]
 

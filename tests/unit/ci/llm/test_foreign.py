@@ -145,7 +145,7 @@ def test_metadata_of_another_model_is_an_error_with_both_numbers(constant: str, 
                     DECODE: list_inputs(1),
                 }
             },
-            "other caches",
+            "does not have caches",
         ),
         ({"inputs": {PREFILL: list_inputs(1), DECODE: list_inputs(1)}}, "not a static Llama"),
         ({"constants": {}}, "no get_logits_scale"),

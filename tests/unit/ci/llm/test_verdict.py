@@ -82,7 +82,7 @@ def test_a_free_run_is_compared_up_to_the_first_tie_that_differs() -> None:
 @pytest.mark.parametrize("count", [2, 3])
 def test_a_free_run_that_ends_early_is_wrong(count: int) -> None:
     run = Generated(RUN.fed[:count], RUN.tokens[:count], LOGITS[:count])
-    assert f"it has {count} tokens, but the model 4" in judge_free(run, REFERENCE).faults[-1]
+    assert f"it has {count} tokens, but the model has 4" in judge_free(run, REFERENCE).faults[-1]
 
 
 def test_a_run_fed_with_other_tokens_is_not_compared() -> None:
