@@ -302,7 +302,7 @@ def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) 
         why=why,
         fix=(
             f"{advice}, put that file into {store.downloads} by hand ({HOME_VARIABLE} "
-            f"sets another directory){pin}, or set QNN_CI_MIRROR to a directory or URL "
+            f"moves it){pin}, or set QNN_CI_MIRROR to a directory or URL "
             "that `fetch --to` made"
         ),
     )
