@@ -23,6 +23,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "tests/unit/ci/cases",
         "tests/unit/ci/emulator",
         "tests/unit/ci/lowering",
+        "tests/unit/ci/onnx/test_lanes.py",
         "tests/unit/ci/onnx/test_written.py",
     ),
     "ci/device": ("tests/unit/ci/device", "tests/integration/device/test_bundle.py"),

@@ -139,6 +139,7 @@ class EchoRunner:
     def open(
         self, program: Program, timeout_s: float, *, fresh: bool = False
     ) -> Iterator[EchoRunner]:
+        assert program.spec.reference
         self.calls.append("fresh" if fresh else "open")
         program.log.write_text("the log")
         yield EchoRunner(self.answer, self.notes, self.used and not fresh, self.calls)

@@ -30,7 +30,7 @@ from ci.cases.engine import (
     Sets,
     Staging,
 )
-from ci.cases.judged import CaseJudge, Evidence, JudgeSetup, Run, make_case
+from ci.cases.judged import NO_FLOAT, CaseJudge, Evidence, JudgeSetup, Run, make_case
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
 from ci.cases.pipeline import CaseResult, CaseRun, SessionOptions, describe_departure
 from ci.cases.policy import Unsupported, read_emulator_policy
@@ -39,7 +39,7 @@ from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST, PooledProgram, PooledRunner
 from ci.judging.controls import MAKERS
 from ci.judging.figures import Array, Nearness
-from ci.judging.verdict import CaseFigures
+from ci.judging.verdict import MODEL, CaseFigures
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, write_sets
@@ -700,6 +700,18 @@ def test_a_metric_that_is_short_or_dies_fails_the_case(
     assert (case.status is Status.FAILED) == bool(question)
     assert case.question is question
     assert words in case.reason
+    if measured.failure:
+        assert all(line in case.reason for line in MODEL)  # the advice is about the user's function
+
+
+def test_a_file_that_is_its_own_reference_says_what_that_leaves_unknown(tmp_path: Path) -> None:
+    spec = replace(SPEC, scheme=Scheme.ASIS)
+    for gain, warned in ((1.0, True), (1.01, False)):
+        engine = FloatEngine(lambda x: [x], RAMP, lambda x, gain=gain: [x * gain], noise=0.01)
+        runner = EchoRunner(lambda sets: [[x] for (x,) in sets])
+        place = tmp_path / str(warned)
+        case = run_case(place, engine, runner, read_emulator_policy(None, "onnx"), spec=spec).case
+        assert (NO_FLOAT in case.warnings) is warned
 
 
 def test_outputs_that_explain_themselves_need_no_layers(tmp_path: Path) -> None:
@@ -938,7 +950,14 @@ def test_a_departure_is_nowhere_where_no_layer_is_known() -> None:
     assert describe_departure(SimpleNamespace(outputs=[wrong]), ()) == ""
     wrong.quantized_figures = wrong.float_figures = None
     found = describe_departure(SimpleNamespace(outputs=[wrong]), ("a layer of booleans",))
-    assert found.endswith("wrong from a layer of booleans on")
+    assert found.endswith("where: wrong from a layer of booleans on")
+    wrong.float_figures, wrong.predicted_db = SimpleNamespace(sqnr_db=12.0), 51.0
+    found = describe_departure(SimpleNamespace(outputs=[wrong]), ("linear",))
+    assert "12.0 dB" in found
+    assert "51.0 dB" in found
+    right = SimpleNamespace(fails=lambda _: False)
+    found = describe_departure(SimpleNamespace(outputs=[right, wrong, right]), ("mul", "last"))
+    assert "right up to" not in found  # the first layer is the first that is wrong
     assert "right up to last, wrong" in describe_departure(
         SimpleNamespace(outputs=[wrong, SimpleNamespace(fails=lambda _: False)]), ("last",)
     )
