@@ -14,7 +14,7 @@ VERBS: dict[str, Verb] = {
     "setup": Verb("ci.verbs.setup", "provision and check a profile for the steps of a CI job"),
     "test-emulator": Verb(
         "ci.verbs.emulate",
-        "lower models, run them on the HTP emulator, judge them",
+        "lower models, run them on the HTP emulator, judge the outputs",
         "test_emulator",
     ),
     "test-onnx": Verb(

@@ -82,7 +82,8 @@ def is_podman(client: DockerClient) -> bool:
 
 
 def bind_mount(outside: Path, inside: Path, *, read_only: bool = False) -> Mount:
-    """Mount a directory or file of this machine. (``A:B`` would fail for paths with a colon.)"""
+    """Mount a directory or file of this machine, whose path may contain a colon (``A:B`` may
+    not)."""
     return Mount(str(inside), str(outside), type="bind", read_only=read_only)
 
 

@@ -145,7 +145,7 @@ class ArchiveReader:
 
 @contextmanager
 def refused_as_app(name: str) -> Iterator[None]:
-    """Return an error of an archive in words for the person who built the app."""
+    """Return an archive's error, reworded for the person who built the app."""
     try:
         yield
     except IntegrityError as error:

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seal",
         action="store_true",
-        help="write the SHA-256 of its binary into an ONNX context model",
+        help="for an ONNX context model: write the SHA-256 of its binary into it",
     )
 
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REV",
         help="compare with the merge base of this revision",
     )
-    add("--head", default="", metavar="REV", help="plan for this revision, not the work tree")
+    add("--head", default="", metavar="REV", help="plan for this revision instead of the work tree")
     add(
         "--event",
         default="",
