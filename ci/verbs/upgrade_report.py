@@ -167,7 +167,7 @@ def check_executorch(version: str) -> None:
         raise UsageError(
             f"executorch=={version} needs torch {torch[version]}, which is not installed",
             why=f"executorch {installed} is installed, with torch {torch[installed]}",
-            fix=f"run ./nox -s test_emulator -- --executorch {version} --reports DIR, and name"
+            fix=f"run ./nox -s test_emulator -- --executorch {version} --reports DIR, and pass"
             " DIR/test_emulator/report.json instead",
         )
 
