@@ -78,10 +78,6 @@ def read_baselines(
     return read_toml(path.name, Baselines, path.parent).cases if path.is_file() else {}
 
 
-def name_case(model: str, scheme: str, soc: str) -> str:
-    return f"{model} {scheme} {soc}"
-
-
 def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[str]:
     """Yield a message for each SQNR that is above or below its baseline by more than
     MAX_CHANGE_DB."""
@@ -109,7 +105,7 @@ def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
     written = []
     for place, is_suite in ((suite_folder(), True), (folder, False)):
         passed = {
-            name_case(case.model, case.scheme, case.soc): _round(case)
+            str(case): _round(case)
             for case in report.cases
             if case.status is Status.PASSED and case.sqnr_db is not None
             if (case.model in SUITE) is is_suite

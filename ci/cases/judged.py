@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ci.cases.baselines import Baseline, find_changes, name_case
+from ci.cases.baselines import Baseline, find_changes
 from ci.cases.cache import Artifact
 from ci.cases.engine import (
     FLOAT,
@@ -259,7 +259,7 @@ class CaseJudge:
     def compare_baseline(self) -> list[str]:
         """Return how the figures differ from the baseline for this toolchain, if there is one."""
         spec = self.spec
-        baseline = self.judged_by.baselines.get(name_case(spec.model, spec.scheme.value, spec.soc))
+        baseline = self.judged_by.baselines.get(f"{spec.model} {spec.scheme.value} {spec.soc}")
         if baseline is None:
             return []
         self.evidence.baseline = baseline

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ci.cases.baselines import Baseline, find_changes, name_case, read_baselines
+from ci.cases.baselines import Baseline, find_changes, read_baselines
 from ci.cases.cache import RECORD, Artifact
 from ci.cases.outputs import read_outputs, read_references, stack_outputs
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
@@ -56,7 +56,7 @@ def read_kept(directory: Path, baselines: Mapping[str, Baseline]) -> Kept:
     record = msgspec.json.decode((artifact / RECORD).read_bytes(), type=Artifact)
     compiled = record.compiled
     outputs = stack_outputs(read_outputs(directory / "outputs", compiled, compiled.sets), compiled)
-    baseline = baselines.get(name_case(record.model, record.scheme, record.soc))
+    baseline = baselines.get(f"{record.model} {record.scheme} {record.soc}")
     return Kept(record, read_references(artifact, compiled), outputs, baseline)
 
 

@@ -291,8 +291,7 @@ def keep_evidence(report: Report, directory: Path, policy: Path | None, progress
         progress.step("note: evidence/ is not written: this Python has no in-toto-attestation")
         return
     name = name_figures(report.toolchain, report.backend)
-    users = users_folder(policy)
-    folders = [suite_folder(), *([users] if users else [])]
+    folders = filter(None, (suite_folder(), users_folder(policy)))
     recorded = [hash_file(one / name) for one in folders if (one / name).is_file()]
     default = manifests_root() / "policies" / f"{LANES[report.session]}.toml"
     digests = {
