@@ -118,8 +118,7 @@ def describe_result(
     report: Report, case: Case, version: str, digests: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the predicate of a judged case."""
-    own = (case.model, case.scheme, case.soc)
-    controls = [one for one in report.controls if (one.model, one.scheme, one.soc) == own]
+    controls = [one for one in report.controls if one.name == case.name]
     named = {CONTROL.format(one.kind.value): one.rejected for one in controls}
     asked = [*QUESTIONS, *([Question.TASK.value] if case.metric_name else []), BUDGET, OTHER]
     wrong = case.question.value if case.question else OTHER  # the report does not name the others
@@ -128,7 +127,7 @@ def describe_result(
     passed = all(tests.values())
     limits = report.threshold_for(case)
     described = {
-        **dict(zip(("model", "scheme", "soc"), own, strict=True)),
+        **msgspec.structs.asdict(case.name),
         "backend": report.backend,
         "session": report.session,
         "runner": case.runner,
