@@ -87,7 +87,7 @@ def select_cases(
     }
     chosen: dict[str, ModelEntry] = {}
     for word in models or [*entries, *suite]:
-        for name, entry in find_models(word, known, lane).items():
+        for name, entry in find_models(word, known).items():
             alike = chosen.get(name, entry).source != entry.source
             chosen[entry.path if alike else name] = entry
     if lane.suffix and (
@@ -128,15 +128,10 @@ def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str
     return [name for word in words for name in match_names(kind, word, every)]
 
 
-def find_models(
-    word: str, known: Mapping[str, ModelEntry], lane: Lane = EXECUTORCH
-) -> dict[str, ModelEntry]:
+def find_models(word: str, known: Mapping[str, ModelEntry]) -> dict[str, ModelEntry]:
     """Return models by their names in reports. ``word`` is a name or glob, a user's
-    ``file.py:factory``, or a model file. Raises UsageError if the lane does not support it."""
-    is_file = bool(lane.suffix) and word.endswith(lane.suffix)
-    if word.endswith(ONNX.suffix) and not is_file:
-        told = f"{word} is an ONNX model"
-        raise UsageError(told, fix=f"use ./nox -s test_onnx -- --model {word}, or qnn-ci test-onnx")
+    ``file.py:factory``, or an ONNX file. Raises UsageError if there is none."""
+    is_file = word.endswith(ONNX.suffix)
     if word.endswith(".py"):
         raise UsageError(f"{word} has no function name", fix=f"write {word}:{FACTORY}")
     if not is_file and ":" not in word:

@@ -55,12 +55,10 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
 
 
 def load_function(reference: str) -> Callable[..., Any]:
-    """Load the function in ``file.py:function``. Raises UsageError, and every exception of the
-    file."""
-    file, separator, attribute = reference.rpartition(":")
+    """Load the function in ``file.py:function``, an existing file. Raises UsageError, and every
+    exception of the file."""
+    file, _, attribute = reference.rpartition(":")
     path = Path(file).resolve()
-    if not separator or not path.is_file():
-        raise UsageError(f"no {reference!r}", why=f"{path} is not a file")
     module = import_file(path)
     function = getattr(module, attribute, None)
     if not callable(function):

@@ -177,12 +177,13 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
             fix="use at most 64 letters and digits, with . _ - only in between",
         )
 
-    if entry.shapes and not entry.path.endswith(ONNX.suffix):
-        fix = "a factory's inputs already have their shapes"
-        raise UsageError(f"models.{name}.shapes is only for an .onnx file", fix=fix)
-    if entry.float_model and not entry.path.endswith(ONNX.suffix):
-        fix = "a factory already returns the float model: remove this key"
-        raise UsageError(f"models.{name}.float_model is only for an .onnx file", fix=fix)
+    for key, given, fix in (
+        ("shapes", entry.shapes, "a factory's inputs already have their shapes"),
+        ("float_model", entry.float_model, "a factory already returns the float model"),
+    ):
+        if given and not entry.path.endswith(ONNX.suffix):
+            told = f"models.{name}.{key} is only for an .onnx file"
+            raise UsageError(told, fix=f"remove this key: {fix}")
 
     def resolve(key: str, word: str, kind: str = "") -> str:
         if is_suite(word) and kind:

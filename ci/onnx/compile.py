@@ -306,8 +306,6 @@ def export_module(module: torch.nn.Module, inputs: Inputs, target: Path) -> None
         program = torch.onnx.export(
             module, inputs, dynamo=True, opset_version=OPSET, verbose=False, external_data=False
         )
-    if program is None:
-        raise RuntimeError("torch.onnx.export returned nothing")
     program.save(str(target), external_data=False)
 
 

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ci.cases.spec import find_models
-from ci.models.schemes import EXECUTORCH, ONNX
+from ci.models.schemes import ONNX
 from ci.models.source_lines import find_repository
 from ci.models.suite import SUITE
 from provisioning.console.caller import shown_path
@@ -108,7 +108,7 @@ def make_files(model: str, root: Path, uses: str, *, policy_only: bool) -> dict[
     path, factory, files = MODEL, "factory", {}
     is_onnx = model.endswith(ONNX.suffix)
     if model:
-        (entry,) = find_models(model, {}, ONNX if is_onnx else EXECUTORCH).values()
+        (entry,) = find_models(model, {}).values()
         file, _, factory = (entry.path, "", "") if is_onnx else entry.path.rpartition(":")
         if not Path(file).is_relative_to(root):
             raise UsageError(f"{file} is not in {root}", fix="pass --directory, or another model")

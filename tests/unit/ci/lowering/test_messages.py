@@ -123,8 +123,6 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         ),
         **{name: measure(name) for name in ("vector", "text", "nothing", "fails", "leaves")},
         **{f"call {name}": call(name) for name in ("fails", "looks", "needs", "scores", "number")},
-        "no function at all": lambda: user_code.call_function(f"{place}/gone.py:f"),
-        "no name": lambda: user_code.load_function(f"{place}/own.py"),
         "a broken file": lambda: user_code.call_function(f"{place}/broken.py:f"),
         "of the suite": lambda: user_code.call_function("mlp:gone"),
     }
