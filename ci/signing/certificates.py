@@ -209,7 +209,7 @@ def _is_authority(one: Certificate, below: int) -> bool:
 
 
 def list_chain_notes(chain: Sequence[Certificate]) -> list[str]:
-    """Return facts about ``chain`` that are worth knowing but are not errors."""
+    """Return notes about ``chain``: facts that a user should know, but which are not errors."""
     notes = [
         f"certificate {index} has an RSA key of only {one.key_bits} bits"
         for index, one in enumerate(chain)

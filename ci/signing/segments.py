@@ -79,7 +79,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Image:
-    """The headers and program headers of an ELF file, and its bytes."""
+    """An ELF file's bytes, with its ELF header and program headers."""
 
     data: memoryview
     headers: ElfHeaders

@@ -1,4 +1,4 @@
-"""The result of a verification and its text: a verdict, faults, notes."""
+"""The result of a verification (a verdict, faults and notes), and its text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Scheme(str, Enum):
 
 
 class Verdict(str, Enum):
-    """The conclusion from the bytes of a file."""
+    """The conclusion that is drawn from the bytes of a file."""
 
     PROVEN = "proven"
     ENCRYPTED = "signed and encrypted"

@@ -1,9 +1,9 @@
 """Read flatbuffers by field number with bounds checks, so that untrusted files are safe.
 
-The format (flatbuffers.dev/internals): a table starts with the distance (i32) back to its vtable, a
-list of u16: its size, the table's size, and each field's offset in the table, 0 for a default. A
-field that is a table, text or vector contains the distance (u32) to it; a vector starts with its
-count.
+The format (flatbuffers.dev/internals): a table starts with the distance (i32) back to its vtable. A
+vtable is a list of u16: its size, the table's size, and the offset of each field in the table (0 if
+the field has its default). A field that is a table, text or vector contains the distance (u32) to
+it. A vector starts with its count.
 """
 
 from __future__ import annotations

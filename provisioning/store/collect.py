@@ -23,7 +23,7 @@ FETCHED_NAME = re.compile(r"[\w.-]+-\d[\w.]*-cpython-\d+")  # NAME-VERSION-PYTHO
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that can be removed, and the bytes that this frees."""
+    """Something that can be removed, with the number of bytes that this frees."""
 
     path: Path
     size_bytes: int
@@ -178,7 +178,7 @@ def _look_into(process: Path) -> tuple[list[bytes], list[bytes]]:
 
 
 def measure(path: Path) -> int:
-    """Return the bytes of a file, or of all files below a directory."""
+    """Return the size in bytes of a file, or of all files below a directory."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size
     return sum(
@@ -215,7 +215,7 @@ class CachePart:
             yield from sorted(self.path.iterdir())
 
     def size_bytes(self) -> int:
-        """Return the bytes of all files below it."""
+        """Return the size in bytes of all files below it."""
         return sum(map(measure, self.entries()))
 
 

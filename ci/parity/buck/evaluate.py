@@ -276,7 +276,7 @@ class Evaluator:
 
 @lru_cache(maxsize=4096)
 def find_members(symbol: str, text: str) -> list[str]:
-    """Return the members of a name that a text uses: ``b`` for ``a.b``."""
+    """Return the members of ``symbol`` that a text uses, such as ``b`` in ``a.b``."""
     return sorted(set(re.findall(rf"\b{symbol}\.(?!bzl\b)(\w+)", text)))
 
 

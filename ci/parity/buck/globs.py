@@ -29,7 +29,9 @@ class Matched:
 
 
 class PackageFiles:
-    """The files of each package: a file belongs to the nearest folder above with a build file."""
+    """The files of each package. A file belongs to the nearest folder above it that has a build
+    file.
+    """
 
     def __init__(self, files: Iterable[str]) -> None:
         ordered = sorted(files)

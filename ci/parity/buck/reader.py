@@ -243,7 +243,7 @@ class Merger:
 
 @dataclass
 class Context:
-    """Turns the attribute values of one target into facts with places."""
+    """Turns the attribute values of one target into facts with the lines that mention them."""
 
     literals: Literals
     owned: PackageFiles
@@ -399,7 +399,7 @@ def stems(name: str) -> list[str]:
 
 
 def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:
-    """Merge a target of two worlds: the union of both."""
+    """Merge a target of two worlds, as the union of both."""
 
     def union(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
         known = {getattr(item, "path", None) or getattr(item, "text", item) for item in first}

@@ -46,7 +46,9 @@ def nest_commands(commands: list[Command]) -> list[Node]:
 def _read_until(
     stream: Iterator[Command], head: Command | None
 ) -> tuple[list[Node], Command | None]:
-    """Return the nodes up to the command that ends or continues ``head``, and that command."""
+    """Return the nodes up to the command that ends or continues the block of ``head``, and that
+    command.
+    """
     nodes: list[Node] = []
     for command in stream:
         if command.name in ENDS:
@@ -118,7 +120,7 @@ class Argument(Item):
 
     @cached_property
     def is_word(self) -> bool:
-        """Whether it has no references to expand."""
+        """Whether it contains no references to variables."""
         is_split = not self.quoted and (";" in self.text or not self.text)
         is_expanded = "$" in self.text or "\\" in self.text
         return not is_split and (self.literal or not is_expanded)

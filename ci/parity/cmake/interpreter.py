@@ -45,7 +45,7 @@ Branch: TypeAlias = "tuple[frozenset[str], list[Node]]"
 LIST_FILE = "CMakeLists.txt"
 NO_VALUES = (None, ("",))
 TOO_DEEP = "blocks are nested too deeply"
-# Other commands do nothing without an argument.
+# Commands that do something even without arguments.
 WITHOUT_WORDS = {"return", "break", "continue", "include_guard"}
 
 
@@ -227,7 +227,9 @@ class Interpreter:
         return Flow.NORMAL
 
     def _run_scope(self, block: Block) -> Flow:
-        """Run block() in the enclosing scope: no list file of ExecuTorch uses it."""
+        """Run block() in the enclosing scope, and report it. No list file of ExecuTorch uses
+        block().
+        """
         self.note_unread(block.head.line, "block() was run in the enclosing scope")
         return self.run(block.body)
 
@@ -350,7 +352,7 @@ class Interpreter:
     def _is_open(self, name: str) -> bool:
         """Return whether a variable can be either true or false.
 
-        Options can be; variables of the platform can be only in the configuration ANY.
+        This is possible for options, and in the configuration ANY for platform variables.
         """
         is_known = name in PLATFORM_NAMES and not any(map(is_unknown, self.scope.get(name) or ()))
         return name in self.state.open_names and not is_known

@@ -52,7 +52,7 @@ def search(pattern: str, text: str) -> re.Match[str] | None:
 
 
 def find_all(pattern: str, text: str) -> Iterator[re.Match[str]]:
-    """Yield all matches as CMake finds them: ``^`` matches again after each of them.
+    """Yield all matches in the way CMake does: ``^`` matches again after each match.
 
     Raises UnknownMatchError, also for an empty match, which CMake treats as an error.
     """
@@ -67,7 +67,9 @@ def find_all(pattern: str, text: str) -> Iterator[re.Match[str]]:
 
 
 def replace(pattern: str, replacement: str, text: str) -> str:
-    r"""string(REGEX REPLACE): ``\1`` is the first group. Raises UnknownMatchError."""
+    r"""Evaluate string(REGEX REPLACE), where ``\1`` is the first group. Raises
+    UnknownMatchError.
+    """
     out, rest = "", text
     for match in find_all(pattern, text):
         out += match.string[: match.start()] + fill(replacement, match)

@@ -88,7 +88,7 @@ def root_variables(
 
 
 class Flow(Enum):
-    """How a sequence of commands ended."""
+    """How the execution of a sequence of commands ended."""
 
     NORMAL = 0
     RETURN = 1
@@ -134,7 +134,7 @@ class Routine:
 
     @property
     def is_macro(self) -> bool:
-        """Whether it runs in its caller's scope."""
+        """Whether it is a macro, which runs in its caller's scope."""
         return self.block.head.name == "macro"
 
 

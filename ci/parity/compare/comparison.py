@@ -46,7 +46,7 @@ POLICY_SOURCE = "manifests/policies/parity.toml"
 
 
 def find_unread(index: Index) -> Iterator[Finding]:
-    """Yield the files that were not read: broken files, and missing directories as notes."""
+    """Yield a finding for each file that was not read; missing directories are only notes."""
     for row in index.not_evaluated:
         if row.folder is None or row.is_whole or index.policy.is_excluded(row.place.path):
             continue

@@ -67,7 +67,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """The line where a reader should look first."""
+        """The line that a reader should look at first."""
         return self.buck_place or self.cmake_place or Place(self.path)
 
 
@@ -91,7 +91,7 @@ def at(target: BuildTarget | None, place: Place | None = None) -> dict[str, Any]
 
 
 def order_findings(findings: list[Finding]) -> list[Finding]:
-    """Return the findings in a stable order, one per key."""
+    """Return the findings in a stable order, without duplicates by key."""
     unique = {finding.key: finding for finding in reversed(findings)}
     return sorted(unique.values(), key=lambda f: (list(Kind).index(f.kind), f.path, f.detail))
 

@@ -53,7 +53,9 @@ class Groups:
 
     @cached_property
     def buck_of(self) -> dict[str, set[str]]:
-        """Labels of the Buck targets that own a CMake target's files, by its name."""
+        """The labels of the Buck targets that own a CMake target's files, by the name of that
+        target.
+        """
         found: dict[str, set[str]] = defaultdict(set)
         mapped: dict[tuple[str, Place], bool] = {}
         for path in self.index.shared_files:
@@ -72,7 +74,9 @@ class Groups:
 
     @cached_property
     def cmake_of(self) -> dict[str, set[str]]:
-        """Names of the CMake targets that own a Buck target's files, by its label."""
+        """The names of the CMake targets that own a Buck target's files, by the label of that
+        target.
+        """
         found: dict[str, set[str]] = defaultdict(set)
         for name, labels in self.buck_of.items():
             for label in labels:

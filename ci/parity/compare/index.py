@@ -62,7 +62,7 @@ def name_of(word: Word) -> str:
 
 
 def area_of(path: str) -> str:
-    """Return the first two folders of a path: ``backends/qualcomm``."""
+    """Return the first two folders of a path, such as ``backends/qualcomm``."""
     return "/".join(path.split("/")[:2])
 
 
@@ -112,7 +112,9 @@ class Index:
 
     @cached_property
     def built(self) -> tuple[CMakeTarget, ...]:
-        """The CMake targets of the compared platforms; a target of both platforms occurs twice."""
+        """The CMake targets of the compared platforms. A target that both platforms have occurs
+        twice.
+        """
         return tuple(t for c in BUILT if c in self.cmake for t in self.cmake[c].targets)
 
     @cached_property
@@ -154,7 +156,7 @@ class Index:
 
     @cached_property
     def buck_uses(self) -> dict[str, list[Use[BuckTarget]]]:
-        """The uses of each file that Buck compiles."""
+        """For each file that Buck compiles, the targets that use it."""
         uses: dict[str, list[Use[BuckTarget]]] = defaultdict(list)
         for target in self.facts.buck.targets:
             if is_compiling(target):
@@ -170,7 +172,7 @@ class Index:
 
     @cached_property
     def cmake_uses(self) -> dict[Configuration, dict[str, list[Use[CMakeTarget]]]]:
-        """The uses of each file that CMake compiles, by configuration."""
+        """For each configuration and file that CMake compiles, the targets that use it."""
         found = {}
         for configuration, facts in self.cmake.items():
             uses: dict[str, list[Use[CMakeTarget]]] = defaultdict(list)

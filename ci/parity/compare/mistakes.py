@@ -33,9 +33,11 @@ def find_repeated(index: Index) -> Iterator[Finding]:
 
 
 def find_empty_globs(index: Index) -> Iterator[Finding]:
-    """Yield glob() patterns that match no file: errors if the whole call matches nothing.
+    """Yield glob() patterns that match no file. If the whole call matches nothing, this is an
+    error.
 
-    If other patterns of the call match, it is a note: some patterns are for future files.
+    If other patterns of the call match, it is only a note, since some patterns are for future
+    files.
     """
     for call in index.facts.buck.globs:
         for pattern in call.empty:

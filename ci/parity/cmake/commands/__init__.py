@@ -1,1 +1,1 @@
-"""CMake's commands, each evaluated as far as a static reading can."""
+"""Evaluate CMake's commands, as far as this is possible without running CMake."""

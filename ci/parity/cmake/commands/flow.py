@@ -24,7 +24,9 @@ FILE_LIST = re.compile(r"open\('([^']+\.bzl)'\).*join\((\w+)\)", re.DOTALL)
 
 
 def include_file(run: Interpreter, call: Call) -> None:
-    """include(): run a file of the tree; skip CMake's own modules and those of submodules."""
+    """Evaluate include(): run a file of the tree, but skip CMake's modules and files of
+    submodules.
+    """
     words = call.words
     if is_unknown(words[0]):
         return
@@ -41,7 +43,9 @@ def include_file(run: Interpreter, call: Call) -> None:
 
 
 def add_subdirectory(run: Interpreter, call: Call) -> None:
-    """add_subdirectory(): run a directory of the tree; skip submodules."""
+    """Evaluate add_subdirectory(): run the CMakeLists.txt of a directory in the tree, but skip
+    submodules.
+    """
     directory = run.relative(call.words[0])
     # An example adds the whole project. The project's targets are read only once, from its root.
     if is_unknown(call.words[0]) or not directory:
@@ -55,7 +59,7 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
 
 
 def guard_include(run: Interpreter, _call: Call) -> Flow | None:
-    """include_guard(): return at once on a second run."""
+    """Evaluate include_guard(): return from a file that was included before."""
     if run.path in run.state.guarded:
         return Flow.RETURN
     run.state.guarded.add(run.path)
@@ -63,8 +67,8 @@ def guard_include(run: Interpreter, _call: Call) -> Flow | None:
 
 
 def run_program(run: Interpreter, call: Call) -> None:
-    """execute_process(): its results are unknown, except for a file list that it prints from a .bzl
-    file.
+    """Evaluate execute_process(): its results are unknown, except for a file list printed from a
+    .bzl file.
     """
     words = call.words
     results = dict(pairwise(words))
@@ -115,7 +119,7 @@ def read_file_lists(text: str | None, path: str) -> Mapping[str, list[str]] | st
 
 
 def use_language(run: Interpreter, call: Call) -> None:
-    """cmake_language(): not evaluated, since no list file of ExecuTorch uses it."""
+    """Report that cmake_language() is not evaluated, since no list file of ExecuTorch uses it."""
     run.note_unread(call.command.line, f"cmake_language({call.words[0]}) is not evaluated")
 
 

@@ -24,7 +24,7 @@ SEARCH_WORDS = KEYWORDS | {"SYSTEM"}
 OPTION = "option"
 PYTHON_MAKERS = {"pybind11_add_module", "python_add_library"}
 LINK_TYPES = {"debug", "optimized", "general"}
-# CMP0115: CMake tries these extensions in this order for a name without one.
+# If a source has no extension, CMake tries these in this order (policy CMP0115).
 EXTENSIONS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
 
 
@@ -125,7 +125,7 @@ class Targets:
         }
 
     def add_library(self, run: Interpreter, call: Call) -> None:
-        """add_library(), add_executable() and the project's wrappers of them."""
+        """Evaluate add_library(), add_executable() and the project's wrappers of these commands."""
         words = call.words
         if is_unknown(words[0]):
             return
@@ -176,7 +176,7 @@ class Targets:
             target.links.extend(words_for(run, call, target, KEYWORDS | LINK_TYPES))
 
     def add_defines(self, run: Interpreter, call: Call) -> None:
-        """target_compile_definitions(), and -D arguments of target_compile_options()."""
+        """Evaluate target_compile_definitions(), and -D arguments of target_compile_options()."""
         target = self.find(call.words[0], run.directory)
         is_flag = call.command.name == "target_compile_options"
         if target is not None:
@@ -185,8 +185,8 @@ class Targets:
             target.defines.extend(replace(w, text=w.text.removeprefix("-D")) for w in kept)
 
     def define_in_directory(self, run: Interpreter, call: Call) -> None:
-        """add_definitions() and similar commands, which apply to all targets in and below the
-        directory.
+        """Evaluate add_definitions() and similar commands, which apply to all targets in and below
+        a directory.
         """
         flagged = call.command.name != "add_compile_definitions"
         for item in call.items:
@@ -196,8 +196,8 @@ class Targets:
                 self.directory_defines.append((run.directory, word))
 
     def search(self, run: Interpreter, call: Call) -> None:
-        """include_directories() and similar commands: record folders of the tree, regardless of the
-        target.
+        """Evaluate include_directories() and similar commands: record folders of the tree,
+        regardless of the target.
         """
         for item in call.items[1 if call.command.name.startswith("target") else 0 :]:
             for text in resolve_genex(item.text, run.state.configuration):

@@ -1,4 +1,4 @@
-"""list(), computed for each alternative of a list, and string().
+"""Evaluate list(), for each alternative of a list, and string().
 
 Sub-commands that ExecuTorch's list files use are computed; all others give an unknown value.
 """
@@ -19,7 +19,7 @@ READS = {"LENGTH", "GET", "JOIN", "FIND", "SUBLIST"}
 
 
 def edit_list(run: Interpreter, call: Call) -> None:
-    """list(); an unsupported sub-command gives an unknown value."""
+    """Evaluate list(); an unsupported sub-command gives an unknown value."""
     words = call.words
     if len(words) < 2:
         return
@@ -48,7 +48,7 @@ def _fits(pattern: str, item: str, otherwise: bool) -> bool:
     try:
         return search(pattern, item) is not None
     except UnknownMatchError:
-        return otherwise  # an unknown match is kept
+        return otherwise  # if unknown, the item is kept
 
 
 def _insert(items: list[str], rest: list[str]) -> list[str]:
@@ -69,8 +69,8 @@ LIST_EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
 
 
 def _transform(run: Interpreter, name: str, rest: list[str]) -> None:
-    """list(TRANSFORM) with PREPEND or APPEND; other actions and selectors such as AT give an
-    unknown value.
+    """Evaluate list(TRANSFORM) with PREPEND or APPEND; other actions, and selectors such as AT,
+    give an unknown value.
     """
     target = name
     if len(rest) > 2 and rest[-2] == "OUTPUT_VARIABLE":
@@ -129,7 +129,7 @@ def compute(action: str, rest: list[str]) -> tuple[str, str] | None:
 
 
 def use_regex(run: Interpreter, action: str, rest: list[str]) -> None:
-    """string(REGEX MATCH, MATCHALL, REPLACE), which also sets CMAKE_MATCH_n."""
+    """Evaluate string(REGEX) with MATCH, MATCHALL or REPLACE, which also sets CMAKE_MATCH_n."""
     target = rest[2] if action == "REPLACE" and len(rest) > 2 else rest[1]
     text = "".join(rest[3 if action == "REPLACE" else 2 :])
     try:

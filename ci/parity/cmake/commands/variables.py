@@ -15,7 +15,7 @@ Handler = Callable[[Interpreter, Call], "Flow | None"]
 
 
 def set_variable(run: Interpreter, call: Call) -> None:
-    """set(): a cache entry does not replace a variable that is already set."""
+    """Evaluate set(); a cache entry does not replace a variable that is already set."""
     words = call.words
     name = words[0]
     if name.startswith("ENV{"):
@@ -33,7 +33,7 @@ def set_variable(run: Interpreter, call: Call) -> None:
     if not arguments:
         run.set(name, None if not parent and len(words) == 1 else ("",), parent=parent)
         return
-    if len(arguments) == 1:  # keep its alternatives
+    if len(arguments) == 1:  # keeps the alternatives of the value
         run.set(name, run.expand(arguments[0]), parent=parent)
     else:
         run.set(name, (";".join(item.text for item in run.items(arguments)),), parent=parent)
@@ -44,7 +44,7 @@ def unset_variable(run: Interpreter, call: Call) -> None:
 
 
 def declare_option(run: Interpreter, call: Call) -> None:
-    """option(): either value is possible, so both branches of an if() on it are taken."""
+    """Evaluate option(): either value is possible, so both branches of an if() on it are taken."""
     words = call.words
     declare(run, words[0], words[2] if len(words) > 2 else "OFF")
 
@@ -57,7 +57,7 @@ def declare(run: Interpreter, name: str, default: str) -> None:
 
 
 def use_file(run: Interpreter, call: Call) -> None:
-    """file(): compute GLOB and GLOB_RECURSE within the tree; other results are unknown."""
+    """Evaluate file() with GLOB and GLOB_RECURSE within the tree; other results are unknown."""
     words = call.words
     if len(words) < 2:
         return
@@ -123,7 +123,7 @@ def component(run: Interpreter, path: str, mode: str) -> str:
 
 
 def parse_arguments(run: Interpreter, call: Call) -> None:
-    """cmake_parse_arguments(prefix options one-value multi-value words...)."""
+    """Evaluate cmake_parse_arguments(prefix options one-value multi-value words...)."""
     # The three keyword lists may be empty strings, which splitting would drop.
     values = [run.expand(argument)[0] for argument in call.command.arguments]
     start = 0
@@ -167,7 +167,7 @@ def group_arguments(
 
 
 def find_something(run: Interpreter, call: Call) -> None:
-    """find_library(), get_property() and similar commands, whose result depends on the
+    """Evaluate find_library(), get_property() and similar commands, whose result depends on the
     configuration.
     """
     words = call.words
@@ -179,13 +179,13 @@ def find_something(run: Interpreter, call: Call) -> None:
 
 
 def find_package(run: Interpreter, call: Call) -> None:
-    """find_package(): whether it finds the package is unknown."""
+    """Evaluate find_package(): it is unknown whether the package is found."""
     name = call.words[0]
     run.state.open_names.update({f"{name}_FOUND", f"{name.upper()}_FOUND"})
 
 
 def edit_path(run: Interpreter, call: Call) -> None:
-    """cmake_path() and math(): the variable that they set becomes unknown."""
+    """Evaluate cmake_path() and math(): the variable that they set becomes unknown."""
     words = call.words
     if len(words) < 2:
         return
@@ -196,7 +196,7 @@ def edit_path(run: Interpreter, call: Call) -> None:
 
 
 def begin_project(run: Interpreter, call: Call) -> None:
-    """project(): its directory becomes PROJECT_SOURCE_DIR."""
+    """Evaluate project(): its directory becomes PROJECT_SOURCE_DIR."""
     name = call.words[0]
     source = run.get("CMAKE_CURRENT_SOURCE_DIR")
     run.set("PROJECT_SOURCE_DIR", (source,))
