@@ -25,7 +25,7 @@ class Configuration(str, Enum):
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
-    """A line of a build file; line 0 if only the file is known."""
+    """A line of a build file. The line is 0 if only the file is known."""
 
     path: str
     line: int = 0
@@ -248,7 +248,9 @@ def directory_of(path: str) -> str:
 
 
 def is_inside(path: str, folders: Iterable[str]) -> bool:
-    """Return whether a path is in, or is, one of ``folders``; "" is the whole tree."""
+    """Return whether a path is one of ``folders`` or inside one; the folder "" is the whole
+    tree.
+    """
     return any(not f or path == f or path.startswith(f"{f}/") for f in folders)
 
 

@@ -1,4 +1,4 @@
-"""The policy of a comparison, from manifests/policies/parity.toml."""
+"""Read the policy of a comparison from manifests/policies/parity.toml."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queries: tuple[str, ...] = ()
 
     def strip_root(self, folder: str) -> str | None:
-        """Return ``build`` for ``xplat/executorch/build``; None for a folder of another project."""
+        """Return a folder relative to the project's root, such as ``build`` for
+        ``xplat/executorch/build``; None for a folder of another project.
+        """
         for root in self.roots:
             if folder == root:
                 return ""

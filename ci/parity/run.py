@@ -34,7 +34,7 @@ BUCK = ("BUCK", "TARGETS", "targets.bzl")
 
 @dataclass(frozen=True)
 class ParityRequest:
-    """What to compare: a source, a revision of it, folders in it, and a base revision."""
+    """The input of a comparison: a source, its revision, folders in it, and a base revision."""
 
     source: Path
     revision: str | None = None
@@ -139,7 +139,9 @@ def find_changes(
 
 
 def changed_lines(before: str, after: str) -> frozenset[int]:
-    """Return the numbers, from 1, of lines of ``after`` that are new or follow removed lines."""
+    """Return the line numbers (from 1) of the lines in ``after`` that are new or follow removed
+    lines.
+    """
     if before == after:
         return frozenset()
     old, new = before.splitlines(), after.splitlines()
@@ -240,7 +242,7 @@ PARTS = re.compile(r"( -> |: )")
 
 @dataclass(frozen=True)
 class Renames:
-    """Maps old names to new ones: of files, folders, and the targets of both sides."""
+    """Maps the old names of files, folders and targets of both sides to their new names."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)

@@ -133,7 +133,7 @@ class RevisionTree(SourceTree):
 
     @cached_property
     def links(self) -> Mapping[str, str]:
-        """Symbolic links: path to link target."""
+        """The targets of symbolic links, by the link's path."""
         rows = [path for path, (mode, _) in self._listing.items() if mode == LINK_MODE]
         self.read_all(rows)
         return {path: self._texts.get(path) or "" for path in rows}

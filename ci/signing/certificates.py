@@ -52,7 +52,9 @@ class Certificate:
 
 
 def parse_chain(data: bytes) -> tuple[Certificate, ...]:
-    """Return the certificates in ``data``. Raises MalformedError, also for uneven padding."""
+    """Return the certificates in ``data``. Raises MalformedError, also if the padding is not
+    uniform.
+    """
     found: list[Certificate] = []
     position = 0
     while position < len(data) and data[position] == 0x30:
@@ -100,7 +102,7 @@ def _parse_certificate(der: bytes, index: int) -> Certificate:
             key = parsed.public_key()
             subject, issuer = _name(parsed.subject), _name(parsed.issuer)
     except UNREADABLE as error:
-        raise MalformedError(f"certificate {index} does not parse: {error}") from error
+        raise MalformedError(f"certificate {index} cannot be parsed: {error}") from error
     # The last element is the signature, a bit string: it must not have unused bits.
     if der[-len(parsed.signature) - 1]:
         raise MalformedError(f"the signature of certificate {index} is not a whole number of bytes")

@@ -1,4 +1,4 @@
-"""The serial number of a device, which a test signature needs."""
+"""Read the serial number of a device, which is needed for a test signature."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64}
 NAMED_ALGORITHMS = {2: "sha256", 3: "sha384"}
 COMMON_VERSIONS = {(0, 0), (0, 1)}
 AUTHORITIES = ("Qualcomm", "OEM")
-# Public tools disagree on which of the four parts belongs to whom.
+# Public tools disagree on which of the four parts belongs to which signer.
 SIGNERS = ("signer 1", "signer 2", "signer 3", "signer 4")
 
 
@@ -111,8 +111,9 @@ class HashSegment:
                 table = bytes(self.table.of(data))
                 return algorithm, tuple(table[i : i + size] for i in range(0, len(table), size))
         raise MalformedError(
-            f"the hash table has {self.table.size} bytes, not one SHA-256, SHA-384 or SHA-512 "
-            f"per program header ({count} of them); hash tables per page are not supported"
+            f"the hash table has {self.table.size} bytes instead of one SHA-256, "
+            f"SHA-384 or SHA-512 for each of the {count} program headers; hash tables "
+            "per page are not supported"
         )
 
 
@@ -176,7 +177,8 @@ def _lay_out(
     end = parts_spans[-1].end
     if end > len(data):
         raise MalformedError(
-            f"the parts in the MBN header end at byte {end}, the hash segment at {len(data)}"
+            f"the parts in the MBN header end at byte {end}, but the hash segment ends "
+            f"at {len(data)}"
         )
     words = [[Span(4 * i, 4 * i + 4) for i in each] for each in SIZE_WORDS.get(version, ())]
     own = [(*sizes, extra) for sizes, extra in zip(words, more, strict=False)]

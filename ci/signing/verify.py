@@ -167,7 +167,8 @@ def _judge_hashes(
     report.encrypted = parsed.is_encrypted
     for segment, entry in zip(image.segments, entries, strict=True):
         if segment.header.is_hashes:
-            # It cannot hash itself: its entry is zero, or a test signature's serial number.
+            # The hash segment cannot contain its own hash: its entry is zero, or a test signature's
+            # serial number.
             wanted = serial.to_bytes(4, "little").ljust(len(entry), b"\0")
         elif not segment.file_size and not any(entry):
             continue

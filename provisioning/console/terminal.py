@@ -34,12 +34,12 @@ def clean(text: str) -> str:
 
 
 def clean_output(text: str) -> str:
-    """Remove commands for terminals and CI runners; undecodable bytes are kept."""
+    """Return ``text`` without commands for terminals and CI runners. Undecodable bytes are kept."""
     return _defuse(_CONTROL.sub("", _ANSI.sub("", _whole_lines(text))))
 
 
 def clean_message(text: str) -> str:
-    """Remove commands for terminals and CI runners, and passwords.
+    """Return ``text`` without commands for terminals and CI runners, and without passwords.
 
     Bytes that are not UTF-8 are shown as ``\\udcff``.
     """

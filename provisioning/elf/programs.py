@@ -115,8 +115,8 @@ def find_misplaced(blob: View) -> str:
 
 
 def list_segments(tables: Tables, base: int) -> list[tuple[int, int]]:
-    """Return the offset in the file and the size of each segment, in bytes; ``base`` is the first
-    one's offset. Raises struct.error.
+    """Return the offset in the file and the size of each segment, in bytes; ``base`` is the offset
+    of the first segment. Raises struct.error.
     """
     segments = tables.root().list_tables(SEGMENTS_FIELD)
     return [(base + one.number(0, "Q"), one.number(1, "Q")) for one in segments]

@@ -53,7 +53,8 @@ from provisioning.elf.facts import (
 
 HEAD_BYTES = 512
 MAX_STRING, MAX_SECTION_NAME = 4096, 1024
-# Each string is located by a search through the segments, so the product of both is bounded.
+# Each string is located by a search through the segments, so the number of strings times segments
+# is limited.
 MAX_SEGMENTS = 256
 MAX_ENTRIES = 4096
 MAX_SECTIONS, MAX_SYMBOLS = 16384, 1 << 17

@@ -202,7 +202,7 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An artifact that a profile needs; no components means all of it.
+    """An artifact that a profile needs. If it has no components, the whole artifact is needed.
 
     An adopted installation older than ``minimum`` is refused for ``minimum_reason``. The artifact
     is not needed if the loader finds ``unless_library``, or if the user's own installation of an

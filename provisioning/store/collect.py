@@ -126,7 +126,9 @@ def _judge_downloads(directory: Path, filenames: set[str]) -> Iterator[Garbage]:
 
 
 def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
-    """Remove garbage and return the freed bytes; a published tree is renamed first, in one step."""
+    """Remove garbage and return the number of freed bytes. A published tree is first renamed, in
+    one step.
+    """
     freed = 0
     for item in items:
         if item.path.is_dir() and not item.path.is_symlink():

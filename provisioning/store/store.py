@@ -240,7 +240,9 @@ class Store:
                     remove_tree(path)
 
     def write_record(self, path: Path, data: bytes) -> None:
-        """Replace a file of the store; a link with its name is replaced, not followed."""
+        """Replace a file of the store. If ``path`` is a link, the link is replaced, not its
+        target.
+        """
         with explain_errors(self.home):
             self._make_room()
             if path.is_symlink():

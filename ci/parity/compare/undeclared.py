@@ -1,8 +1,8 @@
 """Find headers and imports that Buck targets use without declaring them.
 
-These are headers that no Buck target exports, includes that no Buck target resolves, and Buck
-libraries whose files include headers, or import Python files, that their deps do not reach. CMake
-finds all headers through a few include directories; Buck finds only those of dependencies.
+These are headers that no Buck target exports, includes that no Buck target resolves, and headers or
+Python files that a Buck library's files use, but that its deps do not reach. CMake finds all
+headers through a few include directories; Buck finds only those of dependencies.
 """
 
 from __future__ import annotations

@@ -171,8 +171,8 @@ def find_needs(
     """Yield each missing library once, with the chain of files that need it.
 
     ``files`` are those that meet their policy; ``provided`` are names that the loader finds in the
-    directory, on the search path or in the system. ``host_brings`` maps names that the machine may
-    have installed to their path or None.
+    directory, on the search path or in the system. ``host_brings`` maps names of libraries that may
+    be installed on the machine to their path, or to None if they are not.
     """
     elves = {file.name: file.elf for file in files if file.elf}
     for name, users in sorted(_users(elves).items()):

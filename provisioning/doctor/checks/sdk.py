@@ -344,7 +344,9 @@ def see_older_hexagon(case: Case) -> Iterator[Seen]:
 
 
 def _see_older(case: Case, subject: str, version: str, field: str) -> Iterator[Seen]:
-    """Yield a fault if a version is older than the ``field`` of the SoC's Hexagon version."""
+    """Yield a fault if ``version`` is older than the first one for the SoC's Hexagon version, in
+    the column ``field`` of pairs.toml.
+    """
     if case.soc and version:
         soc, hexagon = case.soc
         first = getattr(case.pairs.find_hexagon(f"v{hexagon}"), field)

@@ -219,15 +219,17 @@ READERS = (_PROVISIONING / "elf", _PROVISIONING / "doctor" / "facts.py")
 
 
 def identify(status: os.stat_result) -> tuple[int, ...]:
-    """Return values that change with a file's bytes: a write changes ctime, which cannot be
-    reset."""
+    """Return values that change if a file's content changes: a write changes ctime, which cannot be
+    reset.
+    """
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
 class FactsCache:
-    """Facts by path and identity; its file name has a digest of the readers' code and result
-    types."""
+    """A cache of facts by path and identity. The name of its file contains a digest of the readers'
+    code and result types.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.file = directory / f"elf-facts-{digest_sources(*READERS)[:16]}.msgpack"

@@ -142,7 +142,7 @@ def test_the_size_of_the_table_tells_its_algorithm(size: int, algorithm: str) ->
         (struct.pack("<11I", 0, 6, *[0] * 9), "truncated inside the MBN header"),
         (
             struct.pack("<10I", 0, 5, 0, 0, 33, 32, 0, 1, 0, 0) + bytes(32),
-            "the parts in the MBN header end at byte 73, the hash segment at 72",
+            "the parts in the MBN header end at byte 73, but the hash segment ends at 72",
         ),
     ],
 )
