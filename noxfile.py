@@ -112,8 +112,9 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
 
 
 def choose_executorch(session: nox.Session) -> str:
-    """Return the version of ExecuTorch in --executorch, else that of the runtime that a session of
-    this call has built, if its SDK can lower on this machine; '' means the pinned version.
+    """Return the version of ExecuTorch to use, '' for the pinned one: the version in --executorch,
+    else that of the runtime that a session of this call has built, if its SDK can lower on this
+    machine.
     """
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--executorch", default="")

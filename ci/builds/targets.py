@@ -17,7 +17,9 @@ PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
 class CompilerChoice(str, Enum):
-    """The kinds of compilers for targets; ci.builds.toolchains finds the compilers."""
+    """The kinds of compilers that targets can use; ci.builds.toolchains finds a compiler of each
+    kind.
+    """
 
     HOST = "host"
     NDK = "ndk"

@@ -104,7 +104,9 @@ class Variables(ChainMap[str, "Value | None"]):
     """The scopes of variables, the current one first. An unset variable is None."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Do the same as ChainMap.get() in a third of the time, since this is called most often."""
+        """Do the same as ChainMap.get(), in a third of the time, since no method is called more
+        often.
+        """
         for table in self.maps:
             if key in table:
                 return table[key]

@@ -108,7 +108,7 @@ class Groups:
     def linked_labels(self, target: CMakeTarget, name: str) -> set[str]:
         """Return the Buck labels that correspond to a CMake target's link to ``name``.
 
-        If mutually exclusive directories have targets of this name, the nearest one is used.
+        If mutually exclusive directories have targets called ``name``, the nearest one is used.
         """
         rows = self.cmake.get(name, ())
 
@@ -268,7 +268,7 @@ class Groups:
         return found
 
     def sources_of(self, name: str) -> set[str]:
-        """Return the sources of the CMake targets of a name, except for sources that are not
+        """Return the sources of the CMake targets called ``name``, except for sources that are not
         compared.
         """
         targets = (target for target in self.cmake[name] if not self.is_left_out(target))
@@ -298,7 +298,9 @@ class Groups:
         )
 
     def is_program(self, name: str) -> bool:
-        """Return whether the CMake targets of a name are executables, which cannot be linked."""
+        """Return whether the CMake targets called ``name`` are executables, which cannot be
+        linked.
+        """
         targets = self.cmake.get(name, ())
         return bool(targets) and all(target.kind == "add_executable" for target in targets)
 

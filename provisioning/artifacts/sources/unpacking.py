@@ -32,7 +32,9 @@ LEAST_SHARE = 10_000  # an archive unpacks to at least 1/LEAST_SHARE of its limi
 
 
 def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
-    """Extract a downloaded archive and complete the tree. Raises IntegrityError or OSError."""
+    """Extract a downloaded archive, and add the manifest's links and files. Raises IntegrityError
+    or OSError.
+    """
     request = job.request
     if is_tarball(path.name):
         job.progress.step(f"{request.label}: unpacking {path.name}")
@@ -72,7 +74,7 @@ def select_members(source: ByteSource, job: FillJob) -> list[tuple[str, Member]]
 def unpack_members(
     source: ByteSource, placed: list[tuple[str, Member]], job: FillJob
 ) -> tuple[TreeEntry, ...]:
-    """Extract these members of a ZIP and complete the tree."""
+    """Extract these members of a ZIP, and add the links and small files that the manifest lists."""
     request = job.request
     total = sum(member.size for _, member in placed)
     job.store.check_space(total, f"{request.label} unpacked")
@@ -84,7 +86,7 @@ def unpack_members(
 def complete_tree(
     job: FillJob, entries: list[TreeEntry], links: dict[str, str], archive: str
 ) -> tuple[TreeEntry, ...]:
-    """Add the archive's links, and the links and small files that the manifest describes.
+    """Add the archive's links, and the links and small files that the manifest lists.
 
     Links to parts that are not wanted are left out.
     """

@@ -115,8 +115,8 @@ def see_newer_system(family: Family) -> Iterator[Seen]:
 
 def _strays(family: Family) -> Iterator[tuple[FileFacts, QnnBuild, QnnBuild]]:
     """Yield QNN's own libraries that are not from the most common build: the file, its build, the
-    common build. Libraries of models and of users' operators are skipped: they state the QNN that
-    compiled them, and newer versions can run them.
+    common build. Libraries of models and of users' operators are skipped: they contain the version
+    of the QNN that compiled them, and newer versions can run them.
     """
     usual = most_common_build(family.files)
     for file in family.files:

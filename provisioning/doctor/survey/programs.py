@@ -36,9 +36,7 @@ from provisioning.elf.tables import Table, Tables, View
 from provisioning.errors import UsageError
 
 QNN_BACKEND, COMPILE_SPEC = "QnnBackend", "qnn_compile_spec"
-DLC = re.compile(
-    rb"dlc\.metadata"
-)  # a file in QNN's archive; the archive's directory, at its end, names it
+DLC = re.compile(rb"dlc\.metadata")  # a file in QNN's archives, as listed in the zip directory at their end
 DLC_TAIL = 1 << 16
 IDENTIFIER = b"ET"  # followed by two digits, at byte 4
 HEADER = struct.Struct("<IQQ")
@@ -117,9 +115,9 @@ class Program:
     own; otherwise a device needs them all.
 
     ``metadata`` are the methods without inputs that return constants, such as get_max_seq_len.
-    ``constant_bytes`` are the weights outside QNN by type; for weights packed by QNN, a binary does
-    not contain the types. ``damage`` is the reason why it cannot be loaded, ``misplaced`` why it
-    cannot be mapped.
+    ``constant_bytes`` is the size of the weights outside QNN by type. (A binary does not contain
+    the types of weights that QNN packed.) ``damage`` is the reason why it cannot be loaded,
+    ``misplaced`` why it cannot be mapped.
     """
 
     file: str
