@@ -149,7 +149,7 @@ class CopyRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Copy:
-    """The present state of the copy of the sources.
+    """The current state of the copy of the sources.
 
     ``edited`` are paths that differ from the sources of the last build, or that neither these
     sources nor that build created. ``sure`` is false if the files that the build wrote are unknown
@@ -184,7 +184,7 @@ def _differs(files: Snapshot, wanted: Snapshot, path: str) -> bool:
 
 
 def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, copy: Copy) -> None:
-    """Update ``overlay``, whose present state is ``copy``, to the files ``wanted`` from ``source``.
+    """Update ``overlay``, whose current state is ``copy``, to the files ``wanted`` from ``source``.
 
     A file with the right content keeps its time, so that ninja rebuilds only what changed. Files
     that a build wrote stay, others are removed. Raises StoreError if the disk is full.

@@ -118,7 +118,9 @@ def compare_trees(
 
 
 def orphan(path: str) -> Finding:
-    """Return the finding for a CMakeLists.txt that no other one adds after a change."""
+    """Return the finding about a CMakeLists.txt that no other CMakeLists.txt adds after a
+    change.
+    """
     return Finding(
         kind=Kind.UNREAD,
         path=path,

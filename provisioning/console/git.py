@@ -1,6 +1,4 @@
-"""Run git, on the given directory and never on an enclosing repository. No other module
-runs git.
-"""
+"""Run git on a given directory, never on an enclosing repository. No other module runs git."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from provisioning.elf.tables import Table, Tables, View
 from provisioning.errors import UsageError
 
 QNN_BACKEND, COMPILE_SPEC = "QnnBackend", "qnn_compile_spec"
-DLC = re.compile(rb"dlc\.metadata")  # a file in QNN's archives, as listed in the zip directory at their end
+DLC = re.compile(rb"dlc\.metadata")  # a file in QNN's archives
 DLC_TAIL = 1 << 16
 IDENTIFIER = b"ET"  # followed by two digits, at byte 4
 HEADER = struct.Struct("<IQQ")

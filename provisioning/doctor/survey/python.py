@@ -135,8 +135,8 @@ def try_device(
 
 
 def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) -> tuple[str, bool]:
-    """Return why there is no device, and whether that is final: a busy machine may exceed the time
-    limit.
+    """Return the reason why no device can be created, and whether this is final. (It is not if the
+    time limit was exceeded, since the machine may be busy.)
     """
     words = [str(python), device_probe.__file__, backend.value]
     try:
