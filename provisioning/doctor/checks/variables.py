@@ -82,7 +82,7 @@ VARIABLES.add(
     "QNN404",
     "LD_LIBRARY_PATH lacks {wanted}",
     "'libQnnHtp.so: cannot open shared object file', or another libQnnHtp.so is loaded",
-    f"put {{wanted}} first before Python starts; {COMPOSE}",
+    f"put {{wanted}} first in LD_LIBRARY_PATH before Python starts; {COMPOSE}",
 )
 def see_no_library_path(variables: Variables) -> Iterator[Seen]:
     if variables.runs and not any(map(variables.is_wanted, variables.facts.library_path)):
