@@ -176,7 +176,7 @@ def test_a_missing_root_is_a_note_unless_one_byte_makes_it_one() -> None:
         (LEAF[:-1], "certificate 0 extends past the end of the chain"),
         (LEAF + CA[:-1], "certificate 1 extends past the end of the chain"),
         (LEAF + b"\x30\x02a", "certificate 1 extends past the end of the chain"),
-        (LEAF + b"\x30\x03abc", "certificate 1 does not parse"),
+        (LEAF + b"\x30\x03abc", "certificate 1 cannot be parsed"),
         (LEAF + CA + b"\1", "the chain has bytes after its 2 certificates"),
         (LEAF + b"\xff\0", "the chain has bytes after its 1 certificates"),
         (b"".join([*LONGEST, ROOT]), f"the chain has more than {MAX_CERTIFICATES} certificates"),

@@ -95,7 +95,7 @@ def test_libraries_that_cannot_be_signed_are_all_listed(
     files = tuple(sorted(folder.iterdir()))
     lines = refuse(tmp_path, UnfitError, Selection(files=files)).why.split("\n       ")
     assert sorted(line.removeprefix(f"{folder}/") for line in lines) == [
-        "a.so: for Hexagon v79, but its path says v75",
+        "a.so: for Hexagon v79, but its path is for v75",
         f"a.so: from QNN {BUILDS[0]}, unlike the others",
         f"b.so: from QNN {BUILDS[1]}, unlike the others",
         "c.so: already signed",

@@ -417,7 +417,7 @@ CONTENT = ENTRIES * 48 + 256 + CHAIN_BYTES  # what follows the header and metada
         *((6, 4, CONTENT + 120, ""), (6, 4, CONTENT + 121, f"{CONTENT + 121} bytes follow")),
         *((7, 0, 1, "reserved word is 0x1"), (8, 0, 1, "reserved word is 0x1")),
         *((7, 10, 1, "version 1.0"), (7, 11, 2, "version 0.2")),
-        (7, 14, 2, "names hash algorithm sha256, the table is sha384"),
+        (7, 14, 2, "states hash algorithm sha256, but the table is sha384"),
         (6, 5, ENTRIES * 48 + 1, "parts in the MBN"),
         (6, 9, CHAIN_BYTES + 1, "the parts in the MBN header end"),
         (6, 1, 4, "MBN header version 4 is not one of"),

@@ -212,8 +212,8 @@ def test_links_are_made_after_all_that_they_lead_to(tmp_path: Path) -> None:
     [
         ({"a": "x", "l": "/etc"}, "link 'l' leads outside the tree: '/etc'"),
         ({"l": "../x"}, "link 'l' leads outside the tree: '../x'"),
-        ({"l": "y", "b": "x", "a": "z"}, "link 'a' names 'z', which is not in the tree"),
-        ({"l": "x/y"}, "link 'l' names 'x/y', which is not in the tree"),
+        ({"l": "y", "b": "x", "a": "z"}, "link 'a' points to 'z', which is not in the tree"),
+        ({"l": "x/y"}, "link 'l' points to 'x/y', which is not in the tree"),
     ],
 )
 def test_no_link_is_made_where_one_is_refused(
