@@ -14,9 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ci.models.data_files import count_sets, is_function, read_arrays
 from ci.models.user_code import call_function, load_function, users_code
-from ci.models.user_models import MIN_SETS, Metric, MetricResult
+from ci.models.user_models import (
+    MIN_SETS,
+    Metric,
+    MetricResult,
+    count_sets,
+    is_function,
+    read_arrays,
+)
 from provisioning.errors import FailedError, UsageError, at_key
 
 FORM = (

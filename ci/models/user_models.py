@@ -1,4 +1,5 @@
-"""The models in a user's policy: their files, data and metrics."""
+"""The models in a user's policy: their files, data and metrics, and the check of data files before
+anything is lowered. Data from a function is checked later, when the function is called."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from zipfile import BadZipFile
 
 from msgspec import Meta, Struct, field, structs
 
@@ -23,6 +25,7 @@ FileOrFunction = Annotated[str, Meta(min_length=1)]
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 MIN_SETS = 4  # to judge a model on
+SETS = "an .npy file with one input's sets, [sets, *shape], or an .npz with one array per input"
 FACTORY, FUNCTION = "factory", "function"
 # A module that uses one of these may define names that static analysis does not find.
 DYNAMIC = frozenset({"*", "__getattr__", "exec", "eval", "globals", "locals", "vars", "setattr"})
@@ -211,6 +214,11 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
     )
 
 
+def is_function(source: str) -> bool:
+    """Return whether the text is ``file.py:function``."""
+    return source.rpartition(":")[0].endswith(".py")
+
+
 def is_suite(reference: str) -> bool:
     """Return whether a reference is a model of the suite, or a ``model:function`` in one."""
     return reference.partition(":")[0] in SUITE
@@ -222,23 +230,23 @@ def resolve_file(word: str, kind: str = "") -> str:
     Raises UsageError.
     """
     file, _, function = word.rpartition(":")
-    is_function = file.endswith(".py")
+    has_function = is_function(word)
     is_model = kind == FACTORY and word.endswith(ONNX.suffix)
     what = f"no {'model' if kind == FACTORY else kind or 'file'} {word!r}"
     if word.endswith(".py"):
         raise UsageError(f"{word!r} has no function name", fix=f"write {word}:{kind or FUNCTION}")
-    path = Path(os.path.abspath(file if is_function or (kind and file) else word))  # noqa: PTH100
+    path = Path(os.path.abspath(file if has_function or (kind and file) else word))  # noqa: PTH100
     if not path.is_file():
         fix = "paths in a policy are relative to the policy file"
         raise UsageError(what, why=f"{path} is not a file", fix=fix)
-    if kind and not is_function and not is_model:
+    if kind and not has_function and not is_model:
         raise UsageError(what, why=f"{path} is not a Python file", fix=f"file.py:{kind}")
     if not str(path).isprintable():  # reports, which are UTF-8 text, show it
         why = "its path has bytes that are not UTF-8, or control characters"
         raise UsageError(what, why=why, fix="rename or copy it")
-    if is_function:
+    if has_function:
         require_function(path, function)
-    return f"{path}:{function}" if is_function else str(path)
+    return f"{path}:{function}" if has_function else str(path)
 
 
 def require_function(path: Path, function: str) -> None:
@@ -273,3 +281,57 @@ def lacks_function(path: Path, function: str, own: Sequence[str]) -> UsageError:
     return UsageError(
         f"{path} has no function {function!r}", fix=f"write {path.name}:{near[0]}" if near else has
     )
+
+
+def check_data(name: str, entry: ModelEntry) -> None:
+    """Check the data files of a model's entry. Raises UsageError with the file and the key."""
+    labels = entry.metric.labels if entry.metric else ""
+    sources = {"calibration": entry.calibration, "inputs": entry.inputs, "metric.labels": labels}
+    counts = {}
+    for key, source in sources.items():
+        if source and not is_function(source):
+            with at_key(f"models.{name}.{key}"):
+                counts[key] = count_sets(read_arrays(Path(source)).values(), Path(source).name)
+    judged = counts.get("inputs", MIN_SETS)
+    if judged < MIN_SETS:
+        told = f"models.{name}.inputs: {Path(entry.inputs).name} has {judged} input sets"
+        raise UsageError(told, fix=f"provide {MIN_SETS} or more")
+    if "inputs" in counts and counts.get("metric.labels", judged) != judged:
+        raise UsageError(
+            f"models.{name}.metric.labels: {Path(labels).name} has {counts['metric.labels']} rows",
+            why=f"the model is judged on {judged} input sets",
+            fix="provide a label, or a row of labels, for each set of `inputs`",
+        )
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Return the arrays of an .npy or .npz file by name, in the file's order. Raises
+    UsageError."""
+    import numpy as np  # not at the top: the gate reads policies without numpy
+
+    try:
+        with path.open("rb") as stream:
+            loaded: Any = np.load(stream, allow_pickle=False)
+            return {"arr_0": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"{path.name} cannot be read", why=why, fix=f"write {SETS}") from error
+
+
+def count_sets(arrays: Collection[Any], called: str) -> int:
+    """Return the number of input sets: the length of the first axis, which all arrays of a file
+    must share. Raises UsageError for arrays that are not sets of finite numbers."""
+    import numpy as np
+
+    shapes = ", ".join(str(list(array.shape)) for array in arrays) or "none"
+    lengths = {len(array) if array.ndim else 0 for array in arrays}
+    if len(lengths) != 1 or not all(array.size for array in arrays) or lengths == {0}:
+        why = f"its arrays are {shapes}, and the length of the first axis is the number of sets"
+        raise UsageError(f"{called} does not contain input sets", why=why, fix=f"write {SETS}")
+    kinds = [array.dtype for array in arrays]
+    if not all(one.kind in "biuf" and one.itemsize <= 8 and one.isnative for one in kinds):
+        why = f"the dtypes of its arrays are {', '.join(map(str, kinds))}"
+        raise UsageError(f"{called} has numbers of a dtype that torch does not support", why=why)
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise UsageError(f"{called} has NaN or infinite elements")
+    return lengths.pop()

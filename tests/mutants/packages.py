@@ -82,7 +82,7 @@ DECIDING: dict[str, str] = {
     "sessions tree verdict",
     "ci/images": "definition digest normalize prune push",
     "ci/llm": "case controls foreign generation interface known session tokenizers verdict weights",
-    "ci/models": "data_files eager layers lowering_options model noise numerics "
+    "ci/models": "eager layers lowering_options model noise numerics "
     "schemes source_lines tensors user_code user_data user_models",
     "ci/onnx": "contexts engine fallback models noise options preparation source target",
     "ci/report": "annotation columns comparison github junit merge providers sarif schema",

@@ -23,11 +23,11 @@ from ci.cases.pool import ScratchPool, open_scratch_pool
 from ci.cases.session import Phases
 from ci.cases.spec import DEFAULT_SOC, CaseSpec, select_cases
 from ci.executorch.toolchain import find_on_path
-from ci.models.data_files import check_data
 from ci.models.lowering_options import LOG_LEVELS
 from ci.models.schemes import Lane
 from ci.models.source_lines import name_argument
 from ci.models.suite import SUITE
+from ci.models.user_models import check_data
 from ci.report import evidence, publishing
 from ci.report.schema import Report
 from ci.report.write import REPORTS_FIX, encode_report, report_data

@@ -15,10 +15,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
 
 from ci.models import user_code, user_data  # noqa: E402
-from ci.models.data_files import check_data, count_sets, is_function, read_arrays  # noqa: E402
 from ci.models.lowering_options import EXCLUSIONS, Choices, Part, check_choices  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
-from ci.models.user_models import Metric, ModelEntry  # noqa: E402
+from ci.models.user_models import (  # noqa: E402  # noqa: E402
+    Metric,
+    ModelEntry,
+    check_data,
+    count_sets,
+    is_function,
+    read_arrays,
+)
 from provisioning.errors import FailedError, QnnCiError, UsageError  # noqa: E402
 from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 
