@@ -18,7 +18,8 @@ pytest.importorskip("executorch", reason="ExecuTorch is not installed in this en
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from ci.executorch import runtime
-    from ci.executorch.quantize import quantize_model
+    from ci.executorch.quantize import quantize_model, round_blocks
+    from ci.llm.runtime import StaticProgram
     from ci.upstream.capture import Capture, Seen
     from ci.upstream.kept import Member
     from ci.upstream.record import find_scheme, work_out
@@ -86,6 +87,22 @@ def test_runs_to_warm_up_are_not_timed(methods: dict[str, Method]) -> None:
     program.run([[array(1, 2), array(3, 4)]] * 2)
     assert methods["first"].calls == 2 * (2 + 3)
     assert len(program.times_s) == 2 * 3
+    program.times_s = [1.0, 2.0, 6.0]
+    assert program.finish() == 3.0
+
+
+def test_the_time_of_a_step_is_that_of_decode_alone() -> None:
+    program = StaticProgram.__new__(StaticProgram)
+    program.times_s, program.methods, program.metas = [], {}, {}
+    for size in (1, 4):
+        meta = SimpleNamespace(dtype=lambda: FLOAT32, sizes=lambda size=size: [1, size])
+        program.methods[size], program.metas[size] = (lambda given: given), [meta]
+    for size in (4, 1, 4, 1):
+        tokens = np.full((1, size), size, np.float32)
+        assert program.call([tokens])[0].tolist() == tokens.tolist()
+    assert len(program.times_s) == 2
+    program.times_s = [1.0, 2.0]
+    assert program.finish() == 1.5
 
 
 def test_no_program_finds_what_another_left_in_memory(
@@ -161,3 +178,23 @@ def test_an_index_next_to_a_magnitude_has_bounds() -> None:
     assert arrays[Member.LOW][1] <= outputs[1] <= arrays[Member.HIGH][1]
     magnitude, _ = net(*inputs)
     assert torch.equal(arrays[Member.FLOAT][0], magnitude.detach())
+
+
+def test_the_scales_of_blocks_are_rounded_in_the_reference() -> None:
+    torch.manual_seed(0)
+    net, sets = torch.nn.Linear(64, 8).eval(), tuple((torch.randn(1, 64),) for _ in range(2))
+    program = quantize_model(Model("net", net, sets[:1], sets), Scheme.A16W4_BLOCK, "SM8650")
+    with torch.no_grad():
+        plain, rounded = (one(*sets[0]) for one in (program, round_blocks(program)))
+    assert not torch.equal(plain, rounded)
+    seen = Seen(
+        program=program,
+        float_model=net,
+        inputs=sets[0],
+        is_own=True,
+        outputs=[plain],
+        wanted=[plain],
+    )
+    record, arrays = work_out(seen)
+    assert record.scheme == Scheme.A16W4_BLOCK.value
+    assert torch.equal(arrays[Member.QUANTIZED][0], rounded)

@@ -230,14 +230,20 @@ def test_convolutions_and_linear_layers_have_a_scale_a_channel(
 
 
 @pytest.mark.parametrize(
-    ("scheme", "soc"), [(Scheme.FP16, "SM8650"), (Scheme.A8W8, "SM8650"), (Scheme.FP16, "SM8750")]
+    ("scheme", "soc"),
+    [
+        (Scheme.FP16, "SM8650"),
+        (Scheme.FP16W8, "SM8650"),
+        (Scheme.A8W8, "SM8650"),
+        (Scheme.FP16, "SM8750"),
+    ],
 )
 def test_the_compiler_is_told_the_soc_and_the_precision(scheme: Scheme, soc: str) -> None:
     (spec,) = lower.compiler_spec(scheme, soc)
     option = flatbuffer_to_option(spec.value)
     assert option.soc_info.soc_model == QcomChipset[soc]
     fp16 = lower.compiler_spec(Scheme.FP16, soc)[0].value
-    assert (spec.value == fp16) == (scheme is Scheme.FP16)
+    assert (spec.value == fp16) == (scheme in {Scheme.FP16, Scheme.FP16W8})
 
 
 def test_initial_values_are_kept_for_buffers_that_change() -> None:
@@ -252,6 +258,14 @@ def test_initial_values_are_kept_for_buffers_that_change() -> None:
     (kept,) = lower.keep_initial_state(edge("total")).passes
     assert kept.patterns == ["b_total"]
     assert lower.keep_initial_state(edge()).passes == []
+    first, second = edge("total"), edge("fixed")
+    both = {
+        "kv": first.exported_program("forward"),
+        "prefill": second.exported_program("forward"),
+    }
+    several = SimpleNamespace(methods={*both}, exported_program=both.get)
+    (kept,) = lower.keep_initial_state(several).passes
+    assert kept.patterns == ["b_total", "b_fixed"]
 
 
 class Parts(torch.nn.Module):
@@ -467,6 +481,9 @@ def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
         (Choices(skip_ops=("relu",)), False),
     ):
         refusals = audit.Refusals(choices)
+        rounding = node("q", Operator("quantized_decomposed.quantize_per_tensor.default"))
+        assert refusals.is_skipped(rounding)  # it rounds for a node on the CPU
+        assert not audit.Refusals().is_skipped(rounding)
         refusals.seen |= {"view": "aten.view", relu.name: audit.name_operator(relu)}
         assert refusals.is_skipped(relu) is known
         if known:

@@ -37,7 +37,7 @@ from ci.device.bundle import (
     stage,
 )
 from ci.device.by_hand import INPUT_LIST, PROGRAM, RUN_CASES, write_by_hand
-from ci.device.runner import DeviceProgram, is_gone, name_owner
+from ci.device.runner import MEMORY, DeviceProgram, is_gone, name_owner
 from ci.models.lowering_options import ONE_RUN
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from provisioning.console.progress import Progress
@@ -140,6 +140,16 @@ def start(*outputs: list[list[Any]]) -> Starts:
     made = Starts(runner, program, 1.0)
     made.gives = list(outputs)
     return made
+
+
+@pytest.mark.parametrize(
+    ("memory", "size_bytes"),
+    [(b"100\n300\n", 300 * 1024), (b"7", 7168), (b"", None), (b"100\nbroken", None)],
+)
+def test_memory_is_the_last_line_in_kib(memory: bytes, size_bytes: int | None) -> None:
+    one = start()
+    one.note_start({MEMORY: memory})
+    assert [each.memory_bytes for each in one.starts] == [size_bytes]
 
 
 def test_a_start_that_gives_other_bytes_is_a_fault_of_the_case() -> None:

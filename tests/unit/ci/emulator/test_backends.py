@@ -106,6 +106,27 @@ def test_choices_that_ask_something_of_qnn_are_refused() -> None:
     require_backend([CaseSpec("net", Scheme.A8W8, "SM8850", plain)], Backend.LPAI)
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"online_prepare": True},
+        {"shared_buffer": True},
+        {"dump_intermediate_outputs": True},
+        {"profile_level": "detailed"},
+        {"saver": True},
+        {"methods": ("other",)},
+        {"methods": ("other",), "weight_sharing": True},
+    ],
+    ids=lambda chosen: [*chosen][-1],
+)
+def test_each_choice_that_qnn_carries_out_is_for_htp_alone(chosen: dict[str, Any]) -> None:
+    source = Source("net.py:make", choices=Choices(**chosen))
+    spec = CaseSpec("net", Scheme.A8W8, "SM8850", source)
+    for backend in (Backend.GPU, Backend.LPAI, Backend.LPAI_ARM):
+        with pytest.raises(UsageError, match=", ".join(chosen)):
+            require_choices([spec], backend)
+
+
 def test_htp_takes_all_of_it() -> None:
     require_options(Backend.HTP, runner="cpp", plan=True)
     require_options(Backend.GPU, runner="./on-device", plan=False)

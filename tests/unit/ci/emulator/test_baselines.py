@@ -160,6 +160,11 @@ def test_a_run_is_compared_with_the_figures_of_its_own_models(
     record_baselines(make_report([case, suite], toolchain=TOOLS), folder)
     own = {"net 8a8w SM8650": Baseline(30.0)}
     assert make_session(folder, "net").find_baselines() == (own, True)
+    assert make_session(folder, "net", "mlp").find_baselines()[1]
+    (suite_file,) = (tmp_path / "manifests" / "baselines").iterdir()
+    away = suite_file.rename(tmp_path / suite_file.name)
+    assert make_session(folder, "net", "mlp").find_baselines() == (own, False)
+    away.rename(suite_file)
     both = own | {"mlp 8a8w SM8650": Baseline(30.0)}
     assert make_session(folder, "net", "mlp").find_baselines() == (both, True)
     assert make_session(folder, "net", record=True).find_baselines() == ({}, True)

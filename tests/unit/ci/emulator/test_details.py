@@ -31,6 +31,7 @@ def test_figures_by_set_and_channel_and_the_worst_element(right: Array) -> None:
     assert found.sqnr_db[0] is None, "equal"
     assert [one for one in found.sqnr_db if one is not None] == pytest.approx([40, 9.5], abs=1.0)
     assert len(found.sqnr_db_quantized) == 4
+    assert found.sqnr_db_quantized[0] == pytest.approx(60, abs=1.0)  # not the float32 one's
     assert {(one.axis, one.index) for one in found.channels[:2]} <= {(1, 7), (2, 5)}
     assert len(found.channels) == CHANNELS
     assert found.worst

@@ -276,6 +276,18 @@ def test_a_budget_is_the_default_s_then_the_model_s_then_the_scheme_s(repository
     assert policy.for_backend(Backend.LPAI).limits_of("net", Scheme.A8W8).budget == common
 
 
+def test_a_figure_that_several_budgets_limit_has_the_narrowest_place_s(repository: Path) -> None:
+    text = (
+        f"{WHOLE}\n[budget]\nprogram_bytes = 90\nspill_bytes = 9\nfill_bytes = 9\n"
+        "[models.net.budget]\nprogram_bytes = 80\nspill_bytes = 8\n"
+        "[models.net.budget.schemes.8a8w]\nprogram_bytes = 70\n"
+    )
+    policy = read(repository, text)
+    for scheme, program_bytes in ((Scheme.A8W8, 70), (Scheme.FP16, 80)):
+        found = policy.limits_of("net", scheme).budget
+        assert (found.program_bytes, found.spill_bytes, found.fill_bytes) == (program_bytes, 8, 9)
+
+
 @pytest.mark.parametrize("lane", ["emulator", "onnx"])
 def test_every_program_has_the_limit_that_qnn_has(lane: str) -> None:
     policy = read_emulator_policy(lane=lane)

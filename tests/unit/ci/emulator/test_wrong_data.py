@@ -30,6 +30,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sets = RANDOM.standard_normal((8, 2, 4)).astype(np.float32)
     holes = np.where(sets > 1, np.float32(np.nan), sets)
     np.savez(tmp_path / "apart.npz", a=sets, b=sets[:5])
+    np.savez(tmp_path / "one_hole.npz", a=sets, b=holes)
     np.savez(tmp_path / "nothing.npz")
     arrays = {"sets": sets, "three": sets[:3], "empty": sets[:0], "scalar": sets[0, 0, 0]}
     arrays |= {"words": np.array(["a"] * 8), "holes": holes, "swapped": sets.astype(">f4")}
@@ -51,6 +52,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ('inputs = "words.npy"\n', "models.m.inputs: words.npy has numbers of a dtype"),
         ('inputs = "swapped.npy"\n', "models.m.inputs: swapped.npy has numbers of a dtype"),
         ('inputs = "holes.npy"\n', "models.m.inputs: holes.npy has NaN"),
+        ('inputs = "one_hole.npz"\n', "models.m.inputs: one_hole.npz has NaN"),
         ('calibration = "apart.npz"\n', "models.m.calibration: apart.npz does not contain"),
         ('calibration = "nothing.npz"\n', "models.m.calibration: nothing.npz does not contain"),
         ('calibration = "net.py:gone"\n', "models.m.calibration:"),

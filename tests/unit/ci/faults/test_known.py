@@ -159,6 +159,15 @@ def test_a_pattern_is_found_with_its_conditions() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "fits"), [(-3.0, True), (3.0, True), (1.0, False), (-5.0, False)]
+)
+def test_an_argument_counts_by_its_size(value: float, fits: bool) -> None:
+    pattern = Pattern(("pad",), ("fp16",), numbers={"pad": ((2.0, 4.0),)})
+    step = Step("p", "pad", (Operand((2, 4)),), ("",), (2, 4), {"pad": (value,)})
+    assert bool(find_pattern(pattern, [step])) is fits
+
+
+@pytest.mark.parametrize(
     ("shape", "relations"),
     [
         ((16, 64), {"any", "over_batch"}),

@@ -42,6 +42,7 @@ from ci.faults.shrink import fit_variations, shrink
 from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
 from ci.models.schemes import Scheme
+from ci.onnx.stages import StageError
 from provisioning.console.progress import Progress
 
 PLANTED = read_faults()[0]
@@ -388,6 +389,18 @@ class Dying:
 
 UNARY = ["relu", "abs", "tanh", "neg", "sin", "cos", "exp"]
 ITEMS = [Item(f"x = input(2)\ny = {one}(x)\nreturn y\n", 0) for one in UNARY]
+
+
+@pytest.mark.parametrize(("stage", "end"), [("QNN", REFUSED), ("quantizer", UNJUDGED)])
+def test_an_error_before_qnn_is_no_refusal_of_its(stage: str, end: str) -> None:
+    class Raises(TrialJob):
+        def run_together(self, items: Any) -> list[Result]:
+            if any("tanh" in one.text for one in items):
+                raise StageError(stage) from ValueError("no")
+            return [Result(one.text, one.seed, RIGHT) for one in items]
+
+    results = Raises(ITEMS[:4], "onnx", Scheme.FP16, "SM8650", {})()
+    assert [one.end for one in results] == [RIGHT, RIGHT, end, RIGHT]
 
 
 def test_a_batch_goes_on_behind_the_graphs_that_end_their_worker(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from ci.inspect.app_checks import (
     lacks_only_files,
     list_app_checks,
 )
+from ci.inspect.app_manifest import AppManifest
 from ci.inspect.app_trees import read_app
-from ci.inspect.apps import AppUnit
+from ci.inspect.apps import AppUnit, Kind
+from ci.inspect.gradle import Gradle
 from provisioning.doctor.checks.registry import Finding, Severity
 from tests.stand_ins.android_apps import (
     ABI,
@@ -251,6 +253,17 @@ def test_min_sdk_of_the_manifest_counts(tmp_path: Path) -> None:
     assert ids(judge(path, tmp_path / "scratch")) == {"QNN223"}
 
 
+@pytest.mark.parametrize(
+    ("min_sdk", "extracts"), [(21, True), (22, True), (23, False), (None, False)]
+)
+def test_gradle_extracts_libraries_up_to_api_22(min_sdk: int | None, extracts: bool) -> None:
+    unit = AppUnit("app", Kind.SOURCES, None, gradle=Gradle("build.gradle"), min_sdk=min_sdk)
+    assert find_extraction(unit) is extracts
+    for stated in (True, False):
+        stating = replace(unit, manifest=AppManifest(extracts=stated))
+        assert find_extraction(stating) is stated
+
+
 def needing(unit: AppUnit, name: str, *needed: str, interpreter: str | None = None) -> AppUnit:
     """The unit with one more library, or program, that needs others."""
     first = next(one for one in unit.tree.files if one.name == "libQnnHtp.so")
@@ -266,6 +279,8 @@ def test_other_libraries_of_the_vendor_are_declared_too(tmp_path: Path) -> None:
     assert [(one.id, one.subject) for one in found] == [("QNN862", "libOpenCL.so")]
     old = replace(unit, manifest=replace(unit.manifest, target_sdk=30, native_libraries={}))
     assert list(APPS.judge(needing(old, "libQnnGpu.so", "libOpenCL.so"))) == []
+    first = replace(old, manifest=replace(old.manifest, target_sdk=31))
+    assert ids(APPS.judge(first)) == {"QNN860"}
 
 
 def test_a_program_that_the_app_starts_needs_no_declaration(tmp_path: Path) -> None:

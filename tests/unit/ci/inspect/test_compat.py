@@ -64,6 +64,13 @@ def test_the_newest_context_of_a_program_decides() -> None:
     assert judge_compat(both, Runtime("device", "2.51.0")).verdict is Verdict.YES
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_context_that_needs_the_most_vtcm_decides(order: int) -> None:
+    two = (replace(CONTEXT, vtcm_mb=4), replace(CONTEXT, vtcm_mb=9))[::order]
+    answer = judge_compat(replace(PROGRAM, contexts=two), None, "SM8650")
+    assert find(answer, Axis.VTCM) is Verdict.NO
+
+
 @pytest.mark.parametrize(
     ("program", "runtime", "axis"),
     [
@@ -119,7 +126,9 @@ def test_a_package_has_one_context_per_soc() -> None:
     ("headers", "qnn", "verdict"),
     [
         ("2.37", "2.49.40", Verdict.YES),
-        ("2.37", "2.51.0", Verdict.NO),
+        *(("2.37", qnn, Verdict.NO) for qnn in ("2.47.0", "2.48.40", "2.50.40", "2.51.0")),
+        ("2.37", "2.37.0", Verdict.YES),
+        ("2.38", "2.51.0", Verdict.YES),
         ("2.49", "2.51.0", Verdict.YES),
         ("2.50", "2.49.40", Verdict.NO),
         ("unknown", "2.51.0", Verdict.SKIPPED),

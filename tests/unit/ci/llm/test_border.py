@@ -28,7 +28,7 @@ from ci.llm.lowering import (
     require_caches,
     write_runs,
 )
-from ci.llm.runtime import program_step
+from ci.llm.runtime import make_runner, program_step
 from ci.models import noise
 from ci.models.schemes import Scheme
 from provisioning.errors import FailedError
@@ -305,3 +305,8 @@ def test_texts_are_the_same_up_to_where_they_differ_or_end(
     tokens: list[int], others: list[int], same: int
 ) -> None:
     assert count_same(tokens, others) == same
+
+
+def test_the_time_of_a_step_is_told_in_milliseconds() -> None:
+    nothing: Any = None
+    assert make_runner(nothing).note(nothing, 0.25).run_ms == 250

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ci.llm.tiny.train import BOS, EOS, PIECES, list_ids, write_tokenizer
-from ci.llm.tokenizers import read_tokenizer
+from ci.llm.tokenizers import PieceTable, read_tokenizer
 from provisioning.errors import UsageError
 from tests.unit.ci.llm.decoders import PLACE
 
@@ -43,6 +43,11 @@ def test_the_best_pair_is_merged_first_as_run_c_does(tmp_path: Path) -> None:
     pieces = [PAIRS[number][0] for number in tokenizer.encode("abc")]
     assert pieces == [" a", "bc"]
     assert tokenizer.encode("") == []
+
+
+def test_of_two_equal_pairs_the_first_is_merged_as_run_c_does() -> None:
+    pieces = [(one.encode(), score) for one, score in ((" ", 0.0), ("a", 0.0), ("aa", -1.0))]
+    assert PieceTable(pieces, -1, -1).encode("aaa") == [0, 2, 1]
 
 
 def test_characters_without_a_piece_are_bytes(tmp_path: Path) -> None:

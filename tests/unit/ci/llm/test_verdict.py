@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -139,5 +140,8 @@ def test_likeness_and_perplexity() -> None:
     other = compare_float(LOGITS[:, ::-1], LOGITS)
     assert other.agreement == 0.0
     assert other.divergence > 1
+    ours, theirs = (np.log(np.float32([row])) for row in ([0.5, 0.5], [0.9, 0.1]))
+    wanted = 0.9 * math.log(0.9 / 0.5) + 0.1 * math.log(0.1 / 0.5)  # of theirs from ours
+    assert compare_float(ours, theirs).divergence == pytest.approx(wanted, abs=1e-5)
     even = np.zeros((3, 8), np.float32)
     assert measure_perplexity(even, np.array([1, 2, 3])) == pytest.approx(8.0)

@@ -279,6 +279,15 @@ def test_choices_are_named_as_they_were_chosen() -> None:
         check_choices(Choices(weight_sharing=True), A8W8, "m")
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.bfloat16, torch.complex64, torch.complex128], ids=str
+)
+def test_a_dtype_that_htp_computes_wrongly_is_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(UsageError):
+        user_code.check_dtype("net", "the example", torch.ones(2, dtype=dtype))
+    user_code.check_dtype("net", "the example", torch.ones(2))
+
+
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
 def test_a_metric_that_is_no_finite_number_is_refused(value: float) -> None:
     assert user_data.read_value("net.py:score", 0.5) == 0.5

@@ -120,6 +120,8 @@ UNUSABLE: dict[str, tuple[ModelProto, tuple[str, ...]]] = {
     "3 GB of bytes": (of_input([3_000_000_000], TensorProto.UINT8), ("'x'", "2048 MiB")),
     "float64": (of_input(SHAPE, TensorProto.DOUBLE), ("'x'", "float64")),
     "string": (of_input(SHAPE, TensorProto.STRING), ("'x'", "string")),
+    "complex64": (of_input(SHAPE, TensorProto.COMPLEX64), ("'x'", "complex64")),
+    "complex128": (of_input(SHAPE, TensorProto.COMPLEX128), ("'x'", "complex128")),
     "unknown type": (of_input(SHAPE, 77), ("'x'", "77")),
     "sequence": (relu(inputs=[SEQUENCE]), ("'x'", "not a tensor")),
     "loop": (relu([LOOP]), ("Loop 'steps'", "no loops")),
@@ -205,6 +207,12 @@ def test_the_oldest_and_the_newest_versions_are_read(
     versions: dict[str, int], write: Write
 ) -> None:
     read_model(write(relu(**versions).SerializeToString()))
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc"])
+def test_operators_of_onnx_runtime_are_known(domain: str, write: Write) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"], domain=domain)
+    assert read_model(write(relu([node]).SerializeToString())).graph.node[0].domain == domain
 
 
 def test_a_function_of_the_model_is_no_unknown_operator(write: Write) -> None:

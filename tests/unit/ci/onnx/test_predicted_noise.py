@@ -110,6 +110,11 @@ def test_a_constant_that_float16_rounds_is_read_with_an_error(tmp_path: Path) ->
         assert low < np.abs(found / right).max() / RELATIVE < high
     found, right = predict(tmp_path, nodes, ones, [constant("w", np.full(SHAPE, 1e9))])
     assert np.abs(found).max() < 65504 * RELATIVE * 2.01  # beyond float16, as at its end
+    mixed = np.full(SHAPE, 0.1)
+    mixed[0] = 0.5  # exact, next to elements that are not
+    found, right = predict(tmp_path, nodes, ones, [constant("w", mixed)])
+    shares = np.abs(found / right).max((0, 1)) / RELATIVE
+    assert shares[0].max() < 1.01 < 1.5 < shares[1:].max()
     assert np.isfinite(found).all()
 
 

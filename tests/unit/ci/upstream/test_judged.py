@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace as copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from ci.upstream.judged import (
 )
 from ci.upstream.kept import Comparison, Member, read_comparisons, write_comparison
 from ci.upstream.stubs import LACKS, NEEDS
+from ci.verbs.lanes import upstream
 from ci.verbs.lanes.upstream import WRONG
 
 RANDOM = np.random.default_rng(1)
@@ -75,6 +77,24 @@ def test_wrong_outputs_that_upstream_accepts_fail_ours(wrong: str) -> None:
     judged = judge(make(GRID), wrong=wrong)
     assert judged.outcome is Ending.ONE_SIDED
     assert "not faithful" in judged.reason
+
+
+@pytest.mark.parametrize(("kinds", "code"), [("", 1), ("-", 1), ("r", 0), ("-r", 0), ("ra", 1)])
+def test_wrong_outputs_have_to_be_compared_and_rejected(
+    monkeypatch: pytest.MonkeyPatch, kinds: str, code: int
+) -> None:
+    """A run that compared nothing does not show that our gate rejects anything."""
+    known = {
+        "-": Judged("C::test_b", Ending.ONE_SIDED, "upstream compares no outputs"),
+        "r": judge(make(GRID), wrong="zeros"),
+        "a": judge(make(GRID)),
+    }
+    judged = [known[kind] for kind in kinds]
+    monkeypatch.setattr(upstream, "judge_entries", lambda *_: iter(judged))
+    args: Any = SimpleNamespace(judge_again="zeros")
+    nothing: Any = None
+    outcome = upstream.judge_again(Path(), nothing, (), policy=nothing, args=args, progress=nothing)
+    assert outcome.exit_code == code
 
 
 def test_an_output_within_upstreams_tolerance_fails_ours() -> None:
