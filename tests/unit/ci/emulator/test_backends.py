@@ -124,7 +124,7 @@ def test_each_choice_that_qnn_carries_out_is_for_htp_alone(chosen: dict[str, Any
     spec = CaseSpec("net", Scheme.A8W8, "SM8850", source)
     for backend in (Backend.GPU, Backend.LPAI, Backend.LPAI_ARM):
         with pytest.raises(UsageError, match=", ".join(chosen)):
-            require_choices([spec], backend)
+            require_backend([spec], backend)
 
 
 def test_htp_takes_all_of_it() -> None:

@@ -15,6 +15,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: E402
 from ci.models import noise as noise_module  # noqa: E402
 from ci.models.layers import MOST_LAYERS, _decibels, expose_layers, find_loss  # noqa: E402
 from ci.models.noise import RUNS, predict_noise  # noqa: E402
+from ci.models.tensors import Loss  # noqa: E402
 
 assert _decomposed  # registers the operators
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's own
@@ -234,6 +235,12 @@ def test_the_coarsest_or_clipped_range_is_where_most_is_lost(
     assert place in found.name
     assert found.behind_db < 15 < found.before_db
     assert found.weights_db == 60
+
+
+def test_a_loss_is_ranked_by_the_power_that_it_adds() -> None:
+    assert Loss("a", 30.0, 10.0, 60.0).added == pytest.approx(0.1 - 0.001)
+    fine, coarse = Loss("a", 60.0, 20.0, 60.0), Loss("b", 14.0, 12.0, 60.0)
+    assert fine.added < coarse.added  # although more decibels are lost
 
 
 def test_weights_are_told_from_activations() -> None:

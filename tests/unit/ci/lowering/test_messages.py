@@ -47,6 +47,7 @@ def vector(outputs, labels): return outputs[0]
 def text(outputs, labels): return "good"
 def nothing(outputs, labels): return float("nan")
 def lonely(outputs): return 1
+def second(outputs, labels): return outputs[0][:, 1].mean()
 def writes(outputs, labels): return outputs[0].zero_().sum() + labels.add_(1).sum()
 """
 
@@ -201,6 +202,10 @@ def test_a_metric_is_measured_of_all_models_and_of_exchanged_inputs(place: Path)
     measured = user_data.run_metric(*make_job(f"{own}:score", f"{own}:labels"))
     assert (measured.value, measured.float32, measured.quantized) == (0.75, 1.0, 0.5)
     assert [*vars_of(measured)] == [0.75, 1.0, 0.0, 0.5]
+    columns = np.stack([np.arange(1.0, 5.0), np.zeros(4)], 1)  # sets are exchanged, not elements
+    second = Metric(f"{own}:second", f"{own}:labels", max_drop=0.1)
+    exchanged = user_data.run_metric(second, [columns], [columns], None)
+    assert {*vars_of(exchanged)} == {0.0, None}
     metric, *models = make_job(f"{own}:writes", f"{own}:labels")
     assert {*vars_of(user_data.run_metric(metric, *models))} == {14.0}  # each has its own copy
     assert all(one[0].any() for one in models)
