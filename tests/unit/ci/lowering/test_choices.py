@@ -43,22 +43,6 @@ def test_the_set_has_a_case_of_every_choice_and_of_every_scheme_beyond_the_suite
         assert policy.limits_of(case.model, case.scheme).min_sqnr_db_all
 
 
-def test_no_pair_that_excludes_each_other_is_lost() -> None:
-    """The tests below take their pairs from the table; here they are written down once more."""
-    assert {frozenset(row[:2]) for row in EXCLUSIONS} == {
-        *(
-            frozenset({"recipe", one})
-            for one in ("parts", "annotation", "discard_nodes", "block_size")
-        ),
-        *(
-            frozenset({"methods", one})
-            for one in ("dump_intermediate_outputs", "profile_level", "saver", "online_prepare")
-        ),
-        frozenset({"profile_level", "dump_intermediate_outputs"}),
-        frozenset({"online_prepare", "weight_sharing"}),
-    }
-
-
 @pytest.mark.parametrize("pair", EXCLUSIONS, ids=lambda pair: f"{pair[0]}-{pair[1]}")
 def test_choices_that_exclude_each_other_are_refused_with_the_reason(
     tmp_path: Path, pair: tuple[str, str, str]

@@ -47,7 +47,6 @@ def vector(outputs, labels): return outputs[0]
 def text(outputs, labels): return "good"
 def nothing(outputs, labels): return float("nan")
 def lonely(outputs): return 1
-def second(outputs, labels): return outputs[0][:, 1].mean()
 def writes(outputs, labels): return outputs[0].zero_().sum() + labels.add_(1).sum()
 """
 
@@ -80,7 +79,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "text.npy").write_bytes(b"hello")
     (tmp_path / "zip.npz").write_bytes(b"PK\x03\x04")
     yield tmp_path
-    for name in ("model_own", "model_broken", "model_in_c"):
+    for name in ("model_own", "model_broken", "model_in_c", "model_second"):
         sys.modules.pop(name, None)
 
 
@@ -203,7 +202,8 @@ def test_a_metric_is_measured_of_all_models_and_of_exchanged_inputs(place: Path)
     assert (measured.value, measured.float32, measured.quantized) == (0.75, 1.0, 0.5)
     assert [*vars_of(measured)] == [0.75, 1.0, 0.0, 0.5]
     columns = np.stack([np.arange(1.0, 5.0), np.zeros(4)], 1)  # sets are exchanged, not elements
-    second = Metric(f"{own}:second", f"{own}:labels", max_drop=0.1)
+    (place / "second.py").write_text("def get(outputs, labels): return outputs[0][:, 1].mean()\n")
+    second = Metric(f"{place}/second.py:get", f"{own}:labels", max_drop=0.1)
     exchanged = user_data.run_metric(second, [columns], [columns], None)
     assert {*vars_of(exchanged)} == {0.0, None}
     metric, *models = make_job(f"{own}:writes", f"{own}:labels")
