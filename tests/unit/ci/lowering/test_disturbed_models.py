@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
 from ci.models import noise as noise_module  # noqa: E402
 from ci.models.layers import MOST_LAYERS, _decibels, expose_layers, find_loss  # noqa: E402
-from ci.models.noise import RUNS, predict_noise  # noqa: E402
+from ci.models.noise import ACTIVATIONS, RUNS, Dice, predict_noise  # noqa: E402
 from ci.models.tensors import Loss  # noqa: E402
 
 assert _decomposed  # registers the operators
@@ -210,6 +211,96 @@ def test_a_prediction_is_the_same_each_time_and_leaves_state_as_it_was() -> None
     first, second = (predict_noise(module, inputs(), float16=True)[0] for _ in range(2))
     assert torch.equal(first, second)
     assert not module.count.any()
+
+
+@pytest.mark.filterwarnings("ignore:While compiling")  # that it found the attribute
+def test_a_prediction_leaves_what_a_model_keeps_in_an_attribute() -> None:
+    class Keeps(nn.Module):
+        last: Any = None
+
+        def forward(self, values: Tensor) -> Tensor:
+            self.last = values * 2
+            result: Tensor = self.last + 1
+            return result
+
+    module = Keeps()
+    (noise,) = predict_noise(module, inputs(), float16=True)
+    assert rms(noise) > 0
+    assert module.last is None
+
+
+def test_an_operator_that_moves_elements_adds_no_error_in_float16() -> None:
+    class Moves(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            return values.transpose(0, 1).reshape(4, -1).transpose(0, 1).contiguous()
+
+    exact = [(one.half().float(),) for (one,) in inputs()]
+    (noise,) = predict_noise(Moves(), exact, float16=True)
+    assert rms(noise) == 0
+    (noise,) = predict_noise(Moves(), inputs(), float16=True)
+    signal = rms(torch.stack([one for (one,) in inputs()]))
+    assert rms(noise) == pytest.approx(signal * noise_module.RELATIVE / np.sqrt(3), rel=0.1)
+
+
+@pytest.mark.parametrize("float16", [True, False])
+def test_other_results_than_floating_tensors_are_not_disturbed(float16: bool) -> None:
+    drawing, dice = Drawing(), Dice(0, float16=float16)
+    node = drawing.call(ATEN.add, drawing.x, drawing.x)
+    for value in (3, (torch.ones(2),), None):
+        assert dice.disturb(node, value) is value
+    whole = torch.arange(4)
+    assert dice.disturb(node, whole) is whole
+
+
+def test_an_activation_in_place_has_the_error_of_the_other() -> None:
+    drawing = Drawing()
+    linear, zeros = drawing.layer(-8, 7), torch.zeros(64, 64)
+    for name, bound in ACTIVATIONS.items():
+        for called in (name, f"{name}_"):
+            for source, scale in ((linear, bound), (drawing.x, 0.0)):
+                node = drawing.call(getattr(ATEN, called), source)
+                found = Dice(0, float16=True).disturb(node, zeros)
+                assert rms(found) == pytest.approx(scale / np.sqrt(3), rel=0.05), called
+
+
+def test_a_softmax_has_a_larger_error_than_other_operators() -> None:
+    drawing, ones = Drawing(), torch.ones(64, 64)
+    for name, bound in (("_softmax", 2**-9), ("softmax", 2**-9), ("add", 2**-11), ("mul", 2**-11)):
+        packet = getattr(ATEN, name)
+        called = getattr(packet, packet.overloads()[0])
+        node = drawing.graph.call_function(called, (drawing.x, drawing.x))
+        moved = Dice(0, float16=True).disturb(node, ones) - 1
+        assert float(moved.abs().max()) == pytest.approx(bound, rel=0.01)
+
+
+def test_an_operator_has_its_name_whatever_kind_of_function_it_is() -> None:
+    graph = fx.Graph()
+    x, name = graph.placeholder("x"), noise_module.name_operator
+    assert name(graph.call_function(getitem, (x, 0))) == "getitem"
+    assert not noise_module.computes(graph.call_function(getitem, (x, 0)))
+    assert name(graph.call_function(ATEN.add.Tensor, (x, x))) == "add"
+
+
+def test_weights_that_are_dequantized_from_a_buffer_count_as_weights() -> None:
+    """They stay rounded where activations are not, so that their share of the loss is known."""
+
+    class Held(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("levels", torch.randint(-8, 7, (16, 16)).to(torch.int8))
+
+        def forward(self, values: Tensor) -> Tensor:
+            weight = OPS.dequantize_per_tensor(self.levels, 0.05, 0, -8, 7, torch.int8)
+            return round_to(nn.functional.linear(round_to(values, 0.3), weight), 0.3)
+
+    ((one,), *_) = inputs()
+    held = Held()
+    exact = nn.functional.linear(one, held.levels.float() * 0.05)
+    graph: Any = torch.export.export(held, (one,), strict=True).module()
+    for off, wanted in ((0.0, 60.0), (0.1, 20.0)):
+        found = find_loss(graph, (one,), (exact * (1 + off),))
+        assert found is not None
+        assert found.weights_db == pytest.approx(wanted, abs=1.0)
 
 
 def test_indices_have_no_prediction() -> None:

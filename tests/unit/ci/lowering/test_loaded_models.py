@@ -1,0 +1,154 @@
+"""The inputs that a model is judged on and calibrated with, its digest, and a user's metric."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
+
+from torch import Tensor, fx, nn  # noqa: E402
+
+from ci.models import model as loading  # noqa: E402
+from ci.models.model import (  # noqa: E402
+    before_forks,
+    derive_inputs,
+    digest_graph,
+    load_model,
+    read_source,
+)
+from ci.models.numerics import THREADS  # noqa: E402
+from ci.models.user_data import check_metric, read_labels  # noqa: E402
+from ci.models.user_models import Metric, Source, call_metric  # noqa: E402
+from provisioning.errors import QnnCiError, UsageError  # noqa: E402
+
+Made = tuple[nn.Module, tuple[Tensor, ...], tuple[tuple[Tensor, ...], ...]]
+
+
+def draw(seed: int) -> Tensor:
+    return torch.randn(2, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def same(found: Any, wanted: Any) -> bool:
+    pairs = list(zip(found, wanted, strict=True))
+    return all(torch.equal(one, other) for a, b in pairs for one, other in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("given", [0, 1, 2, 3, 6])
+def test_a_model_with_few_sets_gets_the_next_derived_ones(
+    given: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any, the example's; no set is derived twice."""
+    example = (draw(0),)
+    calibration = tuple((draw(seed),) for seed in range(1, given + 1))
+    monkeypatch.setattr(loading, "make_model", lambda *_: (nn.ReLU(), example, calibration))
+    loaded = load_model("net.py:factory")
+    derived = derive_inputs(example)
+    wanted = (example, *calibration) if given else derived
+    if len(wanted) < 4:
+        wanted = (*wanted, *derived[1:])
+    assert same(loaded.calibration, wanted)
+    assert same(loaded.evaluation, wanted[:4])
+    assert same(loaded.reference, [(one.relu(),) for (one,) in wanted[:4]])
+    assert loaded.name == "net.py:factory"
+    assert (loaded.made == "", loaded.calibration_made == "") == (given >= 3, given > 0)
+
+
+@pytest.mark.parametrize("key", ["inputs", "calibration"])
+def test_data_are_read_in_place_of_the_factorys_and_an_error_names_their_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    made: Made = (nn.ReLU(), (draw(0),), ((draw(9),),))
+    monkeypatch.setattr(loading, "make_model", lambda *_: made)
+    sets = torch.stack([draw(seed) for seed in range(1, 6)])
+    np.save(tmp_path / "good.npy", sets.numpy())
+    np.save(tmp_path / "bad.npy", sets[:, :1].numpy())
+    _, example, calibration, judged = read_source(
+        "net.py:f", Source(**{key: str(tmp_path / "good.npy")})
+    )
+    assert same([example], [made[1]])
+    read, other = (judged, calibration) if key == "inputs" else (calibration, judged)
+    assert same(read, [(one,) for one in sets])
+    assert same(other, [] if key == "calibration" else made[2])
+    with pytest.raises(UsageError) as caught:
+        read_source("net.py:f", Source(**{key: str(tmp_path / "bad.npy")}))
+    assert caught.value.what.startswith(f"{key}: bad.npy ")
+    assert "[1, 4]" in caught.value.why
+    assert ("set 0" if key == "inputs" else "calibration 0") in caught.value.why
+
+
+def test_a_model_is_exported_once_before_the_workers_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    export = torch.export.export
+
+    def note(*words: Any, **more: Any) -> Any:
+        made.append(export(*words, **more))
+        return made[-1]
+
+    monkeypatch.setattr(torch.export, "export", note)
+    torch.set_num_threads(2)
+    before_forks()
+    assert torch.get_num_threads() == THREADS
+    assert len(made) == 1  # and it did not fail
+
+
+def node_of(value: Any) -> fx.Node:
+    node = fx.Graph().placeholder("x")
+    node.meta["val"] = value
+    return node
+
+
+def test_what_a_node_gives_is_in_the_digest_of_its_graph() -> None:
+    """Of a tensor its type and shape, of anything else its value."""
+    ones = torch.ones(2, 3)
+    same_shape = loading._describe_node(node_of(ones)), loading._describe_node(node_of(ones * 2))
+    assert same_shape[0] == same_shape[1]
+    values = [ones, ones[0], ones.half(), 3, 4, None, (ones, 3), (ones, 4), (ones, ones)]
+    assert len({loading._describe_node(node_of(value)) for value in values}) == len(values)
+
+
+def test_a_function_is_in_the_digest_by_its_module_and_name() -> None:
+    class Calls(nn.Module):
+        def __init__(self, function: Any) -> None:
+            super().__init__()
+            self.function = function
+
+        def forward(self, values: Tensor) -> Tensor:
+            result: Tensor = self.function(values)
+            return result
+
+    functions = (torch.sin, torch.cos, nn.functional.relu, torch.relu)
+    digests = [digest_graph(Calls(one), (torch.ones(2),)) for one in functions]
+    assert len({*digests[:3]}) == 3
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    shown = [loading._describe_node(graph.call_function(one, (x,))) for one in (torch.sin, abs)]
+    assert "builtins.abs" in shown[1]
+    assert "sin" in shown[0]
+    assert "relu_" in loading._describe_node(graph.call_method("relu_", (x,)))
+
+
+METRICS = """
+def score(outputs, labels):
+    return sum((one[:, 0] == labels).double().mean() for one in outputs) / len(outputs)
+"""
+
+
+def test_a_worker_measures_program_float_and_quantized_model(tmp_path: Path) -> None:
+    (tmp_path / "metrics.py").write_text(METRICS)
+    np.save(tmp_path / "labels.npy", np.arange(1.0, 5.0))
+    metric = Metric(f"{tmp_path}/metrics.py:score", f"{tmp_path}/labels.npy", max_drop=0.1)
+    right = np.arange(1.0, 5.0).reshape(4, 1)
+    program, quantized = right.copy(), right.copy()
+    program[0], quantized[:2] = 9, 9
+    found = call_metric(metric, [program], [right], [quantized])
+    assert (found.value, found.float32, found.shifted, found.quantized) == (0.75, 1.0, 0.0, 0.5)
+    assert call_metric(metric, [program], [right], None).quantized is None
+    assert metric.name == "score"
+    check_metric(metric, 4)
+    with pytest.raises(QnnCiError, match=r"metric\.labels: labels\.npy"):
+        check_metric(metric, 5)
+    assert read_labels(metric.labels, 4).tolist() == [1, 2, 3, 4]

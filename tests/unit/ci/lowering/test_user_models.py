@@ -1,0 +1,127 @@
+"""A user's entry in a policy: its files and functions, and what is refused of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ci.models.lowering_options import Choices
+from ci.models.source_lines import is_installed
+from ci.models.tensors import describe_tensor, read_sets, write_sets
+from ci.models.user_models import Metric, ModelEntry, lacks_function, resolve_entry, resolve_file
+from provisioning.errors import QnnCiError
+from tests.stand_ins.snapshots import check_snapshot
+
+SNAPSHOT = Path(__file__).with_name("snapshots") / "user_models.txt"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "net.py").write_text("def factory(): pass\ndef other(): pass\n")
+    (tmp_path / "empty.py").write_text("value = 3\n")
+    for name in ("net.onnx", "float.onnx", "data.npy", "a\nb.npy"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
+    def entry(name: str = "net", **fields: Any) -> Callable[[], object]:
+        fields = {"path": "net.py:factory", **fields}
+        return lambda: resolve_entry(name, ModelEntry(**fields), place)
+
+    def file(word: str, kind: str = "") -> Callable[[], object]:
+        return lambda: resolve_file(f"{place}/{word}", kind)
+
+    shapes = {"x": (1, 2)}
+    return {
+        "a name": entry("a/b"),
+        "a name of the suite": entry("mlp"),
+        "a name that is too long": entry("a" * 65),
+        "shapes of a factory": entry(shapes=shapes),
+        "a float model of a factory": entry(float_model="float.onnx"),
+        "a file that is gone": entry(inputs="gone.npy"),
+        "a model without a function": entry(path="net.py"),
+        "data without a function": entry(calibration="net.py"),
+        "a model that is gone": entry(path="gone.onnx"),
+        "a recipe that is gone": entry(lowering=Choices(recipe="gone.py:recipe")),
+        "a recipe that is no Python": entry(lowering=Choices(recipe="data.npy")),
+        "an annotation without a function": entry(lowering=Choices(annotation="net.py")),
+        "a model of another kind": file("data.npy", "factory"),
+        "a function of no Python": file("data.npy:f", "function"),
+        "a path with a line end": file("a\nb.npy"),
+        "a function that is near": file("net.py:factori", "factory"),
+        "a function that is not": file("net.py:zzz", "factory"),
+        "a file without functions": file("empty.py:zzz", "factory"),
+        "nothing near": lambda: raise_error(lacks_function(place / "net.py", "zzz", ["a", "b"])),
+    }
+
+
+def raise_error(error: QnnCiError) -> None:
+    raise error
+
+
+def test_every_refusal_says_what_why_and_what_to_do(place: Path) -> None:
+    text = ""
+    for name, call in list_refusals(place).items():
+        with pytest.raises(QnnCiError) as caught:
+            call()
+        text += f"{name}\n  {type(caught.value).__name__} {caught.value}\n"
+    check_snapshot(SNAPSHOT, text.replace(str(place), "PLACE"))
+
+
+def test_an_entry_has_absolute_paths_and_keeps_the_rest(place: Path) -> None:
+    entry = ModelEntry(
+        path="net.onnx",
+        calibration="data.npy",
+        inputs="net.py:other",
+        lowering=Choices(annotation="net.py:factory", recipe="net.py:other"),
+        metric=Metric("net.py:other", "data.npy", max_drop=0.1, min=0.5),
+        shapes={"x": (1, 2)},
+        float_model="float.onnx",
+    )
+    found = resolve_entry("net", entry, place)
+    assert found == ModelEntry(
+        path=f"{place}/net.onnx",
+        calibration=f"{place}/data.npy",
+        inputs=f"{place}/net.py:other",
+        lowering=Choices(annotation=f"{place}/net.py:factory", recipe=f"{place}/net.py:other"),
+        metric=Metric(f"{place}/net.py:other", f"{place}/data.npy", max_drop=0.1, min=0.5),
+        shapes={"x": (1, 2)},
+        float_model=f"{place}/float.onnx",
+    )
+    assert (found.source.reference, found.source.shapes) == (found.path, (("x", (1, 2)),))
+    assert resolve_entry("a", ModelEntry("mlp"), place) == ModelEntry("mlp")
+
+
+@pytest.mark.parametrize(
+    ("file", "installed"),
+    [
+        (np.__file__, True),
+        (resolve_entry.__code__.co_filename, False),
+        (shutil.__file__, True),
+        ("/other/venv/lib/python3.9/site-packages/nets/net.py", True),
+        ("/other/lib/python3/dist-packages/net.py", True),
+        ("/home/me/my-site-packages/net.py", False),
+        ("/home/me/nets/net.py", False),
+    ],
+)
+def test_files_of_any_environment_are_installed(file: str, installed: bool) -> None:
+    assert is_installed(file) is installed
+
+
+def test_sets_that_were_written_are_read_even_over_older_ones(tmp_path: Path) -> None:
+    place = tmp_path / "a/deep/directory"
+    for number in (0.0, 1.0):
+        sets = [[np.full((2, 3), number + one, "float32"), np.arange(4)] for one in range(2)]
+        write_sets(place, sets)
+    infos = [describe_tensor(one) for one in sets[0]]
+    for read, written in zip(read_sets(place, infos, 2), sets, strict=True):
+        assert all(map(np.array_equal, read, written))
+    assert sorted(one.name for one in place.iterdir()) == [
+        f"{number}_{index}.raw" for number in range(2) for index in range(2)
+    ]
