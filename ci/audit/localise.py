@@ -55,7 +55,7 @@ class Localised(Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Localiser:
-    """Searches one case. ``qnn`` is the version of QNN."""
+    """Finds where one case loses accuracy. ``qnn`` is the version of QNN."""
 
     spec: CaseSpec
     setup: RunSetup

@@ -27,8 +27,8 @@ def find_range(node: Node) -> Range | None:
 
 
 def measure_clipping(value: Tensor, bounds: Range | None) -> float:
-    """Return by which share values exceed the bounds of a range. A bound of 0 is ignored, because
-    it comes from a fused activation such as ReLU."""
+    """Return how far values exceed the bounds of a range, as a share of the bound. A bound of 0 is
+    ignored, because it comes from a fused activation such as ReLU."""
     if bounds is None or not value.is_floating_point():
         return 0.0
     low, high = bounds
@@ -49,8 +49,8 @@ def find_bias_off(module: GraphModule, node: Node) -> float:
 
 
 def mend_biases(module: GraphModule) -> None:
-    """Give each layer a separate bias whose scale is that of its input times that of its
-    weights."""
+    """Give each layer a separate bias. Its scale is the product of the scales of the layer's input
+    and weights."""
     for node in list(module.graph.nodes):
         if find_bias_off(module, node):
             _, wanted = _read_scales(module, node) or (None, None)
@@ -69,8 +69,8 @@ def mend_biases(module: GraphModule) -> None:
 
 
 def widen_ranges(module: GraphModule, clipped: Mapping[Range | None, float]) -> None:
-    """Widen quantization ranges so that no values are clipped. ``clipped`` maps a range to the
-    share by which values exceed it."""
+    """Widen quantization ranges so that no values are clipped. ``clipped`` maps a
+    range to the share that measure_clipping returned."""
     for node in module.graph.nodes:
         exceeded = clipped.get(find_range(node))
         if exceeded:

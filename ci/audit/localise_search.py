@@ -35,8 +35,8 @@ class Operator(Struct, frozen=True, kw_only=True):
 
     ``inputs`` are the operators whose results it reads, ``computes`` is false if it only moves
     elements, ``size_bytes`` is the size of its result. ``range`` has the lowest and highest value
-    of its quantized result. ``clipped`` is the share by which values exceed it. ``bias_off`` is the
-    relative difference between the scale of its bias and that of its input times its weights.
+    of its quantized result. ``clipped`` is how far values exceed it, as a share. ``bias_off`` is
+    the relative difference between the scale of its bias and that of its input times its weights.
     """
 
     name: str
@@ -192,7 +192,7 @@ class Search:
             return structs.replace(found, ended=str(spent))
 
     def choose_exposed(self, cut: Cut) -> list[str]:
-        """Return the operators that compute and whose results the part does not return yet."""
+        """Return the operators that compute, unless the part already returns their results."""
         return [
             name for name in cut.kept if self.operators[name].computes and name not in cut.given
         ]

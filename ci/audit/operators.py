@@ -32,7 +32,7 @@ LINE = re.compile(r" \[([^\[\]\n]+):(\d+)\]$")  # the form in which find_line ad
 # Text that differs between nodes although they are refused for the same reason.
 NODE = re.compile(r" in the node '[^']*'|(?<=Failed to validate) op \S+(?= with error)")
 PASSES = re.compile(r" after the following passes: \[.*?(?:\]|\.\.\.)")  # all earlier passes
-# ExecuTorch does not decompose some operators, for QNN. If QNN refuses one, the lowering fails.
+# ExecuTorch keeps some operators whole for QNN. If QNN refuses one of them, the lowering fails.
 KEPT_WHOLE = re.compile(r"Node (\S+) with op .*was not decomposed or delegated", re.DOTALL)
 Bytes = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]

@@ -92,8 +92,8 @@ class Staging:
     reference: ReferencePolicy | None = None
 
     def note_steps(self, steps: Sequence[Step]) -> None:
-        """Write the operators of the float32 model next to the log. They stay there if the compiler
-        refuses the model, dies or never ends."""
+        """Write the operators of the float32 model next to the log. They remain there if
+        the compiler refuses the model, crashes or hangs."""
         self.log.with_name(STEPS).write_bytes(msgspec.json.encode(steps))
 
     def write_inputs(self, sets: Sequence[Sequence[Any]]) -> None:

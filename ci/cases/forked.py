@@ -79,8 +79,8 @@ def flush_stdio() -> None:
 
 @contextmanager
 def redirected(target: int, *descriptors: int) -> Iterator[None]:
-    """Let ``descriptors`` of this process lead to the file of another one during the block, also
-    for C++ code."""
+    """Redirect ``descriptors`` of this process to the file of descriptor ``target`` during the
+    block. This includes output of C++ code."""
     kept = [os.dup(one) for one in descriptors]
     try:
         for one in descriptors:

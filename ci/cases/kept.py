@@ -124,8 +124,7 @@ def compare_rows(case: Case, row: Case) -> Case:
 
 
 def read_pulled(pulled: Path, compiled: Compiled) -> Run:
-    """Return a device's outputs as a run. If they are missing or damaged, the run is a failed
-    one."""
+    """Return a device's outputs as a run. If they are missing or damaged, the run has failed."""
     if not pulled.is_dir():
         return Run(failure=f"it has no outputs: {pulled.name} is missing")
     code = pulled / CODE

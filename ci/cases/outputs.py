@@ -15,7 +15,7 @@ from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
 from ci.models.tensors import FILE, TensorInfo, read_sets
 
-# The directory of a program's outputs, and the name that qnn_executor_runner gives one.
+# The directory of a program's outputs, and the name of each in qnn_executor_runner.
 OUTPUTS, OUTPUT = "outputs", "output_{}_{}.raw"
 
 

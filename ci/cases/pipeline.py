@@ -36,9 +36,9 @@ ARTIFACT = "artifact"
 
 @dataclass(frozen=True, kw_only=True)
 class RunSetup:
-    """What all cases of a run share. ``work`` is a scratch directory. ``device`` names the required
-    hardware if neither this host nor the runner can run the programs. Outputs of ``runner`` are
-    compared with those of ``emulator``, if there is one."""
+    """The setup that all cases of a run share. ``work`` is a scratch directory. ``device`` names the
+    required hardware if neither this host nor the runner can run the programs. Outputs of
+    ``runner`` are compared with those of ``emulator``, if there is one."""
 
     options: SessionOptions
     engine: Engine
@@ -210,7 +210,7 @@ class CaseRun(CaseJudge):
 
     def locate(self) -> str:
         """Return at which layer a program starts to differ from its model. This runs a second
-        program that also returns its layers' outputs. Empty if the engine cannot make one."""
+        program that also returns its layers' outputs. Empty if there is no such program."""
         if self.spec.source.choices.methods:
             return ""
         spec = replace(self.spec, layers=True)

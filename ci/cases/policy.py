@@ -156,7 +156,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def expects_refusal(
         self, model: str, scheme: Scheme, soc: str, reason: str, choices: str = ""
     ) -> str:
-        """Return the policy's explanation of a refusal; empty if it is not a known one."""
+        """Return the policy's explanation of a refusal; empty if it is unknown."""
         rows = (one for one in self.unsupported if re.search(one.pattern, reason))
         found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
         return next(found, "")

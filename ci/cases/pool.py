@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STARTER, IMPORTS = "QNN_CI_STARTER", "QNN_CI_IMPORTS"
 ABORTED, LATE = "the run was stopped", "did not end within"
 MAX_WORKER_BYTES = 2 << 30  # a worker that is larger after a job is replaced
-WATCH_S = 0.5  # between two looks at the memory of a worker
+WATCH_S = 0.5  # seconds between checks of a worker's memory
 # glibc's thread cache would keep freed blocks of up to 1 KiB, and nothing would overwrite them.
 TUNABLES = "glibc.malloc.tcache_count=0"
 SOCKET, MAX_SOCKET_PATH = "listener-12345678", 108  # unix(7)
@@ -318,7 +318,7 @@ class Pool:
             ) from error
 
 
-# How lines begin, and what they contain, that are also printed when a run succeeds.
+# Prefixes and parts of lines that are also printed when a run succeeds.
 CHATTER = (
     *("[INFO] [Qnn ExecuTorch]", "# LIBNATIVE", "Starting stage: ", "Completed stage: ", "[#"),
     *("[cpuinfo_", "====== DDR", "spill_bytes=", "fill_bytes=", "write_total_", "read_total_"),

@@ -163,7 +163,7 @@ def choose_lane(
     lane: Lane, backend: Backend, judged: Iterable[Scheme], asked: Sequence[str]
 ) -> Lane:
     """Return the lane with only those of its schemes that are in ``judged``: the policy has limits
-    for them on ``backend``. Raises UsageError if one in ``asked`` matches none of them."""
+    for them on ``backend``. Raises UsageError if a name in ``asked`` matches none."""
     if backend is Backend.HTP:
         return lane
     schemes = tuple(scheme for scheme in lane.schemes if scheme in set(judged))
@@ -179,7 +179,7 @@ def choose_lane(
 
 
 def default_soc(backend: Backend) -> str:
-    """Return the SoC of a case without an explicit one."""
+    """Return the SoC of a case that does not specify one."""
     return LPAI_SOC if backend.is_lpai else DEFAULT_SOC
 
 

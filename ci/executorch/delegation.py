@@ -64,8 +64,8 @@ class Refusals(logging.Handler):
         return [f"{op}: {reason}" for op, reason in named if not op.startswith(QUANTIZING)]
 
     def is_skipped(self, node: Any) -> bool:
-        """Return whether the model's entry leaves a node to the CPU, or a node that quantizes for
-        such a node."""
+        """Return whether the model's entry leaves a node to the CPU. If it leaves any, nodes that
+        quantize are included."""
         choices, name = self.choices, name_operator(node)
         skips = bool(choices.skip_nodes or choices.skip_ops)
         return (

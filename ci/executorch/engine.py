@@ -47,7 +47,7 @@ class ExecutorchEngine:
         """Return the cache key of a case; ``model`` is the model's digest.
 
         A key includes only the recipe of the case's scheme, so a new scheme does not change other
-        keys. The effect of a user's functions is unknown, so with one the key is random.
+        keys. With a user's function, the key is random, because its effect is unknown.
         """
         from ci.models.numerics import NUMERICS, name_instructions
 

@@ -91,7 +91,8 @@ def quantize_method(
         if choices.block_size and not quantizer.block_size_map:
             raise UsageError(
                 f"block_size: blocks of {block} fit no layer of {Path(model.name).name}",
-                why="a layer needs a kernel of 1, and a multiple of the block as input channels",
+                why="a layer needs a kernel of size 1, and its number of input channels must be a"
+                " multiple of the block size",
             )
     with annotated(quantizer, choices, annotations):
         prepare = prepare_qat_pt2e if recipe.training_steps else prepare_pt2e

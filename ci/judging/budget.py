@@ -25,7 +25,7 @@ FIGURES = {
     "program_bytes": ("the program", "use fewer bits for the weights, or share them"),
     "context_bytes": (
         "the largest context binary of a graph",
-        "split the model (an LLM: into more shards), or use fewer bits for the weights",
+        "split the model (for an LLM, use more shards), or use fewer bits for the weights",
     ),
     "spill_bytes": ("spill to DDR", TILES),
     "fill_bytes": ("fill from DDR", TILES),

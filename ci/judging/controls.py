@@ -95,8 +95,8 @@ def _give_other_input(asked: Asked) -> Iterator[Array]:
 
 
 def _silence_channel(asked: Asked) -> Iterator[Array]:
-    """Yield the output with one channel set to zero: the quietest that is above its allowed
-    error."""
+    """Yield the output with one channel set to zero: the quietest channel that is
+    above its allowed error."""
     right = asked.right
     if not is_floating(right):
         return

@@ -93,7 +93,8 @@ def _plain(value: float) -> float | None:
 
 RUNNER = "the runner or its files, not QNN"
 LAYOUT = "a memory layout: a permute missing in QNN or the runner"
-# An explanation is accepted if it results in the first SQNR, and improves the SQNR by the second.
+# An explanation is accepted if the SQNR is at least the first value with it, and improves by the
+# second.
 BELIEVED_DB, GAINED_DB = 15.0, 8.0
 NOTHING = 1e-6  # nearly zero, as a share of the largest correct element
 ODD = 0.3  # an element is wrong if its error exceeds this share of the reference's RMS

@@ -27,7 +27,7 @@ from ci.models.tensors import TensorInfo
 from ci.report.schema import Question, Threshold
 
 FLOAT32, QUANTIZED = "float32", "quantized"
-GRID = 2**-6  # tolerance for multiples of a step, because float32 rounds them; a share of the step
+GRID = 2**-6  # tolerance as a share of a step, because float32 rounds multiples of it
 # Tolerance between a program's scale and its model's: QNN uses a scale of 1/65536 for the
 # 16-bit result of a softmax, ONNX Runtime's quantizer writes 1/65535.
 SCALE = 2**-16

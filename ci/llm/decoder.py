@@ -109,7 +109,7 @@ class Decoder(nn.Module):
 
 
 def rotate(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate the first half of each head with the second, as Hugging Face's weights require."""
+    """Rotate pairs of values from the two halves of each head, as Hugging Face's weights need."""
     cosine, sine = (one[None, None] for one in turns)
     first, second = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)

@@ -30,9 +30,9 @@ class Operand(Struct, frozen=True):
 
 class Step(Struct, frozen=True):
     """An operator call in a model's graph. ``name`` is the node's name, ``operator`` is torch's
-    name without the overload. ``sources`` names the step that produces each operand, or is empty
-    for it. ``numbers`` has the arguments that are numbers, including defaults, by torch's names,
-    and the results of ``measure_step``. ``place`` is file:line in the user's source, if known."""
+    name without the overload. ``sources`` has the name of the step that produces each operand, or
+    an empty string. ``numbers`` has arguments that are numbers, including defaults, by torch's
+    names, and the results of ``measure_step``. ``place`` is file:line in the user's source, if known."""
 
     name: str
     operator: str

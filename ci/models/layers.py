@@ -33,8 +33,8 @@ def find_loss(module: nn.Module, inputs: Inputs, reference: Inputs) -> Loss | No
 
 
 def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[str, ...]]:
-    """Return a copy of a model with one method, and names of its operators. The copy returns the
-    operators' results after the model's outputs, in order. Some are skipped if there are many or
+    """Return a copy of a model with one method that also returns the results of its operators, in
+    order and after its outputs, and the operators' names. Some are skipped if there are many or
     they are large."""
     part = copy.deepcopy(module)
     if not isinstance(part, GraphModule):

@@ -24,7 +24,7 @@ from provisioning.errors import UsageError, at_key
 FileOrFunction = Annotated[str, Meta(min_length=1)]
 Shape = tuple[Annotated[int, Meta(ge=1)], ...]
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
-MIN_SETS = 4  # to judge a model on
+MIN_SETS = 4  # the least number of input sets for judging a model
 SETS = "an .npy file with one input's sets, [sets, *shape], or an .npz with one array per input"
 FACTORY, FUNCTION = "factory", "function"
 # A module that uses one of these may define names that static analysis does not find.

@@ -95,7 +95,7 @@ def computes(node: Any) -> bool:
 
 
 def name_node(name: str, makers: Mapping[str, Any]) -> str:
-    """Return ``Conv 'first'`` for the result of such a node, ``input 'x'`` for an input."""
+    """Return text for a node's result, such as ``Conv 'first'``, or for an input: ``input 'x'``."""
     node = makers.get(name)
     return f"{node.op_type} {node.name or name!r}" if node is not None else f"input {name!r}"
 

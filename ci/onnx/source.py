@@ -28,7 +28,7 @@ from provisioning.files import hash_file
 
 SEED = 20250724
 RANDOM_IDS = 4  # random integers are below this, because they may be indices of a table
-# Names of inputs with few valid values, in lower case and without anything but letters.
+# Names of inputs with few valid values: only their letters, in lower case.
 RATES = {"sr", "samplerate", "samplingrate", "samplefreq", "samplingfreq"}
 # Operators that do not change the value of a single element.
 PASSING = {"Identity", "Cast", "Reshape", "Gather", "Squeeze", "Unsqueeze"}

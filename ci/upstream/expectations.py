@@ -35,8 +35,8 @@ WORDS = {
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
     """A row: tests of a suite, as globs, with ``outcome`` and a reason that matches ``pattern``.
 
-    A ``flaky`` test sometimes passes, because its program differs between runs. It then also has
-    the result ``outcome``.
+    A ``flaky`` test sometimes passes, because its program differs between runs. Its result
+    is then ``outcome`` as well.
     """
 
     suite: str
