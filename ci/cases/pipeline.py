@@ -36,7 +36,7 @@ ARTIFACT = "artifact"
 
 @dataclass(frozen=True, kw_only=True)
 class RunSetup:
-    """The setup that all cases of a run share. ``work`` is a scratch directory. ``device`` names the
+    """The setup that all cases of a run share. ``work`` is a scratch directory. ``device`` is the
     required hardware if neither this host nor the runner can run the programs. Outputs of
     ``runner`` are compared with those of ``emulator``, if there is one."""
 

@@ -243,7 +243,7 @@ def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
 
 
 def make_pool(maker: Maker, operator: str, x: Name) -> Node | None:
-    """Return pooling of an image."""
+    """Return a pooling operator for an image."""
     if len(maker.shape(x)) != 4:
         return None
     sizes = {"kernel": maker.dice.choice((2, 3)), "stride": maker.dice.choice((1, 2))}

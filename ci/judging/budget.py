@@ -83,7 +83,9 @@ def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> I
         nodes = [one for one in known.operators if fnmatchcase(one.op, glob)]
         found = sum(one.npu + one.cpu for one in nodes)
         if found > limit:
-            text = f"{count(found, 'node')} of {glob}, {found - limit} more than its {limit}"
+            text = (
+                f"{count(found, 'node')} of {glob}, {found - limit} more than the limit of {limit}"
+            )
             yield Overrun(text, OPERATORS)
 
 

@@ -1,4 +1,4 @@
-"""The engine of test_llm: lowers weights to a program with two methods, and runs the references."""
+"""The engine of test_llm. It lowers weights to a program with two methods, and runs references."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Step(Struct, frozen=True):
     """An operator call in a model's graph. ``name`` is the node's name, ``operator`` is torch's
     name without the overload. ``sources`` has the name of the step that produces each operand, or
     an empty string. ``numbers`` has arguments that are numbers, including defaults, by torch's
-    names, and the results of ``measure_step``. ``place`` is file:line in the user's source, if known."""
+    names, and the results of ``measure_step``. ``place`` is file:line in the user's source."""
 
     name: str
     operator: str

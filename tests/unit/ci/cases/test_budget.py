@@ -179,7 +179,7 @@ def test_nodes_of_an_operator_are_counted_on_both_processors() -> None:
         return [one.text for one in find_excesses(TAKEN, budget, NONE)]
 
     assert find(3) == []
-    assert find(1) == ["3 nodes of *permute*, 2 more than its 1"]
+    assert find(1) == ["3 nodes of *permute*, 2 more than the limit of 1"]
 
 
 def test_what_is_not_known_exceeds_a_limit_of_the_model_s_own() -> None:
