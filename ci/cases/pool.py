@@ -377,8 +377,8 @@ class ScratchPool:
 
 @contextmanager
 def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
-    """Open a pool in a scratch directory, which is removed afterwards. multiprocessing creates its
-    sockets there too, unless the path is too long for a socket, so that a kill leaves none behind.
+    """Open a pool in a scratch directory, which is removed afterwards. multiprocessing
+    creates its sockets there too, so that none remain after a kill, unless the path is too long.
     Raises OSError if the disk is full.
     """
     config: dict[str, str | None] = current_process()._config  # type: ignore[attr-defined]

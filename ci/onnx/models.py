@@ -27,8 +27,8 @@ from provisioning.files import mib
 # The newest versions that onnxruntime 1.31 accepts. A test compares them with the installed one.
 NEWEST_IR, NEWEST_OPSET = 13, 26
 LIMIT_BYTES = 2 << 30  # protobuf's limit for a message, and HTP's for a graph
-# Parsing a message needs memory of up to a hundred times its size, but for a model with weights
-# only about its size.
+# Parsing a message needs memory of up to a hundred times its size. For a model with weights, this
+# is only about its size.
 MEMORY_FACTOR, MEMORY_BASE = 3, 512 << 20
 MOST_SHOWN = 8
 MISSING = "is missing"
