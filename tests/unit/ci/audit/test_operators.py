@@ -109,6 +109,18 @@ def test_a_failed_lowering_fails_whatever_the_policy_permits_and_names_the_opera
     assert "a lowering ends with an error: KeyError" in other.reason
 
 
+def test_advice_on_a_failure_is_the_policys_unless_operators_have_their_own() -> None:
+    raised = "KeyError: torch.complex64"
+    case = judge(msgspec.structs.replace(WHOLE, failure=raised))
+    assert "matrix product" in case.fix
+    split = judge(msgspec.structs.replace(SPLIT, failure=raised))
+    assert split.fix == ""
+    assert split.reason.endswith("; 1 node stays on the CPU")
+    twice = judge(msgspec.structs.replace(SPLIT, left=(ERF, ERF)))
+    assert twice.reason == "2 nodes stay on the CPU"
+    assert all(one.taken is False for one in twice.left)
+
+
 def test_a_refusal_that_the_policy_knows_is_unsupported() -> None:
     reason = "The SocModel doesn't support FP16; Failed to validate op x [net.py:1]"
     refused = Found({}, (("aten.linear.default", reason, False),), (), None)

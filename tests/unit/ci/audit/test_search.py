@@ -69,6 +69,46 @@ def test_the_worst_output_of_a_part_is_the_one_that_loses_most() -> None:
     assert worst.operator == "b"
 
 
+def test_an_operator_is_named_with_its_line_and_module() -> None:
+    assert str(Operator(name="n", kind="linear", line="net.py:3", module="head")) == (
+        "linear [net.py:3] of head"
+    )
+    assert str(Operator(name="n", kind="linear")) == "linear"
+
+
+def test_each_program_is_told_once_with_how_it_ended() -> None:
+    told: list[str] = []
+    trials = {
+        ("a",): Trial((depart("a"),)),
+        ("b",): Trial((depart("b", 20),)),
+        ("c",): Trial(refused="QNN refuses\nmore"),
+    }
+    laboratory = Laboratory(lambda cut: trials[cut.given], 9, told.append)
+    for name in ("a", "b", "c", "a"):
+        laboratory.measure(Cut(("a", "b"), (name,)), f"up to {name}")
+    first, second, third = told
+    assert first.strip() == "[1/9] up to a (2 operators, 1 outputs): right"
+    assert "40.0 dB" in second
+    assert "60.0 predicted" in second
+    assert third.endswith("QNN refuses")
+
+
+def test_a_model_that_is_right_is_not_divided() -> None:
+    found, tried = search(lambda _: {})
+    assert len(tried) == 2  # the whole, and with all results exposed
+    assert (found.first, found.smallest, found.part) == (None, None, ())
+
+
+def test_a_model_that_is_wrong_only_with_all_results_exposed_is_shrunk_with_them() -> None:
+    def loses(cut: Cut) -> dict[str, float]:
+        return {"b": 40.0 * ({"b", "c", "d"} <= {*cut.given})}
+
+    found, tried = search(loses)
+    assert found.smallest
+    assert {"b", "c", "d"} <= {*found.smallest.given}
+    assert all(set(one.given) <= set(one.kept) for one in tried)
+
+
 def test_a_part_that_keeps_little_of_the_departure_is_too_small() -> None:
     """c alone loses 15 dB of the 40 that b and c lose together."""
 

@@ -101,6 +101,37 @@ def test_each_difference_of_a_case_has_a_verdict(now: Case, seen: list[tuple[str
     assert see(now) == seen
 
 
+@pytest.mark.parametrize(
+    ("old", "now", "row"),
+    [
+        ({"metric": 0.9}, {"metric": 0.8}, ("metric", "0.9", "0.8", "worse", None)),
+        ({"metric": 0.8}, {"metric": 0.9}, ("metric", "0.8", "0.9", "better", None)),
+        (
+            {"sqnr_db_quantized": 40.0},
+            {"sqnr_db_quantized": 30.0},
+            ("SQNR q", "40.0 dB", "30.0 dB", "worse", -10.0),
+        ),
+        (
+            {},
+            {"footprint": replace(TAKEN, read_bytes=300)},
+            ("read_bytes", "400 bytes", "300 bytes", "better", -0.25),
+        ),
+        (
+            {},
+            {"footprint": replace(TAKEN, spill_bytes=None)},
+            ("spill_bytes", "10 bytes", "not known", "worse", None),
+        ),
+    ],
+)
+def test_a_difference_has_both_figures_with_their_unit_and_the_change(
+    old: dict[str, Any], now: dict[str, Any], row: tuple[object, ...]
+) -> None:
+    runs = [make_report([replace(CASE, **fields)]) for fields in (old, now)]
+    (found,) = compare_runs(*runs)
+    assert found.subject == "mlp 8a8w SM8650"
+    assert (found.what, found.before, found.now, found.verdict, found.change) == row
+
+
 def test_the_other_direction_has_the_other_verdict() -> None:
     failed = replace(CASE, status=Status.FAILED, sqnr_db=20.0)
     found = compare_runs(make_report([failed]), make_report([CASE]))
@@ -111,10 +142,13 @@ def test_cases_that_only_one_run_has_are_named() -> None:
     other = replace(CASE, model="resnet")
     found = list(compare_runs(make_report([CASE, other]), make_report([CASE])))
     assert [(one.subject, one.verdict) for one in found] == [("resnet 8a8w SM8650", "worse")]
+    assert [(one.before, one.now) for one in found] == [("judged", "missing")]
     found = list(compare_runs(make_report([CASE]), make_report([CASE, other])))
-    assert [(one.now, one.verdict) for one in found] == [("judged", "other")]
-    with pytest.raises(FailedError, match="no case in common"):
+    assert [(one.before, one.now, one.verdict) for one in found] == [("missing", "judged", "other")]
+    with pytest.raises(FailedError, match="no case in common") as caught:
         list(compare_runs(make_report([CASE]), make_report([other])))
+    assert make_report([CASE]).title in caught.value.why
+    assert caught.value.fix
 
 
 def test_the_worst_comes_first() -> None:
@@ -138,6 +172,7 @@ def test_the_worst_comes_first() -> None:
     assert "old -> new: 4 worse, 1 better, 0 other, 1 case the same" in text
     assert "read_bytes of 6 cases: 2,400 -> 6,000 (+150.0 %), 1 moved" in text
     assert "-10.0 dB" in text
+    assert not any(line != line.rstrip() for line in text.splitlines())
 
 
 def make(old: Report, new: Report) -> UpgradeReport:
@@ -180,6 +215,16 @@ def test_types_of_headers_are_compared_by_their_members(
     new = write_header(tmp_path / "new", HEADER.replace(before, after))
     found = [*compare_trees(old, new), *compare_trees(old, old)]
     assert [one.verdict for one in found] == ([verdict] if verdict else [])
+    assert all(one.what == "type" for one in found)
+
+
+def test_a_type_is_shown_from_where_its_members_differ(tmp_path: Path) -> None:
+    old = write_header(tmp_path / "old", HEADER)
+    new = write_header(tmp_path / "new", HEADER.replace("B = 2", "B = 2, C = 34"))
+    (found,) = compare_trees(old, new)
+    assert found.subject == "QnnHtpDevice.h Qnn_Kind_t"
+    assert found.now.endswith("C = 34")
+    assert not found.before.endswith((" ", ",", ";"))
 
 
 def test_a_tree_without_headers_says_nothing_of_types(tmp_path: Path) -> None:
@@ -199,6 +244,9 @@ def test_symbols_that_are_gone_are_worse_than_new_ones(tmp_path: Path) -> None:
 
     assert find(old, new) == [("libQnnCpu.so", "worse")]
     assert find(new, old) == [("libQnnCpu.so", "other")]
+    (gone,) = compare_trees(old.parents[1], new.parents[1])
+    (fresh,) = compare_trees(new.parents[1], old.parents[1])
+    assert (gone.before, gone.now) == (fresh.now, fresh.before) == ("present", "missing")
     data = (new / "libQnnHtp.so").read_bytes().replace(b"PyInit__ctypes", b"PyInit__cTypes")
     (new / "libQnnHtp.so").write_bytes(data)
     assert ("libQnnHtp.so", "worse") in find(old, new)
@@ -295,6 +343,11 @@ def test_the_page_has_all_rows_and_the_sums() -> None:
     assert "a==1 to a==2" in page
     assert '<span class="chip failed">worse</span>' in page
     assert page.count("+200.0 %") == 2
+    both = (make_report([CASE]), make_report([CASE, replace(CASE, model="resnet")]))
+    page = render_upgrade_page(compare(("a==1", "a==2"), both, (None, None)))
+    assert "resnet 8a8w SM8650" in page
+    for head in ("of", "what", "verdict", "before", "now", "change"):
+        assert f">{head}</" in page
 
 
 def test_known_faults_that_end_otherwise_are_differences() -> None:
