@@ -1,4 +1,4 @@
-"""The builder: turn a job into artifacts, or find that they are up to date.
+"""Turn a job into artifacts, or find that they are up to date.
 
 The hits of a compiler cache come from ccache's log, or from sccache's statistics.
 """
@@ -139,7 +139,9 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
 
 
 def _count_changes(before: Snapshot | None, now: Snapshot) -> int:
-    """Return the number of files added, removed or changed; 0 without an earlier snapshot."""
+    """Return the number of files that were added, removed or changed; 0 if there is no earlier
+    snapshot.
+    """
     known = now if before is None else before
     return sum(
         known.get(path, NO_FILE).sha256 != now.get(path, NO_FILE).sha256

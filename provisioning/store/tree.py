@@ -76,7 +76,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def encode_record(value: Any) -> bytes:
-    """Return a value as JSON; the same value always gives the same bytes."""
+    """Return a value as JSON. The same value always results in the same bytes."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 

@@ -1,8 +1,8 @@
 """The values of variables: strings, which may contain lists, alternatives and unknown text.
 
 A value is a tuple of alternatives from different branches, in nearly all cases just one. UNKNOWN
-marks text that depends on a real configuration; text that contains it is not evaluated, instead of
-guessed.
+marks text that depends on a real configuration; text that contains it is reported as not evaluated,
+instead of being guessed.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def bind_function(provider: int, place: int, *kinds: Any) -> Any:
 
 
 class DeviceConfig(ctypes.Structure):
-    """QnnDevice_Config_t."""
+    """The struct QnnDevice_Config_t of QNN's C API."""
 
     _fields_ = [("option", WORD), ("custom", POINTER)]
 
