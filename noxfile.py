@@ -181,8 +181,8 @@ def find_environment(session: nox.Session, group: str, executorch: str = "") -> 
 
 
 def list_packages(group: str, executorch: str = "") -> list[str]:
-    """Return a dependency group's packages; if ``executorch`` is named, with that version and its
-    torch.
+    """Return a dependency group's packages. ``executorch`` selects another version of ExecuTorch,
+    with its torch.
     """
     named = {"executorch": executorch, "torch": read_pairs()[0][executorch]} if executorch else {}
     own = {name: f"{name}=={version}" for name, version in named.items()}

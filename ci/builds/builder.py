@@ -169,7 +169,7 @@ class CacheCounts:
 
 
 def read_counts(plan: BuildPlan) -> CacheCounts | None:
-    """Return the counts of the plan's cache so far, None without a cache."""
+    """Return the counts of the plan's compiler cache so far, None if it uses no cache."""
     program = plan.tools.cache
     if program is None:
         return None

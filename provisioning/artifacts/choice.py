@@ -115,7 +115,7 @@ def lay_over(environment: Environment, overlay: Path, base: Mapping[str, str]) -
 
 
 def find_laid(environment: Environment) -> Path | None:
-    """Return the overlay of an environment, None if it has none."""
+    """Return the overlay of an environment, None if there is none."""
     entries = environment.variables.get("PYTHONPATH", "").split(os.pathsep)
     return Path(entries[0]) if entries[0] else None
 

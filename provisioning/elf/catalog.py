@@ -65,8 +65,8 @@ class Trust(NamedTuple):
 
 @dataclass(frozen=True)
 class Catalog:
-    """A verified catalog: the names of files by SHA-256 (hexadecimal), and when it was signed (UTC;
-    None without a timestamp).
+    """A verified catalog: the names of files by SHA-256 (hexadecimal), and the time when it was
+    signed (UTC; None if it has no timestamp).
     """
 
     files: Mapping[str, str]
@@ -155,7 +155,8 @@ def _children(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def _read_timestamp(info: Any, root: x509.Certificate) -> datetime | None:
-    """Return the time of signing according to the countersignature of ``info``, None without one.
+    """Return the time of signing according to the countersignature of ``info``, None if there is
+    none.
 
     Raises CatalogError for any other unsigned attribute.
     """

@@ -169,7 +169,8 @@ class AndroidNote(NamedTuple):
 
 @dataclass(frozen=True)
 class ElfFacts:
-    """The facts of one ELF file; ``machine``, ``type``, ``flags``: e_machine, e_type, e_flags.
+    """The facts of one ELF file. ``machine``, ``type`` and ``flags`` are e_machine, e_type and
+    e_flags.
 
     ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true if PT_GNU_STACK requires an
     executable stack; ``stripped`` if there is no .symtab. ``rodata`` is the offset and size of
@@ -215,7 +216,7 @@ class ElfFacts:
 
     @property
     def load_align(self) -> int:
-        """The smallest alignment of a LOAD segment in bytes, 0 without one."""
+        """The smallest alignment of a LOAD segment in bytes, 0 if there is no LOAD segment."""
         return min((head.align for head in self.program_headers if head.type == PT_LOAD), default=0)
 
     def highest_def(self, prefix: str) -> tuple[int, ...] | None:

@@ -109,8 +109,8 @@ def read_elf(path: Path) -> ElfFacts:
 
 
 def read_exports(path: Path) -> frozenset[str]:
-    """Return the names that a library exports, found through its section headers; none without
-    those. Raises ElfError.
+    """Return the names that a library exports. They are found through its section headers, so that
+    a library without these has none. Raises ElfError.
     """
     with _open_elf(path) as file:
         table = ELFFile(file).get_section_by_name(".dynsym")
@@ -132,7 +132,9 @@ def parse_headers(data: bytes) -> ElfHeaders:
 
 
 def parse_checksum(data: bytes) -> Checksum | None:
-    """Return the checksum embedded in a Hexagon library, None without one. Raises ValueError."""
+    """Return the checksum embedded in a Hexagon library, None if there is none. Raises
+    ValueError.
+    """
     with _only_value_errors():
         return _Elf(data).checksum()
 
@@ -384,8 +386,8 @@ def _identify(start: bytes) -> tuple[int, bool]:
 # The limit bounds the memory that files with arbitrary numbers can take.
 @lru_cache(maxsize=36)
 def _make_structs(bits: int, little_endian: bool, *kind: str | int) -> Any:
-    """Return pyelftools' structs. ``kind``: e_type, e_machine and EI_OSABI, by name if they have
-    one; without them, the structs suffice only for an ELF header.
+    """Return pyelftools' structs. ``kind`` are e_type, e_machine and EI_OSABI, as names if they
+    have one. If they are left out, the structs can be used only for an ELF header.
     """
     structs = ELFStructs(little_endian, bits)
     structs.create_basic_structs()
@@ -428,7 +430,7 @@ def parse_notes(blob: bytes, order: Literal["little", "big"], align: int) -> Ite
 
 
 def find_build_id(notes: Iterable[Note]) -> str | None:
-    """Return the GNU build ID in hexadecimal, None without one."""
+    """Return the GNU build ID in hexadecimal, None if there is none."""
     for note in notes:
         if note.name == b"GNU" and note.type == NT_GNU_BUILD_ID:
             return note.desc.hex()
@@ -436,7 +438,7 @@ def find_build_id(notes: Iterable[Note]) -> str | None:
 
 
 def find_android(notes: Iterable[Note]) -> AndroidNote | None:
-    """Return the content of .note.android.ident, None without it."""
+    """Return the content of .note.android.ident, None if there is no such note."""
     for note in notes:
         if note.name == b"Android":
             texts = [note.desc[at : at + 64].split(b"\0")[0] for at in (4, 68)]

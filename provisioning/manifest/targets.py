@@ -54,7 +54,7 @@ def read_backends() -> Mapping[Backend, BackendNeeds]:
 
 class Soc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An SoC. ``id`` is QNN's socModel, ``hexagon`` the HTP's version (75 for V75), ``vtcm_mb`` its
-    VTCM in MiB, ``lpai`` the hardware version of its LPAI block, None without one.
+    VTCM in MiB, ``lpai`` the hardware version of its LPAI block, None if it has no such block.
     """
 
     id: int

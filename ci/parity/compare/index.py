@@ -38,7 +38,7 @@ ANDROID_KEYS = ("android",)
 
 @dataclass(frozen=True)
 class Use(Generic[Target]):
-    """A file in a target of one side; on CMake's side, of one configuration."""
+    """A use of a file by a target of one side (on CMake's side, in one configuration)."""
 
     target: Target
     entry: ListEntry

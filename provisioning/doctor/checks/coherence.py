@@ -1,4 +1,4 @@
-"""Checks that libraries come from one QNN build: Htp, System, Prepare, stubs, skels.
+"""Check that all libraries come from one QNN build: Htp, System, Prepare, stubs, skels.
 
 A stub (the CPU's part of a backend) and a skel (the DSP's part) of different builds fail on the
 device with "Stub lib id mismatch", error 1008, or with 0x8000040e, AEE_EBADCLASS.

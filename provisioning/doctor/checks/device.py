@@ -322,7 +322,7 @@ def see_not_staged(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check(
     "QNN311",
     "there is no stub: {subject} is missing",
-    "libQnnHtp.so reaches the DSP through it: without it, error 4000 or 14001 on the device",
+    "libQnnHtp.so reaches the DSP through the stub; without it, runs fail with error 4000 or 14001",
     "copy {subject} from the same SDK into {where}{more}",
     after=("QNN309", "QNN320", "QNN321"),
 )

@@ -103,7 +103,9 @@ class Case:
 
     @property
     def executorch(self) -> str:
-        """The version of the checkout, else of the installed executorch; '' without either."""
+        """The version of the checkout, else that of the installed executorch; '' if there is
+        neither.
+        """
         checkout, python = self.facts.checkout, self.facts.python
         installed = python.distributions.get("executorch") if python else None
         return (checkout.version if checkout else "") or installed or ""

@@ -140,7 +140,8 @@ SDK.add(
 @SDK.check(
     "QNN106",
     "{subject} is missing",
-    "the profile's libraries are there: without them 'cannot find -lQnnHtp', or a failed push",
+    "the profile's libraries are there; without them, linking fails with 'cannot find "
+    "-lQnnHtp', or a push fails",
     f"{REFETCH}; a provisioned subset must include this component",
     after=("QNN102",),
 )
