@@ -105,7 +105,7 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
         )
         return
     if len(found) > 1:
-        raise MalformedError(f"{len(found)} hash segments instead of one")
+        raise MalformedError(f"there are {len(found)} hash segments instead of one")
     data = image.bytes_of(found[0])
     parsed = parse_hash_segment(data)
     report.header_version = parsed.version

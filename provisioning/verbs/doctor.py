@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--python", type=user_program, help="the interpreter to examine (default: the running one)"
     )
     choice.add_arguments(parser)
-    parser.add_argument("--soc", help="the SoC that will run it, such as SM8650")
+    parser.add_argument("--soc", help="the SoC that will run the programs, such as SM8650")
     parser.add_argument(
         "--backend",
         choices=[one.value for one in Backend],
@@ -79,7 +79,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         request = replace(request, python=python, soc=args.soc, device=args.device, backend=backend)
         verdict = examine_request(request, progress)
     fit = verdict.fit and not (args.strict and verdict.warnings)
-    columns = shutil.get_terminal_size((WIDTH, 24)).columns  # more are hard to read
+    columns = shutil.get_terminal_size((WIDTH, 24)).columns  # longer lines are hard to read
     return Outcome(
         render_verdict(verdict, strict=args.strict, width=max(LEAST, min(WIDTH, columns))),
         verdict.data(strict=args.strict),
@@ -91,7 +91,7 @@ def check_backend(profile: str, backend: Backend) -> None:
     """Raise UsageError if a backend is given for a profile that lowers nothing on this machine."""
     if backend is not Backend.HTP and profile not in EMULATORS:
         raise UsageError(
-            f"--backend {backend.value} with profile {profile}",
+            f"--backend {backend.value} cannot be used with profile {profile}",
             why="it selects the processor for programs lowered and run on this machine",
             fix=f"use one of {', '.join(sorted(EMULATORS))}",
         )

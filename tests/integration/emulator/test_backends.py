@@ -161,4 +161,4 @@ def test_an_sdk_that_is_too_old_for_lpai_ends_without_a_report(
 
 def test_a_backend_is_asked_of_profiles_that_lower_here(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "android", "--backend", "gpu"]) == ExitCode.USAGE
-    assert "--backend gpu with profile android" in capfd.readouterr().err
+    assert "--backend gpu cannot be used with profile android" in capfd.readouterr().err

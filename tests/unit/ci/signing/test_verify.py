@@ -250,7 +250,7 @@ def spoil_layout(data: bytes, how: str) -> bytes:
 @pytest.mark.parametrize(
     ("how", "part"),
     [
-        ("two hash segments", "2 hash segments instead of one"),
+        ("two hash segments", "there are 2 hash segments instead of one"),
         ("no placeholder", "is not the placeholder for the headers"),
         (
             "placeholder too short",
