@@ -147,7 +147,8 @@ def find_release(job: FillJob, version: str) -> GitRelease:
     tag = named or max(known, key=known.__getitem__, default="")
     if tag not in tags:
         newest = sorted(known, key=known.__getitem__)[-5:]
-        raise UsageError(f"{old.url} has no tag {tag}", fix=f"one of: {', '.join(newest)}")
+        fix = f"one of: {', '.join(newest)}" if newest else "releases have tags such as v1.0"
+        raise UsageError(f"{old.url} has no tag {tag or 'of a release'}", fix=fix)
     if not named and is_older(tag, old.version):
         return old  # the mirror lags behind
     return msgspec.structs.replace(old, version=tag[1:], tag=tag, commit=tags[tag])

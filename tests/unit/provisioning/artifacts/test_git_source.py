@@ -26,7 +26,9 @@ from provisioning.artifacts.sources.git import (
 from provisioning.console.process import Completed
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError, QnnCiError, ToolError
+from provisioning.files import hash_file
 from provisioning.manifest.releases import GitRelease
+from provisioning.store.tree import DIRECTORY_MODE, TreeEntry
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.provisioning.artifacts.test_checkout import git, job
 
@@ -341,8 +343,70 @@ def test_each_source_is_asked_three_times(job: FillJob, monkeypatch: pytest.Monk
     assert all("QNN_CI_GIT_LOGIN" in variables for variables in asked.variables)
     assert ["QNN_CI_GIT_MIRROR_LOGIN" in one for one in asked.variables] == [True] * 3 + [False] * 2
     assert [words[-2:] for words in ask(job, 0)] == [("fetch", "tag")]
+    monkeypatch.delenv("QNN_CI_MIRROR")
     for url in ("/srv/x", "file:///srv/x"):
         assert ask(pin(job, url=url), 0)[0][:2] == source.BY_FILE
+
+
+def test_git_runs_in_the_tree_with_the_logins_and_time_to_fetch(
+    job: FillJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def note(root: Path, *words: str, **more: Any) -> Completed:
+        asked.append((root, words, more))
+        return ended("", 0)
+
+    monkeypatch.setattr(source, "run_git", note)
+    login = {"QNN_CI_GIT_LOGIN": "x"}
+    _Checkout(job).attempt("fetch", "y", variables=login)
+    limits = {"timeout_s": 3600, "check": False, "variables": login}
+    assert asked == [(job.root, (*source.FIXED, "fetch", "y"), limits)]
+
+
+@pytest.mark.parametrize("near", [(), ("-c", "near"), ("-c", "damaged")])
+def test_submodules_come_from_another_checkout_or_the_network(
+    job: FillJob, near: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "list_submodules", lambda root: ("a/b", "c", "d"))
+    checkout = _Checkout(replace(job, progress=Progress(io.StringIO())))
+    checkout.wanted, checkout.near = ["a/b/**", "c"], [*near]
+    asked: list[tuple[str, ...]] = []
+
+    def attempt(*words: str, **_: Any) -> Completed:
+        asked.append(words)
+        return ended("", int(near == ("-c", "damaged")))
+
+    monkeypatch.setattr(checkout, "attempt", attempt)
+    monkeypatch.setattr(checkout, "git_from_network", lambda *words: asked.append(words))
+    checkout.update_submodules()
+    update = ("submodule", "--quiet", "update", "--init", "--force", "--depth=1")
+    plain = [(*update, "--recursive", "--", "a/b"), (*update, "--", "c")]
+    local = [(*source.BY_FILE, *near, *words) for words in plain]
+    wanted = {
+        (): plain,
+        ("-c", "near"): local,
+        ("-c", "damaged"): [local[0], plain[0], local[1], plain[1]],
+    }
+    assert asked == wanted[near]
+    assert steps_of(checkout.job).count("code 1: submodule ") == 2
+    assert "submodule a/b\n" in steps_of(checkout.job)
+
+
+def test_a_tree_lists_files_links_and_empty_directories(tmp_path: Path) -> None:
+    for name in ("full/deep", "empty", "other/empty"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "full/deep/file").write_text("text")
+    (tmp_path / "full/deep/file").chmod(0o755)
+    (tmp_path / "link").symlink_to("full")
+    entries = {entry.path: entry for entry in source._entries(tmp_path)}
+    sha256 = hash_file(tmp_path / "full/deep/file")
+    empty = {path: TreeEntry(path, mode=DIRECTORY_MODE) for path in ("empty/", "other/empty/")}
+    assert entries == {
+        "full/deep/file": TreeEntry("full/deep/file", 4, 0o755, sha256),
+        "link": TreeEntry("link", link="full"),
+        **empty,
+    }
 
 
 # -- bare copies for a mirror ----------------------------------------------------------------------
@@ -365,6 +429,29 @@ def test_a_bare_copy_serves_one_commit_to_whoever_asks_for_it(tmp_path: Path, ur
     assert git(made[0], "config", "uploadpack.allowAnySHA1InWant") == "true"
     assert git(made[0], "symbolic-ref", "HEAD") == f"refs/heads/{commit}"
     assert first not in git(made[0], "for-each-ref")
+
+
+@pytest.mark.parametrize("modules", [(), ("a", "a/modules/b")])
+def test_a_mirror_gets_the_repository_and_each_submodule(
+    job: FillJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: tuple[str, ...]
+) -> None:
+    git(job.root, "init", "--quiet")
+    for name in modules:
+        place = job.root / ".git/modules" / name
+        place.mkdir(parents=True)
+        git(place, "init", "--quiet", "--bare")
+        git(place, "config", "remote.origin.url", f"https://h/{name[-1]}")
+    filled: list[FillJob] = []
+    monkeypatch.setattr(source, "fill", filled.append)
+    monkeypatch.setattr(source, "_copy_bare", lambda *words: words)
+    assert source.mirror(job, tmp_path / "mirror") == [  # type: ignore[comparison-overlap]
+        (job.root, "https://vendor.invalid/code", tmp_path / "mirror"),
+        *(
+            (job.root / ".git/modules" / name, f"https://h/{name[-1]}", tmp_path / "mirror")
+            for name in modules
+        ),
+    ]
+    assert filled == [job]
 
 
 def test_submodules_of_another_checkout_are_found(tmp_path: Path) -> None:
@@ -405,6 +492,7 @@ def test_every_message_about_git_says_what_why_and_what_to_do(
         "offline": lambda: source.fill(offline),
         "a failure of git": lambda: _Checkout(near).git("checkout", "gone"),
         "no tag": lambda: source.find_release(near, "3.0"),
+        "no tag at all": lambda: find_without_tags(near, monkeypatch),
     }
     shown = ""
     for number, (name, call) in enumerate(calls.items()):
@@ -419,3 +507,8 @@ def test_every_message_about_git_says_what_why_and_what_to_do(
         shown = shown.replace(old, new)
     tagged = git(tmp_path / "repository", "rev-parse", "v1")
     check_snapshot(SNAPSHOTS / "git_messages.txt", shown.replace(tagged, "TAGGED"))
+
+
+def find_without_tags(job: FillJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_list_tags", lambda *words: ["1\trefs/tags/viable"])
+    source.find_release(job, "")

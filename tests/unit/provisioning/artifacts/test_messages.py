@@ -227,6 +227,23 @@ def test_a_licence_is_asked_for_once(store: Store, monkeypatch: pytest.MonkeyPat
     assert said.getvalue() == ""
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", '["tiny 1.0: free"]', '{"tiny 1.0: free": 5}'])
+def test_a_damaged_record_of_licences_accepts_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    toolchain = read_toolchain("tiny")
+    licence = msgspec.structs.replace(toolchain.licence, accept=True)
+    request = replace(tiny(), toolchain=msgspec.structs.replace(toolchain, licence=licence))
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    store.home.mkdir(parents=True)
+    (store.home / "licences.json").write_text(text)
+    with pytest.raises(QnnCiError, match="not accepted"):
+        consent.require_acceptance(request, store, Progress(io.StringIO()))
+    accepted = replace(request, options=Options(accept_licence=True))
+    consent.require_acceptance(accepted, store, Progress(io.StringIO()))
+    consent.require_acceptance(request, store, Progress(io.StringIO()))
+
+
 @pytest.mark.parametrize(("answer", "accepts"), [("y", True), (" YES ", True), ("n", False)])
 def test_a_terminal_is_asked(
     store: Store, answer: str, accepts: bool, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from provisioning.artifacts import consent, provision
-from provisioning.artifacts.pins import plan_lock, take_archive
+from provisioning.artifacts.pins import Change, plan_lock, plan_update, take_archive
 from provisioning.artifacts.provision import adopt_artifact, provision_artifacts
 from provisioning.artifacts.sources import (
     ArtifactRequest,
@@ -58,7 +58,7 @@ def is_tidy(text: str, tmp_path: Path) -> str:
     text = text.replace(str(tmp_path), "TMP")
     text = re.sub(r"[0-9a-f]{40,64}", "HASH", text)
     text = re.sub(r"pinned, [0-9a-f]{16}", "pinned, HASH", text)
-    return re.sub(r"[\d,.]+ \w+ are free", "N are free", text)
+    return re.sub(r"[\d,.]+ \w+ (are|is) free", "N are free", text)
 
 
 def show(tmp_path: Path, calls: dict[str, Callable[[], object]]) -> str:
@@ -88,6 +88,10 @@ def write_tar(path: Path, *names: str) -> Path:
         for name in names:
             packed.addfile(tarfile.TarInfo(name))
     return path
+
+
+def update_below_a_file(request: ArtifactRequest, file: Path) -> None:
+    plan_update(request, "9", Store(file / "home"), Progress(io.StringIO()))
 
 
 def test_every_refusal_on_the_way_to_a_tree_says_what_why_and_what_to_do(
@@ -133,6 +137,8 @@ def test_every_refusal_on_the_way_to_a_tree_says_what_why_and_what_to_do(
         ),
         "the URL of another version": lambda: archive.find_release(job_of(request, store), "1.3"),
         "no version": lambda: archive.find_release(job_of(request, store), ""),
+        "pins that cannot be written": lambda: Change(tmp_path / "file/row", "a", "b").write(),
+        "an update that has no room": lambda: update_below_a_file(request, tmp_path / "file"),
         "no lock": lambda: plan_lock(git, store, quiet),
         "not one file": lambda: take_archive(git, tmp_path / "file", store),
         "a large sdk.yaml": lambda: local.read_sdk_yaml(big),

@@ -298,6 +298,35 @@ def test_an_update_of_an_archive_moves_its_row_and_its_lock(
     assert caught.value.fix
 
 
+def test_an_update_of_an_archive_without_a_published_hash_writes_it_into_its_lock_alone(
+    store: Store, manifests: Path, tmp_path: Path
+) -> None:
+    for version in ("1.3.0", "1.2.3"):
+        files = FILES | {"sdk.yaml": f"version: {version}\n".encode()}
+        describe(manifests, pack(tmp_path / f"vendor-{version}.zip", files), pinned=False)
+    row = manifests / "toolchains" / "sdk.toml"
+    row.write_text(row.read_text().replace('"sdk.zip"', '"sdk-1.2.3.zip"'))
+    for change in plan_lock(ask(trust=True), store, Progress()):
+        change.write()
+    for change in plan_update(ask(trust=True), "1.3.0", store, Progress()):
+        change.write()
+    digest = hashlib.sha256((tmp_path / "vendor-1.3.0.zip").read_bytes()).hexdigest()
+    assert "sha256" not in row.read_text()
+    assert ask().release.version == "1.3.0"
+    lock = read_lock(project_lock_path("sdk", "1.3.0"))
+    assert lock
+    assert lock.sha256 == digest
+    assert not project_lock_path("sdk", "1.2.3").exists()
+
+
+def test_a_lock_is_made_of_the_archive_and_not_of_trees_that_came_before(store: Store) -> None:
+    write_lock(store)
+    provision(store)
+    shutil.rmtree(store.downloads)
+    assert plan_lock(ask(), store, Progress()) == []
+    assert (store.downloads / "sdk.zip").is_file()
+
+
 def test_what_a_store_holds_is_listed_and_what_cannot_be_read_apart(store: Store) -> None:
     assert (stored_requests(store), unreadable_trees(store)) == ([], [])
     for components in ((), ("headers",)):
