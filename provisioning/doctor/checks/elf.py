@@ -15,7 +15,15 @@ from typing import NamedTuple
 from provisioning.doctor.checks.registry import Finding, Seen, Severity, Subjects, seen
 from provisioning.doctor.facts import parse_qnn_name
 from provisioning.doctor.fitness import ElfPolicy
-from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES, Defect, ElfError, ElfFacts, Proof
+from provisioning.elf.facts import (
+    EM_QDSP6,
+    MACHINE_NAMES,
+    Checksum,
+    Defect,
+    ElfError,
+    ElfFacts,
+    Proof,
+)
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.versions import is_older, parse_version
 
@@ -50,8 +58,32 @@ class Placed(NamedTuple):
         wanted, note = self.policy.android_api, self.elf.android
         return wanted is not None and note is not None and note.api_level > wanted
 
+    @property
+    def wrong_checksum(self) -> Checksum | None:
+        """Its checksum, if the content does not match it."""
+        checksum = self.elf.checksum
+        return checksum if checksum and checksum.is_wrong else None
+
+    @property
+    def damage(self) -> str:
+        """How the content differs; with the SHA-256 of the genuine file if that is known."""
+        what = self.wrong_checksum.describe() if self.wrong_checksum else ""
+        if self.proof and self.proof.listed:
+            listed, catalog = self.proof.listed, self.proof.catalog
+            what += f"; the genuine one has SHA-256 {listed}, according to {catalog}"
+        return what
+
+    @property
+    def version_without_checksum(self) -> str:
+        """The QNN version of an unsigned HTP skel without a checksum, '' for other files."""
+        signed = any(head.is_hashes for head in self.elf.program_headers)
+        is_skel = _is_skel(self.elf.path.name) and self.elf.machine == EM_QDSP6
+        version = self.build.version if self.build else None
+        return version if version and is_skel and not (signed or self.elf.checksum) else ""
+
     def seen(self, **values: object) -> Seen:
-        return seen(self.elf.path.name, self.elf.path, elf=self.elf, policy=self.policy, **values)
+        elf, policy = self.elf, self.policy
+        return seen(elf.path.name, elf.path, file=self, elf=elf, policy=policy, **values)
 
 
 DEFECTS: Subjects[ElfError] = Subjects()
@@ -308,75 +340,46 @@ CONTENT.add(
 )
 
 
-@CONTENT.check(
+CONTENT.add(
     "QNN230",
-    "{subject} is damaged: {what}",
+    "{subject} is damaged: {file.damage}",
     "a byte was changed after the build: the DSP may refuse it ('ELF verification') or run it",
     "copy it from the SDK again, or fetch the artifact again; then compare the two files",
+    lambda file: file.wrong_checksum and not file.wrong_checksum.is_stripped,
 )
-def see_damage(file: Placed) -> Iterator[Seen]:
-    yield from _see_wrong_sum(file, is_stripped=False)
-
-
-@CONTENT.check(
+CONTENT.add(
     "QNN236",
-    "{subject} was stripped: {what}",
+    "{subject} was stripped: {file.damage}",
     "the Android Gradle Plugin strips everything in jniLibs; some devices then run the "
     "skel, some log 'fastrpc_crc_check', and some refuse it",
     "copy it from the SDK again and keep Gradle from stripping it, in build.gradle(.kts): "
     'android {{ packaging {{ jniLibs {{ keepDebugSymbols += "**/libQnnHtpV*Skel.so" }} }} }}',
+    lambda file: file.wrong_checksum and file.wrong_checksum.is_stripped,
 )
-def see_stripped(file: Placed) -> Iterator[Seen]:
-    yield from _see_wrong_sum(file, is_stripped=True)
-
-
-def _see_wrong_sum(file: Placed, *, is_stripped: bool) -> Iterator[Seen]:
-    """Find a library with a wrong checksum; report the SHA-256 of the genuine one if it is
-    known.
-    """
-    checksum, proof = file.elf.checksum, file.proof
-    if checksum and checksum.is_wrong and checksum.is_stripped == is_stripped:
-        what = checksum.describe()
-        if proof and proof.listed:
-            what += f"; the genuine one has SHA-256 {proof.listed}, according to {proof.catalog}"
-        yield file.seen(what=what)
-
-
-@CONTENT.check(
+CONTENT.add(
     "QNN231",
     "{subject} has no checksum (SWIV)",
-    "every HTP skel of QNN {first} and newer has one, so this file was modified; a "
+    f"every HTP skel of QNN {FIRST_CHECKSUM} and newer has one, so this file was modified; a "
     "loader that checks it fails with 'section header for CRC segment not found'",
     "copy it from the SDK again, and do not strip it (for Gradle, see QNN236)",
+    lambda file: (
+        file.version_without_checksum
+        and not is_older(file.version_without_checksum, FIRST_CHECKSUM)
+    ),
     severity=Severity.WARNING,
 )
-def see_no_checksum(file: Placed) -> Iterator[Seen]:
-    version = _version_without_checksum(file)
-    if version and not is_older(version, FIRST_CHECKSUM):
-        yield file.seen(first=FIRST_CHECKSUM)
-
-
-@CONTENT.check(
+CONTENT.add(
     "QNN235",
-    "{subject} of QNN {version} has no checksum (SWIV)",
+    "{subject} of QNN {file.build.version} has no checksum (SWIV)",
     "changed bytes cannot be detected; skels up to 2.37.1 have none, those from 2.40 "
-    "on have one, and for {version} this is unknown",
+    "on have one, and for {file.build.version} this is unknown",
     "compare it with the SDK's file",
+    lambda file: (
+        is_older(file.version_without_checksum, FIRST_CHECKSUM)
+        and not is_older(file.version_without_checksum, LAST_WITHOUT)
+    ),
     severity=Severity.NOTE,
 )
-def see_maybe_no_checksum(file: Placed) -> Iterator[Seen]:
-    version = _version_without_checksum(file)
-    if version and is_older(version, FIRST_CHECKSUM) and not is_older(version, LAST_WITHOUT):
-        yield file.seen(version=version)
-
-
-def _version_without_checksum(file: Placed) -> str | None:
-    """Return the QNN version of an unsigned HTP skel without a checksum."""
-    signed = any(head.is_hashes for head in file.elf.program_headers)
-    is_skel = _is_skel(file.elf.path.name) and file.elf.machine == EM_QDSP6
-    if not is_skel or signed or file.elf.checksum or not file.build:
-        return None
-    return file.build.version
 
 
 def _is_skel(name: str) -> bool:

@@ -20,31 +20,25 @@ PACKAGES = {
 }
 
 
-@ENVIRONMENT.check(
+ENVIRONMENT.add(
     "QNN001",
     "this is {subject}, not {wanted}",
     "QNN's host libraries and the HTP emulator exist only for {wanted}",
     "use a machine with {wanted}, or the project's container image on one",
+    lambda case: (
+        case.facts.host.system != "Linux" or case.facts.host.machine not in case.fitness.machines
+    ),
+    subject="{host.system} {host.machine}",
 )
-def see_other_machine(case: Case) -> Iterator[Seen]:
-    host, fitness = case.facts.host, case.fitness
-    if host.system != "Linux" or host.machine not in fitness.machines:
-        wanted = f"Linux {' or '.join(fitness.machines)}"
-        yield seen(f"{host.system} {host.machine}", HERE, wanted=wanted)
-
-
-@ENVIRONMENT.check(
+ENVIRONMENT.add(
     "QNN002",
     "the machine has {found}, but QNN needs glibc {glibc} or newer",
     'loading libQnnHtp.so fails with "version `GLIBC_{glibc}\' not found"',
     "use Debian 12, Ubuntu 22.04 or newer, or the project's container image",
+    lambda case: is_older(case.facts.host.glibc or "", case.fitness.glibc),
+    subject="glibc",
     after=("QNN001",),
 )
-def see_old_glibc(case: Case) -> Iterator[Seen]:
-    host, fitness = case.facts.host, case.fitness
-    if host.glibc is None or is_older(host.glibc, fitness.glibc):
-        has = f"glibc {host.glibc}" if host.glibc else "no glibc"
-        yield seen("glibc", HERE, found=has, glibc=fitness.glibc)
 
 
 @ENVIRONMENT.check(

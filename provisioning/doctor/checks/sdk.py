@@ -40,24 +40,19 @@ def see_no_root(case: Case) -> Iterator[Seen]:
 
 
 INSTALLATIONS: Subjects[InstallationFacts] = Subjects(
-    lambda case: case.facts.installations, lambda one: seen(one.name, one.root, one=one)
+    lambda case: case.facts.installations,
+    lambda one: seen(one.name, one.root, one=one, missing=", ".join(one.missing)),
 )
+HAVE_OWN_CHECKS = (NDK, CHECKOUT, LIBCXX)
 
 
-@INSTALLATIONS.check(
+INSTALLATIONS.add(
     "QNN113",
     "this is not {subject}: it has no {missing}",
     "a build or signing fails halfway, or uses another installation",
-    "specify the root of {subject} with --root {subject}=DIR or {variable}",
+    "specify the root of {subject} with --root {subject}=DIR or {one.variable}",
+    lambda one: one.missing and one.name not in HAVE_OWN_CHECKS and not one.name.startswith("qnn-"),
 )
-def see_other_installation(one: InstallationFacts) -> Iterator[Seen]:
-    # Others have their own checks.
-    is_looked_into = one.name in (NDK, CHECKOUT, LIBCXX) or one.name.startswith("qnn-")
-    if one.missing and not is_looked_into:
-        missing = ", ".join(one.missing)
-        yield seen(one.name, one.root, missing=missing, variable=one.variable)
-
-
 INSTALLATIONS.add(
     "QNN416",
     "{one.variable} points to another {subject} than the examined one",
@@ -283,19 +278,13 @@ ADAPTOR.add(
 )
 
 
-@ADAPTOR.check(
+ADAPTOR.add(
     "QNN902",
     "the QNN adaptor was built with headers of QNN {headers}, but libQnnHtp.so is from {library}",
     "it calls functions that an older library lacks: 'Qnn API version mismatched', error 30010",
     REBUILD,
+    lambda one: one.library[:1].isdigit() and is_older(one.library, one.python.headers),
 )
-def see_newer_headers(adaptor: Adaptor) -> Iterator[Seen]:
-    headers = adaptor.python.headers
-    is_known = headers and adaptor.library[:1].isdigit()
-    if is_known and is_older(adaptor.library, headers):
-        yield adaptor.seen()
-
-
 ADAPTOR.add(
     "QNN903",
     "the QNN adaptor (headers of QNN {headers}) cannot create a device with QNN {library}: "

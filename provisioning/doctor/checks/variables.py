@@ -224,18 +224,17 @@ def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
             yield runtime.seen(family=family, found=found, need=wanted, user=user)
 
 
-@RUNTIMES.check(
+RUNTIMES.add(
     "QNN417",
     "{subject} in {where} comes first and defines no version of GLIBCXX",
     "loading torch, or any other C++ library, fails with 'version `GLIBCXX_3.4' not found'",
     "remove {where} from LD_LIBRARY_PATH",
+    lambda runtime: (
+        runtime.file.name == LIBSTDCXX
+        and runtime.file.elf
+        and runtime.file.elf.highest_def("GLIBCXX") is None
+    ),
 )
-def see_runtime_without_versions(runtime: Runtime) -> Iterator[Seen]:
-    elf = runtime.file.elf
-    if elf and runtime.file.name == LIBSTDCXX and elf.highest_def("GLIBCXX") is None:
-        yield runtime.seen()
-
-
 RUNTIMES.add(
     "QNN411",
     "{subject} in {where} comes first and is {defect}",
