@@ -59,6 +59,11 @@ class Placed(NamedTuple):
         return wanted is not None and note is not None and note.api_level > wanted
 
     @property
+    def wanted_machine(self) -> str:
+        """The name of the machine that its directory is for."""
+        return MACHINE_NAMES.get(self.policy.machine, str(self.policy.machine))
+
+    @property
     def wrong_checksum(self) -> Checksum | None:
         """Its checksum, if the content does not match it."""
         checksum = self.elf.checksum
@@ -86,7 +91,14 @@ class Placed(NamedTuple):
         return seen(elf.path.name, elf.path, file=self, elf=elf, policy=policy, **values)
 
 
-DEFECTS: Subjects[ElfError] = Subjects()
+DEFECTS: Subjects[ElfError] = Subjects(
+    tell=lambda error: seen(
+        error.path.name,
+        error.path,
+        reason=f" ({error.why})" if error.why else "",
+        repair=error.fix,
+    )
+)
 TARGET: Subjects[Placed] = Subjects(tell=Placed.seen)
 CONTENT: Subjects[Placed] = Subjects(tell=Placed.seen)
 
@@ -109,10 +121,8 @@ def judge_defect(error: ElfError) -> Finding:
     return finding
 
 
-def see_defect(defect: Defect, error: ElfError) -> Iterator[Seen]:
-    if error.defect is defect:
-        reason = f" ({error.why})" if error.why else ""
-        yield seen(error.path.name, error.path, reason=reason, repair=error.fix)
+def has_defect(defect: Defect, error: ElfError) -> bool:
+    return error.defect is defect
 
 
 for code, defect, meaning in (
@@ -124,22 +134,18 @@ for code, defect, meaning in (
     ("QNN206", Defect.TRUNCATED, "loading it fails with 'file too short' or crashes"),
     ("QNN207", Defect.CORRUPT, "the loader crashes, or refuses it"),
 ):
-    DEFECTS.check(code, f"{{subject}} is {defect.value}{{reason}}", meaning, "{repair}")(
-        partial(see_defect, defect)
-    )
+    what = f"{{subject}} is {defect.value}{{reason}}"
+    DEFECTS.add(code, what, meaning, "{repair}", partial(has_defect, defect))
 
 
-@TARGET.check(
+TARGET.add(
     "QNN212",
-    "{subject} is for {machine}, not {wanted}",
-    "a {wanted} program fails to load it: 'cannot open shared object file' or 'wrong ELF class'",
+    "{subject} is for {elf.machine_name}, not {file.wanted_machine}",
+    "a {file.wanted_machine} program fails to load it: 'cannot open shared object file' or 'wrong "
+    "ELF class'",
     REBUILD,
+    lambda file: file.elf.machine != file.policy.machine,
 )
-def see_other_machine(file: Placed) -> Iterator[Seen]:
-    machine = file.policy.machine
-    if file.elf.machine != machine:
-        wanted = MACHINE_NAMES.get(machine, str(machine))
-        yield file.seen(machine=file.elf.machine_name, wanted=wanted)
 
 
 @TARGET.check(

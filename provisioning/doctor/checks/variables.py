@@ -37,7 +37,13 @@ class Variables(NamedTuple):
         return self.facts.values.get("QNN_SDK_ROOT", "")
 
     def seen(self) -> Seen:
-        return seen("QNN_SDK_ROOT", self.root or "environment", root=self.sdk_root)
+        return seen(
+            "QNN_SDK_ROOT",
+            self.root or "environment",
+            root=self.sdk_root,
+            wanted=self.wanted,
+            library_path=self.facts.values.get("LD_LIBRARY_PATH", "(not set)"),
+        )
 
     def is_wanted(self, entry: PathEntry) -> bool:
         return bool(entry.directory) and self.facts.is_same(entry.directory, self.wanted)
@@ -78,16 +84,17 @@ VARIABLES.add(
 )
 
 
-@VARIABLES.check(
+VARIABLES.add(
     "QNN404",
     "LD_LIBRARY_PATH lacks {wanted}",
     "'libQnnHtp.so: cannot open shared object file', or another libQnnHtp.so is loaded",
     f"put {{wanted}} first in LD_LIBRARY_PATH before Python starts; {COMPOSE}",
+    lambda variables: (
+        variables.runs and not any(map(variables.is_wanted, variables.facts.library_path))
+    ),
+    subject="LD_LIBRARY_PATH",
+    where="{library_path}",
 )
-def see_no_library_path(variables: Variables) -> Iterator[Seen]:
-    if variables.runs and not any(map(variables.is_wanted, variables.facts.library_path)):
-        where = variables.facts.values.get("LD_LIBRARY_PATH", "(not set)")
-        yield seen("LD_LIBRARY_PATH", where, wanted=variables.wanted)
 
 
 @VARIABLES.check(
