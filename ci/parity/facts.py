@@ -6,11 +6,16 @@ comparison uses them; between processes they are sent as JSON.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
+from typing import TypeVar
 
 import msgspec
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 SOURCE_SUFFIXES = frozenset({".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".s", ".asm"})
 HEADER_SUFFIXES = frozenset({".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl"})
@@ -262,6 +267,22 @@ def is_source(path: str) -> bool:
 def is_header(path: str) -> bool:
     """Return whether this is a header, by its extension."""
     return suffix_of(path) in HEADER_SUFFIXES
+
+
+def group(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, in order; a missing key gets an empty list."""
+    found: dict[K, list[V]] = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
+    return found
+
+
+def collect(pairs: Iterable[tuple[K, V]]) -> dict[K, set[V]]:
+    """Return the values of each key, each once; a missing key gets an empty set."""
+    found: dict[K, set[V]] = defaultdict(set)
+    for key, value in pairs:
+        found[key].add(value)
+    return found
 
 
 def closure(start: Iterable[str], edges: Callable[[str], Iterable[str]]) -> set[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timezone
@@ -23,7 +22,7 @@ from ci.parity.compare.comparison import (
     is_about,
 )
 from ci.parity.compare.findings import Finding, Kind, ParityReport, order_findings
-from ci.parity.facts import Configuration, NotEvaluated, Place, directory_of
+from ci.parity.facts import Configuration, NotEvaluated, Place, directory_of, group
 from ci.parity.policy import ParityPolicy
 from ci.parity.reading import digest_side, keep, load, read_tree
 from ci.parity.trees import SourceTree, find_git_dir, open_tree
@@ -301,13 +300,6 @@ def find_moves(base: SourceTree, tree: SourceTree) -> dict[str, str]:
         if len(found) == 1:
             moves[path] = found[0]
     return moves
-
-
-def group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for key, value in pairs:
-        found[key].append(value)
-    return found
 
 
 def match_sources(

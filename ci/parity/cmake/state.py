@@ -4,7 +4,7 @@ results.
 
 from __future__ import annotations
 
-from collections import ChainMap, defaultdict
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,7 +21,7 @@ from ci.parity.cmake.blocks import (
     parse_commands,
 )
 from ci.parity.cmake.values import Value, unknown
-from ci.parity.facts import Configuration, NotEvaluated, Place
+from ci.parity.facts import Configuration, NotEvaluated, Place, group
 from ci.parity.trees import SourceTree
 
 ROOT = "/tree"
@@ -154,10 +154,7 @@ class Sources:
     @cached_property
     def folders(self) -> Mapping[str, list[str]]:
         """The files of each folder, sorted."""
-        found: dict[str, list[str]] = defaultdict(list)
-        for path in sorted(self.files):
-            found[path.rpartition("/")[0]].append(path)
-        return found
+        return group((path.rpartition("/")[0], path) for path in sorted(self.files))
 
     def nodes(self, path: str) -> list[Node] | CMakeSyntaxError:
         """Return a list file's commands, or the error if it cannot be parsed."""

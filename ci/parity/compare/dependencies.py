@@ -4,7 +4,6 @@ tree.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -12,7 +11,13 @@ from msgspec.structs import replace
 from ci.parity.compare.findings import Finding, Kind, Level, at, noted
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index
-from ci.parity.facts import BuckTarget, CMakeTarget, Word, closure
+from ci.parity.facts import (
+    BuckTarget,
+    CMakeTarget,
+    Word,
+    closure,
+    collect,
+)
 from ci.parity.policy import Library, matches
 
 
@@ -23,10 +28,8 @@ def find_dependency_drift(index: Index, groups: Groups, told: set[str]) -> Itera
     ``told`` are the details of other findings: pairs of Buck labels that need not be reported
     again.
     """
-    lacking: dict[str, set[str]] = defaultdict(set)
-    for detail in told:
-        label, _, wanted = detail.partition(" -> ")
-        lacking[label].add(wanted)
+    pairs = (detail.split(" -> ", 1) for detail in told)
+    lacking = collect((label, wanted) for label, wanted in pairs)
     for name in sorted(groups.buck_of):
         for target in groups.cmake.get(name, ()):
             if not groups.is_left_out(target):

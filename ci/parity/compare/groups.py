@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import takewhile
 
-from ci.parity.compare.index import BUILT, Index, is_compiling
+from ci.parity.compare.index import Index, is_compiling
 from ci.parity.facts import (
     BuckTarget,
     BuildTarget,
@@ -16,6 +16,8 @@ from ci.parity.facts import (
     Place,
     Word,
     closure,
+    collect,
+    group,
     is_inside,
     is_source,
 )
@@ -33,9 +35,7 @@ class Groups:
     def __init__(self, index: Index) -> None:
         self.index = index
         facts = index.cmake.get(Configuration.ANY)
-        self.cmake: dict[str, list[CMakeTarget]] = defaultdict(list)
-        for target in facts.targets if facts else ():
-            self.cmake[target.name].append(target)
+        self.cmake = group((target.name, target) for target in (facts.targets if facts else ()))
         self.aliases = facts.aliases if facts else {}
         self._buck_reach: dict[frozenset[str], set[str]] = {}
         self._passed_on: dict[tuple[str, tuple[Word, ...]], set[str]] = {}
@@ -77,11 +77,7 @@ class Groups:
         """The names of the CMake targets that own a Buck target's files, by the label of that
         target.
         """
-        found: dict[str, set[str]] = defaultdict(set)
-        for name, labels in self.buck_of.items():
-            for label in labels:
-                found[label].add(name)
-        return found
+        return collect((label, name) for name, labels in self.buck_of.items() for label in labels)
 
     def linked_for(self, label: str) -> set[str]:
         """Return the names of the CMake targets that correspond to a dependency on a Buck
@@ -228,12 +224,9 @@ class Groups:
     @cached_property
     def consumers(self) -> dict[str, set[str]]:
         """The executables and shared libraries that link a CMake target, directly or not."""
-        found: dict[str, set[str]] = defaultdict(set)
-        for name, targets in self.cmake.items():
-            if any(target.kind in FINAL_KINDS for target in targets):
-                for linked in self.cmake_reach(name):
-                    found[linked].add(name)
-        return found
+        targets = (target for targets in self.cmake.values() for target in targets)
+        finals = {target.name for target in targets if target.kind in FINAL_KINDS}
+        return collect((linked, name) for name in finals for linked in self.cmake_reach(name))
 
     def links(self, name: str, wanted: set[str]) -> bool:
         """Return whether a CMake target links one of ``wanted``, directly or not."""
@@ -260,12 +253,7 @@ class Groups:
 
     @cached_property
     def _built(self) -> dict[tuple[str, str], list[CMakeTarget]]:
-        found: dict[tuple[str, str], list[CMakeTarget]] = defaultdict(list)
-        for configuration in BUILT:
-            facts = self.index.cmake.get(configuration)
-            for target in facts.targets if facts else ():
-                found[target.directory, target.name].append(target)
-        return found
+        return group(((target.directory, target.name), target) for target in self.index.built)
 
     def sources_of(self, name: str) -> set[str]:
         """Return the sources of the CMake targets called ``name``, except for sources that are not

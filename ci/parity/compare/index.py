@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,9 @@ from ci.parity.facts import (
     ParityFacts,
     Word,
     closure,
+    collect,
     directory_of,
+    group,
     is_inside,
     is_source,
 )
@@ -94,15 +95,11 @@ class Index:
         self.facts = facts
         self.not_evaluated = facts.not_evaluated
         self.policy = policy
-        self.labelled: dict[str, list[BuckTarget]] = defaultdict(list)
-        for target in facts.buck.targets:
-            self.labelled[target.label].append(target)
+        self.labelled = group((target.label, target) for target in facts.buck.targets)
         # If a Python and a native target have the same name, CMake has the native one.
         self.by_label = {label: rows[0] for label, rows in self.labelled.items()}
         self.packages = frozenset(facts.buck.packages)
-        self.by_package: dict[str, list[BuckTarget]] = defaultdict(list)
-        for target in facts.buck.targets:
-            self.by_package[target.package].append(target)
+        self.by_package = group((target.package, target) for target in facts.buck.targets)
         self.native_packages = {t.package for t in facts.buck.targets if is_native(t)}
         self._reading: dict[str, set[str]] = {}
 
@@ -130,21 +127,14 @@ class Index:
     @cached_property
     def includers(self) -> dict[str, list[str]]:
         """The files that include each header."""
-        found: dict[str, list[str]] = defaultdict(list)
-        for path, headers in self.facts.headers.items():
-            for header in headers:
-                found[header].append(path)
-        return found
+        rows = self.facts.headers.items()
+        return group((header, path) for path, headers in rows for header in headers)
 
     @cached_property
     def exporting(self) -> dict[str, set[str]]:
         """The macros that Buck targets export, by label."""
         words = ((t.label, word) for t in self.by_label.values() for word in t.defines)
-        found: dict[str, set[str]] = defaultdict(set)
-        for label, word in words:
-            if word.exported:
-                found[label].add(name_of(word))
-        return found
+        return collect((label, name_of(word)) for label, word in words if word.exported)
 
     def files_that_read(self, macro: str) -> set[str]:
         """Return the files that mention a macro, and those that include such files."""
@@ -157,12 +147,9 @@ class Index:
     @cached_property
     def buck_uses(self) -> dict[str, list[Use[BuckTarget]]]:
         """For each file that Buck compiles, the targets that use it."""
-        uses: dict[str, list[Use[BuckTarget]]] = defaultdict(list)
-        for target in self.facts.buck.targets:
-            if is_compiling(target):
-                for entry in self.resolved(target.srcs):
-                    uses[entry.path].append(Use(target, entry))
-        return uses
+        compiling = filter(is_compiling, self.facts.buck.targets)
+        uses = (Use(target, entry) for target in compiling for entry in self.resolved(target.srcs))
+        return group((use.entry.path, use) for use in uses)
 
     @cached_property
     def buck_mentions(self) -> set[str]:
@@ -175,11 +162,8 @@ class Index:
         """For each configuration and file that CMake compiles, the targets that use it."""
         found = {}
         for configuration, facts in self.cmake.items():
-            uses: dict[str, list[Use[CMakeTarget]]] = defaultdict(list)
-            for target in facts.targets:
-                for entry in target.srcs:
-                    uses[entry.path].append(Use(target, entry))
-            found[configuration] = uses
+            uses = (Use(target, entry) for target in facts.targets for entry in target.srcs)
+            found[configuration] = group((use.entry.path, use) for use in uses)
         return found
 
     @cached_property

@@ -26,6 +26,7 @@ from ci.parity.facts import (
     Configuration,
     ListEntry,
     closure,
+    collect,
     directory_of,
     is_header,
     is_inside,
@@ -248,10 +249,7 @@ def find_partial_drift(index: Index, groups: Groups) -> Iterator[Finding]:
         name: {path for target in targets for path in target.sources}
         for name, targets in groups.cmake.items()
     }
-    owners: dict[str, set[str]] = defaultdict(set)
-    for label, sources in libraries.items():
-        for path in sources:
-            owners[path].add(label)
+    owners = collect((path, label) for label, sources in libraries.items() for path in sources)
     for name in sorted(groups.cmake):
         reach = set[str]().union(*(compiled.get(n, set()) for n in groups.cmake_reach(name)))
         own = compiled[name]

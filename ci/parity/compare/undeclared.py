@@ -8,7 +8,6 @@ headers through a few include directories; Buck finds only those of dependencies
 from __future__ import annotations
 
 import posixpath
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from posixpath import commonpath
 
@@ -19,7 +18,15 @@ from ci.parity.compare.findings import Finding, Kind, Level, at, noted
 from ci.parity.compare.groups import Groups
 from ci.parity.compare.index import Index, is_compiling, is_native
 from ci.parity.compare.sources import fix_in_buck, levels_of, nearest_buck_target
-from ci.parity.facts import BuckTarget, Include, closure, directory_of, is_header, is_source
+from ci.parity.facts import (
+    BuckTarget,
+    Include,
+    closure,
+    collect,
+    directory_of,
+    is_header,
+    is_source,
+)
 from ci.parity.policy import matches
 
 
@@ -138,15 +145,11 @@ def find_unexported_headers(index: Index, groups: Groups) -> Iterator[Finding]:
 
 def find_owners(index: Index) -> dict[str, set[str]]:
     """Map each header to the labels of the Buck targets that list it."""
-    owners: dict[str, set[str]] = defaultdict(set)
-    for target in index.facts.buck.targets:
-        made = (entry.made_as for entry in target.entries)
-        for path in (*made, *(entry.path for entry in index.resolved(target.entries))):
-            if is_header(path):
-                owners[path].add(target.label)
-    for header, label in index.facts.buck.outside_headers.items():
-        owners[header].add(label)
-    return owners
+    buck = index.facts.buck
+    made = ((entry.made_as, t.label) for t in buck.targets for entry in t.entries)
+    listed = ((path, t.label) for t in buck.targets for path in index.files_of(t))
+    pairs = (*made, *listed, *buck.outside_headers.items())
+    return collect((path, label) for path, label in pairs if is_header(path))
 
 
 def is_judged(index: Index, target: BuckTarget) -> bool:
@@ -243,15 +246,10 @@ def find_import_drift(index: Index, groups: Groups) -> Iterator[Finding]:
     file without a target is reported as unlisted.
     """
     targets = [target for target in index.facts.buck.targets if "python" in target.kind]
-    owners: dict[str, set[str]] = defaultdict(set)
-    for target in targets:
-        for path in index.files_of(target):
-            owners[path].add(target.label)
+    owners = collect((path, t.label) for t in targets for path in index.files_of(t))
     chosen = [t for t in targets if matches(f"{t.package}/", index.policy.imports)]
-    users: dict[str, set[str]] = defaultdict(set)
-    for target in targets:
-        for label in groups.buck_edges(target.label):
-            users[groups.plain(label)].add(target.label)
+    edges = ((label, t.label) for t in targets for label in groups.buck_edges(t.label))
+    users = collect((groups.plain(label), user) for label, user in edges)
     above = closure((target.label for target in chosen), lambda label: users.get(label, ()))
     below = closure(users, groups.buck_edges)
     tops = [groups.buck_reach([label]) for label in sorted(above - below)]
