@@ -173,14 +173,9 @@ def apply_allowances(
     """
     effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
     live = [entry for entry in policy.allow if not effect[id(entry)]]
-    used: set[int] = set()
-    kept: list[Finding] = []
-    for finding in findings:
-        entry = next((entry for entry in live if covers(entry, finding)), None)
-        if entry is None:
-            kept.append(finding)
-        else:
-            used.add(id(entry))
+    pairs = [(one, next((e for e in live if covers(e, one)), None)) for one in findings]
+    kept = [finding for finding, entry in pairs if entry is None]
+    used = {id(entry) for _, entry in pairs}
     allowed = len(findings) - len(kept)
     if is_current:
         unused = [entry for entry in live if id(entry) not in used] if whole else []

@@ -13,7 +13,6 @@ from ci.parity.facts import (
     BuildTarget,
     CMakeTarget,
     Configuration,
-    Place,
     Word,
     closure,
     collect,
@@ -57,7 +56,8 @@ class Groups:
         target.
         """
         found: dict[str, set[str]] = defaultdict(set)
-        mapped: dict[tuple[str, Place], bool] = {}
+        targets = (target for targets in self.cmake.values() for target in targets)
+        mapped = {(target.name, target.place) for target in targets if self.is_mapped(target)}
         for path in self.index.shared_files:
             uses = [use.target for use in self.index.buck_uses[path]]
             own = [target for target in uses if not self.index.policy.is_twin(target.name)]
@@ -65,10 +65,7 @@ class Groups:
             users = [use.target for use in self.index.cmake_uses[Configuration.ANY].get(path, ())]
             product = [target for target in users if not self.index.is_test_program(target)]
             for target in product or users:
-                key = (target.name, target.place)
-                if key not in mapped:
-                    mapped[key] = self.is_mapped(target)
-                if mapped[key]:
+                if (target.name, target.place) in mapped:
                     found[target.name] |= labels
         return found
 

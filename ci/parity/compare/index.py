@@ -178,13 +178,11 @@ class Index:
     @cached_property
     def only_in_tests(self) -> set[str]:
         """Files of the product that CMake compiles only into test programs."""
-        found: set[str] = set()
-        product: set[str] = set()
-        for facts in self.facts.cmake:
-            for target in facts.targets:
-                paths = {path for path in target.sources if not self.policy.is_test(path)}
-                (found if self.is_test_program(target) else product).update(paths)
-        return found - product
+        targets = [target for facts in self.facts.cmake for target in facts.targets]
+        tests = [target for target in targets if self.is_test_program(target)]
+        product = {p for t in targets if not self.is_test_program(t) for p in t.sources}
+        tested = {path for test in tests for path in test.sources}
+        return {path for path in tested - product if not self.policy.is_test(path)}
 
     def is_test_program(self, target: CMakeTarget) -> bool:
         """Return whether a CMake target is a test, even if it compiles product files too."""

@@ -70,10 +70,8 @@ def find_include_drift(index: Index) -> Iterator[Finding]:
     targets = index.facts.buck.targets
     names = {name for target in targets for name in target.include_names}
     folders = {folder for target in targets for folder in target.include_directories}
-    owners: dict[str, BuckTarget] = {}
-    for target in targets:
-        for entry in target.entries if is_compiling(target) else ():
-            owners.setdefault(entry.path, target)
+    compiling = filter(is_compiling, reversed(targets))
+    owners = {entry.path: target for target in compiling for entry in target.entries}
     for row in index.facts.includes:
         header = posixpath.normpath(posixpath.join(row.directory or "", row.text))
         owner = owners.get(row.place.path)
