@@ -10,6 +10,7 @@ import hashlib
 import resource
 import sys
 import tempfile
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -154,13 +155,9 @@ def digest_side(tree: SourceTree, side: str) -> str:
 
 def load(path: Path, kind: type[Kept]) -> Kept | None:
     """Return the content of a cache file; None if it is missing or unreadable."""
-    try:
+    with suppress(msgspec.DecodeError, OSError):
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        return None
-    except (msgspec.DecodeError, OSError):
-        path.unlink(missing_ok=True)
-        return None
+    return None
 
 
 def keep(path: Path, answer: bytes) -> None:

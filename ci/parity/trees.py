@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -88,13 +89,11 @@ class DirectoryTree(SourceTree):
 
     def read(self, path: str) -> str | None:
         if path not in self._texts:
-            try:
-                file = self.root / path
-                # Reading a pipe or a device of this name would never end.
-                text = file.read_bytes().decode("utf-8", "replace") if file.is_file() else None
-                self._texts[path] = text
-            except OSError:
-                self._texts[path] = None
+            self._texts[path] = None
+            file = self.root / path
+            with suppress(OSError):
+                if file.is_file():  # reading a pipe or a device would never end
+                    self._texts[path] = file.read_bytes().decode("utf-8", "replace")
         return self._texts[path]
 
 

@@ -343,7 +343,7 @@ class Interpreter:
             variable=Variables(self.hidden, *self.scope.maps).get,
             is_open=self._is_open,
             has_target=self.has_target,
-            has_path=lambda path: self.relative(path) in self.state.sources.files,
+            has_path=lambda path: self.relative(path) in self.state.sources.tree.files,
             note_match=self.note_match,
             note_unknown_match=self.note_unknown_match,
         )

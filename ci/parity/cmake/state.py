@@ -145,8 +145,6 @@ class Sources:
 
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
-        self.files = tree.files
-        self.submodules = tree.submodules
         self.parsed: dict[str, list[Node] | CMakeSyntaxError] = {}
         self.commands: dict[str, list[Command]] = {}
         self.file_lists: dict[str, Mapping[str, list[str]] | str] = {}
@@ -154,7 +152,7 @@ class Sources:
     @cached_property
     def folders(self) -> Mapping[str, list[str]]:
         """The files of each folder, sorted."""
-        return group((path.rpartition("/")[0], path) for path in sorted(self.files))
+        return group((path.rpartition("/")[0], path) for path in sorted(self.tree.files))
 
     def nodes(self, path: str) -> list[Node] | CMakeSyntaxError:
         """Return a list file's commands, or the error if it cannot be parsed."""

@@ -34,9 +34,9 @@ def include_file(run: Interpreter, call: Call) -> None:
         declare(run, MODULE_OPTIONS[words[0]], "ON")
         return
     path = run.relative(words[0])
-    if path is None or is_inside(path, run.state.sources.submodules):
+    if path is None or is_inside(path, run.state.sources.tree.submodules):
         return
-    if path in run.state.sources.files:
+    if path in run.state.sources.tree.files:
         run.run_file(path, call.command.line)
     elif words[0].endswith(".cmake") and "OPTIONAL" not in words:
         run.note_broken(call.command.line, f"includes {path}, which is not in the tree")
@@ -50,9 +50,9 @@ def add_subdirectory(run: Interpreter, call: Call) -> None:
     # An example adds the whole project. The project's targets are read only once, from its root.
     if is_unknown(call.words[0]) or not directory:
         return
-    if is_inside(directory, run.state.sources.submodules):
+    if is_inside(directory, run.state.sources.tree.submodules):
         return
-    if posixpath.join(directory, LIST_FILE) in run.state.sources.files:
+    if posixpath.join(directory, LIST_FILE) in run.state.sources.tree.files:
         run.add_directory(directory, call.command.line)
     elif run.branch == run.entered:
         run.note_unread(call.command.line, f"adds {directory}, which has no {LIST_FILE}", directory)

@@ -265,7 +265,7 @@ def source_path(run: Interpreter, text: str) -> str | None:
     if path.startswith(BUILD + "/") or not path.startswith(ROOT + "/"):
         return None
     path = path[len(ROOT) + 1 :]
-    files = run.state.sources.files
+    files = run.state.sources.tree.files
     if path in files or posixpath.splitext(path)[1] in EXTENSIONS:
         return path
     return next((path + extension for extension in EXTENSIONS if path + extension in files), path)
