@@ -242,11 +242,11 @@ class TensorRow(Struct, frozen=True):
 
 
 def read_safetensors(path: Path) -> Weights:
-    """Return the tensors of a file: u64 size of a JSON header (name: dtype, shape, data_offsets),
-    the header, the data; little-endian.
+    """Return the tensors of a file. It has the u64 size of a JSON header (name: dtype, shape,
+    data_offsets), the header and the data; all numbers are little-endian
+    (https://github.com/huggingface/safetensors).
 
-    See https://github.com/huggingface/safetensors Raises UsageError for a damaged file, or for
-    dtypes other than F32, F16 and BF16.
+    Raises UsageError for a damaged file, or for dtypes other than F32, F16 and BF16.
     """
     try:
         held = np.memmap(path, np.uint8, "r")

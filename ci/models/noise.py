@@ -53,8 +53,8 @@ MOVES = re.compile(
 
 def predict_noise(module: nn.Module, sets: Sequence[Inputs], *, float16: bool) -> list[Tensor]:
     """Return the error of each floating-point output in disturbed runs, [run, input set, *shape].
+    For other outputs, the tensor is empty.
 
-    For other outputs the tensor is empty.
     ``module`` is the quantized model or, with ``float16``, the float32 model. It is run once
     without errors and RUNS times with random errors from fixed seeds. Its state is restored.
     """
