@@ -223,12 +223,13 @@ def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
             if not holder:
                 return runner
             owner = holder.owner or "another computer"
-            held.append(f"{runner.device.name} by {owner}, {holder.left_s or 'a few'} s")
+            left_s = holder.left_s or "a few"
+            held.append(f"{runner.device.name} is in use by {owner}: the lease ends in {left_s} s")
         if time.monotonic() >= ends:
             raise UnfitError(
-                f"all {len(held)} devices are in use" if len(held) > 1 else "the device is in use",
-                why="; ".join(held),
-                fix="wait for one: --wait SECONDS",
+                held[0] if len(held) == 1 else f"all {len(held)} devices are in use",
+                why="; ".join(held) if len(held) > 1 else "",
+                fix="wait for it: --wait SECONDS",
             )
         runners[0].progress.step(f"waiting for a device: {'; '.join(held)}")
         time.sleep(min(PAUSE_S, max(ends - time.monotonic(), 0.1)))
