@@ -157,3 +157,13 @@ def test_a_limit_is_the_largest_run_and_the_margin() -> None:
         assert one.over_db == pytest.approx(by_place[one.place].over_db + 12)
     info = TensorInfo("float32", (1, 30))
     assert prediction.info == info
+
+
+def test_a_run_is_compared_with_the_mean_of_the_others() -> None:
+    """One of two runs has four times the power of the other, of which twice that is granted."""
+    right = np.ones((1, 1, 4), np.float32)
+    runs = np.stack([right * 1e-2, right * 2e-2])
+    prediction = Prediction(right, runs, TensorInfo("float32", (1, 4)))
+    powers, spread = prediction.expected[0]
+    assert powers == pytest.approx(2 * 2.5e-4, rel=1e-3)
+    assert spread == pytest.approx(4 / 2, rel=1e-3)
