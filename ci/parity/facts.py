@@ -108,7 +108,7 @@ class BuckTarget(BuildTarget, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """``//package:name``."""
+        """The label of the target, ``//package:name``."""
         return f"//{self.package}:{self.name}"
 
     @property

@@ -43,7 +43,7 @@ class QnnBuild(NamedTuple):
     text: str
 
     def agrees_with(self, other: QnnBuild) -> bool:
-        """Return whether two builds may be the same one: nothing that both contain differs."""
+        """Return whether two builds may be the same: the parts that both contain are equal."""
         return all(
             a is None or b is None or a == b for a, b in zip(self[:2], other[:2], strict=True)
         )

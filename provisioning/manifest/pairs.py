@@ -90,8 +90,9 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next(rows, "")
 
     def is_supported(self, executorch: str, torch: str, qnn: str) -> bool:
-        """Return whether the versions were seen working together; an empty ``qnn`` is not
-        compared."""
+        """Return whether these versions were seen working together. If ``qnn`` is empty, it is not
+        compared.
+        """
         asked = (executorch, torch, qnn)
         return any(
             all(is_same(one, other) for one, other in zip(asked, row.versions, strict=True) if one)
@@ -99,8 +100,8 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def find_nearest(self, executorch: str, torch: str, qnn: str) -> Supported | None:
-        """Return the closest supported versions: an equal ExecuTorch is preferred to an equal
-        torch, and that to an equal QNN.
+        """Return the closest supported versions: those with the closest ExecuTorch, among these the
+        closest torch, and then the closest QNN.
         """
         asked = (executorch, torch, qnn)
 

@@ -137,8 +137,8 @@ def see_moved_submodule(checkout: Checkout) -> Iterator[Seen]:
     after=("QNN703",),
 )
 def see_leftovers(checkout: Checkout) -> Iterator[Seen]:
-    """Find leftovers: flatcc's compiler runs on the host, its runtime library is linked into the
-    target.
+    """Find leftovers of other builds: flatcc's compiler, which runs on the host, and its runtime
+    library, which is linked into the target.
     """
     target = EM_X86_64 if checkout.case.runs_on_host else EM_AARCH64
     for path, machine in checkout.facts.leftovers:

@@ -1,5 +1,5 @@
-"""Checks of an attached device, whose faults never make an environment unfit, and of a staging
-directory, which has to contain everything that a program needs on a device.
+"""Check an attached device, whose faults never make an environment unfit, and a staging directory,
+which has to contain everything that a program needs on a device.
 """
 
 from __future__ import annotations

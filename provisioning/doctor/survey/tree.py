@@ -203,7 +203,9 @@ def _walk(root: Path, relative: str, wanted: Wanted) -> Iterator[tuple[Path, os.
 
 
 def _is_candidate(path: Path, status: os.stat_result) -> bool:
-    """Return whether a file is a library by its name, or an executable that starts like ELF."""
+    """Return whether a file has a library's name, or is an executable that starts like an
+    ELF file.
+    """
     if not stat.S_ISREG(status.st_mode):
         return False
     if LIBRARY.search(path.name):
