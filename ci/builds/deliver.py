@@ -152,7 +152,9 @@ def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> N
 
 
 def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> None:
-    """Fill ``target`` with links into ``package`` around real directories for ``opened``."""
+    """Fill ``target`` with links into ``package``; the directories in ``opened`` are made as real
+    directories.
+    """
     (target / below).mkdir(parents=True, exist_ok=True)
     here = package / below
     for entry in sorted(here.iterdir()) if here.is_dir() else []:

@@ -108,7 +108,7 @@ class Run:
         return self.signer.argv(source, output)
 
     def _prove(self, job: SignJob, path: Path) -> Made:
-        from ci.signing.verify import verify_bytes  # the import takes 50 ms, while the signer runs
+        from ci.signing.verify import verify_bytes  # imported here (50 ms), while the signer runs
 
         data, name = path.read_bytes(), self.mask(job.name)
         original = None if job.serial else memoryview(job.data)

@@ -38,7 +38,7 @@ class Listed:
 
 @dataclass
 class Builder:
-    """A target that is still being built up, while list files run."""
+    """A target that is still incomplete, while list files are run."""
 
     name: str
     kind: str
