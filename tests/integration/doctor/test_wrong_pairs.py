@@ -112,7 +112,7 @@ ROWS = [
     ("android", {"android-ndk": "25.2.9519653"}, "QNN602", "25.2.9519653 is older than r26"),
     ("direct --soc SM8850", {"hexagon-sdk": "6.3.0.0"}, "QNN906", "6.3.0.0 with SM8850"),
     ("direct --soc SM8850", {"hexagon-tools": "8.8.06"}, "QNN907", "8.8.06 with SM8850"),
-    ("direct --soc SM8550", {"hexagon-tools": "8.5.13"}, "QNN907", "for its V73 are 8.6"),
+    ("direct --soc SM8550", {"hexagon-tools": "8.5.13"}, "QNN907", "for Hexagon V73 are 8.6"),
     ("emulator", {"site": "executorch=1.5.1,torch=2.9.0"}, "QNN505", "1.5.1 with torch 2.9.0"),
     ("emulator", {"site": "executorch=1.0.1,torch=2.13.0"}, "QNN505", "1.0.1 with torch 2.13.0"),
 ]
@@ -159,8 +159,8 @@ def test_the_defaults_are_no_wrong_pair(
 @pytest.mark.parametrize(
     ("sdk", "words", "named"),
     [
-        ("2.37.0.250724", (), "qnn-sdk 2.37.0.250724 of QNN_SDK_ROOT is too old"),
-        ("2.38.1", (), "qnn-sdk 2.38.1 of QNN_SDK_ROOT is too old"),
+        ("2.37.0.250724", (), "qnn-sdk 2.37.0.250724 in QNN_SDK_ROOT is too old"),
+        ("2.38.1", (), "qnn-sdk 2.38.1 in QNN_SDK_ROOT is too old"),
         (
             "2.38.0",
             ("--profile", "direct"),
