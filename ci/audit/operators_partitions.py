@@ -117,9 +117,10 @@ def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
 
 @contextmanager
 def survive_crashes() -> Iterator[tuple[list[str], set[str]]]:
-    """If the partitioner fails at an operator, leave that operator to the CPU. Yield the errors
-    with which a lowering would fail, and the names of nodes with a shape that is not fixed in them
-    or their inputs.
+    """If the partitioner fails at an operator, leave that operator to the CPU.
+
+    Yield the errors with which a lowering would fail, and the names of nodes for which a shape of
+    the result or of an input is not fixed.
 
     ExecuTorch up to 1.4 fails at each operator for which it has no builder (KeyError,
     pytorch/executorch#21607).

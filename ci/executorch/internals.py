@@ -34,7 +34,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "option_to_flatbuffer": (
         "backends.qualcomm.serialization.qc_schema_serialize:option_to_flatbuffer",
     ),
-    # The same bindings as executorch.runtime, which also imports the compiler for three seconds.
+    # The same bindings as executorch.runtime, which also imports the compiler, in three seconds.
     "pybindings": ("extension.pybindings._C", "extension.pybindings._portable_lib"),
     "qc_schema": ("backends.qualcomm.serialization.qc_schema",),
     "qnn_partitioner": ("backends.qualcomm.partition.qnn_partitioner",),

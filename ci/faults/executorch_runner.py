@@ -72,8 +72,8 @@ def run_modules(items: Sequence[Item], scheme: Scheme, soc: str) -> list[Result]
 def lower_and_run(
     module: Any, sets: Sequence[Any], scheme: Scheme, soc: str
 ) -> tuple[list[list[Any]], dict[int, str]]:
-    """Return the outputs per input set, and an operator that stays on the CPU per number of its
-    graph. UNKNOWN is used if its graph cannot be determined."""
+    """Return the outputs per input set, and the operators that stay on the CPU by the number of
+    their graph, or by UNKNOWN if that cannot be determined."""
     with torch.no_grad():
         edge = utils.to_edge_transform_and_lower_to_qnn(
             module,

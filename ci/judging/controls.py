@@ -47,7 +47,7 @@ def make_controls(
     """
     random = np.random.default_rng(CONTROL_SEED)
     for wrong in MAKERS[kind](Asked(right.values, random, prediction, limits)):
-        # Elements whose value noise may change prove nothing; nor does an output that is correct.
+        # If noise may change an element, it proves nothing; nor does an output that is correct.
         differs = ((wrong < right.low) | (wrong > right.high)).mean()
         least = 2 * (1 - (limits.min_equal_quantized or limits.min_equal or 1.0))
         if is_floating(right.values) or differs > least:

@@ -140,7 +140,7 @@ class DecoderLowering:
     staging: Staging
 
     def write(self) -> Compiled:
-        """Run the float32 model, quantize on its texts, lower, and write the reference runs."""
+        """Run the float32 model, calibrate on its texts, lower it, and write the reference runs."""
         from ci.executorch.lower import PROGRAM, Lowering
         from ci.llm.decoder import make_decoder
         from ci.llm.weights import read_weights
