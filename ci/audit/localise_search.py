@@ -1,7 +1,7 @@
 """Searches for the operators at which a program starts to differ from its model.
 
-To try a part of the model, it is lowered and run. The result is how far each of its outputs is from
-the part's eager model, and which error is predicted from rounding.
+A part of the model is tried by lowering and running it. The result is how far each of its outputs
+is from the part's eager model, and which error is predicted from rounding.
 """
 
 from __future__ import annotations

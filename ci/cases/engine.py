@@ -144,7 +144,7 @@ def read_steps(path: Path) -> tuple[Step, ...]:
         return ()
 
 
-NOTED = msgspec.json.Decoder(tuple[Step, ...])  # threads must not be the first to make one
+NOTED = msgspec.json.Decoder(tuple[Step, ...])  # at import: see CONVERTING in manifest/reader.py
 
 
 def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:

@@ -44,8 +44,8 @@ class LoadedProgram:
 
     The process may load several, but no program can find the outputs of another in memory. The
     inputs and outputs of its methods are concatenated. ``quantizes`` is true if the CPU quantizes
-    inputs and outputs. With ``debug_bytes``, the runtime keeps a trace with at most so many bytes
-    of intermediate outputs. ``repeated`` defines how often each input set runs.
+    inputs and outputs. With ``debug_bytes``, the runtime keeps a trace; it has at most so
+    many bytes of intermediate outputs. ``repeated`` defines how often each input set runs.
     """
 
     def __init__(
