@@ -148,7 +148,13 @@ def quantize(scheme: Scheme) -> tuple[Any, Any, tuple[Any, ...]]:
     return quantize_model(Model("net", net, sets[:1], sets), scheme, "SM8650"), net, sets[0]
 
 
-@pytest.mark.parametrize("scheme", [Scheme.A8W8, Scheme.A16W8, Scheme.A16W4])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        *(Scheme.A8W8, Scheme.A8W4, Scheme.A16W8, Scheme.A16W16, Scheme.A16W4),
+        *(Scheme.A16W2, Scheme.FP16W8),
+    ],
+)
 def test_a_program_is_of_the_scheme_of_its_narrowest_weights(scheme: Scheme) -> None:
     program, net, _ = quantize(scheme)
     assert find_scheme(program) is scheme

@@ -37,6 +37,7 @@ from ci.device.bundle import (
     stage,
 )
 from ci.device.by_hand import INPUT_LIST, PROGRAM, RUN_CASES, write_by_hand
+from ci.device.connection import identify
 from ci.device.runner import MEMORY, DeviceProgram, is_gone, name_owner
 from ci.models.lowering_options import ONE_RUN
 from ci.signing.record import RECORD_NAME, STATEMENT_NAME
@@ -150,6 +151,14 @@ def test_memory_is_the_last_line_in_kib(memory: bytes, size_bytes: int | None) -
     one = start()
     one.note_start({MEMORY: memory})
     assert [each.memory_bytes for each in one.starts] == [size_bytes]
+
+
+@pytest.mark.parametrize(("told", "size_bytes"), [("free_kb=5", 5120), ("free_kb=-", 0), ("", 0)])
+def test_free_space_is_told_in_kib(told: str, size_bytes: int) -> None:
+    device: Any = SimpleNamespace(
+        name="adb:1", place="/p", ask=lambda _: f"machine=aarch64\n{told}\n".encode()
+    )
+    assert identify(device).free_bytes == size_bytes
 
 
 def test_a_start_that_gives_other_bytes_is_a_fault_of_the_case() -> None:

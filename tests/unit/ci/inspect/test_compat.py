@@ -12,8 +12,10 @@ import jsonschema
 import pytest
 
 from ci.__main__ import main
+from ci.inspect import runtimes
 from ci.inspect.compat import Answer, Axis, Runtime, Verdict, judge_compat
 from ci.inspect.runtimes import read_runtime
+from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.survey.context_binaries import ContextBinary
 from provisioning.doctor.survey.programs import Method, Program, parse_program
 from provisioning.errors import ExitCode, QnnCiError
@@ -205,6 +207,18 @@ def test_the_oldest_library_counts(libraries: Path) -> None:
     data = (libraries / "libQnnHtp.so").read_bytes().replace(b"v2.49.40.", b"v2.47.00.")
     (other / "libQnnHtp.so").write_bytes(data)
     assert read_runtime(str(libraries)).qnn == "2.47.00"
+
+
+def test_the_oldest_headers_of_several_libraries_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = {
+        "libqnn_executorch_backend.so": "2.49",
+        "libexecutorch.so": "2.37",
+        "libQnnHtp.so": "",
+    }
+    monkeypatch.setattr(runtimes, "find_headers_version", lambda path: headers[path.name])
+    files = [FileFacts(name, Path(name), 1) for name in headers]
+    assert runtimes.describe_runtime(files, "app", ()).adaptor == "2.37"
+    assert runtimes.describe_runtime(files[2:], "app", ()).adaptor == ""
 
 
 def test_versions_and_artifacts_are_runtimes() -> None:
