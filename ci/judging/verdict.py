@@ -11,6 +11,7 @@ from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.details import find_sighting
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, Reason, References, judge
+from ci.judging.noise import Excess
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Metric, MetricResult
 from ci.report.schema import ControlKind, Question, Threshold
@@ -24,6 +25,7 @@ FLOAT16 = "float16 has 11 bits: keep values small, or choose a quantized scheme 
 OTHER_FORM = "in another scheme, or write that part of the model differently"
 BATCH = "lower the model with batch 1, because QNN is known to compute other rows incorrectly"
 UINT8 = "use int32 or float32 inputs, because QNN reads each uint8 of an input as 0 or 1"
+NEAR_DB = 3.0  # noise alone decides which of two parts has the larger excess
 SCHEME = (
     "  why: quantization lost the accuracy that the float32 model has",
     f"  fix: {CALIBRATE}",
@@ -212,7 +214,7 @@ def advise_on_figures(
 def _advise_on_program(
     judgement: Judgement, wrong: Sequence[int], inputs: Sequence[TensorInfo], *, seen: bool
 ) -> Iterator[str]:
-    places = [judgement.outputs[index].excesses[:1] for index in wrong]
+    places = [_find_worst(judgement.outputs[index].excesses) for index in wrong]
     if any(tensor.dtype == "uint8" for tensor in inputs):
         yield f"  fix: {UINT8}"
     elif any(one.place.startswith("row ") and one.is_partial for one in chain(*places)):
@@ -222,6 +224,12 @@ def _advise_on_program(
         yield "  why: the program does not compute what its model does"
         batched = any(tensor.shape[:1] > (1,) for tensor in inputs)
         yield f"  fix: lower it {'with batch 1, ' if batched else ''}{OTHER_FORM}"
+
+
+def _find_worst(excesses: Sequence[Excess]) -> list[Excess]:
+    """Return the largest excess, as messages rank them, and those within NEAR_DB of it."""
+    ranks = [one.over_db - one.names_db for one in excesses]
+    return [one for one, rank in zip(excesses, ranks, strict=True) if rank > max(ranks) - NEAR_DB]
 
 
 def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[str]:

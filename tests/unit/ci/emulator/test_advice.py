@@ -73,12 +73,22 @@ def test_a_part_of_a_concatenation_leads_to_separate_outputs() -> None:
     assert APART in advise(coarse, right, coarse, joined=(2, 1))
 
 
-def test_a_row_of_the_batch_leads_to_batch_1() -> None:
-    rows = RANDOM.standard_normal((4, 3, 50))
-    wrong = rows.copy()
-    wrong[:, 1:] += 0.5 * RANDOM.standard_normal((4, 2, 50))
-    assert BATCH in advise(wrong, rows)
-    assert BATCH not in advise(rows + 0.5 * RANDOM.standard_normal(rows.shape), rows)
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_of_the_batch_lead_to_batch_1_and_other_parts_do_not(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    right = random.standard_normal((4, 3, 50))
+
+    def is_told(*place: Any) -> bool:
+        wrong = right.copy()
+        wrong[place] += 0.5 * random.standard_normal(wrong[place].shape)
+        return BATCH in advise(wrong, right)
+
+    every = slice(None)
+    assert is_told(every, slice(1, 3))
+    assert is_told(every, 2)
+    assert not is_told(every)
+    assert not is_told(every, every, 7)  # a channel
+    assert not is_told(2)  # an input set
 
 
 @pytest.mark.parametrize(
