@@ -20,9 +20,10 @@ from torchao.quantization.pt2e import MovingAveragePerChannelMinMaxObserver  # n
 # As in steps.py.
 with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from ci.executorch import quantize
+    from ci.executorch import delegation, engine, quantize
     from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 
+from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.models.lowering_options import NO_CHOICES, Choices, Part  # noqa: E402
 from ci.models.model import (  # noqa: E402
     Methods,
@@ -158,6 +159,55 @@ def test_choices_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) 
         else:
             annotate(Choices(recipe="/my/net.py:five"))
     quantizer.set_recipe.assert_called_once_with(recipe)
+
+
+def test_a_users_annotation_gets_the_graph_after_those_of_the_toolkit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quantizer: Any = MagicMock()
+    called: list[object] = []
+    monkeypatch.setattr(quantize, "call_function", lambda *given: called.append(given))
+    with quantize.annotated(quantizer, Choices(annotation="/my/net.py:mark"), [called.append]):
+        ((functions,), _) = quantizer.add_custom_quant_annotations.call_args
+        for one in functions:
+            one("graph")
+    assert called == ["graph", ("/my/net.py:mark", quantize.ANNOTATION, "graph")]
+
+
+def test_only_a_part_that_has_a_node_is_found() -> None:
+    quantizer: Any = MagicMock()
+    part = Part(Scheme.A16W8, node="linear")
+    with quantize.annotated(quantizer, Choices(parts=(part,))):
+        (((belongs, config),),) = quantizer.set_submodule_qconfig_list.call_args.args
+        nodes = [SimpleNamespace(name=name, meta={}) for name in ("relu", "linear")]
+        assert [belongs(one) for one in nodes] == [False, True]
+        assert config
+
+
+def test_operators_are_counted_on_the_processor_where_they_run() -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_function(torch.ops.aten.erf.default, (x,)))
+    inner = SimpleNamespace(graph=graph)
+    outer = torch.fx.Graph()
+    y = outer.placeholder("x")
+    for _ in range(2):
+        y = outer.call_function(torch.ops.aten.relu.default, (y,))
+    held = SimpleNamespace(name="lowered_module_0", op="get_attr", target="lowered_module_0")
+    module = SimpleNamespace(
+        graph=SimpleNamespace(nodes=[*outer.nodes, held]),
+        lowered_module_0=SimpleNamespace(original_module=inner),
+    )
+    counts = {(one.op, one.npu, one.cpu) for one in delegation.count_operators([module])}
+    assert counts == {("erf.default", 1, 0), ("relu.default", 0, 2)}
+
+
+def test_patches_that_are_off_are_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ci.executorch.patches.warm_up", lambda plain: [f"off: {plain}"])
+    engine.ExecutorchEngine(()).warm_up(CaseSpec("net", Scheme.A8W8, "SM8650"))
+    assert [one.message for one in caplog.records] == ["off: False"]
 
 
 def test_each_method_is_quantized(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,6 +207,8 @@ def test_blocks_are_for_layers_that_they_fit_without_a_kernel() -> None:
     exported = torch.export.export(Convolutions().eval(), (draw(1, 32, 10, 10),), strict=True)
     sizes = block_sizes(exported.module(), 32)
     assert list(sizes.values()) == [(1, 32, 1, 1), (1, 32)]
+    others = [Part(Scheme.A16W8, type="Linear")]
+    assert list(block_sizes(exported.module(), 32, others).values()) == [(1, 32, 1, 1)]
 
 
 def test_calibration_covers_what_it_saw_once_and_changes_neither_state_nor_inputs(

@@ -65,6 +65,16 @@ def test_what_names_no_version_is_unknown(sdk: Path, monkeypatch: pytest.MonkeyP
     assert "adaptor" not in describe(sdk)
 
 
+def test_validation_is_tried_with_the_variables_of_the_environment(sdk: Path) -> None:
+    (sdk / toolchain.HOST_DIRECTORY / "libQnnHtp.so").write_bytes(BUILD)
+    place = sdk / "lib/python/qti/aisw/converters/common"
+    place.mkdir(parents=True)
+    (place / "backend_opinfo.py").write_text(
+        f"import os; assert os.environ['QNN_SDK_ROOT'] == {str(sdk)!r}\n"
+    )
+    assert describe(sdk)["operator-validation"][0] == "sdk"
+
+
 def test_validation_is_the_sdks_where_its_module_can_be_imported(tmp_path: Path) -> None:
     place = tmp_path / "lib/python/qti/aisw/converters/common"
     assert toolchain.find_validation(tmp_path, os.environ) == "none"

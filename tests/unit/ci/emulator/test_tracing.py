@@ -50,7 +50,7 @@ class TracingPool:
         self.jobs: list[Any] = []
 
     def run(self, job: Any, log: Path, timeout_s: float, *, fresh: bool) -> Ended:
-        assert fresh
+        assert (fresh, timeout_s) == (True, 9.0)
         assert log.name == "trace.log"  # next to that of the run, which it must not replace
         _, directory, sets, *debug_bytes = job.args
         self.jobs.append((len(sets), *debug_bytes))
@@ -105,6 +105,8 @@ def test_a_difference_is_named_by_its_output_and_set() -> None:
     ]
     nan = [[np.array([np.nan])]]
     assert not list(find_differences(nan, nan)), "the same bits"
+    with pytest.raises(ValueError, match="zip"):  # not the program that was judged
+        list(find_differences(traced, [one[:1] for one in judged]))
 
 
 def test_the_python_runner_traces_only_what_asks_for_a_trace(tmp_path: Path) -> None:
@@ -119,6 +121,9 @@ def test_the_python_runner_traces_only_what_asks_for_a_trace(tmp_path: Path) -> 
     asks = replace(plain, source=Source(choices=Choices(profile_level="detailed")))
     opened.program = replace(program, spec=asks)
     assert runner.note(opened, None).accelerator == {"accelerator_us": 5}
+    timed = Source(choices=Choices(profile_level="detailed"), run=RunOptions(iteration=4))
+    opened.program = replace(program, spec=replace(plain, source=timed))
+    assert runner.note(opened, 0.0025).run_ms == 2.5
 
 
 def test_a_program_is_loaded_as_its_runner_and_entry_say(
