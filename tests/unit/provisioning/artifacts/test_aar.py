@@ -99,6 +99,23 @@ def test_another_sha1_refuses_the_archive(job: FillJob, server: BadServer) -> No
     assert not (job.store.downloads / "r.aar").exists()
 
 
+def test_a_machine_that_allows_sha1_for_no_security_compares_it_too(
+    job: FillJob, server: BadServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in FIPS mode."""
+    sha1 = hashlib.sha1
+
+    def guarded(*words: bytes, usedforsecurity: bool = True) -> object:
+        if usedforsecurity:
+            raise ValueError("disabled for FIPS")
+        return sha1(*words, usedforsecurity=False)
+
+    monkeypatch.setattr(hashlib, "sha1", guarded)
+    server.files[SAID] = SHA1.encode()
+    check_published_sha1(job)
+    assert "as published" in read_steps(job)
+
+
 @pytest.mark.parametrize("text", ["", " \n", "<html>", SHA1[:39], f"{SHA1}0", "g" * 40])
 def test_what_is_no_sha1_is_none(job: FillJob, server: BadServer, text: str) -> None:
     server.files[SAID] = text.encode()

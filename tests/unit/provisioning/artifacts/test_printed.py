@@ -10,6 +10,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,6 +33,7 @@ from provisioning.artifacts.sources.unpacking import judge_archive, unpack_file
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, QnnCiError
 from provisioning.manifest.reader import read_toolchain
+from provisioning.manifest.releases import ZigRelease
 from provisioning.store.store import Store
 from tests.stand_ins import elf_edits as elf
 from tests.stand_ins import toolchains as made
@@ -59,6 +61,11 @@ def is_tidy(text: str, tmp_path: Path) -> str:
     text = re.sub(r"[0-9a-f]{40,64}", "HASH", text)
     text = re.sub(r"pinned, [0-9a-f]{16}", "pinned, HASH", text)
     return re.sub(r"[\d,.]+ \w+ (are|is) free", "N are free", text)
+
+
+def steps_of(job: FillJob) -> str:
+    assert isinstance(job.progress.stream, io.StringIO)
+    return job.progress.stream.getvalue()
 
 
 def show(tmp_path: Path, calls: dict[str, Callable[[], object]]) -> str:
@@ -143,6 +150,9 @@ def test_every_refusal_on_the_way_to_a_tree_says_what_why_and_what_to_do(
         "not one file": lambda: take_archive(git, tmp_path / "file", store),
         "a large sdk.yaml": lambda: local.read_sdk_yaml(big),
         "an sdk.yaml that is a directory": lambda: local.read_sdk_yaml(tmp_path / "directory"),
+        "an installation of nothing": lambda: local.find_installation(
+            ask("libraries", "headers"), {"TINY_ROOT": str(skels)}
+        ),
         "a copy of nothing": lambda: local.fill(job_of(request, store)),
     }
     text = show(tmp_path, calls)
@@ -172,6 +182,51 @@ def test_a_library_that_cannot_be_compiled_names_its_package(
     assert error.what.startswith(Path(request.release.output).name)  # type: ignore[attr-defined]
     assert error.why == "no network"
     assert error.fix.endswith(f": {request.release.instead}")  # type: ignore[attr-defined]
+
+
+def test_a_library_is_compiled_by_the_pinned_compiler_from_the_manifests_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolchain = read_toolchain("libatomic")
+    request = ArtifactRequest(toolchain, toolchain.release())
+    release = request.release_as(ZigRelease)
+    job = FillJob(request, tmp_path / "root", Store(tmp_path / "home"), Progress(io.StringIO()))
+    job.root.mkdir()
+    asked: list[Any] = []
+
+    def unpack(file: Path, whole: FillJob) -> None:
+        assert (file, whole.only, whole.request) == (tmp_path / "wheel", None, request)
+        for name in ("zig", *release.write):
+            (whole.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (whole.root / name).write_text(name)
+
+    def compile_it(argv: list[Any], **more: Any) -> None:
+        asked.append((argv, more))
+        place = more["cwd"]
+        assert (place / "zig").stat().st_mode & 0o777 == 0o500
+        (place / release.output).parent.mkdir(parents=True, exist_ok=True)
+        (place / release.output).write_bytes(b"library")
+        (place / release.output).chmod(0o600)
+
+    monkeypatch.setattr(zig, "obtain_wheel", lambda *words: tmp_path / "wheel")
+    monkeypatch.setattr(zig, "unpack_file", unpack)
+    monkeypatch.setattr(zig, "run_process", compile_it)
+    entries = {entry.path: entry for entry in zig.fill(job)}
+    ((argv, more),) = asked
+    place = more.pop("cwd")
+    assert argv == [place / "zig", "cc", "@arguments"]
+    caches = {"ZIG_GLOBAL_CACHE_DIR": str(place), "ZIG_LOCAL_CACHE_DIR": str(place)}
+    fix = f"install the library: {release.instead}"
+    assert more == {"env": caches, "timeout_s": 300, "fix": fix}
+    assert place.parent == tmp_path
+    assert not place.exists()
+    assert list(entries) == sorted([*release.write, release.output])
+    assert (job.root / release.output).read_bytes() == b"library"
+    assert {entry.mode for entry in entries.values()} == {0o444}
+    assert steps_of(job) == f"{request.label}: compiling {Path(release.output).name}\n"
+    (tmp_path / "again").mkdir()
+    part = replace(job, root=tmp_path / "again", only=frozenset([release.output]))
+    assert [entry.path for entry in zig.fill(part)] == [release.output]
 
 
 # -- steps ----------------------------------------------------------------------------------------

@@ -274,7 +274,19 @@ def test_an_update_of_an_archive_moves_its_row_and_its_lock(
     assert "2020-01-01" in path.read_text()
     assert plan_lock(ask(), store, Progress()) == []
     old = ask().release_as(ArchiveRelease)
-    changes = plan_update(ask(trust=True), "1.3.0", store, Progress())
+    figures = manifests / "baselines" / "sdk-1.2.3.toml"
+    figures.parent.mkdir()
+    for text in ("# figures\n", ""):
+        figures.write_text(text)
+        dropped = plan_update(ask(trust=True), "1.3.0", store, Progress(), carry=False)
+        assert (dropped[-1].path, dropped[-1].before, dropped[-1].after) == (figures, text, "")
+    figures.write_text("# figures\n")
+    *changes, carried = plan_update(ask(trust=True), "1.3.0", store, Progress())
+    assert (carried.path.name, carried.after, carried.old) == (
+        "sdk-1.3.0.toml",
+        "# figures\n",
+        figures,
+    )
     assert [one.path.name for one in changes] == ["sdk.toml", "sdk-1.3.0.json"]
     assert ask().release == old  # nothing is written yet
     for change in changes:
