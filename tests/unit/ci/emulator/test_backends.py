@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.cases.baselines import name_figures, read_baselines, record_baselines
+from ci.cases.cache import programs_home
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import (
     CaseSpec,
@@ -19,10 +20,11 @@ from ci.cases.spec import (
     default_soc,
     require_backend,
     require_options,
+    select_cases,
 )
 from ci.models.lowering_options import Choices
 from ci.models.schemes import EXECUTORCH, Scheme
-from ci.models.user_models import Source
+from ci.models.user_models import ModelEntry, Source
 from ci.report.github import render_summary
 from ci.report.html import render_html
 from ci.report.junit import render_junit
@@ -34,6 +36,8 @@ from ci.report.write import write_report
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
 from provisioning.manifest.targets import Backend, read_backends, read_socs
+from provisioning.store.collect import HOME_PARTS
+from provisioning.store.store import store_home
 from tests.stand_ins.reports import make_report
 from tests.stand_ins.shards import make_cases, make_shards
 
@@ -131,6 +135,43 @@ def test_htp_takes_all_of_it() -> None:
     require_options(Backend.HTP, runner="cpp", plan=True)
     require_options(Backend.GPU, runner="./on-device", plan=False)
     require_options(Backend.LPAI, runner="cpp", plan=False)
+
+
+@pytest.mark.parametrize(
+    ("backend", "runner", "plan", "shown"),
+    [
+        (Backend.LPAI, "", True, ("--plan with --backend lpai", "HTP", "--model")),
+        (
+            Backend.GPU,
+            "cpp",
+            False,
+            ("--runner cpp with --backend gpu", "this machine", "--runner"),
+        ),
+    ],
+)
+def test_an_option_that_only_htp_has_is_refused_with_another_way(
+    backend: Backend, runner: str, plan: bool, shown: tuple[str, str, str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        require_options(backend, runner=runner, plan=plan)
+    what, why, fix = shown
+    assert caught.value.what == what
+    assert why in caught.value.why
+    assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize("names", [("net",), ("other", "net", "third")])
+def test_an_onnx_model_is_for_the_other_session(names: tuple[str, ...]) -> None:
+    paths = {"net": "/a/net.onnx", "other": "/a/net.py:f", "third": "/a/third.onnx"}
+    entries = {name: ModelEntry(paths[name]) for name in names}
+    with pytest.raises(UsageError, match=r"^net is an ONNX model") as caught:
+        select_cases({}, ["SM8650"], entries=entries)
+    assert "test_onnx" in caught.value.fix
+
+
+def test_programs_are_where_the_cache_verb_looks_for_them() -> None:
+    assert programs_home().parent == store_home()
+    assert programs_home().name in HOME_PARTS
 
 
 def test_the_list_shows_what_the_backend_takes(capfd: pytest.CaptureFixture[str]) -> None:

@@ -167,7 +167,7 @@ def test_what_is_wrong_is_said_with_its_line_and_what_was_meant(
     [
         (WHOLE + "[models.net]\n", "twice .at line 23"),
         (WHOLE.replace("socs =", "schemes ="), "line 9"),
-        ("[models.net]\n", "has no limits"),
+        ("[models.net]\n", 'has no limits.*fix: write extends = "default"'),
         ("extends = \n", "line 1"),
         (b"\xff\xfe", "codec can't decode"),
         (EXTENDS + "a=" + "[" * 3000, "recursion|nested|Unclosed|Invalid"),
