@@ -76,6 +76,10 @@ def test_coordinates_are_a_url_of_the_repository(
     release = job.request.release_as(ArchiveRelease)
     assert release.url == server.url(SAID.removesuffix(".sha1"))
     assert (release.version, release.filename) == ("2.1", "r.aar")
+    for base in ("https://h/mavenX", "https://h/mavenX//"):
+        monkeypatch.setenv("QNN_CI_MAVEN", base)
+        other = locate_job(make_job(tmp_path, monkeypatch, "aar")).request.release.place
+        assert other == "https://h/mavenX/g/q/i/runtime/2.1/runtime-2.1.aar"
     monkeypatch.delenv("QNN_CI_MAVEN")
     usual = locate_job(make_job(tmp_path, monkeypatch, "aar")).request.release_as(ArchiveRelease)
     assert usual.url.startswith("https://repo1.maven.org/maven2/g/q/i/runtime/2.1/runtime-2.1.aar")
@@ -122,6 +126,7 @@ def test_what_is_no_sha1_is_none(job: FillJob, server: BadServer, text: str) -> 
     check_published_sha1(job)
     steps = read_steps(job)
     assert ("no SHA-1 is published" in steps, "as published" in steps) == (True, False)
+    assert repr(" ".join(text.split())[:40]) in steps
     assert (job.store.downloads / "r.aar").is_file()
 
 

@@ -256,6 +256,9 @@ def test_each_step_is_printed(
     for number in range(12):
         (root / f"extra{number:02}").touch()
     step("verify", get(verify=True))
+    for number in range(11):
+        (root / f"extra{number:02}").touch()
+    step("verify eleven", get(verify=True))
     (root / "lib/one.so").unlink()
     step("verify one", get(verify=True))
     (root / "extra").touch()

