@@ -185,6 +185,8 @@ class Evaluator:
     ) -> tuple[sl.Module, tuple[str, ...]]:
         key = (path, unknown)
         if key not in self.parsed:
+            if is_too_deep(text):
+                raise NotEvaluatedError(path, "is nested too deeply")
             loads = tuple(self._parse(path, text).loads())
             taken = {name for load in loads for name in load.symbols}
             whole = self._header(text, taken, unknown) + text
@@ -346,3 +348,51 @@ def candidates(cell: str, folder: str, layout: Layout) -> list[str]:
     if cell in {"", "root", layout.project}:
         found.append(folder)
     return [path.strip("/") for path in found]
+
+
+# Nesting depth: the parser recurses, and a stack overflow would end the whole reader
+
+DEEPEST = 200
+LONGEST_CHAIN = 1000
+NESTING = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*"""'
+    r"|'''(?:[^'\\]|\\.|'(?!''))*'''"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'(?:[^'\\\n]|\\.)*'"
+    r"|\#[^\n]*"
+    r"|(?P<line>\n[ \t]*)"
+    r"|(?P<open>[\[({])"
+    r"|(?P<close>[\])}])"
+    r"|(?P<next>,)"
+    r"|(?P<chain>\b(?:and|or|not|if|elif|lambda)\b|[-+*/%~.|&<>=]+)",
+    re.DOTALL,
+)
+
+
+def is_too_deep(text: str) -> bool:
+    """Return whether brackets, blocks or operator chains are nested deeper than people write."""
+    chains = [0]
+    indents, branches = [0], 0
+    for match in NESTING.finditer(text):
+        kind = match.lastgroup
+        if kind == "open":
+            chains[-1] += 1
+            chains.append(0)
+        elif kind == "close" and len(chains) > 1:
+            chains.pop()
+        elif kind == "next":
+            chains[-1] = 0
+        elif kind == "chain":
+            word = match.group()
+            chains[-1] += len(word)
+            branches += word == "elif"
+        elif kind == "line" and len(chains) == 1:
+            chains = [0]
+            indent = len(match.group()) - 1
+            while indents[-1] > indent:
+                indents.pop()
+            if indent > indents[-1]:
+                indents.append(indent)
+        if len(chains) + len(indents) > DEEPEST or max(sum(chains), branches) > LONGEST_CHAIN:
+            return True
+    return False

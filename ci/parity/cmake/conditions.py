@@ -15,6 +15,7 @@ from provisioning.versions import parse_version
 FALSE = {"", "0", "OFF", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"}
 TRUE = {"1", "ON", "YES", "TRUE", "Y"}
 UNARY = {"TARGET", "DEFINED", "EXISTS", "COMMAND", "POLICY", "TEST"}
+UNARY_FILE = {"IS_DIRECTORY", "IS_SYMLINK", "IS_ABSOLUTE", "IS_READABLE"}
 VERSION = re.compile(r"VERSION_(LESS|GREATER|EQUAL|LESS_EQUAL|GREATER_EQUAL)")
 COMPARISONS = {
     "STREQUAL", "STRLESS", "STRGREATER", "STRLESS_EQUAL", "STRGREATER_EQUAL", "MATCHES",
@@ -97,6 +98,8 @@ def _primary(tokens: list[Operand], scope: Scope) -> tuple[Answer, list[Operand]
         return answer, rest[1:]
     if head.word in UNARY and len(tokens) > 1 and not _is_operator(tokens[1]):
         return _unary(head.word, tokens[1], scope), tokens[2:]
+    if head.word in UNARY_FILE and len(tokens) > 1:
+        return Answer.BOTH, tokens[2:]
     if len(tokens) > 2 and _is_operator(tokens[1]):
         return _compare(head, tokens[1].word, tokens[2], scope), tokens[3:]
     return truth(head, scope), tokens[1:]

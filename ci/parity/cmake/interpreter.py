@@ -102,6 +102,7 @@ class Interpreter:
 
     def note_match(self, match: re.Match[str] | None) -> None:
         groups = (match.group(), *match.groups("")) if match else ()
+        self.set("CMAKE_MATCH_COUNT", (str(max(len(groups) - 1, 0)),))
         for number in range(MOST_GROUPS):
             value = groups[number] if number < len(groups) else ""
             self.set(f"CMAKE_MATCH_{number}", (value,))
@@ -376,11 +377,13 @@ class Interpreter:
         words = [item.text for item in self.items(block.head.arguments)]
         name, rest = (words[0], words[1:]) if words else ("", [])
         if rest[:1] == ["RANGE"]:
-            self.note_unread(block.head.line, "foreach(RANGE) was not run")
-            return [name], []
-        if rest[:2] == ["IN", "ZIP_LISTS"]:
-            lists = [self._list_of(word) for word in rest[2:]]
-            names = [f"{name}_{index}" for index in range(len(lists))]
+            return [name], [(str(n),) for n in foreach_range(rest[1:])]
+        if "IN" in rest and "ZIP_LISTS" in rest:
+            at = rest.index("ZIP_LISTS")
+            lists = [self._list_of(word) for word in rest[at + 1 :]]
+            names = [name, *rest[: rest.index("IN")]]
+            if len(names) == 1:
+                names = [f"{name}_{index}" for index in range(len(lists))]
             return names, list(zip(*lists, strict=False))
         if rest[:1] == ["IN"]:
             return [name], [(word,) for word in self._foreach_items(rest[1:])]
@@ -404,9 +407,13 @@ class Interpreter:
         return list(dict.fromkeys(parts)) if len(values) > 1 else parts
 
     def _run_while(self, block: Block) -> Flow:
-        """Leave out while(): those of ExecuTorch's list files only print."""
-        if self._decide(block.head) is Answer.YES:
-            self.note_unread(block.head.line, "while() was not run")
+        for _ in range(MOST_TURNS):
+            if self._decide(block.head) is not Answer.YES:
+                return Flow.NORMAL
+            flow = self.run(block.body)
+            if flow in {Flow.RETURN, Flow.BREAK}:
+                return flow if flow is Flow.RETURN else Flow.NORMAL
+        self.note_unread(block.head.line, f"while() with more than {MOST_TURNS} iterations")
         return Flow.NORMAL
 
     # Paths
@@ -453,6 +460,17 @@ def bind_parameters(routine: Routine, words: list[str]) -> dict[str, Value | Non
     bound["ARGN"] = (";".join(words[len(routine.parameters) :]),)
     bound.update({f"ARGV{index}": (word,) for index, word in enumerate(words)})
     return bound
+
+
+def foreach_range(words: list[str]) -> range:
+    """Return the numbers of foreach(x RANGE ...); empty if one is not a number."""
+    try:
+        numbers = [int(word) for word in words]
+    except ValueError:
+        return range(0)
+    start, stop = (0, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+    step = numbers[2] if len(numbers) > 2 else 1
+    return range(start, stop + 1, step or 1)
 
 
 def merge_tables(

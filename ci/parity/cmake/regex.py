@@ -1,4 +1,4 @@
-"""Match CMake's regular expressions with Python's.
+"""Match CMake's regular expressions with Python's, with a time limit: a match can take forever.
 
 They have no classes by letter, no counts such as ``{2}``, and no escapes in brackets (see CMake's
 manual, string(REGEX)).
@@ -7,18 +7,31 @@ manual, string(REGEX)).
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
+from types import FrameType
 
 from ci.parity.cmake.values import is_unknown
 
+LIMIT_S = 0.5
+MOST_SLOW = 10
 REPEATS = frozenset("*+?")
 PART = re.compile(r"\\(.)|(\[\^?\]?[^\]]*\])|([{}])|(\(\?)|(.)", re.DOTALL)
 REFERENCE = re.compile(r"\\(.)", re.DOTALL)
+_slow: set[str] = set()
 
 
 class UnknownMatchError(Exception):
-    """Whether a regular expression matches is unknown: it is invalid, or the text is unknown."""
+    """Whether a regular expression matches is unknown: it is invalid or too slow, or the text is
+    unknown."""
+
+
+def forget_slow() -> None:
+    """Forget which expressions were slow, before another tree is read."""
+    _slow.clear()
 
 
 @lru_cache(maxsize=1024)
@@ -46,9 +59,16 @@ def compile_regex(text: str) -> re.Pattern[str] | None:
 def search(pattern: str, text: str) -> re.Match[str] | None:
     """Return the first match of a pattern in a text. Raises UnknownMatchError."""
     compiled = compile_regex(pattern)
-    if compiled is None or is_unknown(text) or is_unknown(pattern):
+    if compiled is None or is_unknown(text) or is_unknown(pattern) or pattern in _slow:
         raise UnknownMatchError
-    return compiled.search(text)
+    if len(_slow) >= MOST_SLOW:
+        raise UnknownMatchError
+    try:
+        with limited():
+            return compiled.search(text)
+    except UnknownMatchError:
+        _slow.add(pattern)
+        raise
 
 
 def find_all(pattern: str, text: str) -> Iterator[re.Match[str]]:
@@ -90,3 +110,22 @@ def fill(replacement: str, match: re.Match[str]) -> str:
         return (match.group(number) or "") if number <= match.re.groups else ""
 
     return REFERENCE.sub(put, replacement)
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Raise UnknownMatchError if a match takes too much CPU time. Works only in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGVTALRM, stop_match)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def stop_match(_number: int, _frame: FrameType | None) -> None:
+    """Handle the timer's signal. Raises UnknownMatchError."""
+    raise UnknownMatchError

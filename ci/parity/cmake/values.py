@@ -103,6 +103,7 @@ def merge_value(before: Value | None, left: Value | None, right: Value | None) -
 
 
 TRANSPARENT = {"BUILD_INTERFACE", "LINK_ONLY", "BUILD_LOCAL_INTERFACE", "1"}
+DROPPED = {"INSTALL_INTERFACE", "0"}
 SYSTEMS = {Configuration.HOST: "Linux", Configuration.ANDROID: "Android"}
 
 
@@ -134,10 +135,19 @@ def matching_end(text: str, start: int) -> int:
 
 def _evaluate(body: str, configuration: Configuration) -> Iterator[str]:
     head, payload = _split_head(body)
-    if head == "LINK_LIBRARY":
-        payload = payload.partition(",")[2]
-    elif head not in TRANSPARENT and not _holds(head, configuration):
+    if head in TRANSPARENT:
+        yield from _items(payload, configuration)
+    elif head in DROPPED:
         return
+    elif head in {"LINK_LIBRARY", "LINK_GROUP"}:
+        yield from _items(payload.partition(",")[2], configuration)
+    elif head == "TARGET_OBJECTS":
+        yield f"TARGET_OBJECTS:{payload}"
+    elif head.startswith("$<") and _holds(head[2:-1], configuration):
+        yield from _items(payload, configuration)
+
+
+def _items(payload: str, configuration: Configuration) -> Iterator[str]:
     for item in payload.replace(",", ";").split(";") if "$<" not in payload else [payload]:
         yield from resolve_genex(item, configuration)
 
@@ -150,11 +160,10 @@ def _split_head(body: str) -> tuple[str, str]:
     return head, payload
 
 
-def _holds(expression: str, configuration: Configuration) -> bool:
-    """Return whether a condition may hold; False for an expression that is not a condition."""
-    head, _, payload = expression[2:-1].partition(":")
+def _holds(condition: str, configuration: Configuration) -> bool:
+    head, _, payload = condition.partition(":")
     if head == "PLATFORM_ID" and configuration in SYSTEMS:
         return SYSTEMS[configuration] in payload.split(",")
     if head == "NOT" and payload.startswith("$<PLATFORM_ID:") and configuration in SYSTEMS:
-        return not _holds(payload, configuration)
-    return expression.startswith("$<")
+        return not _holds(payload[2:-1], configuration)
+    return True

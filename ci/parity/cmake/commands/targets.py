@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -147,13 +147,14 @@ class Targets:
         target = (here or [fresh])[0]
         if not here:
             known.append(fresh)
-        self._list(run, target, call.items[1:])
+        self._list(run, target, [item for item in call.items[1:] if item.text not in LIBRARY_WORDS])
 
     def add_sources(self, run: Interpreter, call: Call) -> None:
+        """target_sources(), including file sets."""
         if target := self.find_known(run, call):
-            self._list(run, target, call.items[1:])
+            self._list(run, target, file_set_items(call.items[1:]))
 
-    def _list(self, run: Interpreter, target: Builder, items: Sequence[Item]) -> None:
+    def _list(self, run: Interpreter, target: Builder, items: list[Item]) -> None:
         # A quoted list is one word of the call, but several sources of the target.
         for item in items:
             for part in split_list(item.text):
@@ -161,12 +162,15 @@ class Targets:
                     self._list_one(run, target, text, item.line)
 
     def _list_one(self, run: Interpreter, target: Builder, text: str, line: int) -> None:
-        if text in KEYWORDS | LIBRARY_WORDS:
+        if text in KEYWORDS:
             return
         if is_unknown(text):
             target.complete = False
             name = text.split("\x01")[1]
             run.note_unread(line, f"the sources of {target.name} depend on {name}")
+            return
+        if text.startswith("TARGET_OBJECTS:"):
+            target.links.append(Word(text.partition(":")[2], run.place(line)))
             return
         if (path := source_path(run, text)) is not None:
             target.files.append(Listed(ListEntry(path, run.place(line)), run.branch))
@@ -252,6 +256,25 @@ def is_certain(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
     """Return whether two branches are certainly taken together, because one encloses the other."""
     size = min(len(first), len(second))
     return first[:size] == second[:size]
+
+
+def file_set_items(items: tuple[Item, ...]) -> list[Item]:
+    """Return the files of target_sources(), without FILE_SET, TYPE, BASE_DIRS and their values."""
+    kept = []
+    skip = False
+    mode = ""
+    for item in items:
+        if skip:
+            skip = False
+        elif item.text in {"FILE_SET", "TYPE"}:
+            skip = True
+        elif item.text in {"BASE_DIRS", "FILES"}:
+            mode = item.text
+        elif item.text in KEYWORDS:
+            mode = ""
+        elif mode != "BASE_DIRS":
+            kept.append(item)
+    return kept
 
 
 def source_path(run: Interpreter, text: str) -> str | None:

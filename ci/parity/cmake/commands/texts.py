@@ -14,8 +14,6 @@ from ci.parity.cmake.state import Call
 from ci.parity.cmake.values import is_unknown, split_list, unknown
 
 NUMBER = re.compile(r"-?\d+")
-# Sub-commands that only set their last word.
-READS = {"LENGTH", "GET", "JOIN", "FIND", "SUBLIST"}
 
 
 def edit_list(run: Interpreter, call: Call) -> None:
@@ -25,8 +23,10 @@ def edit_list(run: Interpreter, call: Call) -> None:
         return
     action, name, rest = words[0], words[1], words[2:]
     values = run.scope.get(name) or ("",)
-    if action in READS and rest:
-        run.set(rest[-1], unknown(f"list({action})"))
+    if action in READS:
+        if rest:
+            answers = (READS[action](split_list(value), rest[:-1]) for value in values)
+            run.set(rest[-1], tuple(dict.fromkeys(answers)))
     elif action == "TRANSFORM":
         _transform(run, name, rest)
     elif action in LIST_EDITS:
@@ -35,6 +35,32 @@ def edit_list(run: Interpreter, call: Call) -> None:
     else:
         for changed in (name, *rest):
             run.set(changed, unknown(f"list({action})"))
+
+
+def _get(items: list[str], words: list[str]) -> str:
+    numbers = [int(word) for word in words if NUMBER.fullmatch(word)]
+    inside = all(-len(items) <= number < len(items) for number in numbers)
+    if not numbers or len(numbers) < len(words) or not inside:
+        return unknown("list(GET)")[0]
+    return ";".join(items[number] for number in numbers)
+
+
+def _find(items: list[str], words: list[str]) -> str:
+    if any(map(is_unknown, items)):
+        return unknown("list(FIND)")[0]
+    return str(items.index(words[0]) if words and words[0] in items else -1)
+
+
+def _length(items: list[str], _: list[str]) -> str:
+    return unknown("list(LENGTH)")[0] if any(map(is_unknown, items)) else str(len(items))
+
+
+READS: dict[str, Callable[[list[str], list[str]], str]] = {
+    "LENGTH": _length,
+    "GET": _get,
+    "JOIN": lambda items, words: (words[0] if words else "").join(items),
+    "FIND": _find,
+}
 
 
 def _filter(items: list[str], rest: list[str]) -> list[str]:
@@ -58,11 +84,16 @@ def _insert(items: list[str], rest: list[str]) -> list[str]:
     return items[:at] + rest[1:] + items[at:]
 
 
+def _sort(items: list[str], rest: list[str]) -> list[str]:
+    return list(unknown("list(SORT)")) if rest else sorted(items)
+
+
 LIST_EDITS: dict[str, Callable[[list[str], list[str]], list[str]]] = {
     "APPEND": lambda items, rest: items + rest,
     "PREPEND": lambda items, rest: rest + items,
     "REMOVE_ITEM": lambda items, rest: [item for item in items if item not in rest],
     "REMOVE_DUPLICATES": lambda items, _: list(dict.fromkeys(items)),
+    "SORT": _sort,
     "INSERT": _insert,
     "FILTER": _filter,
 }
@@ -92,10 +123,7 @@ STRING_EDITS: dict[str, Callable[[str], str]] = {
 }
 # The position of the output variable of each sub-command that is not computed. The default is the
 # last.
-OUTPUTS = {
-    "JSON": 1, "CONFIGURE": 2, "TIMESTAMP": 1, "UUID": 1, "FIND": 3, "PREPEND": 1, "CONCAT": 1,
-    "JOIN": 2,
-}  # fmt: skip
+OUTPUTS = {"JSON": 1, "CONFIGURE": 2, "TIMESTAMP": 1, "UUID": 1, "RANDOM": -1, "FIND": 3}
 HASHES = ("MD5", "SHA")
 
 
@@ -104,8 +132,13 @@ def edit_string(run: Interpreter, call: Call) -> None:
     if len(words) < 2:
         return
     action, rest = words[0], words[1:]
-    if action == "APPEND":
-        run.set(rest[0], (run.get(rest[0]) + "".join(rest[1:]),))
+    if action in {"APPEND", "PREPEND"}:
+        old, extra = run.get(rest[0]), "".join(rest[1:])
+        run.set(rest[0], (old + extra if action == "APPEND" else extra + old,))
+    elif action == "CONCAT":
+        run.set(rest[0], ("".join(rest[1:]),))
+    elif action == "JOIN" and len(rest) > 1:
+        run.set(rest[1], (rest[0].join(rest[2:]),))
     elif action == "REPLACE" and len(rest) > 2:
         run.set(rest[2], ("".join(rest[3:]).replace(rest[0], rest[1]) if rest[0] else rest[3],))
     elif action == "REGEX" and len(rest) > 2:

@@ -57,7 +57,8 @@ def declare(run: Interpreter, name: str, default: str) -> None:
 
 
 def use_file(run: Interpreter, call: Call) -> None:
-    """Evaluate file() with GLOB and GLOB_RECURSE within the tree; other results are unknown."""
+    """Evaluate file() with GLOB and GLOB_RECURSE within the tree, and with paths; other results are
+    unknown."""
     words = call.words
     if len(words) < 2:
         return
@@ -67,10 +68,12 @@ def use_file(run: Interpreter, call: Call) -> None:
         for path in filter(None, map(run.relative, found)):
             run.state.globbed.setdefault(path, run.place(call.command.line))
         run.set(name, (";".join(found),))
-    elif action in {"READ", "STRINGS", "REAL_PATH", "TO_CMAKE_PATH"} and rest:
+    elif action in {"READ", "STRINGS"} and rest:
         run.set(rest[0], unknown(f"file({action})"))
-    elif action == "RELATIVE_PATH":
-        run.set(name, unknown(f"file({action})"))
+    elif action in {"REAL_PATH", "TO_CMAKE_PATH"} and rest:
+        run.set(rest[0], (run.absolute(name),))
+    elif action == "RELATIVE_PATH" and len(rest) > 1:
+        run.set(name, (posixpath.relpath(run.absolute(rest[1]), run.absolute(rest[0])),))
 
 
 def glob_files(run: Interpreter, words: list[str], *, recursive: bool) -> list[str]:
@@ -79,7 +82,9 @@ def glob_files(run: Interpreter, words: list[str], *, recursive: bool) -> list[s
     if words[:1] == ["RELATIVE"] and len(words) > 1:
         base, words = run.absolute(words[1]), words[2:]
     found: list[str] = []
-    for pattern in words:
+    for pattern in (w for w in words if w not in {"CONFIGURE_DEPENDS", "FOLLOW_SYMLINKS"}):
+        if pattern in {"LIST_DIRECTORIES", "true", "false"}:
+            continue
         path = run.relative(pattern)
         if path is None or is_unknown(pattern):
             continue
@@ -112,14 +117,18 @@ def split_name(run: Interpreter, call: Call) -> None:
 
 
 def component(run: Interpreter, path: str, mode: str) -> str:
+    base = posixpath.basename(path)
     if mode in {"ABSOLUTE", "REALPATH"}:
         return run.absolute(path)
     if mode in {"PATH", "DIRECTORY"}:
         return posixpath.dirname(path)
-    if mode in {"NAME", "NAME_WE"}:
-        base = posixpath.basename(path)
-        return base if mode == "NAME" else base.partition(".")[0]
-    return unknown(f"the {mode} of {path}")[0]
+    if mode == "NAME":
+        return base
+    dot = base.find(".") if mode in {"NAME_WE", "EXT"} else base.rfind(".")
+    dot = len(base) if dot < 0 else dot
+    if mode in {"NAME_WE", "NAME_WLE"}:
+        return base[:dot]
+    return base[dot:] if mode in {"EXT", "LAST_EXT"} else unknown(f"the {mode} of {path}")[0]
 
 
 def parse_arguments(run: Interpreter, call: Call) -> None:
@@ -184,6 +193,10 @@ def find_package(run: Interpreter, call: Call) -> None:
     run.state.open_names.update({f"{name}_FOUND", f"{name.upper()}_FOUND"})
 
 
+def separate(run: Interpreter, call: Call) -> None:
+    run.set(call.words[0], unknown("separate_arguments"))
+
+
 def edit_path(run: Interpreter, call: Call) -> None:
     """Evaluate cmake_path() and math(): the variable that they set becomes unknown."""
     words = call.words
@@ -212,7 +225,7 @@ VARIABLE_COMMANDS: dict[str, Handler] = {
     "cmake_dependent_option": declare_option,
     "list": edit_list,
     "string": edit_string,
-    "separate_arguments": find_something,
+    "separate_arguments": separate,
     "cmake_path": edit_path,
     "file": use_file,
     "get_filename_component": split_name,

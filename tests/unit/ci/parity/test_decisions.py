@@ -269,6 +269,17 @@ def test_a_cache_entry_does_not_replace_a_variable(pairs: Pairs) -> None:
     assert pairs(package('["b.cpp"]', forced, "a.cpp", "b.cpp")) == {("unlisted-file", "p/a.cpp")}
 
 
+def test_a_folder_of_a_file_set_is_no_file(pairs: Pairs) -> None:
+    cmake = (
+        "add_library(lib p/a.cpp)\ntarget_sources(lib PUBLIC FILE_SET HEADERS BASE_DIRS p/inc.d"
+        " FILES p/x.h)"
+    )
+    files = package('["a.cpp"]', cmake, "a.cpp", "x.h")
+    files["p/BUCK"] = LOAD + library("lib", '["a.cpp"]', 'headers = ["x.h"]')
+
+    assert pairs(files) == set()
+
+
 def test_a_directory_that_an_option_adds_need_not_be_there(findings: Findings) -> None:
     cmake = "option(X '' ON)\nadd_library(lib p/a.cpp)\nif(X)\n  add_subdirectory(gone)\nendif()"
 

@@ -42,6 +42,7 @@ CMAKE = {
     "includes in a circle": ("include(a.cmake)\n", "include each other"),
     "adds itself": ("add_subdirectory(q)\n", "include each other"),
     "calls itself": ("function(f)\n  f()\nendfunction()\nf()\n", "f() recurses"),
+    "turns without end": ("while(TRUE)\n  set(x 1)\nendwhile()\n", "more than 2000"),
     "misses an include": ("include(gone.cmake)\n", "not in the tree"),
 }
 ROUND = {
@@ -60,9 +61,10 @@ def reasons(report: ParityReport) -> str:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file may take a fifth of a second or 10,000 commands."""
+    """A file may take a fifth of a second or 10,000 commands, and an expression a tenth."""
     monkeypatch.setattr("ci.parity.buck.evaluate.FILE_LIMIT_S", 0.2)
     monkeypatch.setattr("ci.parity.cmake.interpreter.MOST_STEPS", 10_000)
+    monkeypatch.setattr("ci.parity.cmake.regex.LIMIT_S", 0.1)
 
 
 @pytest.mark.usefixtures("hurried")
@@ -109,20 +111,79 @@ def test_a_target_with_unknown_sources_is_named(
     assert "the sources of lib depend on WHERE" in reasons(result)
 
 
-def test_deep_starlark_ends_only_its_worker(plant: Callable[[Mapping[str, str]], Path]) -> None:
-    root = plant({**GOOD, "bad/BUCK": "x = " + "[" * 300_000 + "]" * 300_000 + "\n"})
+def deep(text: str) -> dict[str, str]:
+    """A tree with one more package."""
+    return {**GOOD, "bad/BUCK": text}
 
-    result = compare_source(ParityRequest(source=root), ParityPolicy())
 
-    assert [row.side for row in result.unread] == ["buck"]
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = " + "[" * 30_000 + "]" * 30_000 + "\n",
+        "x = " + "-" * 30_000 + "1\n",
+        "x = " + "not " * 30_000 + "1\n",
+        "x = " + "+".join(["1"] * 30_000) + "\n",
+        "x = " + "1 if 1 else " * 30_000 + "1\n",
+        "x = str" + "()" * 30_000 + "\n",
+        "x = str" + ".a" * 30_000 + "\n",
+        "x = " + "lambda: " * 30_000 + "1\n",
+        "def f():\n if 1:\n  pass\n" + " elif 1:\n  pass\n" * 30_000,
+        "def f():\n" + "".join(" " * i + "if 1:\n" for i in range(1, 3000)) + " " * 3000 + "pass\n",
+    ],
+    ids=["brackets", "signs", "not", "sum", "if", "calls", "members", "lambda", "elif", "indent"],
+)
+def test_deep_starlark_does_not_end_the_reader(
+    text: str, report: Callable[[Mapping[str, str]], ParityReport]
+) -> None:
+    assert "is nested too deeply" in reasons(report(deep(text)))
 
 
 def test_a_long_list_is_not_deep(report: Callable[[Mapping[str, str]], ParityReport]) -> None:
     rows = "".join(f'    "{"x" * 9}{n}.h" + ".hpp", # (((\n' for n in range(5000))
 
-    assert (
-        report({**GOOD, "bad/BUCK": f"x = [\n{rows}]\n" + "y = 1 + 2\n" * 3000}).not_evaluated == ()
-    )
+    assert report(deep(f"x = [\n{rows}]\n" + "y = 1 + 2\n" * 3000)).not_evaluated == ()
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize(
+    "command",
+    [
+        'string(REGEX REPLACE "(a+)+$" "" X "{}")',
+        'string(REGEX MATCH "(a+)+$" X "{}")',
+        'set(X "{}")\nlist(FILTER X INCLUDE REGEX "(a+)+$")',
+        'set(X "{}")\nlist(TRANSFORM X REPLACE "(a+)+$" "")',
+        'if("{}" MATCHES "(a+)+$")\n  set(X 1)\nendif()',
+        'set(X "{}")\nlist(TRANSFORM X APPEND x REGEX "(a|a)*$")',
+    ],
+    ids=["replace", "match", "filter", "transform", "if", "selector"],
+)
+def test_an_endless_expression_ends(
+    command: str, pairs: Callable[..., set[tuple[str, str]]]
+) -> None:
+    begun = time.process_time()
+    text = command.replace("{}", "a" * 60 + "!") + "\n"
+
+    assert pairs({**GOOD, "CMakeLists.txt": text + GOOD["CMakeLists.txt"]}) == set()
+    assert time.process_time() - begun < 5
+
+
+@pytest.mark.usefixtures("hurried")
+def test_many_endless_expressions_end(pairs: Callable[..., set[tuple[str, str]]]) -> None:
+    begun = time.process_time()
+    rows = (f'string(REGEX MATCH "(a+)+{n}$" X "{"a" * 60}!")\n' for n in range(1000))
+
+    assert pairs({**GOOD, "CMakeLists.txt": "".join(rows) + GOOD["CMakeLists.txt"]}) == set()
+    assert time.process_time() - begun < 10
+
+
+def test_endless_patterns_of_a_glob_end(pairs: Callable[..., set[tuple[str, str]]]) -> None:
+    begun = time.process_time()
+    pattern = "**/" * 30 + "*a" * 30 + "!"
+    rule = LOAD + f'runtime.cxx_library(name = "bad", headers = glob(["*.h", "{pattern}"]))\n'
+    files = {"bad/BUCK": rule, f"bad/{'d/' * 30}{'a' * 60}.h": "", "bad/x.h": ""}
+
+    pairs({**GOOD, **files})
+    assert time.process_time() - begun < 10
 
 
 COUNT = 6000
@@ -161,9 +222,7 @@ def test_recursion_in_one_directory_leaves_the_others(
 
 @pytest.mark.usefixtures("hurried")
 def test_a_loop_of_many_steps_leaves_the_others(pairs: Callable[..., set[tuple[str, str]]]) -> None:
-    items = ";".join(map(str, range(1999)))
-    inner = "foreach(b IN LISTS items)\nset(x 1)\nendforeach()\n"
-    loop = f"set(items {items})\nforeach(a IN LISTS items)\n{inner}endforeach()\n"
+    loop = "foreach(a RANGE 1999)\nforeach(b RANGE 1999)\nset(x 1)\nendforeach()\nendforeach()\n"
     files = {
         **GOOD,
         "r/CMakeLists.txt": loop,

@@ -14,6 +14,7 @@ from ci.parity.cmake.conditions import Answer, Operand, Scope, constant_truth, d
 from ci.parity.cmake.interpreter import (
     bind_parameters,
     conditions_of,
+    foreach_range,
     refusals_of,
 )
 from ci.parity.cmake.state import Routine
@@ -220,6 +221,17 @@ def test_a_constant_is_true_or_false(text: str, answer: Answer | None) -> None:
     assert constant_truth(text) is answer
 
 
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        ("2", [0, 1, 2]), ("1 3", [1, 2, 3]), ("0 5 2", [0, 2, 4]), ("0 4 2", [0, 2, 4]),
+        ("1 2 0", [1, 2]), ("x", []),
+    ],
+)  # fmt: skip
+def test_a_range_ends_with_its_last_number(words: str, numbers: list[int]) -> None:
+    assert list(foreach_range(words.split())) == numbers
+
+
 def head(condition: str) -> tuple[set[str], set[str]]:
     (command,) = parse_commands(f"if({condition})")
     return set(conditions_of(command)), set(refusals_of(command))
@@ -304,7 +316,7 @@ def test_references_are_replaced_from_the_inside() -> None:
         ("$<1:a>", ["a"], ["a"]),
         ("$<0:a>", [], []),
         ("$<LINK_LIBRARY:WHOLE_ARCHIVE,a,b>", ["a", "b"], ["a", "b"]),
-        ("$<TARGET_OBJECTS:a>", [], []),
+        ("$<TARGET_OBJECTS:a>", ["TARGET_OBJECTS:a"], ["TARGET_OBJECTS:a"]),
         ("x/$<1:a>.c", ["x/a.c"], ["x/a.c"]),
         ("$<1:a", [], []),
     ],
@@ -321,8 +333,6 @@ def test_a_generator_expression_comes_to_words(
     [
         ("block()\nendblock()", "block()"),
         ("cmake_language(EVAL CODE x)", "cmake_language(EVAL)"),
-        ("while(TRUE)\nendwhile()", "while()"),
-        ("foreach(x RANGE 3)\nendforeach()", "foreach(RANGE)"),
     ],
 )
 def test_a_command_that_is_not_evaluated_is_named(
