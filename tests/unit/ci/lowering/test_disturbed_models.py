@@ -14,7 +14,13 @@ from torch import Tensor, fx, nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
 from ci.models import noise as noise_module  # noqa: E402
-from ci.models.layers import MOST_LAYERS, _decibels, expose_layers, find_loss  # noqa: E402
+from ci.models.layers import (  # noqa: E402
+    MOST_LAYERS,
+    _decibels,
+    _find_rounded,
+    expose_layers,
+    find_loss,
+)
 from ci.models.noise import ACTIVATIONS, RUNS, Dice, predict_noise  # noqa: E402
 from ci.models.tensors import Loss  # noqa: E402
 
@@ -299,6 +305,18 @@ def test_weights_that_are_dequantized_from_a_buffer_count_as_weights() -> None:
         found = find_loss(graph, (one,), (exact * (1 + off),))
         assert found is not None
         assert found.weights_db == pytest.approx(wanted, abs=1.0)
+
+
+def test_the_rounded_node_is_found_behind_a_dequantization() -> None:
+    drawing = Drawing()
+    rest = (1.0, 0, 0, 255, torch.uint8)
+    linear = drawing.layer(-8, 7)
+    rounded = drawing.call(OPS.quantize_per_tensor, linear, *rest)
+    assert _find_rounded(drawing.call(OPS.dequantize_per_tensor, rounded, *rest)) is linear
+    constant = drawing.call(OPS.quantize_per_tensor, 3.0, *rest)
+    for other in (constant, drawing.x, drawing.held, linear):
+        assert _find_rounded(drawing.call(OPS.dequantize_per_tensor, other, *rest)) is None
+        assert _find_rounded(drawing.call(ATEN.clone, other)) is None
 
 
 def test_indices_have_no_prediction() -> None:

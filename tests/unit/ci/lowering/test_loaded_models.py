@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed in this envi
 from torch import Tensor, fx, nn  # noqa: E402
 
 from ci.models import model as loading  # noqa: E402
+from ci.models.eager import compute_reference  # noqa: E402
 from ci.models.model import (  # noqa: E402
     before_forks,
     derive_inputs,
@@ -21,9 +23,10 @@ from ci.models.model import (  # noqa: E402
     read_source,
 )
 from ci.models.numerics import THREADS  # noqa: E402
-from ci.models.user_data import check_metric, read_labels  # noqa: E402
+from ci.models.user_data import check_metric, read_labels, read_sets  # noqa: E402
 from ci.models.user_models import Metric, Source, call_metric  # noqa: E402
 from provisioning.errors import QnnCiError, UsageError  # noqa: E402
+from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 
 Made = tuple[nn.Module, tuple[Tensor, ...], tuple[tuple[Tensor, ...], ...]]
 
@@ -93,6 +96,84 @@ def test_a_model_is_exported_once_before_the_workers_fork(monkeypatch: pytest.Mo
     before_forks()
     assert torch.get_num_threads() == THREADS
     assert len(made) == 1  # and it did not fail
+
+
+class Gives(nn.Module):
+    """Any function of one input as a module."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, values: Tensor) -> Any:
+        return self.function(values)
+
+
+class Count(nn.Module):
+    """Keeps state outside its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def forward(self, values: Tensor) -> Tensor:
+        self.count += 1
+        return values + self.count
+
+
+def fail(values: Tensor) -> None:
+    raise ValueError("no such thing")
+
+
+def test_every_refusal_of_a_models_outputs_says_what_why_and_what_to_do() -> None:
+    modules: dict[str, nn.Module] = {
+        "no tensor": Gives(lambda x: (None, 3)),
+        "text": Gives(lambda x: (x, "text")),
+        "a set": Gives(lambda x: [x, {1, 2}]),
+        "the second of another type": Gives(lambda x: (x, x.double())),
+        "shapes of the data": Gives(lambda x: x[x > 0]),
+        "random": Gives(torch.rand_like),
+        "state": Count(),
+        "an error": Gives(fail),
+    }
+    text = ""
+    for name, module in modules.items():
+        with pytest.raises(QnnCiError) as caught:
+            compute_reference("net.py:f", module, [(draw(1),), (draw(2),)])
+        text += f"{name}\n  {type(caught.value).__name__} {caught.value}\n"
+    text = re.sub(r"why: \S+py, line \d+, in", "why: FILE, line N, in", text)
+    check_snapshot(Path(__file__).with_name("snapshots") / "outputs.txt", text)
+
+
+def test_tensors_of_any_structure_are_outputs_and_numbers_are_left_out() -> None:
+    x = draw(0)
+    for made in (x, (x, None, 3), {"a": x, "b": 0.5}, [True, [x]]):
+        assert same(compute_reference("net", Gives(lambda x, made=made: made), [(x,)]), [(x,)])
+
+
+def test_a_constant_that_is_no_tensor_is_in_the_digest_by_its_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    export = torch.export.export
+    digests = set()
+    for constant in (None, 3, "text"):
+
+        def add(*words: Any, constant: Any = constant, **more: Any) -> Any:
+            program = export(*words, **more)
+            program.constants["own"] = constant
+            return program
+
+        monkeypatch.setattr(torch.export, "export", add)
+        digests.add(digest_graph(nn.Identity(), (torch.ones(1),)))
+    assert len(digests) == 3
+
+
+def test_the_only_array_of_a_file_has_no_name_that_must_fit(tmp_path: Path) -> None:
+    np.save(tmp_path / "one.npy", np.ones((4, 2)))
+    np.savez(tmp_path / "two.npz", np.ones((4, 2)), np.zeros((4, 2)))
+    assert len(read_sets(f"{tmp_path}/one.npy", ("x",))) == 4
+    (first, second), *_ = read_sets(f"{tmp_path}/two.npz", ("x", "y"))
+    assert (first.sum(), second.sum()) == (2, 0)
 
 
 def node_of(value: Any) -> fx.Node:
