@@ -51,7 +51,7 @@ from provisioning.artifacts.sources import (
     archive,
     substitute,
 )
-from provisioning.artifacts.sources.local import read_version
+from provisioning.artifacts.sources.local import check_minimum, read_version
 from provisioning.console.progress import Progress
 from provisioning.errors import (
     DownloadError,
@@ -682,6 +682,24 @@ def test_an_update_works_in_a_hidden_directory_beside_the_downloads(
     assert root.parent == store.downloads
     assert root.name.startswith(".update-")
     assert not root.exists()
+
+
+def test_an_installation_of_unknown_version_is_not_too_old(store: Store) -> None:
+    request = replace(ask(), minimum="1.3")
+    for version in ("unknown", "1.3", "2.0"):
+        check_minimum(request, "TINY_ROOT", version)
+    with pytest.raises(UnfitError):
+        check_minimum(request, "TINY_ROOT", "1.2.9")
+
+
+def test_parts_are_fetched_over_http_alone(store: Store) -> None:
+    """A file on this machine is copied whole, without a word about parts."""
+    write_lock(store)
+    shutil.rmtree(store.home)
+    found, said = provision(store, "libraries")
+    assert found.fetched
+    assert "parts" not in said
+    assert (store.downloads / "sdk.zip").is_file()
 
 
 def test_a_kept_archive_is_looked_at(store: Store, tmp_path: Path) -> None:
