@@ -3,6 +3,7 @@ cases are counted here, and compared with the plan and with this checkout's poli
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -138,7 +139,8 @@ def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
     names = [case.name for case in report.cases]
     planned = set(job.cases)
     if len(set(names)) < len(names):
-        yield f"{len(names) - len(set(names))} cases are listed twice"
+        many = sum(number > 1 for number in Counter(names).values())
+        yield f"{count(many, 'case')} listed more than once"
     if planned and planned != set(names):
         had, others = len(planned & set(names)), len(set(names) - planned)
         yield f"it has {had} of {len(planned)} planned cases, and {others} other cases"

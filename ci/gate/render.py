@@ -100,7 +100,7 @@ def render_savings(savings: Savings) -> str:
         *(f"missed: {one}" for one in savings.missed),
     ]
     if not savings.missed:
-        rows.append("no session whose files changed was skipped")
+        rows.append("missed: nothing")
     return "\n".join([*rows, ""])
 
 

@@ -14,7 +14,7 @@ LEAST = "segment_align"  # the only figure whose limit is a minimum
 MEASURED = ("lowering_memory_bytes",)  # figures that vary between runs
 UNITS = {"vtcm_mb": " MB", "partitions": "", LEAST: ""}  # the unit of all others is bytes
 TILES = "activations do not fit into VTCM: use smaller inputs, fewer bits or a SoC with more VTCM"
-TRAFFIC = "look for operators that only move data, such as transposes, or use fewer bits"
+TRAFFIC = "use fewer bits, or fewer operators that only move data, such as transposes"
 OPERATORS = "write that part of the model differently, so that it needs fewer of them"
 UNKNOWN = (
     "lower for HTP on this host, without online_prepare, so that QNN prepares the graph and prints"

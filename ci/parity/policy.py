@@ -111,12 +111,12 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
         return tuple(pattern for entry in self.exclude for pattern in entry.files)
 
     def refuses(self, version: str) -> bool:
-        """Return whether a tree of this version is too old; "" is unknown."""
+        """Return whether a tree of this version is too old. An unknown version, "", is not."""
         oldest = parse_version(self.oldest)
         return version[:1].isdigit() and parse_version(version).release < oldest.release
 
     def is_for(self, version: str) -> bool:
-        """Return whether a tree of this version is as new as the policy; "" is unknown."""
+        """Return whether a tree of this version is as new as the policy; "", unknown, is not."""
         return not is_older(version, self.written_for)
 
     def is_excluded(self, path: str) -> bool:

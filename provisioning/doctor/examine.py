@@ -227,7 +227,7 @@ def find_fitness(profile: str) -> Fitness:
         raise ManifestError(
             f"the doctor has no policy for profile {profile!r}",
             why="manifests/policies/doctor.toml has: " + ", ".join(profiles),
-            fix="use one of these; your own profile needs a table [profiles.NAME] there",
+            fix="use one of these profiles, or add a table [profiles.NAME] to that file",
         )
     return profiles[profile]
 

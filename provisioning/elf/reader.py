@@ -455,7 +455,7 @@ def read_checksum(
     data: bytes | mmap.mmap, section: bytes, loads: Sequence[ProgramHeader]
 ) -> Checksum:
     """Return the checksum in ``section`` and the one computed from ``loads``. Raises ValueError if
-    it is invalid.
+    ``section`` contains no checksum or the segments have impossible sizes.
     """
     if len(section) < SWIV_BYTES or section[:4] != SWIV_MAGIC:
         raise ValueError("its checksum section contains no checksum")

@@ -115,7 +115,7 @@ class Variables(ChainMap[str, "Value | None"]):
 
 @dataclass(frozen=True)
 class Call:
-    """A command to be run: as written, and with its words expanded and split."""
+    """A command to be run: the command as written, and its words after expansion and splitting."""
 
     command: Command
     items: tuple[Item, ...]

@@ -137,7 +137,7 @@ PLANNED = tuple(CaseName(name, "8a8w", "S") for name in "mn")
             ["it has 1 of 1 planned cases, and 1 other cases"],
         ),
         ({"session": "x"}, {}, ["it is a report of x, not of test_emulator"]),
-        ({"cases": (GOOD, GOOD)}, {}, ["1 cases are listed twice"]),
+        ({"cases": (GOOD, GOOD)}, {}, ["1 case listed more than once"]),
         ({}, {"shard": "1/2"}, ["it is a report of shard none, not of 1/2"]),
         (
             {"shard": ShardMark(index=1, count=2, positions=(0,), whole="0" * 64, policy="0" * 64)},
