@@ -1,7 +1,7 @@
-"""Parse and check the certificate chain of a hash segment: concatenated DER certificates, then
-padding.
+"""Parse and check the certificate chain of a hash segment, which is a sequence of DER certificates
+followed by padding.
 
-Whether a device trusts the root depends on the device's fuses, so this is not checked here.
+Whether a device trusts the root depends on the fuses of the device, so it is not checked here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ KEY_USAGE = x509.KeyUsage.oid
 
 @dataclass(frozen=True)
 class Certificate:
-    """One certificate of a chain. Dates are UTC, ``fingerprint`` is the SHA-256 of the DER."""
+    """One certificate of a chain. Dates are in UTC, ``fingerprint`` is the SHA-256 of the DER
+    bytes, and ``key_bits`` is 0 if the key is neither RSA nor EC.
+    """
 
     parsed: x509.Certificate
     subject: str
@@ -40,11 +42,13 @@ class Certificate:
 
     @property
     def is_root(self) -> bool:
-        """Return whether the certificate names itself as its issuer."""
+        """Return whether the certificate names itself as its issuer. (Its signature is not
+        checked.)
+        """
         return self.parsed.subject == self.parsed.issuer
 
     def describe(self) -> str:
-        """Return the subject, key and dates on one line."""
+        """Return the subject, the key and the dates of validity on one line."""
         return (
             f"{self.subject}, {self.key} {self.key_bits} bits, "
             f"{self.not_before:%Y-%m-%d} to {self.not_after:%Y-%m-%d}"
@@ -52,8 +56,10 @@ class Certificate:
 
 
 def parse_chain(data: bytes) -> tuple[Certificate, ...]:
-    """Return the certificates in ``data``. Raises MalformedError, also if the padding is not
-    uniform.
+    """Return the certificates in ``data``, in the order of the file.
+
+    Raises MalformedError if a certificate cannot be parsed, if there is none or more than
+    MAX_CERTIFICATES, or if the bytes after the last one are not padding.
     """
     found: list[Certificate] = []
     position = 0
@@ -68,28 +74,30 @@ def parse_chain(data: bytes) -> tuple[Certificate, ...]:
     if not found:
         raise MalformedError("the chain has no certificate")
     if not is_padding(data[position:]):
-        raise MalformedError(f"the chain has bytes after its {len(found)} certificates")
+        raise MalformedError(f"the bytes after the {len(found)} certificates are not padding")
     return tuple(found)
 
 
 def is_padding(data: bytes) -> bool:
-    """Return whether ``data`` is empty, all 0x00 or all 0xff, as signers pad."""
+    """Return whether ``data`` is empty or consists only of 0x00 or only of 0xff, with which signers
+    pad.
+    """
     return not data.strip(b"\x00") or not data.strip(b"\xff")
 
 
 def measure_der(data: bytes, position: int = 0) -> int:
     """Return the size in bytes of the DER sequence at ``position``, including its tag and length.
 
-    Raises MalformedError.
+    Raises MalformedError if the length is missing or indefinite, or itself takes more than 3 bytes.
     """
     if position + 2 > len(data):
-        raise MalformedError("the data ends inside a DER sequence")
+        raise MalformedError("the data ends before the length of a DER sequence")
     first = data[position + 1]
     if first < 0x80:
         return 2 + first
     width = first & 0x7F
     if width not in {1, 2, 3}:
-        raise MalformedError("a DER sequence has no definite length")
+        raise MalformedError("the length of a DER sequence is indefinite or longer than 3 bytes")
     return 2 + width + int.from_bytes(data[position + 2 : position + 2 + width], "big")
 
 
@@ -142,11 +150,11 @@ def list_date_errors(chain: Sequence[Certificate], now: datetime) -> list[str]:
 
 
 def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
-    """Return the errors in the links of ``chain`` from its leaf to its last authority.
+    """Return an error for each certificate of ``chain`` that is not correctly linked to the others.
 
-    The leaf comes first, then each authority after the certificate that it signed. The root may be
-    missing if no other certificates follow. Several roots may end the chain; the device chooses one
-    by its fuses.
+    The leaf must come first, and each authority after the certificate that it signed. The root may
+    be missing unless other certificates follow. Several roots may come last, because a device
+    chooses the one that matches its fuses.
     """
     path = find_path(chain)
     if len(path) == 1:
@@ -154,7 +162,8 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
         alone = "signs itself" if signs_itself else "is not signed by any certificate after it"
         return [f"certificate 0 {alone}, so no authority vouches for it: {chain[0].subject}"]
     errors = [
-        f"certificate {index} signs others but is not allowed to: {chain[index].subject}"
+        f"certificate {index} signs another one, which its extensions do not allow: "
+        f"{chain[index].subject}"
         for depth, index in enumerate(path[1:])
         if not _is_authority(chain[index], depth)
     ]
@@ -175,7 +184,10 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
 
 
 def find_path(chain: Sequence[Certificate]) -> list[int]:
-    """Return the indexes from the leaf, 0, up to the last certificate that another one signed."""
+    """Return the indexes of the leaf, which is 0, of the certificate that issued it, and so on.
+
+    The path ends at a root, or at a certificate whose issuer does not come after it in ``chain``.
+    """
     path = [0]
     while not chain[path[-1]].is_root:
         above = range(path[-1] + 1, len(chain))
@@ -187,10 +199,10 @@ def find_path(chain: Sequence[Certificate]) -> list[int]:
 
 
 def _is_nearly_root(one: Certificate) -> bool:
-    """Return whether issuer and subject differ in at most one byte: a damaged root.
+    """Return whether issuer and subject differ in at most one byte, as in a damaged root.
 
-    Without this check a flipped byte in a root's issuer would pass, since no other certificate
-    vouches for the last one.
+    Without this check, a changed byte in the issuer of a root would go unnoticed: the certificate
+    would look like an authority with its root missing.
     """
     subject, issuer = one.parsed.subject.public_bytes(), one.parsed.issuer.public_bytes()
     pairs = zip(subject, issuer, strict=False)
@@ -198,7 +210,9 @@ def _is_nearly_root(one: Certificate) -> bool:
 
 
 def _is_authority(one: Certificate, below: int) -> bool:
-    """Return whether ``one`` may sign a certificate with ``below`` authorities before the leaf."""
+    """Return whether the extensions of ``one`` allow it to sign certificates, with ``below`` other
+    authorities between it and the leaf.
+    """
     try:
         extensions = one.parsed.extensions
         basic = extensions.get_extension_for_class(x509.BasicConstraints).value
@@ -211,7 +225,7 @@ def _is_authority(one: Certificate, below: int) -> bool:
 
 
 def list_chain_notes(chain: Sequence[Certificate]) -> list[str]:
-    """Return notes about ``chain``: facts that a user should know, but which are not errors."""
+    """Return notes about ``chain``: facts that a user should know, but that are not errors."""
     notes = [
         f"certificate {index} has an RSA key of only {one.key_bits} bits"
         for index, one in enumerate(chain)
@@ -220,8 +234,8 @@ def list_chain_notes(chain: Sequence[Certificate]) -> list[str]:
     last = find_path(chain)[-1]
     if not chain[last].is_root:
         notes.append(
-            f"the root is not in the file, so certificate {last}, signed by "
-            f"{chain[last].issuer}, cannot be verified here"
+            f"the root is not in the file, so the signature of certificate {last} by "
+            f"{chain[last].issuer} cannot be verified here"
         )
     return notes
 

@@ -1,4 +1,4 @@
-"""Read the serial number of a device, which is needed for a test signature."""
+"""Read the serial number of a device's SoC, for which a test signature is made."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ TESTSIG_NAME = re.compile(r"testsig-0x([0-9a-f]{1,8})\.so", re.IGNORECASE)
 
 
 def parse_serial(text: str) -> str:
-    """Return a hexadecimal or decimal 32-bit number in the form ``0x0badcafe``. Raises UsageError.
+    """Parse a decimal number, or a hexadecimal one that starts with 0x, and return it in the form
+    ``0xbadcafe``.
 
-    The number is a secret, so the message does not contain it.
+    Raises UsageError if ``text`` is not a number from 1 to 0xffffffff. The number is a secret, so
+    the message does not contain it.
     """
     try:
         number = int(text, 16 if text.strip().lower().startswith("0x") else 10)
@@ -27,19 +29,24 @@ def parse_serial(text: str) -> str:
         ) from error
     if not 0 < number < 1 << 32:
         raise UsageError(
-            "the serial number does not fit in 32 bits", why="the signer accepts only such numbers"
+            "the serial number is 0 or has more than 32 bits",
+            why="the signer accepts only numbers from 1 to 0xffffffff",
         )
     return f"{number:#x}"
 
 
 def read_device_serial(device: str = "") -> str:
-    """Return the SoC's serial number, read through adb. Raises UnfitError.
+    """Read the SoC's serial number through adb and return it as ``parse_serial`` does.
 
-    ``device`` is the adb serial of the device to ask if several are connected.
+    ``device`` is the device's serial number in adb; "" selects the only device that is connected.
+    Raises UnfitError if adb is missing or the device does not report a number, and UsageError if
+    the number is 0 or has more than 32 bits.
     """
     adb = shutil.which("adb")
     if not adb:
-        raise UnfitError("adb is not on PATH", fix="install platform-tools, or pass the number")
+        raise UnfitError(
+            "adb is not on PATH", fix="install platform-tools, or pass the serial number itself"
+        )
     command = [adb, *(["-s", device] if device else []), "shell", "cat", SERIAL_FILE]
     try:
         said = run_process(command, timeout_s=ADB_TIMEOUT_S).output
@@ -47,7 +54,8 @@ def read_device_serial(device: str = "") -> str:
         raise UnfitError(
             "the device's serial number cannot be read",
             why=error.why,
-            fix="connect one device, or select it with --device; some need adb root for this",
+            fix="connect one device, or select one with --device; on some devices, only `adb root` "
+            "permits reading it",
         ) from error
     found = re.search(r"^\s*(\d+|0x[0-9a-fA-F]+)\s*$", said, re.MULTILINE)
     if not found:
@@ -56,6 +64,8 @@ def read_device_serial(device: str = "") -> str:
 
 
 def read_serial(name: str) -> int | None:
-    """Return the serial number in the file name of a test signature, None for any other name."""
+    """Return the serial number in the file name of a test signature, or None if ``name`` is not of
+    the form ``testsig-0xNUMBER.so``.
+    """
     found = TESTSIG_NAME.fullmatch(name)
     return int(found[1], 16) if found else None

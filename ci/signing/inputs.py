@@ -1,4 +1,4 @@
-"""Check all inputs before the first one is signed."""
+"""Read and check all libraries to sign, before the first of them is signed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LPAI_NAME = re.compile(r"libQnnLpai")
 
 @dataclass(frozen=True)
 class Input:
-    """A library to sign. ``build`` is the QNN build that it contains, None if it contains none."""
+    """A library to sign. ``build`` is the QNN version that was found in its bytes, or None."""
 
     wanted: Wanted
     data: bytes
@@ -40,14 +40,18 @@ class Input:
 
     @property
     def qnn_build(self) -> str:
-        """The QNN build in the text of the library, "" if there is none."""
+        """The QNN version as the library contains it, "" if it contains none."""
         return self.build.text if self.build else ""
 
 
 def read_inputs(
     wanted: Sequence[Wanted], selection: Selection, policy: SigningPolicy, qnn_sdk: Path | None
 ) -> tuple[Input, ...]:
-    """Read and check all of ``wanted``. Raises UnfitError, which lists everything that is wrong."""
+    """Read and check all of ``wanted``.
+
+    Raises UnfitError, which lists the faults of all libraries, or if the QNN SDK is too old for
+    ``selection``. Raises UsageError if a file cannot be read.
+    """
     with ThreadPoolExecutor(READERS) as readers:
         read = list(readers.map(_read_input, wanted))
     inputs = tuple(one for one in read if isinstance(one, Input))
@@ -58,14 +62,14 @@ def read_inputs(
         raise UnfitError(
             "the libraries cannot be signed",
             why="\n       ".join(wrong),
-            fix="use unsigned libraries from one QNN SDK, each built for the hardware in its path",
+            fix="use unsigned libraries from one QNN SDK, each for the Hexagon version in its path",
         )
     check_sdk_version(find_sdk_version(qnn_sdk, inputs), selection, policy)
     return inputs
 
 
 def _read_input(wanted: Wanted) -> Input | str:
-    """Return the input, or the reason why it cannot be signed."""
+    """Return the input, or a text with its path and the reason why it cannot be signed."""
     data = read_bytes(wanted.path)
     try:
         image = parse_image(memoryview(data))
@@ -73,12 +77,14 @@ def _read_input(wanted: Wanted) -> Input | str:
         return f"{wanted.path}: {explain_file(wanted.path) or error}"
     if image.headers.machine != EM_QDSP6:
         name = MACHINE_NAMES.get(image.headers.machine, f"e_machine {image.headers.machine}")
-        return f"{wanted.path}: for {name}, not for Hexagon"
+        return f"{wanted.path}: built for {name}, not for Hexagon"
     return Input(wanted, data, image.hexagon_version, find_qnn_build(wanted.path))
 
 
 def explain_file(path: Path) -> str:
-    """Return what ``path`` is instead of ELF, such as a server's error page; "" if unknown."""
+    """Return why ``path`` is not an ELF file, such as "... is an HTML page"; "" if it can be read
+    as one.
+    """
     try:
         read_elf(path)
     except ElfError as error:
@@ -89,7 +95,7 @@ def explain_file(path: Path) -> str:
 def list_input_faults(one: Input) -> Iterator[str]:
     found = f"v{one.hexagon_version:x}"
     if one.wanted.hexagon and found != one.wanted.hexagon:
-        yield f"{one.wanted.path}: for Hexagon {found}, but its path is for {one.wanted.hexagon}"
+        yield f"{one.wanted.path}: built for Hexagon {found}, not for {one.wanted.hexagon}"
     if parse_image(memoryview(one.data)).hash_segments:
         yield f"{one.wanted.path}: already signed"
     try:
@@ -102,17 +108,18 @@ def list_input_faults(one: Input) -> Iterator[str]:
 
 
 def list_mixed_notes(inputs: Sequence[Input]) -> Iterator[str]:
-    """Yield a note for each library that is for a newer Hexagon than the LPAI library is.
+    """Yield a note for each library that is built for a newer Hexagon version than the LPAI
+    library.
 
-    All of them are loaded by the DSP that the LPAI library is for.
+    One DSP loads all of the libraries, and the LPAI library determines its version.
     """
     lpai = [one for one in inputs if LPAI_NAME.match(one.wanted.name)]
     for one in inputs if lpai else ():
         if one.hexagon_version > lpai[0].hexagon_version:
             yield (
-                f"{one.wanted.name} is built for Hexagon V{one.hexagon_version:X}, which the "
-                f"V{lpai[0].hexagon_version:X} DSP of {lpai[0].wanted.name} does not load; "
-                "all libraries published for the aDSP of SM8850 are V79"
+                f"{one.wanted.name} is built for Hexagon V{one.hexagon_version:X}, so the DSP that "
+                f"{lpai[0].wanted.name} is built for (V{lpai[0].hexagon_version:X}) cannot load "
+                "it; all libraries published for the aDSP of SM8850 are built for V79"
             )
 
 
@@ -120,11 +127,14 @@ def _list_qnn_faults(inputs: Sequence[Input]) -> list[str]:
     built = [(one, one.build) for one in inputs if one.build]
     if all(build.agrees_with(other) for _, build in built for _, other in built):
         return []
-    return [f"{one.wanted.path}: from QNN {build.text}, unlike the others" for one, build in built]
+    return [
+        f"{one.wanted.path}: from QNN {build.text}; all libraries must be from one QNN version"
+        for one, build in built
+    ]
 
 
 def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy) -> None:
-    """Refuse an SDK that is too old for the selection. Raises UnfitError.
+    """Refuse a QNN SDK that is too old for the libraries in ``selection``. Raises UnfitError.
 
     An unknown version ("") is accepted.
     """
@@ -137,14 +147,16 @@ def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy)
         if version and is_older(version, minimum):
             raise UnfitError(
                 f"QNN SDK {version} cannot be used for {what}",
-                why=f"they need QNN SDK {minimum} or later: earlier ones lack the LPAI backend "
-                "that ExecuTorch calls",
+                why=f"{what} need QNN SDK {minimum} or later: earlier versions lack the LPAI "
+                "backend that ExecuTorch calls",
                 fix=f"provision QNN SDK {minimum} or later and point QNN_SDK_ROOT at it",
             )
 
 
 def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
-    """Return the SDK's version from its sdk.yaml, else from the libraries, else from its path."""
+    """Return the version in the SDK's sdk.yaml; otherwise that of the first library that contains
+    one; otherwise the version in the SDK's path. Return "" if none of them has one.
+    """
     if qnn_sdk and (found := read_sdk_yaml(qnn_sdk).version):
         return found
     for one in inputs:
@@ -154,5 +166,5 @@ def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
 
 
 def read_directory_version(root: Path | None) -> str:
-    """Return the version in the directory's path, "" if there is none."""
+    """Return the version in the path of ``root``, "" if the path has none or ``root`` is None."""
     return find_place_version(str(root.resolve())) if root else ""

@@ -16,7 +16,11 @@ SHORTEST_SECRET = 4
 
 
 class Masker:
-    """Replaces secrets in text, and always the serial number in a test signature's file name."""
+    """Replaces ``secrets`` in a text with MASK. Private keys in PEM format and the serial number in
+    the file name of a test signature are always replaced.
+
+    Secrets of fewer than SHORTEST_SECRET characters are ignored.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         known = sorted({one for one in secrets if len(one) >= SHORTEST_SECRET}, key=len)
@@ -30,7 +34,9 @@ class Masker:
 
 
 def mask_arguments(words: Iterable[str]) -> Iterator[str]:
-    """Yield the arguments, with the values of options that are named like secrets masked."""
+    """Yield the arguments in ``words``, with MASK for the value of each option whose name matches
+    SECRET_NAME, such as ``--token``.
+    """
     after_secret = False
     for word in words:
         option, equals, _ = word.partition("=")
@@ -43,10 +49,11 @@ def mask_arguments(words: Iterable[str]) -> Iterator[str]:
 
 
 def list_secrets(environment: Mapping[str, str] = os.environ, serial: str = "") -> list[str]:
-    """Return the values of variables that are named like secrets, and all forms of ``serial``.
+    """Return the values of the environment variables whose names match SECRET_NAME, and all forms
+    of ``serial``.
 
-    A serial such as 0x0badcafe appears as given, with and without leading zeros and 0x, and in
-    decimal.
+    The forms of a serial number such as 0x0badcafe are: as given, in hexadecimal with and without
+    leading zeros and 0x, and in decimal.
     """
     values = [value for name, value in environment.items() if SECRET_NAME.search(name)]
     if serial:

@@ -1,17 +1,20 @@
-"""Parse the hash segment: an MBN header of version 3 or 5 to 8, the hash table, signatures, chains.
+"""Parse the hash segment: an MBN header of version 3 or 5 to 8, the hash table, signatures and
+certificate chains.
 
-All fields are little-endian 32-bit words. After the header come metadata (from version 6), the hash
-table, then Qualcomm's signature and chain (from version 5) and the OEM's; then padding of 0xff up
-to the end of the segment, or the parameters of an encrypted image. The signature covers the header,
-so fields that only a loader reads are not checked: image ids 0, 4, 5, 0xc and arbitrary addresses
-occur in images that Qualcomm and device makers signed. Sources of the layout:
+All fields are little-endian 32-bit words. After the header come the metadata (from version 6), the
+hash table, Qualcomm's signature and chain (from version 5), and the OEM's signature and chain. The
+rest of the segment is padding of 0xff or, in an encrypted image, the encryption parameters. Fields
+that only a loader reads are not checked, because the signature covers the whole header: images that
+Qualcomm and device makers signed have image ids 0, 4, 5 and 0xc, and arbitrary addresses.
 
-versions 3, 5, 6: https://github.com/msm8916-mainline/qtestsign/blob/main/fw/hashseg.py version 7:
-the same, and https://review.coreboot.org/c/coreboot/+/88240 (util/cbfstool/platform_fixups.c,
-struct mbnv7_hashtbl_seg); version 8, which has not been seen in any image:
-https://github.com/dere3046/Android_Tool_RUST, with four more sizes, for a second signature of each
-authority; parameters of encryption: pas_mbn.c of https://github.com/OP-TEE/optee_os/pull/7937, by
-Qualcomm.
+Sources of the layout:
+
+* versions 3, 5, 6: https://github.com/msm8916-mainline/qtestsign/blob/main/fw/hashseg.py
+* version 7: the same, and https://review.coreboot.org/c/coreboot/+/88240
+  (util/cbfstool/platform_fixups.c, struct mbnv7_hashtbl_seg)
+* version 8, which has not been seen in any image: https://github.com/dere3046/Android_Tool_RUST;
+  its header has four more sizes, for a second signature and chain of Qualcomm and of the OEM
+* encryption parameters: pas_mbn.c of https://github.com/OP-TEE/optee_os/pull/7937, by Qualcomm
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ SIGNERS = ("signer 1", "signer 2", "signer 3", "signer 4")
 
 @dataclass(frozen=True)
 class Span:
-    """The bytes ``start`` to ``end`` of the hash segment."""
+    """The bytes of the hash segment from ``start`` up to, but not including, ``end``."""
 
     start: int
     end: int
@@ -65,7 +68,7 @@ class Span:
 class Authority:
     """The name, signature and chain of one signer.
 
-    ``others`` are the spans of the header and the metadata that belong to the other signer.
+    ``others`` are the spans of the header and the metadata that describe the other signer.
     """
 
     name: str
@@ -76,7 +79,8 @@ class Authority:
 
 @dataclass(frozen=True)
 class HashSegment:
-    """A parsed hash segment. ``faults`` are its inconsistencies.
+    """A parsed hash segment. ``faults`` are its inconsistencies, and ``named_algorithm`` is the
+    hash algorithm in the metadata, "" if they state none that is known.
 
     ``is_encrypted`` is whether it contains encryption parameters, which no signature covers.
     """
@@ -91,10 +95,11 @@ class HashSegment:
     is_encrypted: bool = False
 
     def list_signed(self, data: memoryview, authority: Authority) -> Iterator[bytes]:
-        """Yield the bytes that ``authority`` may have signed: header, metadata and hash table.
+        """Yield the byte strings that ``authority`` may have signed.
 
-        If there are two signers, each signed with the other's sizes and metadata set to zero. All
-        images of version 6 with two signatures that were seen can be verified this way.
+        The first consists of header, metadata and hash table. If there are several signers, the
+        second is the same, but with zeros for the sizes and metadata of the other signer. All
+        images of version 6 with two signatures that were seen can be verified with the second.
         """
         whole = bytes(data[: self.table.end])
         yield whole
@@ -105,7 +110,11 @@ class HashSegment:
             yield bytes(own)
 
     def entries(self, data: memoryview, count: int) -> tuple[str, tuple[bytes, ...]]:
-        """Return the algorithm and the ``count`` digests of the table. Raises MalformedError."""
+        """Return the hash algorithm and the ``count`` digests of the hash table. The algorithm
+        follows from the size of the table.
+
+        Raises MalformedError if no algorithm matches that size.
+        """
         for algorithm, size in DIGEST_SIZES.items():
             if self.table.size == count * size:
                 table = bytes(self.table.of(data))
@@ -123,14 +132,14 @@ def parse_hash_segment(data: memoryview) -> HashSegment:
     Raises MalformedError if the parts cannot be distinguished.
     """
     if len(data) < SHORT_HEADER.size:
-        raise MalformedError(f"the hash segment has {len(data)} bytes, less than an MBN header")
+        raise MalformedError(f"the hash segment has {len(data)} bytes, too few for an MBN header")
     version = SHORT_HEADER.unpack_from(data)[1]
     if version not in LAYOUTS:
         versions = ", ".join(map(str, LAYOUTS))
         raise MalformedError(f"MBN header version {version} is not one of {versions}")
     layout = LAYOUTS[version]
     if len(data) < layout.size:
-        raise MalformedError("truncated inside the MBN header")
+        raise MalformedError("the hash segment ends inside its MBN header")
     parse = _parse_early if version in EARLY else _parse_late
     return parse(data, version, layout.unpack_from(data))
 
@@ -144,7 +153,10 @@ def _parse_early(data: memoryview, version: int, words: tuple[int, ...]) -> Hash
     content = table + sum(parts)
     # Some signers count the padding up to the segment's end, others the metadata.
     if not content <= total <= len(data) - found.header.size:
-        fault = f"according to the header {total} bytes follow it, but its parts have {content}"
+        fault = (
+            f"the MBN header states that {total} bytes follow it, which is fewer than the "
+            f"{content} bytes of its parts or more than the hash segment has"
+        )
         return replace(found, faults=(*found.faults, fault))
     return found
 
@@ -152,14 +164,18 @@ def _parse_early(data: memoryview, version: int, words: tuple[int, ...]) -> Hash
 def _parse_late(data: memoryview, version: int, words: tuple[int, ...]) -> HashSegment:
     reserved, _, common, vendor, oem, table, *parts = words
     found = _lay_out(data, version, (common, vendor, oem), table, parts)
-    faults = [f"the reserved word is {reserved:#x} instead of 0"] if reserved else []
+    faults = [f"the header's reserved word is {reserved:#x} instead of 0"] if reserved else []
     named = ""
     if version == 7 and common < COMMON_METADATA.size:
-        faults.append(f"common metadata has {common} bytes instead of {COMMON_METADATA.size}")
+        faults.append(
+            f"the common metadata has {common} bytes instead of at least {COMMON_METADATA.size}"
+        )
     elif version == 7:
         major, minor, *_, algorithm, _ = COMMON_METADATA.unpack_from(data, found.header.end)
         if (major, minor) not in COMMON_VERSIONS:
-            faults.append(f"common metadata has version {major}.{minor}, which is not published")
+            faults.append(
+                f"the common metadata has version {major}.{minor}, which is not published"
+            )
         named = NAMED_ALGORITHMS.get(algorithm, "")
     return replace(found, named_algorithm=named, faults=(*found.faults, *faults))
 
@@ -169,16 +185,17 @@ def _lay_out(
 ) -> HashSegment:
     """Return the hash segment with the position of each part.
 
-    ``metadata`` are the sizes of the common, Qualcomm's and the OEM's metadata, ``parts`` those of
-    signature and chain per signer.
+    ``metadata`` are the sizes of the common metadata, Qualcomm's and the OEM's; ``table`` is the
+    size of the hash table. ``parts`` has two sizes for each signer: of its signature and of its
+    chain. Raises MalformedError if the parts are larger than ``data``.
     """
     header, _, *more, hashes = _place([LAYOUTS[version].size, *metadata, table], 0)
     parts_spans = _place(parts, hashes.end)
     end = parts_spans[-1].end
     if end > len(data):
         raise MalformedError(
-            f"the parts in the MBN header end at byte {end}, but the hash segment ends "
-            f"at {len(data)}"
+            f"according to the MBN header, the last part ends at byte {end}, but the hash segment "
+            f"ends at byte {len(data)}"
         )
     words = [[Span(4 * i, 4 * i + 4) for i in each] for each in SIZE_WORDS.get(version, ())]
     own = [(*sizes, extra) for sizes, extra in zip(words, more, strict=False)]

@@ -1,6 +1,7 @@
-"""Plan a run of ``sign``: check everything that it will sign and use, and write nothing.
+"""Plan a run of ``sign``: check everything that the run will sign and use, but write nothing.
 
-An SDK comes from the command line, from an environment variable, or from the profile lpai.
+The directory of an SDK comes from the command line, otherwise from an environment variable,
+otherwise from the store, if profile lpai was provisioned.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ TOOLS_PROFILE = "direct"
 
 @dataclass(frozen=True)
 class Roots:
-    """The directories of the SDKs and of the build tree; None if unset."""
+    """The directories of the SDKs and of the build tree; None for each that is unknown."""
 
     qnn_sdk: Path | None = None
     hexagon_sdk: Path | None = None
@@ -51,7 +52,7 @@ class Roots:
     build: Path | None = None
 
     def places(self) -> Mapping[str, Path | None]:
-        """The roots by the names that the policy uses."""
+        """Return the roots by the names of the placeholders in manifests/policies/signing.toml."""
         return {
             "qnn_sdk": self.qnn_sdk,
             "hexagon_tools": self.hexagon_tools,
@@ -73,10 +74,11 @@ def find_roots(
     needed: AbstractSet[str],
     progress: Progress,
 ) -> Roots:
-    """Return the roots of a run. Needed roots that are not set are looked up in the store, never
-    fetched.
+    """Return the roots of a run: those in ``given``, otherwise those in the variables of
+    ``environment``.
 
-    A root that is not found is None.
+    If a root in ``needed`` is in neither, it is looked up in the store, but never fetched. A root
+    that is not found is None.
     """
     named = {
         name: given.get(name) or (Path(value) if (value := environment.get(variable)) else None)
@@ -91,7 +93,12 @@ def find_roots(
 def locate_roots(
     missing: AbstractSet[str], hexagon_sdk: Path | None, progress: Progress
 ) -> dict[str, Path | None]:
-    """Return the roots in ``missing`` that the store has for profile lpai."""
+    """Return the roots in ``missing`` as profile lpai has them in the store; None for each that it
+    lacks.
+
+    The Hexagon tools are a sub-directory of the Hexagon SDK: of ``hexagon_sdk``, or of the one in
+    the store.
+    """
     from provisioning.artifacts.environment import profile_requests
     from provisioning.artifacts.provision import locate_artifact
     from provisioning.artifacts.sources import Options
@@ -112,7 +119,9 @@ def locate_roots(
 
 @dataclass(frozen=True)
 class SignRequest:
-    """One run of ``sign``. ``serial`` is the device's serial number, "" for no test signature."""
+    """One run of ``sign``. ``serial`` is the device's serial number, "" if no test signature is
+    wanted. ``signer_command`` and ``signer_python`` are "" for the defaults.
+    """
 
     selection: Selection
     roots: Roots
@@ -127,7 +136,7 @@ class SignRequest:
 
 @dataclass(frozen=True)
 class SignPlan:
-    """The work of one run: everything is checked, nothing is signed yet."""
+    """The work of one run, after all checks. Nothing is signed yet."""
 
     request: SignRequest
     policy: SigningPolicy
@@ -136,7 +145,10 @@ class SignPlan:
 
 
 def make_plan(request: SignRequest) -> SignPlan:
-    """Check the selection, every input and the target. Raises UsageError and UnfitError."""
+    """Check the selection, every input and the target, and return the plan.
+
+    Raises UsageError and UnfitError.
+    """
     policy = read_signing_policy()
     selection, roots = request.selection, request.roots
     if request.timeout_s <= 0:
@@ -155,33 +167,37 @@ def make_plan(request: SignRequest) -> SignPlan:
 
 
 def check_target(target: Path, *, force: bool, protected: Iterator[Path]) -> None:
-    """Refuse a target that exists, or that must not be written to. Raises UsageError."""
+    """Check that signed libraries may be written to ``target``.
+
+    Raises UsageError if ``target`` is inside or contains a directory in ``protected``, if it is a
+    symbolic link or a file, or if it exists and ``force`` is false.
+    """
     resolved = target.resolve()
     for root in protected:
         if resolved.is_relative_to(root.resolve()) or root.resolve().is_relative_to(resolved):
             raise UsageError(
-                f"{target} is inside {root}, or contains it",
+                f"{target} is inside {root} or contains it",
                 why="an SDK is shared and verified, so signed libraries are never written into it",
                 fix="choose another --out",
             )
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise UsageError(f"{target} exists and is not a directory", fix="choose another --out")
+        raise UsageError(f"{target} is a file or a symbolic link", fix="choose another --out")
     if not force:
         refuse_existing(target)
 
 
 def refuse_existing(target: Path) -> None:
-    """Refuse a target that exists. Raises UsageError."""
+    """Raise UsageError if ``target`` exists."""
     if target.exists():
         raise UsageError(
             f"{target} already exists",
-            fix="--force replaces it once everything is signed and verified",
+            fix="pass --force to replace it once everything is signed and verified",
         )
 
 
 def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
-    """Yield a note for each SDK or tools older than the first version known to work with
-    ``htp_arch``.
+    """Yield a note if the Hexagon SDK or the Hexagon tools are older than the first version that is
+    known to work with ``htp_arch``. A version is known only from the path of the directory.
     """
     row = read_pairs().find_hexagon(htp_arch)
     for what, root, known in (
@@ -190,13 +206,15 @@ def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
     ):
         version = read_directory_version(root)
         if version and known and is_older(version, known):
-            yield f"{what} {version}: the first known to work with {htp_arch} is {known}"
+            yield f"{what} {version}: the first version known to work with {htp_arch} is {known}"
 
 
 def resolve_signer(plan: SignPlan) -> Signer:
-    """Return the requested signer, else the SDK's signer with a Python that can run it.
+    """Return the signer of ``--signer``, otherwise the Hexagon SDK's signer with a Python that can
+    run it.
 
-    Raises UsageError, and UnfitError if the signer or a Python for it is missing.
+    Raises UsageError if ``--signer`` is not a command, and UnfitError if the signer or a Python for
+    it is missing.
     """
     request = plan.request
     if request.signer_command:

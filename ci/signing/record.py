@@ -1,8 +1,8 @@
-"""Write and check signing.json and the in-toto statement, which record the signed libraries, their
-inputs and the tools.
+"""Write and check signing.json and the in-toto statement, which record the signed libraries, the
+unsigned libraries that they were made from, and the tools.
 
-Code that uses signed libraries later, such as a deployment or an image build, calls
-``check_record``, which finds libraries that differ from the recorded bytes.
+Code that uses signed libraries later, such as a deployment, calls ``check_record``, which finds
+libraries that differ from the record.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A file that is part of the signer's command."""
+    """A file in the signer's command, such as a script."""
 
     path: str
     sha256: str
 
 
 class SignedLibrary(msgspec.Struct, frozen=True):
-    """A signed library. ``source`` is the input's path with a placeholder for its root."""
+    """A signed library. ``source`` is the path of the unsigned library, with a placeholder for its
+    root. ``certificates`` are SHA-256 fingerprints, leaf first.
+    """
 
     name: str
     source: str
@@ -53,7 +55,9 @@ class SignedLibrary(msgspec.Struct, frozen=True):
 
 
 class SigningRecord(msgspec.Struct, frozen=True):
-    """The content of signing.json. ``certificates`` are SHA-256 fingerprints, leaf first."""
+    """The content of signing.json. ``created`` is a time in ISO 8601, ``python`` the version of the
+    Python that ran the SDK's signer, "" for another signer.
+    """
 
     schema_version: int
     created: str
@@ -76,7 +80,7 @@ def write_record(directory: Path, record: SigningRecord) -> None:
 
 
 def make_statement(record: SigningRecord) -> dict[str, Any]:
-    """Return the in-toto statement, with the content of signing.json as predicate."""
+    """Return the in-toto statement. Its predicate is the content of signing.json."""
     return {
         "_type": STATEMENT_TYPE,
         "subject": [
@@ -88,22 +92,29 @@ def make_statement(record: SigningRecord) -> dict[str, Any]:
 
 
 def read_record(directory: Path) -> SigningRecord:
-    """Read signing.json. Raises ValueError if it is missing or has another schema version."""
+    """Read signing.json from ``directory``.
+
+    Raises ValueError if the file cannot be read or decoded, or has another schema version.
+    """
     path = directory / RECORD_NAME
     try:
         record = msgspec.json.decode(path.read_bytes(), type=SigningRecord)
     except (OSError, msgspec.DecodeError) as error:
         raise ValueError(f"{RECORD_NAME} cannot be read: {error}") from error
     if record.schema_version != SCHEMA_VERSION:
-        raise ValueError(f"{RECORD_NAME} has schema {record.schema_version}, not {SCHEMA_VERSION}")
+        raise ValueError(
+            f"{RECORD_NAME} has schema version {record.schema_version}, not {SCHEMA_VERSION}"
+        )
     return record
 
 
 def check_record(directory: Path) -> tuple[str, ...]:
-    """Return the differences between ``directory`` and its record; empty if every byte agrees.
+    """Return the differences between ``directory`` and its record; an empty tuple if there are
+    none.
 
-    These are an unreadable record, libraries that are not in the record, missing or changed, and a
-    statement that contradicts the record. Each difference starts with the name of its file.
+    A difference is a record or a statement that cannot be read, a library that is missing, changed
+    or not in the record, or a statement that contradicts the record. Each text starts with the name
+    of the file.
     """
     try:
         record = read_record(directory)
@@ -118,7 +129,7 @@ def check_record(directory: Path) -> tuple[str, ...]:
     for name, one in recorded.items():
         path = present.get(name)
         if path is None or not path.is_file():
-            findings.append(f"{name} is in the record but missing")
+            findings.append(f"{name} is in {RECORD_NAME}, but not in the directory")
         elif digest_of(path.read_bytes()) != one.output:
             findings.append(f"{name} differs from the recorded bytes")
     try:

@@ -1,8 +1,8 @@
 """Parse the program headers of an ELF file exactly, with the segment types that Qualcomm adds.
 
-Qualcomm uses bits 20 to 27 of p_flags: bit 20 is paging, bits 21 to 23 an access type, bits 24 to
-26 a segment type. Type 2 is the hash segment, type 7 the placeholder for the ELF header and the
-program headers.
+Qualcomm uses bits 20 to 27 of p_flags: bit 20 is paging, bits 21 to 23 are an access type, and bits
+24 to 26 are a segment type. Type 2 is the hash segment; type 7 is the placeholder for the ELF
+header and the program headers.
 
 Source: https://github.com/torvalds/linux/blob/master/include/linux/soc/qcom/mdt_loader.h and
 https://github.com/msm8916-mainline/qtestsign/blob/main/fw/hashseg.py
@@ -36,13 +36,13 @@ SPLIT = (
 
 
 class MalformedError(ValueError):
-    """The bytes do not match their headers. This is reported as a fault, so a user never sees the
-    error.
+    """The bytes of a file contradict its headers. Callers report this as a fault of the file, so a
+    user never sees the exception.
     """
 
 
 class TruncatedError(MalformedError):
-    """The data ends earlier than its headers state."""
+    """The file ends earlier than its headers state."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Segment:
 
     @property
     def offset(self) -> int:
-        """The position of its first byte in the file."""
+        """The position of the segment's first byte in the file."""
         return self.header.offset
 
     @property
@@ -68,7 +68,7 @@ class Segment:
 
     @property
     def is_header_placeholder(self) -> bool:
-        """Whether it is the placeholder for the ELF header and the program headers."""
+        """Whether the segment is the placeholder for the ELF header and the program headers."""
         return self.header.type == PT_NULL and self.header.vendor_type == TYPE_HEADERS
 
     def describe(self) -> str:
@@ -89,7 +89,7 @@ class Image:
         return self.data[segment.offset : segment.end]
 
     def loadable(self) -> Iterator[Segment]:
-        """The segments that a loader reads, in the order of the program headers."""
+        """Return the segments that are not of type NULL, in the order of the program headers."""
         return (segment for segment in self.segments if segment.header.type != PT_NULL)
 
     @property
@@ -98,7 +98,7 @@ class Image:
 
     @property
     def hexagon_version(self) -> int:
-        """The Hexagon version from e_flags: 0x75 for V75; 0 for other machines."""
+        """The Hexagon version in e_flags, such as 0x75 for V75; 0 if the machine is not Hexagon."""
         return self.headers.flags & EF_HEXAGON_MACH if self.headers.machine == EM_QDSP6 else 0
 
 
@@ -114,11 +114,14 @@ def parse_image(data: memoryview) -> Image:
     except HeadersTruncatedError as error:
         raise TruncatedError(f"truncated: {error}") from error
     except ValueError as error:
-        raise MalformedError(f"not an ELF file that a DSP loads: {error}") from error
+        raise MalformedError(f"not an ELF file that a DSP can load: {error}") from error
     if bytes(data[5:7]) != b"\1\1":
         raise MalformedError("not a little-endian ELF file of version 1")
     if not 0 < len(headers.program_headers) <= MAX_SEGMENTS:
-        raise MalformedError(f"{len(headers.program_headers)} program headers")
+        raise MalformedError(
+            f"there are {len(headers.program_headers)} program headers instead of "
+            f"1 to {MAX_SEGMENTS}"
+        )
     image = Image(data, headers, tuple(map(Segment, count(), headers.program_headers)))
     outside = [one for one in image.segments if one.file_size and one.end > len(data)]
     if outside and _is_first_part(image):
@@ -129,6 +132,8 @@ def parse_image(data: memoryview) -> Image:
 
 
 def _is_first_part(image: Image) -> bool:
-    """Return whether it is the .mdt of a split image: headers, and at most the hash segment."""
+    """Return whether ``image`` is the .mdt file of a split image. Such a file ends after the
+    program headers, or after a hash segment that follows them.
+    """
     hashes = sum(one.file_size for one in image.hash_segments)
     return len(image.data) in {image.headers.end, image.headers.end + hashes}

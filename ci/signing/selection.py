@@ -1,4 +1,6 @@
-"""Select the libraries of manifests/policies/signing.toml by path, without opening them."""
+"""Select the libraries to sign, by the options of ``sign`` and manifests/policies/signing.toml,
+without opening any library.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ NAME_VERSION = re.compile(r"HtpV(\d\d)Skel")
 
 
 class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A library of the policy. ``hexagon`` is the Hexagon version in its path, "" if there
-    is none.
+    """A library of the policy. ``path`` contains placeholders, and ``hexagon`` is the Hexagon
+    version that the library must be built for, "" if any version is accepted.
     """
 
     path: str
@@ -30,9 +32,11 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OpPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The libraries of an op package, and the first QNN SDK that supports them.
+    """The file patterns of an op package's libraries, and the first QNN SDK that supports op
+    packages.
 
-    ``patterns`` are globs relative to its directory; the first one that matches is used.
+    ``patterns`` are globs relative to the directory of the op package. Only the first pattern that
+    matches any file is used.
     """
 
     minimum_qnn: str
@@ -58,7 +62,7 @@ def read_signing_policy() -> SigningPolicy:
 
 @dataclass(frozen=True)
 class Selection:
-    """The libraries that the command line selects."""
+    """The libraries that the command line selects. An empty attribute selects none."""
 
     lpai_arch: str = ""
     htp_arch: str = ""
@@ -69,7 +73,9 @@ class Selection:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A library to sign. ``label`` is its path with a placeholder for its root directory."""
+    """A library to sign. ``label`` is its path with a placeholder for its root directory, and
+    ``hexagon`` is the Hexagon version that it must be built for, "" if any is accepted.
+    """
 
     path: Path
     label: str
@@ -81,12 +87,12 @@ class Wanted:
 
 
 def check_selection(selection: Selection, policy: SigningPolicy) -> None:
-    """Refuse an invalid combination of options. Raises UsageError."""
+    """Check that the options select something and can be combined. Raises UsageError."""
     one = selection
     if not (one.lpai_arch or one.op_package or one.files):
         raise UsageError(
             "no library to sign is selected",
-            fix="pass --lpai-arch v6, --op-package-dir DIR or files",
+            fix="pass --lpai-arch v6, --op-package-dir DIR, or files",
         )
     if one.lpai_arch and one.lpai_arch not in policy.lpai_architectures:
         raise UsageError(
@@ -97,15 +103,19 @@ def check_selection(selection: Selection, policy: SigningPolicy) -> None:
         raise UsageError("--direct-mode needs --lpai-arch and --htp-arch")
     if one.htp_arch and one.htp_arch not in policy.hexagon_architectures:
         raise UsageError(
-            f"no Hexagon architecture {one.htp_arch!r}",
-            fix="one of: " + ", ".join(policy.hexagon_architectures),
+            f"Hexagon architecture {one.htp_arch!r} is unknown",
+            fix="use one of: " + ", ".join(policy.hexagon_architectures),
         )
 
 
 def list_wanted(
     selection: Selection, policy: SigningPolicy, roots: Mapping[str, Path | None]
 ) -> tuple[Wanted, ...]:
-    """Return the selected libraries. Raises UnfitError, which lists all that are missing."""
+    """Return the selected libraries.
+
+    Raises UnfitError, which lists all libraries that are missing, and UsageError if two libraries
+    have the same name.
+    """
     rows = policy.direct if selection.direct_mode else policy.usual
     wanted = [_place(row, selection, roots) for row in rows if selection.lpai_arch]
     wanted += [Wanted(path, path.as_posix(), read_place(path)) for path in selection.files]
@@ -119,8 +129,9 @@ def list_wanted(
         raise UnfitError(
             f"{len(missing)} of the libraries to sign are missing",
             why="\n       ".join(missing),
-            fix="provision them (`qnn-ci fetch lpai`) or set the variables listed above; build the "
-            "others with `qnn-ci build direct` and pass their directory with --build-dir",
+            fix="for libraries of an SDK, run `qnn-ci fetch lpai` or set the variable shown above; "
+            "for libraries of ExecuTorch, run `qnn-ci build direct` and pass its directory with "
+            "--build-dir",
         )
     _refuse_doubles(wanted)
     return tuple(wanted)
@@ -149,7 +160,9 @@ def _describe_missing(wanted: Wanted, roots: Mapping[str, Path | None]) -> str:
 
 
 def list_op_package(directory: Path, policy: SigningPolicy) -> list[Wanted]:
-    """Return the Hexagon libraries of an op package."""
+    """Return the files in ``directory`` that match the first pattern of the policy that matches any
+    file.
+    """
     for pattern in policy.op_package.patterns:
         found = [path for path in sorted(directory.glob(pattern)) if path.is_file()]
         if found:
@@ -179,7 +192,7 @@ def _refuse_doubles(wanted: list[Wanted]) -> None:
     if doubles:
         places = [str(one.path) for one in wanted if one.name in doubles]
         raise UsageError(
-            f"two libraries to sign have the same name: {', '.join(doubles)}",
+            f"several libraries to sign have the same name: {', '.join(doubles)}",
             why="; ".join(places),
             fix="sign them into separate directories",
         )

@@ -1,5 +1,5 @@
-"""Sign the libraries one after another, verify and record them, and publish them with one
-rename.
+"""Sign the libraries one after another, verify and record them, and publish all of them at once by
+renaming their directory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class Signed:
-    """The result of a run; the keys of ``reports`` are masked file names."""
+    """The result of a run. The keys of ``reports`` are file names, with serial numbers masked."""
 
     record: SigningRecord
     reports: dict[str, Verification]
@@ -51,7 +51,9 @@ class Signed:
 
 @dataclass(frozen=True)
 class SignJob:
-    """One file to sign: ``data``, or with ``serial`` a test signature, which has no input."""
+    """One file for the signer to make: a signed copy of ``data``, or the test signature for
+    ``serial``, which has no input.
+    """
 
     name: str
     label: str
@@ -65,8 +67,8 @@ Made: TypeAlias = tuple[SignedLibrary, Verification]
 
 @dataclass
 class Run:
-    """A run in progress. Finished files are in ``ready``; the signer works in its sub-directory
-    SCRATCH.
+    """A run in progress. Signed files are in ``ready``; the signer works in the sub-directory
+    SCRATCH of ``ready``.
     """
 
     plan: SignPlan
@@ -76,7 +78,7 @@ class Run:
     log: list[str] = field(default_factory=list)
 
     def make_all(self, jobs: Sequence[SignJob], progress: Progress) -> list[Made]:
-        """Sign in order, and verify each file while the signer works on the next.
+        """Run ``jobs`` in order. Each file is verified while the signer works on the next one.
 
         Raises SignerError.
         """
@@ -90,7 +92,9 @@ class Run:
             return [one.result() for one in pending]
 
     def _sign(self, job: SignJob) -> Path:
-        """Run the signer in a separate directory; return its output, moved to ``ready``."""
+        """Run the signer in a separate directory, move its output to ``ready``, and return the new
+        path.
+        """
         area, name = self.ready / SCRATCH / str(len(self.log)), self.mask(job.name)
         source, output = area / "in" / job.name, area / "out"
         for folder in (source.parent, output):
@@ -140,7 +144,10 @@ class Run:
 
 
 def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
-    """Sign, verify, record and publish. Raises SignerError; the target is then unchanged."""
+    """Sign and verify everything in ``plan``, record it, and publish the result as the target.
+
+    Raises SignerError; the target is then unchanged.
+    """
     request = plan.request
     created, created_from = read_clock()
     mask = Masker(list_secrets(serial=request.serial))
@@ -155,7 +162,8 @@ def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
 
 @contextmanager
 def stage(target: Path, *, force: bool) -> Iterator[Path]:
-    """Yield a directory that replaces ``target``, without its SCRATCH, if the block succeeds.
+    """Yield an empty directory, except for a sub-directory SCRATCH. If the block succeeds, the
+    directory replaces ``target``, without SCRATCH.
 
     Raises StoreError if nothing can be written there, and UsageError if another run created the
     target in the meantime and ``force`` is false.
@@ -170,7 +178,9 @@ def stage(target: Path, *, force: bool) -> Iterator[Path]:
 
 
 def list_jobs(plan: SignPlan) -> list[SignJob]:
-    """Return the libraries in the order of the policy, then the test signature."""
+    """Return a job for each library of ``plan``, then one for the test signature if a serial number
+    is given.
+    """
     jobs = [SignJob(one.wanted.name, one.wanted.label, one.data) for one in plan.inputs]
     if serial := plan.request.serial:
         jobs.append(SignJob(f"testsig-{serial}.so", "the signer's own", serial=serial))
@@ -178,9 +188,10 @@ def list_jobs(plan: SignPlan) -> list[SignJob]:
 
 
 def require_good(report: Verification, name: str, *, accept: bool) -> None:
-    """Raise SignerError for the most specific fault.
+    """Raise SignerError unless ``report`` proves that the library ``name`` is signed.
 
-    ``accept`` permits a signature by a kind of key for which no scheme is published.
+    If there are several faults, the exception states the most specific kind. If ``accept`` is true,
+    a signature with a key for which no scheme is published is accepted.
     """
     if report.faults:
         kinds = {fault.kind for fault in report.faults}
@@ -189,22 +200,27 @@ def require_good(report: Verification, name: str, *, accept: bool) -> None:
         raise SignerError(failure, name, why="; ".join(report.errors))
     if report.verdict is Verdict.UNSIGNED:
         raise SignerError(
-            Failure.UNCHANGED, name, why="it has no hash segment", fix="read the signer's log"
+            Failure.UNCHANGED,
+            name,
+            why="the output has no hash segment",
+            fix="run the signer by hand on this library and read its log",
         )
     if report.verdict is Verdict.ENCRYPTED:
-        why = "it is encrypted, so its loadable content cannot be compared with the input"
-        raise SignerError(Failure.ALTERED, name, why=why, fix="switch the encryption off")
+        why = "the output is encrypted, so its loadable content cannot be compared with the input"
+        raise SignerError(
+            Failure.ALTERED, name, why=why, fix="configure the signer not to encrypt its output"
+        )
     if report.verdict is Verdict.UNRECOGNISED and not accept:
         raise SignerError(
             Failure.UNRECOGNISED,
             name,
             why="; ".join(report.notes),
-            fix="if this is the signer's known format, accept it with --accept-unrecognised",
+            fix="if the signer is known to use such keys, pass --accept-unrecognised",
         )
 
 
 def make_record(run: Run, made: Sequence[Made], created: str, created_from: str) -> SigningRecord:
-    """Return the record of a run that has signed everything."""
+    """Return the record of ``run`` after all files are ``made``."""
     plan, signer = run.plan, run.signer
     ours = ".".join(map(str, sys.version_info[:3]))
     return SigningRecord(

@@ -1,7 +1,8 @@
-"""Judge whether the signature of a hash segment was made with the leaf certificate's key.
+"""Judge whether the signature of a hash segment was made with the key of the leaf certificate.
 
-Published schemes are RSA with PKCS #1 v1.5 padding over a digest without DigestInfo, where the
-digest is a double hash keyed by the SW_ID and HW_ID in the leaf's subject; RSA-PSS; ECDSA.
+The recognised schemes are RSA with PKCS #1 v1.5 padding (with or without DigestInfo), RSA-PSS and
+ECDSA. In each, the signed digest may be a plain hash, or the double hash that Qualcomm's overview
+describes, which is keyed by the SW_ID and HW_ID in the subject of the leaf certificate.
 
 Source: https://www.qualcomm.com/media/documents/files/
 secure-boot-and-image-authentication-technical-overview-v2-0.pdf
@@ -42,14 +43,16 @@ TELLING_BYTES = 8
 
 @dataclass(frozen=True)
 class Judgement:
-    """The scheme of a signature, or the ``fault`` in it, which is "" if there is none."""
+    """The scheme of a signature. If the signature is wrong, ``scheme`` is UNKNOWN and ``fault``
+    states why.
+    """
 
     scheme: Scheme
     fault: str = ""
 
 
 def judge_signature(leaf: Certificate, signature: bytes, signed: bytes) -> Judgement:
-    """Judge ``signature`` over ``signed`` with the key of ``leaf``."""
+    """Judge whether ``signature`` was made over ``signed`` with the key of ``leaf``."""
     if is_padding(signature):
         filler = f"filled with {signature[0]:#04x}" if any(signature) else "empty"
         return _wrong(f"the signature is {filler}")
@@ -67,7 +70,9 @@ def _wrong(fault: str) -> Judgement:
 
 
 def list_digests(subject: str, signed: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the digests that a signer may have signed: plain, then keyed by SW_ID and HW_ID."""
+    """Yield the name of the hash algorithm and the digest for each digest that a signer may have
+    signed: plain digests first, then those keyed by SW_ID and HW_ID.
+    """
     for name in HASHES:
         yield name, hashlib.new(name, signed).digest()
     software, hardware = read_identity(subject, "SW_ID"), read_identity(subject, "HW_ID")
@@ -79,7 +84,9 @@ def list_digests(subject: str, signed: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def read_identity(subject: str, name: str) -> int:
-    """Return the 64-bit SW_ID or HW_ID in the OU fields of older leaf certificates, else 0."""
+    """Return the 64-bit number of the OU field ``name``, which is SW_ID or HW_ID; 0 if ``subject``
+    lacks it. Only older leaf certificates have these fields.
+    """
     found = re.search(rf"OU=\d\d ([0-9A-Fa-f]{{16}}) {name}\b", subject)
     return int(found[1], 16) if found else 0
 
@@ -105,8 +112,8 @@ def _judge_rsa(
     block = pow(int.from_bytes(value, "big"), numbers.e, numbers.n).to_bytes(size, "big")
     if payload or any(_has_pss_padding(block, key.key_size, name) for name in HASHES):
         return _wrong(
-            "the leaf's key made the signature over another digest: it was made for another file, "
-            "or the header or the hash table was changed afterwards"
+            "the signature was made with the leaf's key, but over another digest: it belongs to "
+            "another file, or the header or the hash table was changed afterwards"
         )
     return _wrong("the signature does not verify with the leaf's key")
 
@@ -129,7 +136,7 @@ def _verifies_pss(key: rsa.RSAPublicKey, value: bytes, name: str, digest: bytes)
 
 
 def _has_pss_padding(block: bytes, key_bits: int, name: str) -> bool:
-    """Return whether ``block`` is padded for RSA-PSS, whatever the digest.
+    """Return whether ``block`` is padded for RSA-PSS. The digest in it is not compared.
 
     https://www.rfc-editor.org/rfc/rfc8017#section-9.1.2
     """
@@ -151,9 +158,9 @@ def _judge_ecdsa(
         size = measure_der(signature)
         utils.decode_dss_signature(signature[:size])
     except (MalformedError, ValueError):
-        return _wrong("the leaf's key is for ECDSA, but the signature is not")
+        return _wrong("the leaf's key is for ECDSA, but the signature is not an ECDSA signature")
     if not is_padding(signature[size:]):
-        return _wrong("bytes after the signature are not padding")
+        return _wrong("the bytes after the signature are not padding")
     for name, digest in digests:
         try:
             key.verify(signature[:size], digest, ec.ECDSA(utils.Prehashed(HASHES[name])))

@@ -1,8 +1,8 @@
-"""Run a signer: its command, the Python that it needs, a run on one library, and its failures.
+"""Run a signer on one library, find the file that it wrote, and explain its failures.
 
-The SDK's elfsigner.py takes ``-i FILE -o DIRECTORY`` or ``-t SERIAL -o DIRECTORY``, asks on stdin
-for consent and leaves a log next to its output. Its exit status proved unreliable, so success is
-judged by the file that it wrote.
+The Hexagon SDK's elfsigner.py takes ``-i FILE -o DIRECTORY`` or ``-t SERIAL -o DIRECTORY``, asks
+for consent, which it reads from stdin, and leaves a log next to its output. Because its exit status
+proved unreliable, an exit status of 0 is not sufficient: the file that it wrote is verified too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROBE_TIMEOUT_S = 20.0
 
 
 class Failure(str, Enum):
-    """The ways in which signers were seen to fail."""
+    """The ways in which signers have been seen to fail."""
 
     EXITED = "the signer failed"
     HUNG = "the signer did not finish"
@@ -57,7 +57,7 @@ class Failure(str, Enum):
 
 
 class SignerError(ToolError):
-    """A signer failed; ``failure`` states how."""
+    """A signer failed. ``failure`` is the kind of failure."""
 
     def __init__(self, failure: Failure, library: str, *, why: str, fix: str = "") -> None:
         super().__init__(f"{failure.value}: {library}", why=why, fix=fix)
@@ -66,16 +66,18 @@ class SignerError(ToolError):
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python that can import imp, and its version."""
+    """A Python that can import the module imp, and its version."""
 
     path: Path
     version: str
 
 
 def find_interpreter(given: str = "") -> Interpreter:
-    """Return the Python for the SDK's signer. Raises UnfitError.
+    """Return a Python that can run the SDK's signer.
 
-    This is ``given``, else the one in QNN_CI_SIGNER_PYTHON, else the first that is found.
+    If ``given`` or else the variable QNN_CI_SIGNER_PYTHON is set, only that Python is tried;
+    otherwise, the first suitable one that ``_list_pythons`` yields is returned. Raises UnfitError
+    if no Python that was tried is suitable.
     """
     named = given or os.environ.get(PYTHON_VARIABLE, "")
     for program in [user_program(named)] if named else _list_pythons():
@@ -83,17 +85,19 @@ def find_interpreter(given: str = "") -> Interpreter:
         found = _probe_interpreter(Path(path)) if path else None
         if found:
             return found
-    what = f"{named} is not a" if named else "found no"
+    what = f"{named} is not a" if named else "there is no"
     raise UnfitError(
-        f"{what} Python below 3.12",
+        f"{what} usable Python below 3.12",
         why="the Hexagon SDK's signer imports the module imp, which Python 3.12 removed",
-        fix="install one (`uv python install 3.11`), or pass it with --signer-python or "
-        f"{PYTHON_VARIABLE}",
+        fix="install Python 3.11 (`uv python install 3.11`), or pass an older Python with "
+        f"--signer-python or {PYTHON_VARIABLE}",
     )
 
 
 def _list_pythons() -> Iterator[str]:
-    """Yield this Python, those on PATH, and the one that uv finds (uv knows pyenv's too)."""
+    """Yield the running Python, the names in PATH_PYTHONS, and the path of a Python older than 3.12
+    that uv finds, if uv is installed. (uv also finds those of pyenv.)
+    """
     yield from (sys.executable, *PATH_PYTHONS)
     if uv := shutil.which("uv"):
         asked = run_process([uv, "python", "find", "<3.12"], timeout_s=PROBE_TIMEOUT_S, check=False)
@@ -101,7 +105,7 @@ def _list_pythons() -> Iterator[str]:
 
 
 def _probe_interpreter(path: Path) -> Interpreter | None:
-    """Return the interpreter at ``path``; None if it is not a Python or cannot import imp."""
+    """Return the interpreter at ``path``, or None if it cannot be run or cannot import imp."""
     try:
         ended = run_process(
             [path, "-W", "ignore", "-c", PROBE], timeout_s=PROBE_TIMEOUT_S, check=False
@@ -115,14 +119,20 @@ def _probe_interpreter(path: Path) -> Interpreter | None:
 
 @dataclass(frozen=True)
 class Signer:
-    """A command; ``words`` may contain {input} and {output}. ``timeout_s`` limits one run."""
+    """The command of a signer. ``words`` may contain {input} and {output}, and ``timeout_s`` limits
+    the time for one library. ``python`` is the Python that runs the SDK's signer, None for another
+    signer.
+    """
 
     words: tuple[str, ...]
     timeout_s: float
     python: Interpreter | None = None
 
     def argv(self, source: Path, output: Path) -> list[str]:
-        """Return the command for one library; -i and -o are added if it has no placeholders."""
+        """Return the command for one library, with its paths instead of {input} and {output}.
+
+        If the command has neither placeholder, -i and -o are added.
+        """
         filled = [
             word.replace("{input}", str(source)).replace("{output}", str(output))
             for word in self.words
@@ -132,23 +142,26 @@ class Signer:
         return [*filled, "-i", str(source), "-o", str(output)]
 
     def testsig_argv(self, serial: str, output: Path) -> list[str]:
-        """Return the command for a device's test signature. Raises UsageError."""
+        """Return the command for a device's test signature, which has -t and -o added.
+
+        Raises UsageError if the command contains {input}.
+        """
         if any("{input}" in word for word in self.words):
             raise UsageError(
                 "--testsig needs a signer without {input}",
-                why="a test signature is made from a serial number and not from a file",
+                why="a test signature is made from a serial number, not from a file",
             )
         return [*self.words, "-t", serial, "-o", str(output)]
 
     def list_arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Return the arguments of ``argv`` without program files, secrets masked."""
+        """Return ``argv`` without the program files of the command, and with secrets masked."""
         programs = {self.words[0], *(word for word in self.words if os.path.isfile(word))}  # noqa: PTH113
         return tuple(mask_arguments([word for word in argv if word not in programs]))
 
     def list_programs(self) -> list[tuple[str, str]]:
-        """Return the files that the command consists of, each with its SHA-256.
+        """Return the path and the SHA-256 of each file in the command.
 
-        The Python that runs the SDK's signer is omitted: its version identifies it.
+        The Python that runs the SDK's signer is left out; the record states its version instead.
         """
         files = [Path(word) for word in self.words if os.path.isfile(word)]  # noqa: PTH113
         ours = self.python.path if self.python else None
@@ -156,14 +169,16 @@ class Signer:
 
 
 def parse_signer(command: str, timeout_s: float) -> Signer:
-    """Return the signer of ``--signer CMD``, split like a shell command but run without a shell.
+    """Return the signer for the option ``--signer``. ``command`` is split as a shell does, but is
+    run without a shell.
 
-    Raises UsageError, and UnfitError if its program is not found.
+    Raises UsageError if ``command`` is empty or cannot be split, and UnfitError if its program is
+    not found.
     """
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise UsageError(f"--signer {command!r} cannot be split", why=str(error)) from error
+        raise UsageError(f"--signer {command!r} cannot be parsed", why=str(error)) from error
     if not words:
         raise UsageError("--signer is empty")
     words = user_command(words)
@@ -173,7 +188,10 @@ def parse_signer(command: str, timeout_s: float) -> Signer:
 
 
 def run_signer(signer: Signer, argv: Sequence[str], scratch: Path, name: str, mask: Masker) -> str:
-    """Run ``argv`` in ``scratch`` and return its masked output. Raises SignerError."""
+    """Run ``argv`` in ``scratch`` and return its output, with secrets masked.
+
+    Raises SignerError if it cannot be started, fails or times out.
+    """
     environment = {key: value for key, value in os.environ.items() if key not in DROPPED}
     try:
         ended = run_process(
@@ -198,7 +216,7 @@ def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
         return SignerError(
             Failure.PROMPT,
             name,
-            why=f"after {ended.wall_s:.0f} s it was still waiting at: {last}",
+            why=f"after {ended.wall_s:.0f} s it was still waiting for an answer to: {last}",
             fix="configure the signer so that it asks only for consent to its terms",
         )
     if ended.timed_out:
@@ -206,20 +224,21 @@ def _explain_exit(ended: Completed, name: str, mask: Masker) -> SignerError:
             Failure.HUNG,
             name,
             why=f"it was stopped after {ended.wall_s:.0f} s; its last output: {last}",
-            fix="check whether it can reach its server; --timeout sets the limit in seconds",
+            fix="check whether the signer can reach its server, or raise the limit with --timeout",
         )
     if "No module named 'imp'" in ended.output:
         return SignerError(
-            Failure.WRONG_PYTHON, name, why=last, fix="run it in Python 3.11 or earlier"
+            Failure.WRONG_PYTHON, name, why=last, fix="run the signer with Python 3.11 or earlier"
         )
     return SignerError(Failure.EXITED, name, why=f"it {ended.describe()} and printed:\n{said}")
 
 
 def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: Masker) -> Path:
-    """Return the file that the signer wrote to ``output`` for ``source``. Raises SignerError.
+    """Return the file that the signer wrote to ``output`` for ``source``.
 
-    ``source`` is the signer's copy of the input, ``before`` the bytes of that copy. The name of a
-    test signature may have leading zeros in its serial number.
+    ``source`` is the copy of the input that the signer was given, and ``before`` is the original
+    content of that copy. The file of a test signature may have leading zeros in its name. Raises
+    SignerError if there is no such file.
     """
     name = mask(source.name)
     found = [path for path in sorted(scratch.rglob("*")) if is_named(path.name, source.name)]
@@ -235,18 +254,20 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
             Failure.ELSEWHERE,
             name,
             why=mask(f"it wrote {places} instead of a file in {output.relative_to(scratch)}/"),
-            fix="correct the command: {input} and {output} stand for the file and the directory",
+            fix="correct --signer: {input} is the file to sign, {output} the directory to write to",
         )
     others = ", ".join(sorted(path.name for path in output.rglob("*"))) or "nothing"
     raise SignerError(
         Failure.NO_OUTPUT,
         name,
-        why=mask(f"it exited with 0; its output directory contains {others}"),
+        why=mask(f"it exited with status 0, but its output directory contains {others}"),
         fix="run the signer by hand on this library and read its log",
     )
 
 
 def is_named(name: str, wanted: str) -> bool:
-    """Return whether the names are equal, or name test signatures for the same serial number."""
+    """Return whether ``name`` equals ``wanted``, or whether both are file names of test signatures
+    for the same serial number.
+    """
     serial = read_serial(wanted)
     return name == wanted or (serial is not None and read_serial(name) == serial)

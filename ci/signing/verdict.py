@@ -1,4 +1,4 @@
-"""The result of a verification (a verdict, faults and notes), and its text."""
+"""The result of a verification (a verdict, faults and notes), and its rendering as text or JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ NOT_JUDGED = (
 
 
 class Scheme(str, Enum):
-    """The scheme by which a signature was recognised as made with the leaf's key."""
+    """The scheme by which a signature was recognised as made with the leaf's key. UNKNOWN is for
+    keys without a published scheme, and for wrong signatures.
+    """
 
     PKCS1 = "RSA PKCS #1 v1.5"
     PSS = "RSA-PSS"
@@ -30,7 +32,9 @@ class Scheme(str, Enum):
 
 
 class Verdict(str, Enum):
-    """The conclusion that is drawn from the bytes of a file."""
+    """The conclusion about a file. GENUINE is for an unsigned file that a catalog or the list of
+    genuine skels proves.
+    """
 
     PROVEN = "proven"
     ENCRYPTED = "signed and encrypted"
@@ -42,7 +46,7 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class SignedBy:
-    """The certificates of one authority, and the scheme of its signature."""
+    """The certificate chain of one authority, leaf first, and the scheme of its signature."""
 
     authority: str
     chain: tuple[Certificate, ...]
@@ -51,7 +55,7 @@ class SignedBy:
 
 
 class Kind(str, Enum):
-    """The kinds of faults, the most specific first."""
+    """The kinds of faults."""
 
     TRUNCATED = "truncated"
     DATE = "certificate dates"
@@ -74,10 +78,11 @@ class Fault:
 
 @dataclass
 class Verification:
-    """The findings in one file. ``uncovered`` are file ranges that no hash covers.
+    """The findings about one file. ``uncovered`` are the ranges of the file that no hash covers.
 
-    ``hexagon_version`` is 0 for other machines. For an unsigned library, ``proof`` is what the
-    catalog next to it proves, and ``build`` the QNN build that the library contains.
+    ``hexagon_version`` is 0 if the file is not for Hexagon. For an unsigned library, ``proof`` is
+    what a catalog or the list of genuine skels proves, and ``build`` the QNN version that the
+    library contains.
     """
 
     size: int
@@ -117,7 +122,7 @@ class Verification:
         return Verdict.PROVEN
 
     def as_data(self) -> dict[str, Any]:
-        """Return the report for JSON; dates in ISO 8601."""
+        """Return the verification as data for JSON, with dates in ISO 8601."""
         return {
             "verdict": self.verdict.value,
             "errors": [{"kind": one.kind.value, "what": one.text} for one in self.faults],
@@ -168,12 +173,16 @@ def _signer_data(signer: SignedBy) -> dict[str, Any]:
 
 
 def render_report(path: Path, report: Verification) -> str:
-    """Return the verdict, the format, the chain and the faults, a line each."""
+    """Return a text with the verdict, the format, the signers, the faults and the notes, on
+    separate lines.
+    """
     return "\n".join([f"{Masker()(path.name)}: {report.verdict.value}", *_lines(report)]) + "\n"
 
 
 def render_reports(reports: Mapping[Path, Verification]) -> str:
-    """Return the text of all ``reports``, then what only the device can judge."""
+    """Return the text of all ``reports``. If a file is signed, lines with what only the device can
+    judge follow.
+    """
     text = "".join(render_report(path, one) for path, one in reports.items())
     if any(one.signed for one in reports.values()):
         text += "".join(

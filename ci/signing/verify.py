@@ -1,7 +1,7 @@
 """Verify a signed library from its bytes alone.
 
-The report lists as not judged what only a device can judge: whether the device trusts the root, and
-whether it accepts the identities in the metadata.
+Only a device can decide whether it trusts the root certificate, and whether it accepts the
+identities in the metadata. Reports list both questions as not judged.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ LAST_HEXAGON = 0x99
 def verify_file(
     path: Path, original: Path | None = None, *, at: datetime | None = None
 ) -> Verification:
-    """Verify ``path``, and compare it with ``original`` if given. Raises UsageError.
+    """Verify the file ``path``, and compare it with the unsigned library ``original`` if that is
+    given.
 
-    ``at`` is as in verify_bytes. An unsigned library is looked up in the catalogs next to it and in
-    the list of genuine skels.
+    An unsigned library is looked up in the catalogs next to it and in the list of genuine skels.
+    For ``at``, see ``verify_bytes``. Raises UsageError if a file cannot be read.
     """
     serial = read_serial(path.name) or 0
     before = memoryview(read_bytes(original)) if original else None
@@ -68,12 +69,14 @@ def verify_bytes(
     serial: int = 0,
     at: datetime | None = None,
 ) -> Verification:
-    """Judge the bytes of a library, and whether its loadable content equals that of ``original``.
+    """Judge the bytes of a library. If ``original`` is given, also judge whether the loadable
+    content is the same.
 
-    ``serial`` is the serial number that the hash segment's own entry contains in a device's test
-    signature. A certificate that is not valid at time ``at`` is a fault; without ``at``, a
-    certificate that is not valid now is a note, since images outlive their leaf certificates, which
-    are valid for about two years.
+    ``serial`` is the serial number for which a test signature was made, 0 for any other file: in a
+    test signature, the hash table has it as the entry of the hash segment itself. A certificate
+    that is not valid at time ``at`` is a fault. Without ``at``, a certificate that is not valid now
+    is only a note, because leaf certificates are valid for about two years, and images are used for
+    longer.
     """
     report = Verification(len(data))
     try:
@@ -127,10 +130,11 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
 
 
 def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> None:
-    """Check that the layout is one that a loader accepts.
+    """Check that a loader accepts the layout.
 
-    The placeholder comes first and covers the headers, nothing overlaps the hash segment, and
-    loaded segments fit into their memory.
+    The placeholder must come first and cover the headers, nothing may overlap the hash segment, and
+    each loadable segment must fit in its memory. Raises MalformedError if the placeholder is
+    missing; adds other faults to ``report``.
     """
     first = image.segments[0]
     if not first.is_header_placeholder:
@@ -139,7 +143,7 @@ def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> 
         report.add(
             Kind.LAYOUT,
             f"the first hash covers {first.file_size} bytes at {first.offset:#x}, but "
-            f"the headers are {image.headers.end} bytes at 0x0",
+            f"the headers have {image.headers.end} bytes at 0x0",
         )
     loaded = [one for one in image.segments if one.header.type == PT_LOAD]
     if not loaded:
@@ -162,7 +166,7 @@ def _judge_hashes(
         report.add(
             Kind.HEADER,
             f"the metadata states hash algorithm {parsed.named_algorithm}, but the "
-            f"table is {algorithm}",
+            f"hash table has {algorithm} digests",
         )
     report.encrypted = parsed.is_encrypted
     for segment, entry in zip(image.segments, entries, strict=True):
@@ -188,7 +192,10 @@ def _name_mismatch(segment: Segment) -> str:
     if segment.is_header_placeholder:
         return "the hash of the ELF header and the program headers does not match"
     if segment.header.is_hashes:
-        return "the hash segment's entry is neither zero nor the serial number in the file name"
+        return (
+            "the hash segment's own entry in the hash table is neither zero nor the serial number "
+            "in the file name"
+        )
     return f"the hash of {segment.describe()} does not match"
 
 
@@ -196,7 +203,7 @@ def _judge_signers(
     parsed: HashSegment, report: Verification, data: memoryview, base: int, at: datetime | None
 ) -> None:
     if not parsed.authorities:
-        report.add(Kind.SIGNATURE, "the hash segment holds hashes but no signature")
+        report.add(Kind.SIGNATURE, "the hash segment contains hashes but no signature")
     for authority in parsed.authorities:
         span = authority.signature
         report.signature_ranges.append((base + span.start, base + span.end))
@@ -229,13 +236,16 @@ def _judge_signer(
         report.add(Kind.SIGNATURE, f"{name}: {judged.fault}")
     elif judged.scheme is Scheme.UNKNOWN:
         report.notes.append(
-            f"{name}: no scheme is published for {chain[0].key} keys; only the device can judge"
+            f"{name}: no scheme is published for {chain[0].key} keys, so only the device can judge "
+            "the signature"
         )
     return SignedBy(name, chain, judged.scheme, len(signature))
 
 
 def list_differences(signed: Image, original: Image) -> list[str]:
-    """Return how the loadable segments differ from those of ``original``. Segments that are not
+    """Return how the loadable segments of ``signed`` differ from those of ``original``.
+
+    The entry point, the machine and the ELF flags must be equal too. Segments that are not
     loadable, such as those that signing adds, may differ.
     """
     differences = [
@@ -246,18 +256,25 @@ def list_differences(signed: Image, original: Image) -> list[str]:
     ]
     after, before = list(signed.loadable()), list(original.loadable())
     if len(after) != len(before):
-        return [*differences, f"{len(after)} loadable segments, but the input has {len(before)}"]
+        return [
+            *differences,
+            f"there are {len(after)} loadable segments, but the input has {len(before)}",
+        ]
     for new, old in zip(after, before, strict=True):
         # A signer may move a segment in the file, but changes nothing else.
         if new.header._replace(offset=0) != old.header._replace(offset=0):
-            differences.append(f"{new.describe()} differs from the input in addresses or flags")
+            differences.append(f"{new.describe()} differs from the input in its program header")
         elif bytes(signed.bytes_of(new)) != bytes(original.bytes_of(old)):
             differences.append(f"{new.describe()} differs from the input in its bytes")
     return differences
 
 
 def list_uncovered(image: Image) -> list[tuple[int, int]]:
-    """Return the file ranges outside headers and segments: padding, section headers, trailers."""
+    """Return the start and end of each range of the file that is outside the headers and all
+    segments.
+
+    Such ranges contain padding, section headers and trailers.
+    """
     taken = sorted(
         [(0, image.headers.end)]
         + [(one.offset, one.end) for one in image.segments if one.file_size]

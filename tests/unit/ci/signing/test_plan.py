@@ -50,7 +50,7 @@ def test_a_plan_of_everything_has_its_notes(tmp_path: Path) -> None:
     assert plan.notes[0].startswith("Hexagon SDK 6.0.0.2:")
     for name, note in zip(names[1:], plan.notes[1:], strict=True):
         assert note.startswith(f"{name} is built for Hexagon V81")
-        assert "V79 DSP of libQnnLpai.so" in note
+        assert "libQnnLpai.so is built for (V79)" in note
 
 
 @pytest.mark.parametrize(("hexagon", "notes"), [(0x75, 0), (0x79, 0), (0x81, 1)])
@@ -95,13 +95,13 @@ def test_libraries_that_cannot_be_signed_are_all_listed(
     files = tuple(sorted(folder.iterdir()))
     lines = refuse(tmp_path, UnfitError, Selection(files=files)).why.split("\n       ")
     assert sorted(line.removeprefix(f"{folder}/") for line in lines) == [
-        "a.so: for Hexagon v79, but its path is for v75",
-        f"a.so: from QNN {BUILDS[0]}, unlike the others",
-        f"b.so: from QNN {BUILDS[1]}, unlike the others",
+        "a.so: built for Hexagon v79, not for v75",
+        f"a.so: from QNN {BUILDS[0]}; all libraries must be from one QNN version",
+        f"b.so: from QNN {BUILDS[1]}; all libraries must be from one QNN version",
         "c.so: already signed",
-        f"c.so: from QNN {BUILDS[0]}, unlike the others",
-        "d.so: for x86-64, not for Hexagon",
-        "e.so: for e_machine 7, not for Hexagon",
+        f"c.so: from QNN {BUILDS[0]}; all libraries must be from one QNN version",
+        "d.so: built for x86-64, not for Hexagon",
+        "e.so: built for e_machine 7, not for Hexagon",
     ]
 
 
@@ -158,9 +158,9 @@ def test_an_sdk_that_is_too_old_is_refused(
         ("sdk/out", True, "is inside"),
         ("sdk", True, "is inside"),
         (".", True, "is inside"),
-        ("file", True, "is not a directory"),
-        ("link", True, "is not a directory"),
-        ("dangling", True, "is not a directory"),
+        ("file", True, "is a file or a symbolic link"),
+        ("link", True, "is a file or a symbolic link"),
+        ("dangling", True, "is a file or a symbolic link"),
         ("there", False, "already exists"),
         ("there", True, ""),
         ("new", False, ""),

@@ -84,7 +84,10 @@ def change_byte(path: Path) -> None:
             lambda d: change_byte(d / "testsig-0xdeadbeef.so"),
             "testsig-***.so differs from the recorded bytes",
         ),
-        (lambda d: (d / "libone.so").unlink(), "libone.so is in the record but missing"),
+        (
+            lambda d: (d / "libone.so").unlink(),
+            "libone.so is in signing.json, but not in the directory",
+        ),
         (lambda d: (d / "libnew.so").touch(), "libnew.so is not in signing.json"),
         (lambda d: (d / RECORD_NAME).unlink(), "signing.json cannot be read"),
         (lambda d: (d / RECORD_NAME).write_text("{"), "signing.json cannot be read"),
@@ -98,7 +101,7 @@ def change_byte(path: Path) -> None:
                 lambda d, other=other: edit_json(
                     d / RECORD_NAME, lambda r: r.update(schema_version=other)
                 ),
-                f"signing.json has schema {other}, not {SCHEMA_VERSION}",
+                f"signing.json has schema version {other}, not {SCHEMA_VERSION}",
             )
             for other in (SCHEMA_VERSION - 1, SCHEMA_VERSION + 1)
         ),
@@ -121,7 +124,7 @@ def test_all_findings_are_listed(signed: Path) -> None:
     assert check_record(signed) == (
         "new.so is not in signing.json",
         "z.so is not in signing.json",
-        "libone.so is in the record but missing",
+        "libone.so is in signing.json, but not in the directory",
         "libc++.so.1 differs from the recorded bytes",
         "statement.intoto.json contradicts signing.json",
     )

@@ -29,7 +29,7 @@ DIRECT = Selection(lpai_arch="v6", htp_arch="v81", direct_mode=True)
         (Selection(lpai_arch="v5"), "LPAI architecture 'v5'"),
         (Selection(lpai_arch="v6", direct_mode=True), "--direct-mode needs"),
         (Selection(files=(Path("a"),), direct_mode=True, htp_arch="v81"), "--direct-mode needs"),
-        (Selection(lpai_arch="v6", htp_arch="v80"), "no Hexagon architecture 'v80'"),
+        (Selection(lpai_arch="v6", htp_arch="v80"), "Hexagon architecture 'v80' is unknown"),
         (Selection(lpai_arch="v6"), ""),
         (Selection(files=(Path("a"),)), ""),
         (Selection(op_package=Path("a")), ""),

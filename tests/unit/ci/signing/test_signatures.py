@@ -130,8 +130,8 @@ EMPTY, ONES = "the signature is empty", "the signature is filled with 0xff"
 TOO_LARGE = "the signature is larger than the modulus of the leaf's key"
 UNVERIFIED = "the signature does not verify with the leaf's key"
 ANOTHER_DIGEST = (
-    "the leaf's key made the signature over another digest: it was made for another file, "
-    "or the header or the hash table was changed afterwards"
+    "the signature was made with the leaf's key, but over another digest: it belongs to another "
+    "file, or the header or the hash table was changed afterwards"
 )
 WRONG: dict[str, tuple[Make, str]] = {
     "nothing": (lambda: b"", EMPTY),
@@ -177,7 +177,7 @@ def test_a_wrong_rsa_signature_is_named(make: Make, fault: str) -> None:
     assert judge(make()) == (Scheme.UNKNOWN, fault)
 
 
-NO_ECDSA = "the leaf's key is for ECDSA, but the signature is not"
+NO_ECDSA = "the leaf's key is for ECDSA, but the signature is not an ECDSA signature"
 WRONG_EC: dict[str, tuple[Make, str]] = {
     "zeros": (lambda: bytes(104), EMPTY),
     "no sequence": (lambda: b"\x31" + sign_ec(SIGNED)[1:], NO_ECDSA),
@@ -187,7 +187,7 @@ WRONG_EC: dict[str, tuple[Make, str]] = {
     "RSA's": (lambda: b"\1" + sign_pss(SIGNED)[1:], NO_ECDSA),
     "bytes behind it": (
         lambda: sign_ec(SIGNED) + b"\0\1",
-        "bytes after the signature are not padding",
+        "the bytes after the signature are not padding",
     ),
     "another file's": (lambda: sign_ec(OTHER), UNVERIFIED),
     "r and s of 1": (lambda: utils.encode_dss_signature(1, 1), UNVERIFIED),

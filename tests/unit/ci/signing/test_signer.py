@@ -93,7 +93,7 @@ def test_a_named_python_counts_alone(
         named.write_text(f"#!/bin/sh\n{body}\n")
         with pytest.raises(UnfitError) as caught:
             find_interpreter(given)
-        assert caught.value.what == "./named is not a Python below 3.12"
+        assert caught.value.what == "./named is not a usable Python below 3.12"
 
 
 def test_without_a_python_the_fix_names_the_option(put_program: Put) -> None:
@@ -101,7 +101,7 @@ def test_without_a_python_the_fix_names_the_option(put_program: Put) -> None:
         put_program("python3.11", body).chmod(0o644 if body else 0o755)
         with pytest.raises(UnfitError) as caught:
             find_interpreter()
-        assert caught.value.what == "found no Python below 3.12"
+        assert caught.value.what == "there is no usable Python below 3.12"
         assert caught.value.why.endswith("imports the module imp, which Python 3.12 removed")
         assert "--signer-python or QNN_CI_SIGNER_PYTHON" in caught.value.fix
 
@@ -143,7 +143,7 @@ def test_a_signer_that_is_missing_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "kind", "part"),
     [
-        ("sh 'a", UsageError, "cannot be split"),
+        ("sh 'a", UsageError, "cannot be parsed"),
         (" ", UsageError, "is empty"),
         ("/no/signer -x", UnfitError, "/no/signer"),
     ],
@@ -213,7 +213,7 @@ def test_output_is_masked_and_questions_are_answered(tmp_path: Path) -> None:
         (
             "echo one; printf 'Secret password:'; exec sleep 60",
             Failure.PROMPT,
-            " s it was still waiting at: *** password:",
+            " s it was still waiting for an answer to: *** password:",
         ),
         ("echo a: b; echo at work.; exec sleep 60", Failure.HUNG, " s; its last output: at work."),
     ],
@@ -264,7 +264,7 @@ def test_name_of_an_output(name: str, wanted: str, same: bool) -> None:
 
 
 SERIAL = "testsig-0xbadcafe.so"
-NOTHING = "it exited with 0; its output directory contains {}"
+NOTHING = "it exited with status 0, but its output directory contains {}"
 ELSEWHERE = "it wrote {} instead of a file in out/"
 
 

@@ -199,7 +199,7 @@ def test_a_truncated_file_is_invalid(key: Key, library: bytes, size: int) -> Non
 def test_a_hundred_program_headers_are_read(library: bytes, count: int, good: bool) -> None:
     report = verify(put(library[:52], 44, "<H", count) + bytes(32 * (count or 1)))
     assert report.verdict is (Verdict.UNSIGNED if good else Verdict.INVALID)
-    assert good or report.errors == [f"{count} program headers"]
+    assert good or (len(report.errors) == 1 and f" {count} program headers" in report.errors[0])
 
 
 @pytest.mark.parametrize("name", ["libbigendian.so", "version 2", "text"])
@@ -254,9 +254,9 @@ def spoil_layout(data: bytes, how: str) -> bytes:
         ("no placeholder", "is not the placeholder for the headers"),
         (
             "placeholder too short",
-            "the first hash covers 403 bytes at 0x0, but the headers are 404",
+            "the first hash covers 403 bytes at 0x0, but the headers have 404",
         ),
-        ("placeholder moved", "the first hash covers 404 bytes at 0x4, but the headers are 404"),
+        ("placeholder moved", "the first hash covers 404 bytes at 0x4, but the headers have 404"),
         ("no hash segment", "segment 0 (NULL, 404 bytes at 0x0) is left over from a signature"),
         ("segment over the hashes", "segment 5 "),
         ("text behind the last segment", "which no hash covers, are not padding"),
@@ -313,7 +313,7 @@ def test_bytes_that_no_hash_covers_are_padding(key: Key, library: bytes, filler:
     ("entry", "part"),
     [
         (0, "the hash of the ELF header and the program headers"),
-        (1, "the hash segment's entry"),
+        (1, "the hash segment's own entry"),
         (3, "the hash of segment 3 (LOAD"),
     ],
 )
@@ -417,9 +417,9 @@ CONTENT = ENTRIES * 48 + 256 + CHAIN_BYTES  # what follows the header and metada
         *((6, 4, CONTENT + 120, ""), (6, 4, CONTENT + 121, f"{CONTENT + 121} bytes follow")),
         *((7, 0, 1, "reserved word is 0x1"), (8, 0, 1, "reserved word is 0x1")),
         *((7, 10, 1, "version 1.0"), (7, 11, 2, "version 0.2")),
-        (7, 14, 2, "states hash algorithm sha256, but the table is sha384"),
-        (6, 5, ENTRIES * 48 + 1, "parts in the MBN"),
-        (6, 9, CHAIN_BYTES + 1, "the parts in the MBN header end"),
+        (7, 14, 2, "states hash algorithm sha256, but the hash table has sha384"),
+        (6, 5, ENTRIES * 48 + 1, "according to the MBN header, the last part ends"),
+        (6, 9, CHAIN_BYTES + 1, "according to the MBN header, the last part ends"),
         (6, 1, 4, "MBN header version 4 is not one of"),
     ],
 )
@@ -453,7 +453,7 @@ def test_another_file_s_signature_is_told_from_another_key_s(key: Key, library: 
 def test_hashes_without_any_signature_are_invalid(key: Key, library: bytes, monkeypatch) -> None:
     monkeypatch.setattr(mbn_writer, "CHAIN_BYTES", 0)
     report = verify(sign_elf(library, FixedKey(0, 0, b""), 5))
-    assert report.errors == ["the hash segment holds hashes but no signature"]
+    assert report.errors == ["the hash segment contains hashes but no signature"]
 
 
 @pytest.fixture(scope="module")
@@ -489,7 +489,7 @@ def test_changed_metadata_of_one_of_two_signers_is_its_own_fault(
 ) -> None:
     (fault,) = verify(flip(sign_elf(library, key, vendor=vendor), PLACE + position)).faults
     assert fault.kind is Kind.SIGNATURE
-    assert fault.text.startswith(f"{authority}: the leaf's key made the signature over another")
+    assert fault.text.startswith(f"{authority}: the signature was made with the leaf's key, but")
 
 
 def test_two_signatures_cover_every_byte_before_the_hashes(
@@ -577,7 +577,7 @@ def test_bytes_in_and_after_a_chain_are_found(key: Key, library: bytes) -> None:
     start = data.index(key.chain)
     assert verify(flip(data, start + 1000)).verdict is Verdict.INVALID
     after = put(data, start + len(key.chain) + 5, "B", 0x41)
-    assert "bytes after its 3 certificates" in verify(after).errors[0]
+    assert "bytes after the 3 certificates" in verify(after).errors[0]
 
 
 # Beside the unsigned original
@@ -616,14 +616,14 @@ def test_what_loads_otherwise_is_named(library: bytes) -> None:
         assert found[0] == f"e_{name} is {now:#x}, not {before:#x} as in the input"
     fewer = put(library, 44, "<H", len(image.segments) - 1)
     assert differences(fewer) == [
-        f"{len(loads) - 1} loadable segments, but the input has {len(loads)}"
+        f"there are {len(loads) - 1} loadable segments, but the input has {len(loads)}"
     ]
     more = list_differences(image, parse_image(memoryview(fewer)))
-    assert more == [f"{len(loads)} loadable segments, but the input has {len(loads) - 1}"]
+    assert more == [f"there are {len(loads)} loadable segments, but the input has {len(loads) - 1}"]
     for word in (2, 3, 5, 6, 7):
         value = struct.unpack_from("<I", library, 52 + 32 * third.index + 4 * word)[0]
         found = differences(put_header(library, third.index, word, value + 4))
-        assert f"{third.describe()} differs from the input in addresses or flags" in found
+        assert f"{third.describe()} differs from the input in its program header" in found
     for position in (third.offset, third.end - 1):
         found = differences(flip(library, position))
         assert f"{third.describe()} differs from the input in its bytes" in found
