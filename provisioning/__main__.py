@@ -8,12 +8,14 @@ from provisioning.console.command import Verb, run_program
 
 VERBS: dict[str, Verb] = {
     "fetch": Verb(
-        "provisioning.verbs.fetch", "put artifacts or profiles into the store", "provision"
+        "provisioning.verbs.fetch",
+        "put artifacts, or all artifacts of a profile, into the store",
+        "provision",
     ),
     "path": Verb("provisioning.verbs.path", "print where an artifact is"),
     "verify": Verb(
         "provisioning.verbs.verify",
-        "check the hashes in the store; --repair restores files that differ",
+        "hash the files in the store again; --repair restores those that differ",
     ),
     "list": Verb(
         "provisioning.verbs.list", "list artifacts, profiles and the content of the store"
@@ -24,14 +26,16 @@ VERBS: dict[str, Verb] = {
     ),
     "lock-skels": Verb(
         "provisioning.verbs.lock_skels",
-        "show new genuine skels in wheels as a diff; --write pins them",
+        "show as a diff which genuine skels (QNN's DSP libraries) in wheels are not pinned "
+        "yet; --write pins them",
     ),
     "update": Verb(
         "provisioning.verbs.update",
-        "show as a diff what pinning another version changes; --write pins it",
+        "show as a diff what would change if another version were pinned; --write pins it",
     ),
     "gc": Verb(
-        "provisioning.verbs.gc", "remove what no profile needs and no process uses from the store"
+        "provisioning.verbs.gc",
+        "remove from the store everything that no profile needs and no process uses",
     ),
     "cache": Verb("provisioning.verbs.cache", "show the size of each cache, or remove caches"),
     "cache-key": Verb(
@@ -47,7 +51,9 @@ VERBS: dict[str, Verb] = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one verb and return one of provisioning.errors.ExitCode."""
+    """Run the verb in ``argv`` (by default the process's arguments) and return an ExitCode of
+    provisioning.errors.
+    """
     words = sys.argv[1:] if argv is None else argv
     return run_program("python -m provisioning", VERBS, words)
 

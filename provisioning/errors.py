@@ -65,8 +65,8 @@ class UsageError(QnnCiError):
 
 @contextmanager
 def at_key(key: str) -> Iterator[None]:
-    """Prefix every UsageError raised in the block with ``key``, a key in the user's file; an empty
-    key adds nothing.
+    """Prefix the message of every UsageError raised in the block with ``key``, a key in the user's
+    file. If ``key`` is empty, the message is not changed.
     """
     try:
         yield

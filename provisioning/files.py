@@ -31,7 +31,9 @@ ELSEWHERE = "choose a path that can be written"
 
 
 def leads_out(path: str) -> bool:
-    """Return whether a path from a manifest or record leads outside its tree."""
+    """Return whether a path from a manifest or record leads outside its tree, or contains a NUL
+    character.
+    """
     is_odd = ".." in path or path[:1] == "/" or "\0" in path
     return is_odd and (path[:1] == "/" or "\0" in path or ".." in path.split("/"))
 
@@ -65,10 +67,11 @@ def _clear_writes(path: Path) -> None:
 
 
 def open_own(path: Path, mode: int = 0o600) -> int:
-    """Open one of our own files for reading and writing.
+    """Open a file that belongs to this project for reading and writing, and return its descriptor.
+    A missing file is created.
 
-    A link, pipe or device at ``path`` is removed first, since writing to it would change something
-    else. Raises OSError.
+    A symbolic or hard link, pipe or device at ``path`` is removed first, since writing to it would
+    change something else. Raises OSError.
     """
     with suppress(FileNotFoundError):
         state = path.lstat()
@@ -89,7 +92,9 @@ def hash_file(path: Path) -> str:
 
 
 def hash_stream(file: Any, digest: Any) -> str:
-    """Return the hexadecimal digest of the rest of a stream that has readinto. Raises OSError."""
+    """Add the rest of ``file``, a stream with ``readinto``, to ``digest``, and return the digest in
+    hexadecimal. Raises OSError.
+    """
     buffer = bytearray(READ_BYTES)
     view = memoryview(buffer)
     while count := file.readinto(buffer):
@@ -142,10 +147,11 @@ def scratch_directory(parent: Path, name: str) -> Iterator[Path]:
 
 
 def publish_directory(staging: Path, target: Path) -> None:
-    """Exchange ``staging`` and ``target``, so that ``staging`` then holds the earlier content.
+    """Give the directory ``staging`` the name ``target``.
 
-    If the file system cannot exchange two directories, the old one is moved aside and removed.
-    Raises OSError.
+    If ``target`` exists, the two are exchanged, so that ``staging`` then contains the earlier
+    content. If the file system cannot exchange directories, the earlier directory is moved aside
+    and removed. Raises OSError.
     """
     if not target.exists():
         staging.rename(target)
@@ -168,7 +174,9 @@ def publish_directory(staging: Path, target: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, or a directory with any read-only directories inside it. Raises OSError."""
+    """Remove a file, a link, or a directory, even with read-only directories inside it. Raises
+    OSError.
+    """
     if path.is_symlink() or path.is_file():
         path.unlink()
         return
@@ -206,7 +214,7 @@ def walk(top: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 @contextmanager
 def explain_writes(place: Path, fix: str = ELSEWHERE) -> Iterator[None]:
-    """Turn an OSError raised while ``place`` is written into a StoreError."""
+    """Turn an OSError raised in the block, which writes ``place``, into a StoreError."""
     try:
         yield
     except OSError as error:
@@ -229,7 +237,9 @@ def write_json(path: Path, data: Any, fix: str = ELSEWHERE) -> None:
 
 
 def explain_no_room(error: BaseException | None) -> StoreError | None:
-    """Return a StoreError if ``error`` was caused by a full disk, else None."""
+    """Return a StoreError if ``error`` or one of its causes reports a full disk or quota, else
+    None.
+    """
     while error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             place = Path(os.fsdecode(error.filename) if error.filename else tempfile.gettempdir())
@@ -239,7 +249,9 @@ def explain_no_room(error: BaseException | None) -> StoreError | None:
 
 
 def explain_write(place: Path, error: OSError, fix: str) -> StoreError:
-    """Return the error for a ``place`` on a full disk or one that cannot be written."""
+    """Return the StoreError for ``error``, which occurred while ``place`` was written. If the disk
+    is full, it states the free space.
+    """
     why = f"{error.filename or place}: {error.strerror or error}"
     if error.errno in NO_ROOM:
         why = f"{mib(free_bytes(place))} are free; {why}"
@@ -265,7 +277,11 @@ def _beside(target: Path, word: str) -> Path:
 
 
 def _lock_new(target: Path) -> tuple[Path, int]:
-    """Make a directory and lock it; while the lock is held, other processes leave it alone."""
+    """Create and lock a directory next to ``target``; return it and the descriptor that holds the
+    lock.
+
+    Other processes do not remove the directory while it is locked.
+    """
     while True:
         staging = _beside(target, secrets.token_hex(4))
         staging.mkdir()
@@ -287,8 +303,8 @@ def _is_held(descriptor: int) -> bool:
 
 
 def _clear_staging(target: Path) -> None:
-    """Remove directories that killed processes left, and restore a target that one of them had
-    moved aside.
+    """Remove directories that killed processes left next to ``target``, and restore ``target`` if
+    one of these processes had moved it aside.
     """
     aside = _beside(target, REPLACED)
     for left in sorted(target.parent.glob(glob.escape(_beside(target, "").name) + "*")):

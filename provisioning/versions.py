@@ -1,4 +1,4 @@
-"""Compare versions with the library packaging, after converting vendors' version strings."""
+"""Compare versions with the ``packaging`` library, after converting vendor version strings."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ STORED = re.compile(r"[a-z][a-z0-9-]*-(\d+\.\d+(?:\.\d+)*)-[0-9a-f]{12}")
 
 
 def find_place_version(place: str) -> str:
-    """Return the version in a directory's name or its store path, '' if there is none."""
+    """Return the version in the name of the directory ``place`` or, if it is in the store, in the
+    name of its parent directory; '' if there is none.
+    """
     path = PurePosixPath(place)
     found = DIRECTORY.fullmatch(path.name) or STORED.fullmatch(path.parent.name)
     return found[1] if found else ""
 
 
 def is_version(word: str) -> bool:
-    """Return whether a word is a numeric version such as 2.43.0.260128, not a name or path."""
+    """Return whether ``word`` is a numeric version such as 2.43.0.260128, not a name or path."""
     return bool(DIRECTORY.fullmatch(word))
 
 
 def parse_version(text: str) -> Version:
-    """Return the version at the start of ``text``, without its build date; 0 if there is no
-    version.
+    """Parse ``text`` as a version, without QNN's build date. If ``text`` is not a valid version,
+    return the numbers at its start, or 0 if it does not start with a number.
     """
     if built := BUILT.fullmatch(text):
         return Version(built[1])
@@ -43,11 +45,13 @@ def parse_version(text: str) -> Version:
 
 
 def is_older(version: str, than: str) -> bool:
-    """Return whether ``version`` is older than ``than``; 13 and 13.0 are the same."""
+    """Return whether ``version`` is older than ``than``; 13 and 13.0 are equal."""
     return parse_version(version) < parse_version(than)
 
 
 def is_same(left: str, right: str) -> bool:
-    """Return whether both versions are the same release, ignoring local version and build date."""
+    """Return whether both versions are the same release. Build dates, local versions, and suffixes
+    for pre-, post- and development releases are ignored.
+    """
     versions = [parse_version(text).base_version for text in (left, right)]
     return Version(versions[0]) == Version(versions[1])

@@ -1,7 +1,8 @@
-"""Map an archive's members into a tree, refuse unsafe ones, and check bytes while writing them.
+"""Map an archive's members to paths in a tree, refuse unsafe members, and hash files while writing
+them.
 
-Members are checked before they are written, and written only into a fresh directory: regular files
-with O_EXCL and without following links, symbolic links after all files.
+Each member is checked before it is written. Members are only written into a fresh directory:
+regular files with O_EXCL and without following links, and symbolic links after all files.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of an archive, as the archive's directory declares it.
+    """One member of an archive, as the archive describes it.
 
-    ``link`` is a link's target. A ZIP stores the target as the link's content, so ``link`` is empty
-    here, and the target is checked when the link is made.
+    ``link`` is the target of a link. It is empty for a link in a ZIP, which stores the target as
+    the member's content; this target is checked when the link is created.
     """
 
     name: str
@@ -63,8 +64,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits for an archive's content; if ``unpacked_bytes`` is 0, only MAX_RATIO limits its
-    size."""
+    """Limits for an archive's content.
+
+    If ``unpacked_bytes`` is 0, only MAX_RATIO limits the unpacked size. If ``case_collisions`` is
+    true, names may differ only in case.
+    """
 
     unpacked_bytes: int = 0
     case_collisions: bool = False
@@ -79,9 +83,10 @@ def unsafe(archive: str, why: str) -> IntegrityError:
 
 
 class Layout:
-    """Decides where each member is written, according to a release's rules (see manifest.Rule).
+    """Decides where each member is written, according to a release's rules (see Rule in
+    manifest/releases.py).
 
-    Without rules every member keeps its path. ``components`` are globs that select paths in the
+    Without rules, every member keeps its path. ``components`` are globs that select paths in the
     tree; without components, all paths are selected.
     """
 
@@ -93,7 +98,9 @@ class Layout:
         self.takes = [take for take, _ in rules]
 
     def place(self, name: str) -> str:
-        """Return the path in the tree for a member's name, '' if it is not wanted."""
+        """Return the path in the tree for the member ``name``, '' if no rule takes the member or no
+        component contains the path.
+        """
         path = "" if self.rules else name
         for pattern, fixed, put in self.rules:
             if pattern.fullmatch(name):
@@ -103,16 +110,18 @@ class Layout:
         return path if path and self.wants(path) else ""
 
     def wants(self, path: str) -> bool:
-        """Return whether a path of the tree belongs to the wanted components."""
+        """Return whether the tree's ``path`` belongs to one of the components, if there are any."""
         return not self.wanted or any(pattern.fullmatch(path) for pattern in self.wanted)
 
     @property
     def takes_all(self) -> bool:
-        """Whether every rule takes a whole directory and no component is left out."""
+        """Whether every rule takes a whole directory and no components are selected."""
         return not self.wanted and all(take.endswith("**") for take in self.takes)
 
     def literal_paths(self) -> set[str]:
-        """The paths of the files if every rule of the layout names a single file, else empty."""
+        """Return the paths in the tree of all files if every rule takes a single file, else an
+        empty set.
+        """
         if any(mark in take for take in self.takes for mark in "*?"):
             return set()
         return {path for take in self.takes if (path := self.place(take))}
@@ -131,9 +140,8 @@ def _glob(pattern: str) -> re.Pattern[str]:
 
 
 def check_members(archive: str, members: Sequence[Member], limits: Limits) -> None:
-    """Refuse an archive if its members could be written outside the tree, clash, or fill the disk.
-
-    Raises IntegrityError, naming the member.
+    """Check an archive's members together. Raises IntegrityError if one of them could be written
+    outside the tree, if two of them clash, or if they exceed a limit.
     """
     seen: dict[str, str] = {}
     folded: dict[str, str] = {}
@@ -183,7 +191,7 @@ class Census:
         for what, count, most in (
             ("members", self.members, MAX_MEMBERS),
             ("directories", len(self.directories), MAX_DIRECTORIES),
-            ("characters of names", self.names, MAX_NAMES),
+            ("characters in names", self.names, MAX_NAMES),
         ):
             if count > most:
                 raise unsafe(self.archive, f"it has more than {most} {what}")
@@ -218,9 +226,10 @@ def check_name(archive: str, member: Member) -> None:
 
 
 def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
-    """Resolve a path through the tree's links; return None if it leads outside or in a loop.
+    """Return the path that ``name`` leads to through ``links`` (path -> target), '' for the tree's
+    root.
 
-    The empty path stands for the root itself.
+    Returns None if ``name`` leads outside the tree, or through more than MAX_LINK_HOPS links.
     """
     hops = 0
     at: list[str] = []
@@ -243,7 +252,7 @@ def resolve_link(name: str, links: Mapping[str, str]) -> str | None:
 
 
 class FileWriter:
-    """Writes and hashes one regular file; refuses more bytes than it expects."""
+    """Writes and hashes one regular file, which must have exactly ``size`` bytes."""
 
     def __init__(self, root: Path, path: str, archive: str, size: int) -> None:
         self.target = root / path
@@ -253,7 +262,7 @@ class FileWriter:
         self.digest = hashlib.sha256()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self.fd = os.open(self.target, flags, 0o600)
-        if size > RESERVED_BYTES:  # fails now if the disk is full; the blocks are contiguous
+        if size > RESERVED_BYTES:  # fails here if the disk is full; makes blocks contiguous
             try:
                 os.posix_fallocate(self.fd, 0, size)
             except OSError:
@@ -266,17 +275,21 @@ class FileWriter:
             self.start = data[:4]
         self.count += len(data)
         if self.count > self.size:
-            raise unsafe(self.archive, f"{self.path!r} is longer than its declared {self.size}")
+            raise unsafe(
+                self.archive, f"{self.path!r} has more than its declared {self.size} bytes"
+            )
         self.digest.update(data)
         view = memoryview(data)
         while view:
             view = view[os.write(self.fd, view) :]
 
     def finish(self, mode: int) -> TreeEntry:
-        """Set the file's mode and time and return its tree entry."""
+        """Set the file's mode and time, and return its tree entry. Raises IntegrityError if bytes
+        are missing.
+        """
         if self.count != self.size:
             raise unsafe(
-                self.archive, f"{self.path!r} has {self.count} bytes, not its declared {self.size}"
+                self.archive, f"{self.path!r} has {self.count} bytes, not the declared {self.size}"
             )
         seal_file(self.fd, mode)
         return TreeEntry(self.path, self.size, mode, self.digest.hexdigest())
@@ -292,7 +305,7 @@ def seal_file(target: int | Path, mode: int) -> None:
 
 
 def make_parents(root: Path, paths: Iterable[str]) -> None:
-    """Create the directories that ``paths`` (relative to ``root``) need."""
+    """Create the parent directories of ``paths``, which are relative to ``root``."""
     for parent in sorted({posixpath.dirname(path) for path in paths}):
         (root / parent).mkdir(parents=True, exist_ok=True)
 
@@ -304,9 +317,7 @@ def make_directories(root: Path, paths: Sequence[str]) -> list[TreeEntry]:
 
 
 def place_members(members: Sequence[Member], layout: Layout) -> Iterator[tuple[str, Member]]:
-    """Yield the path in the tree and the member for all wanted members except non-empty
-    directories.
-    """
+    """Yield each wanted member with its path in the tree, except directories that are not empty."""
     parents = find_parents(member.name for member in members)
     for member in members:
         if member.kind == "dir":
@@ -338,7 +349,7 @@ def make_links(
 
 
 def find_dangling(links: Mapping[str, str], present: Iterable[str]) -> list[str]:
-    """Return the links with a missing target, sorted."""
+    """Return the sorted paths of links with a target that is not in the tree."""
     there = {path.rstrip("/") for path in present if path not in links}
     there |= {path.rstrip("/") for path in find_parents([*there, *links])} | {""}
     return sorted(path for path in links if resolve_link(path, links) not in there)

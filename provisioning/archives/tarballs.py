@@ -1,9 +1,9 @@
 """Read tar archives, uncompressed or compressed with xz or gzip, in one pass. Each member is
 checked as it is read, and anything that the format does not allow is refused.
 
-Formats: POSIX.1-1988 (ustar), POSIX.1-2001 (pax) and GNU's long names. Python's tarfile treats a
-damaged header after the first member as the end of the archive, and reads headers of any size into
-memory.
+Formats: POSIX.1-1988 (ustar), POSIX.1-2001 (pax) and GNU's long names. Python's tarfile is not
+used, because it treats a damaged header after the first member as the end of the archive, and reads
+headers of any size into memory.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def _text(raw: bytes) -> str:
 
 
 class XzStream:
-    """Unpacks an xz file of one or more streams, limiting the memory for the xz dictionary."""
+    """Decompresses an xz file of one or more streams, with at most XZ_MEMORY_BYTES of memory."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
@@ -229,8 +229,8 @@ class XzStream:
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES)
 
     def read(self, count: int, /) -> bytes:
-        """Return at most ``count`` bytes, none at the end. Raises EOFError if the file is cut
-        short.
+        """Return at most ``count`` bytes, ``b""`` at the end. Raises EOFError if the file is cut
+        short, LZMAError if it is damaged or needs too much memory.
         """
         while count:
             if self.inner.eof:
@@ -257,12 +257,14 @@ def is_tarball(filename: str) -> bool:
 def extract_tar(
     path: Path, root: Path, layout: Layout, limits: Limits, *, whole: bool = True
 ) -> tuple[list[TreeEntry], dict[str, str]]:
-    """Write the wanted regular files and empty directories below ``root`` (fresh) and return their
-    tree entries, and the symbolic links (path -> target), which the caller has to make.
+    """Write the wanted regular files and empty directories below the fresh directory ``root``.
+    Return their tree entries, and the symbolic links (path -> target), which the caller has to
+    create.
 
-    Each member is checked before it is written, and all of them together at the end. Without
-    ``whole``, if the layout names single files, reading stops once all of them are written; use
-    that only for an archive with a verified hash. Raises IntegrityError or OSError.
+    Each member is checked before it is written, and all of them together at the end. If ``whole``
+    is false and every rule of the layout takes a single file, reading stops once all of these files
+    are written. Use this only for an archive with a verified hash. Raises IntegrityError or
+    OSError.
     """
     work = _Extraction(path.name, root, layout, limits)
     with explain_damage(path.name):
@@ -280,8 +282,8 @@ def extract_tar(
 
 
 def read_members(path: Path, name: str, limits: Limits) -> list[Member]:
-    """Return every member of the tarball ``path``; ``name`` is its name in messages. Raises
-    IntegrityError, OSError.
+    """Return all members of the tarball ``path``, which messages call ``name``. Raises
+    IntegrityError and OSError.
     """
     with explain_damage(name), _open(path, name) as stream:
         members, census = [], Census(name, limits)
@@ -293,7 +295,7 @@ def read_members(path: Path, name: str, limits: Limits) -> list[Member]:
 
 @contextmanager
 def explain_damage(name: str) -> Iterator[None]:
-    """Turn the errors of decompressors into an IntegrityError."""
+    """Turn a decompressor's error in the block into an IntegrityError for the archive ``name``."""
     try:
         yield
     except (lzma.LZMAError, zlib.error, EOFError) as error:
@@ -331,7 +333,9 @@ class _Extraction:
         self.census = Census(name, limits)
 
     def take(self, reader: TarReader, member: Member) -> None:
-        """Check one member and write it if it is a wanted file."""
+        """Check one member. If it is wanted, write it if it is a file, and record it if it is a
+        link.
+        """
         self.census.add(member)
         self.members.append(member)
         path = self.layout.place(member.name) if member.kind != "dir" else ""
@@ -362,8 +366,8 @@ class _Extraction:
             return writer.finish(member.stored_mode)
 
     def write_targets(self, reader: TarReader, missing: Mapping[str, str]) -> None:
-        """In a second pass, write hard-linked files that the layout does not select, at the path of
-        a link to them. ``missing`` maps the name of each such file to that path.
+        """In a second pass, write each file that the layout does not select but a selected hard
+        link points to, at the path of that link. ``missing`` maps the file's name to the path.
         """
         for member in reader.members():
             if member.kind == "file" and (path := missing.get(member.name)):
@@ -372,7 +376,9 @@ class _Extraction:
                 del self.aliases[path]
 
     def finish(self) -> tuple[list[TreeEntry], dict[str, str]]:
-        """Check all members together, then make the hard links and the empty directories."""
+        """Check all members together, create the hard links and the empty directories, and return
+        the tree entries and the symbolic links (path -> target).
+        """
         check_members(self.name, self.members, self.limits)
         make_parents(self.root, self.aliases)
         for path, target in sorted(self.aliases.items()):

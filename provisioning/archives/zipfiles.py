@@ -42,7 +42,7 @@ ENCRYPTED = 0x1
 
 
 class ByteSource(Protocol):
-    """Where the archive's bytes come from: a local file, or ranges of a remote one."""
+    """A source of an archive's bytes: a local file, or ranges of a remote file."""
 
     name: str
     size: int
@@ -69,8 +69,9 @@ class FileSource:
 def read_directory(source: ByteSource) -> list[Member]:
     """Return the members of a ZIP file in the order of its central directory.
 
-    Raises IntegrityError if the directory is malformed or split over disks, or if a member is
-    encrypted or compressed by a method other than stored and deflated.
+    Raises IntegrityError if the directory is malformed or too large, if the archive is split over
+    several files, or if a member overlaps another, is encrypted, or uses a compression method other
+    than stored and deflated.
     """
     tail_offset = max(0, source.size - TAIL_BYTES)
     tail = source.read_at(tail_offset, source.size - tail_offset)
@@ -79,7 +80,7 @@ def read_directory(source: ByteSource) -> list[Member]:
         if size > source.size or offset + size > source.size:
             raise unsafe(source.name, "its central directory is outside the file")
         if count > MAX_MEMBERS or size > MAX_DIRECTORY_BYTES:
-            raise unsafe(source.name, f"its central directory has {count} members, {size} bytes")
+            raise unsafe(source.name, f"its directory is too large: {count} members, {size} bytes")
         inside = offset - tail_offset
         raw = tail[inside : inside + size] if inside >= 0 else source.read_at(offset, size)
         members = _parse_directory(source.name, raw, count)
@@ -160,8 +161,8 @@ def _kind(name: str, mode: int) -> str:
 
 
 def _apply_zip64(extra: bytes, size: int, packed: int, offset: int) -> tuple[int, int, int]:
-    """Replace each of the three fields that has its 32-bit maximum by the value in the ZIP64 extra
-    field.
+    """Return ``size``, ``packed`` and ``offset``. Those that have the 32-bit maximum are replaced
+    with their values in the ZIP64 extra field, if there is one.
     """
     at = 0
     while at + 4 <= len(extra):
@@ -178,7 +179,9 @@ def _apply_zip64(extra: bytes, size: int, packed: int, offset: int) -> tuple[int
 
 
 def _check_extents(source: ByteSource, members: Sequence[Member], directory: int) -> None:
-    """Refuse members that overlap in the file, as in a zip bomb."""
+    """Refuse members that overlap in the file, as in a zip bomb, or extend into the central
+    directory.
+    """
     end = 0
     for member in sorted(members, key=lambda member: member.offset):
         if member.offset < end:
@@ -202,9 +205,9 @@ def extract_members(
     """Write each member at its path below the fresh directory ``root``, using all cores.
 
     Returns the tree entries of files and empty directories, and the symbolic links (path ->
-    target), which the caller has to make. CRC-32 and declared sizes are checked and SHA-256 is
-    computed while the bytes are written. ``on_bytes`` is called with the number of bytes written
-    each time. Raises IntegrityError, OSError.
+    target), which the caller has to create. While bytes are written, their CRC-32 and number are
+    checked and their SHA-256 is computed. After each write, ``on_bytes`` is called with the number
+    of bytes written. Raises IntegrityError and OSError.
     """
     path, count = Counter(path for path, _ in placed).most_common(1)[0] if placed else ("", 0)
     if count > 1:
@@ -243,7 +246,9 @@ def extract_members(
 
 
 def read_link(source: ByteSource, member: Member) -> str:
-    """Return the target of a symbolic link. Raises IntegrityError."""
+    """Return the target of the symbolic link ``member``. Raises IntegrityError if it is damaged,
+    not UTF-8, or longer than 4096 bytes.
+    """
     chunks: list[bytes] = []
     if member.size > 4096:
         raise unsafe(source.name, f"link {member.name!r} has a target of {member.size} bytes")
@@ -263,7 +268,8 @@ def extract_member(
 ) -> TreeEntry:
     """Write one regular file. Raises IntegrityError or OSError.
 
-    A ZIP that was not made on Unix has no modes: its ELF files and scripts become executable.
+    A ZIP that was not made on Unix does not contain file modes, so its ELF files and scripts are
+    made executable.
     """
     with closing(FileWriter(root, path, source.name, member.size)) as writer:
 
@@ -277,7 +283,9 @@ def extract_member(
 
 
 def inflate_member(source: ByteSource, member: Member, take: Callable[[bytes], None]) -> None:
-    """Pass the member's bytes to ``take`` piece by piece, and check its size and CRC-32."""
+    """Pass the member's bytes to ``take`` piece by piece, and check its size and CRC-32. Raises
+    IntegrityError.
+    """
     from isal import isal_zlib
 
     start = find_data_offset(source, member)

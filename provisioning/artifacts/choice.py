@@ -33,9 +33,11 @@ DEVICE_COMPONENTS = {"android", "linux"}
 
 @dataclass(frozen=True)
 class QnnChoice:
-    """The chosen QNN and adaptor. ``sdk`` is ``wheel``, ``pinned``, a version or a directory.
-    ``adaptor`` is ``wheel``, ``overlay``, an overlay's directory, or empty for the first compatible
-    one; the wheel's is tried first.
+    """The chosen QNN and adaptor.
+
+    ``sdk`` is ``wheel``, ``pinned``, a version or a directory. ``adaptor`` is ``wheel``,
+    ``overlay`` (an executorch package with an adaptor that was built from source), the directory of
+    an overlay, or empty, which selects the first compatible adaptor, starting with the wheel's.
     """
 
     sdk: str = WHEEL
@@ -67,14 +69,16 @@ def add_arguments(parser: argparse.ArgumentParser, *, adaptor: bool = True) -> N
         "--sdk",
         default="",
         metavar="SDK",
-        help=f"wheel, pinned, a version or a directory; {SDK_VARIABLE}",
+        help=f"the QNN to use: wheel, pinned, a version or a directory (default: {SDK_VARIABLE}, "
+        "else wheel)",
     )
     if adaptor:
         parser.add_argument(
             "--adaptor",
             default="",
             metavar="ADAPTOR",
-            help=f"wheel, overlay or a directory, if the default does not fit; {ADAPTOR_VARIABLE}",
+            help="the AOT adaptor to use: wheel, overlay or a directory (default: "
+            f"{ADAPTOR_VARIABLE}, else the first compatible one)",
         )
 
 
@@ -94,7 +98,7 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
             named = str(caller_path(Path(named).expanduser()).absolute())
             if not Path(named).is_dir():
                 words = " or ".join(known[name])
-                raise UsageError(f"{named} is not a directory", fix=f"{words}, or a directory")
+                raise UsageError(f"{named} is not a directory", fix=f"use {words}, or a directory")
         if named:
             os.environ[name] = named
     return QnnChoice(os.environ.get(SDK_VARIABLE) or WHEEL, os.environ.get(ADAPTOR_VARIABLE, ""))
@@ -115,17 +119,18 @@ def lay_over(environment: Environment, overlay: Path, base: Mapping[str, str]) -
 
 
 def find_laid(environment: Environment) -> Path | None:
-    """Return the overlay of an environment, None if there is none."""
+    """Return the overlay that lay_over added to an environment, None if there is none."""
     entries = environment.variables.get("PYTHONPATH", "").split(os.pathsep)
     return Path(entries[0]) if entries[0] else None
 
 
 def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield each name in ``wanted`` that provides QNN on a device, with the QNN version, such as
-    ("android", "2.37.0.250724"). The names are profiles that push QNN to the device, and
-    qnn-android, which applications get from Maven.
+    ("android", "2.37.0.250724"). Such a name is qnn-android, which applications get from Maven, or
+    a profile that pushes an SDK's libraries to the device.
 
-    If QNN_CI_SDK chooses an SDK, profiles push that one. Raises UsageError for an unknown name.
+    If QNN_CI_SDK selects an SDK, the version of a profile is that of the selected SDK. Raises
+    UsageError for an unknown name.
     """
     unknown = sorted({*wanted} - {*read_profiles(), MAVEN})
     if unknown:
@@ -156,8 +161,8 @@ BACKENDS = (
 
 
 class OverlayRecord(msgspec.Struct, frozen=True):
-    """The content of overlay.json: the version of the checkout, and the SDK and Python that the
-    overlay was built with.
+    """The content of overlay.json: the ExecuTorch version of the checkout, the version of the QNN
+    SDK, and the tag of the Python that the overlay was built with.
     """
 
     executorch: str
@@ -171,12 +176,12 @@ def python_tag() -> str:
 
 
 def write_overlay(overlay: Path, record: OverlayRecord) -> None:
-    """Record in an overlay what it was built from."""
+    """Write ``record`` into the overlay's directory."""
     write_whole(overlay / RECORD, encode_record(record))
 
 
 def read_overlay(overlay: Path) -> OverlayRecord | None:
-    """Return what an overlay was built from, None if its record is missing or damaged."""
+    """Return the record of an overlay, None if it is missing or damaged."""
     try:
         return msgspec.json.decode((overlay / RECORD).read_bytes(), type=OverlayRecord)
     except (OSError, msgspec.MsgspecError):
@@ -184,8 +189,8 @@ def read_overlay(overlay: Path) -> OverlayRecord | None:
 
 
 def find_backends(overlay: Path) -> list[Path]:
-    """Return the QNN backends for Python's runtime that were built for an overlay, not the
-    wheel's.
+    """Return the QNN backends of ExecuTorch's Python runtime that were built for an overlay. Links
+    to the wheel's backends are not included.
     """
     places = [overlay / place for place in BACKENDS]
     real = overlay.resolve()

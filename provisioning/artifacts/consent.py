@@ -44,12 +44,14 @@ MACHINES = (
 def trust_first_use(
     request: ArtifactRequest, store: Store, progress: Progress
 ) -> Iterator[tuple[ArtifactRequest, Path | None]]:
-    """Yield the request with a hash to check against, and a directory or None. If no hash is known,
-    the artifact is fetched, its hash is trusted from now on, and the directory contains the whole
-    unpacked artifact.
+    """Yield ``request`` with its pin, and None.
+
+    If the release is a single file without a known hash, first fetch and unpack the whole artifact,
+    and record its hash, which is trusted from now on. Then yield the request with that hash, and
+    the directory with the unpacked artifact.
 
     The caller has to hold the artifact's lock. Raises IntegrityError if there is no hash and the
-    user has not allowed trusting the first download, or if the archive contradicts itself.
+    user has not allowed trusting the first download, or if the archive contradicts its manifest.
     """
     if not request.release.pin:
         request = request.pinned(store)  # another process may have trusted it meanwhile
@@ -68,8 +70,8 @@ def trust_first_use(
 
 
 def require_trust(request: ArtifactRequest) -> None:
-    """Raise IntegrityError unless there is a hash or the user agreed to trust the first
-    download.
+    """Raise IntegrityError if a release that is a single file has no hash, unless the user agreed
+    to trust the first download. In CI, this agreement is ignored.
     """
     if request.release.pin or not request.release.can_lock:
         return
@@ -148,9 +150,10 @@ def _count_files(release: FileRelease, entries: Sequence[TreeEntry]) -> str:
 
 
 def check_version(request: ArtifactRequest, root: Path) -> list[str]:
-    """Compare the version file and the libraries' version strings with the manifest.
+    """Compare the version file and the libraries' version strings with the manifest's version.
 
-    Returns one line for each source of a version. Raises IntegrityError if a version differs.
+    Returns a line for the version file, and one for each QNN build of the libraries. Raises
+    IntegrityError if a version differs.
     """
     version, found = request.release.version, []
     adoption = request.toolchain.adoption
@@ -176,8 +179,9 @@ def check_machines(root: Path) -> list[str]:
     """Check every library in a directory that is named after a machine: its ELF file must be for
     that machine.
 
-    Raises IntegrityError if a library is for another machine, is not an ELF file, or does not match
-    the checksum embedded in it (HTP skels since QNN 2.40 have one).
+    Returns lines with the numbers of checked libraries. Raises IntegrityError if a library is for
+    another machine, is not an ELF file, or does not match the checksum embedded in it (HTP skels
+    since QNN 2.40 have one).
     """
     from provisioning.elf.reader import read_elf
 
@@ -213,8 +217,8 @@ def check_machines(root: Path) -> list[str]:
 
 def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
     """Return lines that state which of a QNN SDK's skels (libraries for the Hexagon DSP) are proven
-    genuine by catalogs or the list of genuine skels, and what remains unproven. Other artifacts get
-    none.
+    genuine by catalogs or the list of genuine skels, and what remains unproven. Artifacts without
+    skels get no lines.
 
     Raises IntegrityError if a skel differs from the listed one, if a catalog is forged, or if a
     library is from another build than a proven skel.
@@ -248,7 +252,9 @@ def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
 
 
 def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:
-    """Return the error for an archive that contradicts its manifest."""
+    """Return the error for an archive with content that contradicts its manifest or its other
+    content.
+    """
     return IntegrityError(
         f"{request.label} contradicts itself, so it cannot be trusted",
         why=why,
@@ -264,10 +270,11 @@ def record_path(store: Store) -> Path:
 
 
 def require_acceptance(request: ArtifactRequest, store: Store, progress: Progress) -> None:
-    """Ask for acceptance of the artifact's licence, unless none is needed or it was given before.
+    """Ask the user to accept the artifact's licence, and record the answer. A licence that need not
+    be accepted is only printed, and one that was accepted before is not shown again.
 
-    Raises UnfitError if it is not accepted; the error shows the licence, its text and how to accept
-    it.
+    Raises UnfitError if the user does not accept it; the error shows the licence, its text and how
+    to accept it.
     """
     licence = request.toolchain.licence
     if not licence.accept:

@@ -41,7 +41,7 @@ DROPPED_VARIABLES = (
 
 @dataclass(frozen=True)
 class Environment:
-    """A profile's artifacts in place, and the variables that point to them."""
+    """The artifacts of a profile, all of which exist, and the variables that point to them."""
 
     profile: str
     artifacts: tuple[Provisioned, ...]
@@ -52,8 +52,8 @@ class Environment:
         return {artifact.name: artifact.root for artifact in self.artifacts}[name]
 
     def apply(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Return a process's whole environment: ``base`` without the variables of any other QNN,
-        and with those of this one.
+        """Return a process's whole environment: ``base`` without the variables and PATH entries of
+        any other QNN, and with the variables of this environment.
 
         LD_LIBRARY_PATH of ``base`` is dropped; PYTHONPATH is kept.
         """
@@ -78,12 +78,14 @@ def provision_profile(
     offline: bool = False,
     options: Options | None = None,
 ) -> Environment:
-    """Put every artifact of a profile in place and return its environment.
+    """Fetch the artifacts of a profile that are missing, and return the profile's environment.
 
-    Existing artifacts are used; ``verify`` hashes them again and repairs files that differ.
-    ``offline`` uses only the store and its downloads.
+    If ``verify`` is true, existing artifacts are hashed again, and files that differ are repaired.
+    If ``offline`` is true, only the store and its downloads are used; ``options``, if given, take
+    precedence over it.
 
-    Raises UsageError, ManifestError, UnfitError, DownloadError, IntegrityError, StoreError.
+    Raises UsageError, ManifestError, UnfitError, DownloadError, IntegrityError, StoreError,
+    ToolError.
     """
     profile = read_profile(name)
     chosen = options or Options(offline=offline)
@@ -94,9 +96,10 @@ def provision_profile(
 
 
 def locate_profile(name: str, progress: Progress) -> Environment:
-    """Return the environment of a profile whose artifacts are in place; fetch nothing.
+    """Return the environment of a profile without fetching anything.
 
-    Raises UnfitError, naming everything that is missing and the command that fetches it.
+    Raises UnfitError if artifacts are missing. It names all of them, and the command that fetches
+    them.
     """
     profile = read_profile(name)
     store = Store()
@@ -109,14 +112,16 @@ def locate_profile(name: str, progress: Progress) -> Environment:
         or_adopt = f", or set {variables} to an installation" if variables else ""
         raise UnfitError(
             f"profile {name} lacks {', '.join(request.label for request in missing)}",
-            why=f"not in the store {store.home}",
+            why=f"nothing in the store {store.home} provides it",
             fix=f"run `qnn-ci fetch {name}`{or_adopt}",
         )
     return compose_environment(name, profile, tuple(item for item in found if item))
 
 
 def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest]:
-    """Return a request for each artifact that a profile needs on this machine."""
+    """Return a request for each artifact that a profile needs on this machine. Raises UnfitError if
+    the user chose a version that is too old for the profile.
+    """
     names = (wanted.unless_library for wanted in profile.artifacts)
     found = find_libraries(filter(None, names))
     needed = (wanted for wanted in profile.artifacts if not found.get(wanted.unless_library))
@@ -140,9 +145,9 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
 
 
 def _is_brought(wanted: ProfileArtifact) -> bool:
-    """Return whether ``wanted`` is contained in another artifact's installation that a variable
-    points to: the marker files are there, and no variable points to an installation of ``wanted``
-    itself.
+    """Return whether the user's own installation of another artifact, to which a variable points,
+    contains the marker files of ``wanted``. If a variable points to an installation of ``wanted``
+    itself, return False.
     """
     own = read_toolchain(wanted.name).adoption
     if own is None or own.find_named(os.environ)[1]:
@@ -159,8 +164,8 @@ def _is_brought(wanted: ProfileArtifact) -> bool:
 def compose_environment(
     name: str, profile: Profile, artifacts: tuple[Provisioned, ...]
 ) -> Environment:
-    """Return the environment of a profile, with the artifacts' roots in its variables. Variables
-    that the user has set take precedence.
+    """Return the environment of a profile, with the artifacts' roots in its variables. For
+    variables in ``profile.from_caller``, the values that the user has set take precedence.
     """
     roots = {artifact.name: str(artifact.root) for artifact in artifacts}
     variables = {key: value.format_map(roots) for key, value in profile.variables.items()}

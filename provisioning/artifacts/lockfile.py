@@ -1,5 +1,5 @@
-"""Read and find locks. A lock records an artifact at its first use: hash, size, every file, and why
-it was trusted.
+"""Read and find locks. A lock records the hash, the size and all files of an artifact, and the
+evidence on which it was trusted at its first use.
 
 manifests/locks/ contains the project's locks, and ``pins/`` in the store the locks made on this
 machine. Both have one JSON file per artifact and version.
@@ -21,8 +21,8 @@ SCHEMA_VERSION = 1
 
 
 class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A locked artifact. ``files`` lists its whole tree as unpacked by its layout; it is empty if
-    unknown.
+    """The lock of an artifact. ``files`` lists its whole tree after unpacking; it is empty if the
+    files are unknown.
     """
 
     artifact: str
@@ -91,13 +91,16 @@ def damaged_locks(store: Store) -> list[ManifestError]:
 
 
 def _ways_out(path: Path) -> str:
-    return f"restore {path.name} from version control or a backup, or remove it and lock it again"
+    return (
+        f"restore {path.name} from version control or a backup, or remove it and lock the artifact "
+        "again"
+    )
 
 
 def find_lock(name: str, release: Release, store: Store) -> Lock | None:
-    """Return the project's lock of a release, or else this machine's, or else None.
+    """Return the project's lock of a release, else this machine's, None if there is neither.
 
-    Raises ManifestError, and IntegrityError if the lock and the manifest name different hashes.
+    Raises ManifestError, and IntegrityError if the lock and the manifest have different hashes.
     """
     if not isinstance(release, FileRelease):
         return None

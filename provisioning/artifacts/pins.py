@@ -31,8 +31,9 @@ HEAD = re.compile(r"^\[\[releases\]\]\s*(?:#.*)?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Change:
-    """A change to a file below manifests/. If ``after`` is empty, the file is removed. ``old`` is
-    the file that it replaces.
+    """A change of the text of the file ``path`` below manifests/ from ``before`` to ``after``. If
+    ``after`` is empty, the file is removed. ``old`` is the path that the file had before, None if
+    it is the same.
     """
 
     path: Path
@@ -62,13 +63,13 @@ class Change:
 
 
 def plan_lock(request: ArtifactRequest, store: Store, progress: Progress) -> list[Change]:
-    """Return the changes that bring a release's lock up to date. Raises UsageError if it has no
-    lock.
+    """Return the changes that bring a release's lock up to date. Raises UsageError if the release
+    cannot be locked.
     """
     if not request.release.can_lock:
         raise UsageError(
             f"{request.name} has no lock",
-            why=f"its source is {request.release.source}, which is pinned by its commit",
+            why=f"its source is {request.release.source}, and only single files can be locked",
         )
     return list(_change_lock(request, _learn(request, store, progress), request.release.version))
 
@@ -121,8 +122,9 @@ def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator
 
 
 def plan_baselines(name: str, old: str, new: str, *, carry: bool) -> Iterator[Change]:
-    """Yield changes to the files of figures recorded with an artifact's old version. With ``carry``
-    they are renamed, so that the new version is compared with them; else they are removed.
+    """Yield changes to the files in manifests/baselines/ with figures that were recorded with
+    version ``old`` of an artifact. If ``carry`` is true, the files are renamed, so that figures of
+    version ``new`` are compared with them. Otherwise, they are removed.
     """
     part = re.compile(rf"(?:^|(?<=-)){re.escape(f'{name}-{old}')}(?=-|\.toml$)")
     for path in sorted((manifests_root() / "baselines").glob("*.toml")):
@@ -140,12 +142,13 @@ def plan_update(
     *,
     carry: bool = True,
 ) -> list[Change]:
-    """Return the changes that replace the manifest row and the lock of ``request`` by those of
-    another version. With ``carry``, recorded figures are kept for the new version; else they are
-    removed. A version that already has a row becomes the default.
+    """Return the changes that replace the release of ``request`` in its manifest, and its lock,
+    with those of another version. A version that the manifest already contains becomes the default.
+    If ``carry`` is true, recorded figures are kept for the new version; otherwise, they are
+    removed.
 
     ``version`` is written as the source writes it; '' means the newest. Raises UsageError,
-    DownloadError, IntegrityError, ManifestError.
+    UnfitError, DownloadError, IntegrityError, ManifestError, StoreError.
     """
     old, source = request.release, load_source(request.release.source)
     path = manifests_root() / "toolchains" / f"{request.name}.toml"
@@ -206,9 +209,9 @@ def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
 
 
 def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[str, Release]:
-    """Return a manifest's text with ``new`` instead of the request's release, keeping comments, and
-    the release that is parsed from that text. Files in the release's ``write`` may contain the
-    version too.
+    """Return a manifest's text with ``new`` instead of the request's release, and the release that
+    is parsed from that text. Comments are kept. In the small files of ``write``, the version is
+    replaced, too.
 
     Raises ManifestError if the text cannot be rewritten.
     """
@@ -227,7 +230,7 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
     found = parse_toml(after, Toolchain).releases[index]
     if msgspec.structs.replace(found, write=new.write) != new:
         raise _cannot_rewrite(
-            name, f"its row for {old.version} lacks a value that has to be changed"
+            name, f"its table of {old.version} lacks a value that has to be changed"
         )
     return after, found
 
@@ -241,7 +244,7 @@ def rewrite_default(text: str, request: ArtifactRequest, version: str) -> str:
 
 
 def _changed_words(old: Release, new: Release) -> dict[str, str]:
-    """Map each value in the row of ``old`` to its replacement for ``new``."""
+    """Map each value of ``old`` to its replacement in ``new``, if they differ."""
     words: dict[str, str] = {}
     for name in old.__struct_fields__:
         before, after = getattr(old, name), getattr(new, name)
@@ -256,5 +259,5 @@ def _cannot_rewrite(name: str, why: str) -> ManifestError:
     return ManifestError(
         f"manifests/toolchains/{name}.toml cannot be rewritten",
         why=why,
-        fix="change the row by hand, then run `python -m provisioning lock` with --write",
+        fix="change the manifest by hand, then run `python -m provisioning lock` with --write",
     )

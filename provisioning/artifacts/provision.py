@@ -1,5 +1,5 @@
-"""Put artifacts in place: find, verify and repair existing ones, fetch and publish missing ones. A
-summary of all fetches is shown first; several artifacts are fetched in parallel.
+"""Provide artifacts: find, verify and repair existing ones, and fetch and publish missing ones. A
+summary of all fetches is shown first, and several artifacts are fetched in parallel.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ SHOWN_DIFFERENCES = 10
 
 @dataclass(frozen=True)
 class Provisioned:
-    """An artifact in place. ``origin`` states what its content was checked against.
+    """An artifact that is ready for use. ``origin`` states what its content was checked against.
 
-    ``repaired`` lists the paths that this call restored; ``fetched`` is true if this call published
-    it, ``adopted`` if it is the user's own installation, used in place.
+    ``repaired`` lists the paths that were restored. ``fetched`` is true if the artifact was not
+    usable before and was therefore published. ``adopted`` is true if it is the user's own
+    installation, which is used where it is.
     """
 
     name: str
@@ -53,8 +54,8 @@ def provision_pinned(
 ) -> Provisioned:
     """Return the artifact of a pinned request from the store; fetch it if it is missing.
 
-    With ``verify``, every file is hashed again and restored if it differs. Raises DownloadError,
-    IntegrityError, StoreError, ToolError, UnfitError.
+    If ``verify`` is true, every file of an existing artifact is hashed again, and restored if it
+    differs. Raises DownloadError, IntegrityError, StoreError, ToolError, UnfitError.
     """
     key = request.key()
     if published := store.find(key):
@@ -76,7 +77,9 @@ def provision_pinned(
 def locate_artifact(
     request: ArtifactRequest, store: Store, progress: Progress
 ) -> Provisioned | None:
-    """Return the artifact of ``request`` if it is already in place, else None; fetch nothing."""
+    """Return the artifact of ``request`` if it is installed or in the store, else None; fetch
+    nothing.
+    """
     if adopted := adopt_artifact(request, store, progress):
         return adopted
     store.say_who_writes(progress)
@@ -90,9 +93,10 @@ def adopt_artifact(
 ) -> Provisioned | None:
     """Return the user's own installation if a variable points to one, else None.
 
-    If a variable points to another version in the store, that is also taken for an installation.
-    Releases that are copied into the store are never used in place. ``verify`` compares the files
-    with the lock. Raises UnfitError, and with ``verify`` ManifestError.
+    A tree of another version in the store is treated as an installation, too. An installation is
+    not used if the user chose a different version, or if the release is one that is copied into the
+    store. If ``verify`` is true, the installation's files are compared with the lock. Raises
+    UnfitError, and with ``verify`` also ManifestError and IntegrityError.
     """
     adoption = None if request.release.is_copied else request.toolchain.adoption
     variable, named = adoption.find_named(os.environ) if adoption else ("", "")
@@ -204,7 +208,9 @@ def _show(entry: TreeEntry | None) -> str:
 def verify_published(
     request: ArtifactRequest, key: Key, published: Published, store: Store, progress: Progress
 ) -> Provisioned:
-    """Hash every file; if any differs, report the differences and publish the artifact again."""
+    """Hash every file. If any differs, print the differences and publish the artifact again. Raises
+    IntegrityError if it differs even after that.
+    """
     found = find_differences(request, published)
     if not found:
         return _describe(request, published)
@@ -222,7 +228,7 @@ def verify_published(
             raise IntegrityError(
                 f"{request.label} cannot be repaired",
                 why=str(left[0]),
-                fix="find out which program writes into the store, then repair it again",
+                fix="find out which program writes into the store, then repair the artifact again",
             )
     repaired = tuple(item.path for item in differences)
     progress.step(f"{request.label}: repaired {', '.join(repaired[:SHOWN_DIFFERENCES])}")
@@ -278,7 +284,8 @@ def provision_artifacts(
     Before anything is fetched, all fetches are listed and consent is asked for. With ``verify``,
     every file is hashed again; files that differ are restored in the store, and reported as an
     error in an installation. If an artifact fails, the first failure is raised after the others
-    have finished. Libraries to compile come first, since the other artifacts need them.
+    have finished. Missing libraries that have to be compiled are provided first, since the other
+    artifacts need them.
 
     Raises UnfitError, DownloadError, IntegrityError, StoreError, ToolError, ManifestError.
     """
@@ -323,10 +330,12 @@ def provision_artifacts(
 
 
 def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:
-    """Print each artifact's source, size, check and licence, and ask for missing consent.
+    """Print where each artifact comes from, its size, what it is checked against and its licence,
+    and ask for missing consent.
 
-    Prints nothing for a single artifact that needs no consent. Raises UnfitError or IntegrityError,
-    which list everything that lacks consent, and one command that gives it all.
+    Does nothing for a single artifact with a licence that need not be accepted. Raises UnfitError
+    or IntegrityError, which lists everything that the user has to agree to, and one command that
+    agrees to all of it.
     """
     if len(requests) == 1 and not requests[0].toolchain.licence.accept:
         return
@@ -336,7 +345,9 @@ def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
 
 
 def describe_fetch(requests: Sequence[ArtifactRequest], store: Store) -> list[str]:
-    """Return the summary as lines: a header with the free disk space, then each artifact."""
+    """Return the lines that show_outline prints: a header with the free disk space, then four lines
+    per artifact.
+    """
     releases = [each.release for each in requests if isinstance(each.release, FileRelease)]
     most = sum(release.unpacked_bytes for release in releases)
     room = f"{mib(free_bytes(store.home))} are free in {store.home}"
@@ -370,7 +381,9 @@ def _describe_check(request: ArtifactRequest) -> str:
 
 
 def _require_yes(requests: Sequence[ArtifactRequest], store: Store, progress: Progress) -> None:
-    """Raise one error for all missing consents, with a command that gives all of them."""
+    """Raise one error for everything that the user has not agreed to, with a command that agrees to
+    all of it.
+    """
     problems: list[UnfitError | IntegrityError] = []
     for request in requests:
         if request.toolchain.licence.accept:

@@ -21,8 +21,8 @@ from provisioning.store.tree import Tree
 
 
 def parse_selection(words: Sequence[str], options: Options) -> list[ArtifactRequest]:
-    """Return the requests for ``words``, without duplicates. Raises UsageError for an
-    unknown name.
+    """Return the requests for ``words``, by default for the profile emulator, without duplicates.
+    Raises UsageError for an unknown name, version or component.
     """
     return unique_requests(
         request for word in words or ["emulator"] for request in _parse_word(word, options)
@@ -52,7 +52,7 @@ def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
 
 
 def unique_requests(requests: Iterable[ArtifactRequest]) -> list[ArtifactRequest]:
-    """Return the requests, with only one for each directory in the store."""
+    """Return the requests, only one for each directory that they need in the store."""
     return list({request.key().directory: request for request in requests}.values())
 
 
@@ -72,7 +72,7 @@ def unreadable_trees(store: Store) -> list[Path]:
 
 def stored_requests(store: Store) -> list[ArtifactRequest]:
     """Return a request for every published artifact that the manifests describe, those of profiles
-    first.
+    first. Artifacts with a damaged lock are left out.
     """
     candidates = all_requests(Options())
     for name in list_toolchains():

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 class CatalogPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The root certificate (PEM) with its SHA-256, and the publisher's name and usage (an OID)."""
+    """The content of catalogs.toml: the root certificate (PEM) with its SHA-256 fingerprint, and
+    the name and key usage (an OID) of the publisher's certificate.
+    """
 
     root: str
     sha256: str
@@ -32,7 +34,9 @@ class CatalogPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The unsigned skels of a QNN build: SHA-256 by name, and the wheel that they come from."""
+    """The unsigned skels of a QNN build: the SHA-256 of each by name, and the name and SHA-256 of
+    the wheel that contains them.
+    """
 
     wheel: str
     sha256: str
@@ -40,15 +44,15 @@ class KnownBuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownSkels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Genuine skels by their QNN build, such as v2.36.0.250627101419."""
+    """The content of skels.toml: genuine skels by QNN build, such as v2.36.0.250627101419."""
 
     builds: Mapping[str, KnownBuild]
 
 
 @functools.cache
 def read_trust() -> Trust:
-    """Return the publisher whose catalogs are trusted. Raises ManifestError if the root has another
-    fingerprint.
+    """Return the publisher whose catalogs are trusted. Raises ManifestError if the root certificate
+    does not match its fingerprint.
     """
     # Most commands need no catalog, and these imports take 0.1 s.
     from cryptography import x509
@@ -67,7 +71,7 @@ def read_trust() -> Trust:
 
 @functools.cache
 def read_known() -> Mapping[str, KnownBuild]:
-    """Return the list of genuine skels, empty if the manifests have none. Raises ManifestError."""
+    """Return genuine skels by QNN build, empty if there is no skels.toml. Raises ManifestError."""
     path = manifests_root() / "policies" / "skels.toml"
     return read_policy("skels", KnownSkels).builds if path.is_file() else {}
 
@@ -75,10 +79,11 @@ def read_known() -> Mapping[str, KnownBuild]:
 def prove_skel(
     path: Path, build: QnnBuild | None, sha256: str, at: datetime | None = None
 ) -> Proof | None:
-    """Return what is proven about an unsigned skel by the catalogs in its directory, else by the
-    list of genuine skels of its ``build``; None if neither lists it.
+    """Return what the catalogs in an unsigned skel's directory prove about it. If they do not list
+    it, return what the list of genuine skels of its ``build`` proves; None if that does not list it
+    either.
 
-    The certificates of a catalog without a timestamp must be valid ``at`` that time, by default
+    The certificates of a catalog without a timestamp must be valid at the time ``at``, by default
     now. Raises OSError and ManifestError.
     """
     if any(one.suffix.lower() == ".cat" for one in path.parent.iterdir()):

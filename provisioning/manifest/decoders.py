@@ -24,8 +24,8 @@ class PinnedFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnownDecoder(Struct, frozen=True, forbid_unknown_fields=True):
-    """A decoder's files, and the texts for its calibration; the first text is also used to judge
-    it.
+    """A language model's files, and the prompts for its calibration. The first prompt is also used
+    to judge its outputs.
     """
 
     summary: str
@@ -36,5 +36,5 @@ class KnownDecoder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_decoders() -> Mapping[str, KnownDecoder]:
-    """Return every known decoder by its name. Raises ManifestError."""
+    """Return all known language models by name. Raises ManifestError."""
     return read_toml("decoders.toml", dict[str, KnownDecoder])

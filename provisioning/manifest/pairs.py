@@ -12,8 +12,8 @@ from provisioning.versions import is_same, parse_version
 
 
 class Supported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Versions of ExecuTorch, torch and a wheel's QNN that lowered and ran together; ``seen``
-    states what was run.
+    """Versions of ExecuTorch, torch and the QNN in a wheel with which models were lowered and run;
+    ``seen`` states which.
     """
 
     executorch: str
@@ -27,7 +27,9 @@ class Supported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QnnRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A range of QNN SDKs: the oldest and the newest that are known to work, and upstream's pin."""
+    """A range of QNN SDKs: the oldest and the newest that are known to work, and the one that
+    ExecuTorch pins.
+    """
 
     oldest: str
     newest: str
@@ -35,8 +37,8 @@ class QnnRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NdkRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A range of Android NDKs: the oldest major version that works, and the one that upstream tests
-    with.
+    """A range of Android NDKs: the oldest major version that works, and the version that ExecuTorch
+    is tested with.
     """
 
     oldest: str
@@ -78,20 +80,24 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     supported: tuple[Supported, ...] = ()
 
     def find(self, version: str) -> ExecutorchPairs | None:
-        """Return the row of an ExecuTorch version, else the newest row of its minor version."""
+        """Return the pairs of an ExecuTorch version, else the first in the file with its minor
+        version, else None.
+        """
         exact = [row for row in self.executorch if is_same(row.version, version)]
         wanted = parse_version(version).release[:2]
         near = [row for row in self.executorch if parse_version(row.version).release[:2] == wanted]
         return next(iter([*exact, *near]), None)
 
     def find_torch(self) -> str:
-        """Return the torch that is installed with the default ExecuTorch, '' if it has no row."""
+        """Return the torch that is installed with the default ExecuTorch, '' if no supported
+        versions include it.
+        """
         rows = (row.torch for row in self.supported if is_same(row.executorch, self.default))
         return next(rows, "")
 
     def is_supported(self, executorch: str, torch: str, qnn: str) -> bool:
-        """Return whether these versions were seen working together. If ``qnn`` is empty, it is not
-        compared.
+        """Return whether these versions are listed as working together. A version that is empty is
+        not compared.
         """
         asked = (executorch, torch, qnn)
         return any(
@@ -100,8 +106,8 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def find_nearest(self, executorch: str, torch: str, qnn: str) -> Supported | None:
-        """Return the closest supported versions: those with the closest ExecuTorch, among these the
-        closest torch, and then the closest QNN.
+        """Return the supported versions with the closest ExecuTorch, among these the closest torch,
+        and among these the closest QNN; None if no versions are listed.
         """
         asked = (executorch, torch, qnn)
 

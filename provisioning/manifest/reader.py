@@ -1,4 +1,4 @@
-"""Read manifests/: decode TOML strictly into immutable values. No other module reads them.
+"""Read manifests/: decode TOML strictly into immutable values.
 
 An unknown key, a missing key or a value of a wrong type is a ManifestError that names the file, the
 key, its line and what was probably meant. (msgspec's own errors name neither line nor table.)
@@ -54,8 +54,8 @@ def read_toml(
     root: Path | None = None,
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> T:
-    """Decode manifests/``relative``, or a user's file below ``root``, into ``kind``, a
-    msgspec.Struct; ``prepare`` may change the decoded tables first.
+    """Decode the TOML file ``relative`` in manifests/, or in the user's directory ``root``, into
+    ``kind``, such as a msgspec.Struct. ``prepare`` may change the tables before they are converted.
 
     Raises ManifestError.
     """
@@ -76,7 +76,7 @@ def read_toml(
     ) as error:
         page = "guides/your-repository.md" if root else "reference/provisioning.md"
         raise ManifestError(
-            f"manifest {relative} does not fit its schema",
+            f"manifest {relative} does not match its schema",
             why=str(error),
             fix=f"correct {path}; docs/{page} describes every key",
         ) from error
@@ -132,10 +132,11 @@ class Licence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How to recognise an existing installation.
 
-    ``variable`` contains its root; every path in ``markers`` must exist below it;
-    ``version_pattern``, a regular expression with one group, finds the version in ``version_file``.
-    ``choice`` is a variable that overrides the pin if it contains a directory or the version of a
-    release; with one of ``choice_words``, it does not.
+    The environment variable ``variable`` contains its root, and every path in ``markers`` must
+    exist below the root. ``version_pattern``, a regular expression with one group, finds the
+    version in ``version_file``. ``choice`` is an environment variable that overrides the pin if it
+    contains a directory or the version of a release. The values in ``choice_words`` do not override
+    it.
     """
 
     variable: str
@@ -166,7 +167,9 @@ class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An artifact: where it comes from, its versions, its components (globs over its tree)."""
+    """An artifact: its licence, its releases, its components (globs over its tree), and how an
+    existing installation is adopted.
+    """
 
     name: str
     summary: str
@@ -194,20 +197,23 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def chosen_release(self, variables: Mapping[str, str], version: str = "") -> Release:
-        """Return the release that the user chose by a variable, else that of ``version`` ('' for
-        the default). Raises UsageError.
+        """Return the release whose version the user set in the variable ``choice``, else that of
+        ``version`` ('' for the default). Raises UsageError.
         """
         chosen = self.adoption.find_version(variables) if self.adoption else ""
         return self.release(chosen or version)
 
 
 class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An artifact that a profile needs. If it has no components, the whole artifact is needed.
+    """An artifact that a profile needs. If ``components`` is empty, the whole artifact is needed.
 
-    An adopted installation older than ``minimum`` is refused for ``minimum_reason``. The artifact
-    is not needed if the loader finds ``unless_library``, or if the user's own installation of an
-    artifact in ``unless_in`` has its marker files in that directory; otherwise its lib/ is added to
-    LD_LIBRARY_PATH.
+    The user's own installation is refused if it is older than ``minimum``; ``minimum_reason`` is
+    then shown.
+
+    The artifact is not needed if the loader finds the library ``unless_library``. ``unless_in``
+    maps other artifacts to directories: the artifact is not needed either if the user's own
+    installation of another artifact contains its marker files in that artifact's directory. If an
+    artifact with one of these fields is needed, its lib/ is added to LD_LIBRARY_PATH.
     """
 
     name: str
@@ -220,15 +226,15 @@ class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_optional(self) -> bool:
-        """Whether something on the machine can replace it."""
+        """Whether a library on the machine, or another installation, can replace it."""
         return bool(self.unless_library or self.unless_in)
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A named set of artifacts and the variables that point to them (``{name}`` is a root).
 
-    For a variable in ``from_caller``, the caller's value takes precedence. ``like`` names a profile
-    that this one extends with its own artifacts and variables.
+    For a variable in ``from_caller``, the caller's value takes precedence. ``like`` is the name of
+    another profile, which this one extends with its own artifacts and variables.
     """
 
     summary: str
@@ -245,15 +251,17 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Profile(self.summary, tuple(names.values()), variables, from_caller, self.like)
 
     def minimum(self, artifact: str) -> tuple[str, str]:
-        """Return the oldest allowed version of an artifact and the reason, both '' if any is
-        allowed.
+        """Return the oldest allowed version of an artifact and the reason, both '' if every version
+        is allowed.
         """
         wanted = (one for one in self.artifacts if one.name == artifact)
         return next(((one.minimum, one.minimum_reason) for one in wanted), ("", ""))
 
 
 def find_row(rows: Mapping[str, T], name: str, what: str) -> T:
-    """Return the row ``name``. Raises UsageError, which lists the names of all rows."""
+    """Return ``rows[name]``. Raises UsageError, which lists all names, if ``what`` has no such
+    name.
+    """
     if name not in rows:
         raise UsageError(f"no {what} {name!r}", fix="one of: " + ", ".join(rows))
     return rows[name]
@@ -278,8 +286,9 @@ def read_profiles() -> dict[str, Profile]:
     for name, profile in written.items():
         if profile.like and (profile.like not in written or written[profile.like].like):
             raise ManifestError(
-                f"profile {name} is like {profile.like}, which is missing or has `like` itself",
-                fix="in manifests/profiles.toml, use a profile that has no `like` itself",
+                f'profile {name} has `like = "{profile.like}"`, but that profile is missing '
+                "or also has `like`",
+                fix="in manifests/profiles.toml, set `like` to a profile that does not have it",
             )
     return {
         name: profile.over(written[profile.like]) if profile.like else profile
@@ -333,13 +342,15 @@ def find_faults(value: Any, kind: Any, path: Place = ()) -> Iterator[tuple[Place
         for index, one in enumerate(value):
             yield from find_faults(one, get_args(kind)[0], (*path, index))
     elif isinstance(value, float) and not math.isfinite(value):
-        yield path, f"{value} cannot be compared with other numbers"
+        yield path, f"{value} is not a finite number"
     else:
         yield from _explain(value, kind, path)
 
 
 def _find_table(kind: Any) -> Any:
-    """Return the Struct that a table of ``kind`` is decoded into, None if there are several."""
+    """Return the one Struct that a table of ``kind`` is decoded into, None if there is no single
+    one.
+    """
     kinds = get_args(kind) if get_origin(kind) in {Union, types.UnionType} else (kind,)
     tables = [one for one in kinds if isinstance(one, type) and issubclass(one, msgspec.Struct)]
     return tables[0] if len(tables) == 1 and not tables[0].__struct_config__.tag else None
@@ -381,7 +392,9 @@ def show_path(path: Place) -> str:
 
 
 def find_line(text: str, path: Place) -> int:
-    """Return the line of a key, or of the table that contains it; 0 if it is not found."""
+    """Return the number of the line in ``text`` with the key ``path``, or with the innermost table
+    that contains it; 0 if neither is found.
+    """
     wanted = [str(one) for one in path]
     best, best_line, table, counts = 0, 0, [""] * 0, dict[str, int]()
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,7 +1,7 @@
 """Releases: pinned versions of an artifact, with one struct per kind of source.
 
-``source`` in a manifest's row is the kind, and the name of the module in artifacts/sources/ that
-fetches it.
+``source`` in a manifest's [[releases]] table is the kind of source. The module in
+artifacts/sources/ that fetches it has the same name.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def check_names(*names: str) -> None:
 
 
 def _digits(text: str, *counts: int) -> str:
-    """Return a hash in lower case, or ''. Raises ValueError unless it has one of the given
-    lengths."""
+    """Return the hash ``text`` in lower case; it may be ''. Raises ValueError unless the number of
+    its hexadecimal digits is one of ``counts``.
+    """
     if text and not (len(text) in counts and re.fullmatch(r"[0-9a-fA-F]+", text)):
         raise ValueError(f"{text!r} is not {' or '.join(map(str, counts))} hexadecimal digits")
     return text.lower()
@@ -49,7 +50,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Origin:
-    """What an artifact is checked against: a SHA-256, a commit, or neither."""
+    """The pin that an artifact is checked against: a SHA-256, a commit, or neither."""
 
     sha256: str = ""
     commit: str = ""
@@ -58,9 +59,11 @@ class Origin:
 class Release(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="source", kw_only=True
 ):
-    """The common fields of all releases: a version, and the layout of its tree.
+    """The fields that all releases have: a version, the layout of the tree, and links and small
+    files to add to it.
 
-    ``can_lock`` is true for a release that is a single file, which a lock can pin.
+    ``can_lock`` is true for a release that is a single file, which a lock can pin. ``is_copied`` is
+    true for a release that is copied from an installation.
     """
 
     version: str
@@ -86,17 +89,17 @@ class Release(
 
     @property
     def place(self) -> str:
-        """Its source: a URL or a package's name."""
+        """The URL or the name of the package that it is fetched from, '' for an installation."""
         return ""
 
     @property
     def pin(self) -> str:
-        """The pin as text: a SHA-256, a commit or nothing."""
+        """The pin as text: a SHA-256, a commit, or '' if there is none."""
         return self.origin.sha256 or self.origin.commit
 
 
 class FileRelease(Release, frozen=True, kw_only=True):
-    """One file that is unpacked, pinned by its hash."""
+    """A release that is one file to unpack, pinned by its hash."""
 
     filename: str
     size_bytes: int = 0
@@ -128,7 +131,7 @@ class ArchiveRelease(FileRelease, frozen=True, kw_only=True, tag="archive"):
 
 
 class PackageRelease(FileRelease, frozen=True, kw_only=True):
-    """A version of a package in an index."""
+    """A version of a package in a package index or a Maven repository."""
 
     package: str
     package_version: str
@@ -139,7 +142,7 @@ class PackageRelease(FileRelease, frozen=True, kw_only=True):
 
 
 class WheelRelease(PackageRelease, frozen=True, kw_only=True, tag="wheel"):
-    """A wheel of a package index, for one Python and platform tag."""
+    """A wheel in a package index, for one Python version and one platform tag."""
 
     platform: str
     python: str
@@ -148,7 +151,7 @@ class WheelRelease(PackageRelease, frozen=True, kw_only=True, tag="wheel"):
 class ZigRelease(WheelRelease, frozen=True, kw_only=True, tag="zig"):
     """A library compiled from the sources in ``write`` with the C compiler of a wheel.
 
-    ``output`` is its path in the tree; ``instead`` describes how to install it otherwise.
+    ``output`` is the library's path in the tree; ``instead`` describes another way to install it.
     """
 
     output: str
@@ -164,7 +167,9 @@ class AarRelease(PackageRelease, frozen=True, kw_only=True, tag="aar"):
 
 
 class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
-    """A commit of a repository; without a mirror, it is fetched by ``tag``."""
+    """A commit of a git repository. It is fetched by ``tag``, if there is one; from a mirror, by
+    its hash.
+    """
 
     url: str
     commit: str

@@ -36,8 +36,9 @@ class Backend(str, Enum):
 class BackendNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a backend needs on the host that lowers for it.
 
-    ``library`` is QNN's library; ``device`` is what runs its programs, '' if this host does.
-    ``why`` and ``fix`` are for a host on which the library is missing or unusable.
+    ``library`` is the file name of QNN's library. ``device`` describes the device that runs its
+    programs, '' if this host does. ``why`` and ``fix`` are shown if the library is missing or
+    unusable on the host.
     """
 
     library: str
@@ -53,8 +54,9 @@ def read_backends() -> Mapping[Backend, BackendNeeds]:
 
 
 class Soc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An SoC. ``id`` is QNN's socModel, ``hexagon`` the HTP's version (75 for V75), ``vtcm_mb`` its
-    VTCM in MiB, ``lpai`` the hardware version of its LPAI block, None if it has no such block.
+    """An SoC. ``id`` is QNN's socModel, ``hexagon`` the version of the HTP (75 for V75),
+    ``vtcm_mb`` the size of the HTP's VTCM in MiB, and ``lpai`` the hardware version of the LPAI
+    block, None if the SoC has no such block.
     """
 
     id: int

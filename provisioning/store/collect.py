@@ -41,11 +41,12 @@ class Kept:
 def find_garbage(
     store: Store, named: set[str], filenames: set[str], *, downloads: bool
 ) -> tuple[list[Garbage], list[Kept]]:
-    """Find what can be removed and what is kept. ``named`` are the directories that profiles need.
+    """Find what can be removed and what is kept. ``named`` are the names of the published
+    directories that profiles need.
 
-    In ``downloads/``, leftovers older than a day are garbage, and with ``downloads`` also the files
-    of releases in manifests (``filenames``). Files that this project did not make are never
-    garbage.
+    In ``downloads/``, leftovers older than a day are garbage. If ``downloads`` is true, files named
+    in ``filenames``, those of releases in manifests, are garbage, too. Files that this project did
+    not make are never garbage.
     """
     trees = sorted(store.trees.iterdir()) if store.trees.is_dir() else []
     judged = [_judge_tree(path, named) for path in trees]
@@ -82,7 +83,9 @@ def _judge_tree(path: Path, named: set[str]) -> Garbage | Kept:
 
 
 def _judge_build(path: Path) -> Garbage | Kept:
-    """Return a build as garbage if its sources, or the wheel that its overlay extends, are gone."""
+    """Return a build as garbage if its sources, or the executorch package that its overlay is based
+    on, are gone.
+    """
     try:
         source = Path((path / ORIGIN).read_text("utf-8"))
     except OSError:
@@ -91,19 +94,25 @@ def _judge_build(path: Path) -> Garbage | Kept:
     if not source.is_dir():
         return Garbage(path, measure(path), f"its sources are gone: {source}")
     if any(link.is_symlink() and not link.exists() for link in links):
-        return Garbage(path, measure(path), "the executorch that its overlay extends is gone")
+        return Garbage(
+            path, measure(path), "the executorch package that its overlay is based on is gone"
+        )
     return Kept(path, "its sources exist")
 
 
 def _judge_package(path: Path) -> Garbage | Kept:
-    """Return a package that upgrade-report fetched as garbage, since pip can fetch it again."""
+    """Return a package that upgrade-report fetched as garbage, since pip can fetch it again.
+    Anything else is kept.
+    """
     if path.is_symlink() or not path.is_dir() or not FETCHED_NAME.fullmatch(path.name):
         return Kept(path, "it was not made by this project")
     return Garbage(path, measure(path), "a package that upgrade-report fetched")
 
 
 def made_by_us(path: Path) -> str | None:
-    """Return the artifact of a published directory, None for any other directory."""
+    """Return the artifact that this project published in the directory ``path``, None for any other
+    directory.
+    """
     found = find_published(path)
     if found is None:
         return None
@@ -126,8 +135,8 @@ def _judge_downloads(directory: Path, filenames: set[str]) -> Iterator[Garbage]:
 
 
 def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
-    """Remove garbage and return the number of freed bytes. A published tree is first renamed, in
-    one step.
+    """Remove garbage and return the number of freed bytes. A published directory is renamed before
+    its files are removed, so that readers never see part of it.
     """
     freed = 0
     for item in items:
@@ -145,9 +154,11 @@ def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
 
 
 def find_users(directories: Iterable[Path]) -> dict[Path, int]:
-    """Map each directory in use to a process of this machine that has one of its files mapped or
-    open, works in it, or was started with it in its environment. Other users' processes are not
-    seen.
+    """Map each directory that another process uses to the ID of that process.
+
+    A process uses a directory if it has a file in it open or mapped, runs a program or works in it,
+    or was started with its path in an environment variable. Processes that this user may not
+    inspect are not considered.
     """
     needles = {path: os.fsencode(str(path.resolve())) for path in directories}
     users: dict[Path, int] = {}
@@ -164,7 +175,9 @@ def find_users(directories: Iterable[Path]) -> dict[Path, int]:
 
 
 def _look_into(process: Path) -> tuple[list[bytes], list[bytes]]:
-    """Return a process's memory map and environment, and the targets of its links."""
+    """Return a process's memory map and environment, and the targets of its links in /proc to its
+    working directory, program and open files.
+    """
     texts: list[bytes] = []
     for name in ("maps", "environ"):
         with suppress(OSError):
@@ -212,7 +225,7 @@ class CachePart:
     about: str
 
     def entries(self) -> Iterator[Path]:
-        """Yield its entries; nothing if it was not made by this project."""
+        """Yield its entries, sorted; nothing if the directory is missing or a symbolic link."""
         if self.path.is_dir() and not self.path.is_symlink():
             yield from sorted(self.path.iterdir())
 
@@ -222,7 +235,9 @@ class CachePart:
 
 
 def list_parts(store: Store) -> list[CachePart]:
-    """Return every part, existing or not; nox's environments only if this runs from a checkout."""
+    """Return every part of the cache, even if it does not exist. The environments of nox are only
+    included if this runs from a checkout.
+    """
     parts = [CachePart(name, store.home / name, about) for name, about in HOME_PARTS.items()]
     if (CHECKOUT / "noxfile.py").is_file():
         parts.append(CachePart(ENVIRONMENTS, CHECKOUT / ".nox", ABOUT_ENVIRONMENTS))
@@ -248,7 +263,7 @@ def find_removable(parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept
 def _find_use(part: CachePart, path: Path, user: int | None) -> str:
     if part.name == "store" and (not path.is_dir() or made_by_us(path) is None):
         return "it was not made by this project"
-    # It contains this Python, or the nox that started it.
+    # It contains the Python that runs this, or the nox that started it.
     is_own = path.name.startswith("bootstrap") or Path(sys.prefix).is_relative_to(path)
     if part.name == ENVIRONMENTS and is_own:
         return "this command runs from it"

@@ -17,14 +17,16 @@ PROC = Path("/proc")
 
 
 class HeldLock:
-    """One lock of this process, from ``take`` to ``release``."""
+    """A lock file that this process holds from ``take`` to ``release``."""
 
     def __init__(self, path: Path, mode: int = 0o644) -> None:
         self.path, self.mode = path, mode
         self.fd = -1
 
     def take(self) -> bool:
-        """Take the lock if it is free. Raises OSError, also if the file system has no locks."""
+        """Take the lock if it is free, and return whether it was. Raises OSError, also if the file
+        system does not support locks.
+        """
         fd = open_own(self.path, self.mode)
         try:
             with suppress(PermissionError):  # another user's file: only they can change its mode
@@ -58,7 +60,8 @@ class HeldLock:
 def find_callers() -> list[tuple[int, str]]:
     """Return the process ID and start time of the shell that called this process.
 
-    In ``$(...)`` the caller may be a copy of the shell; in that case both are returned.
+    In ``$(...)``, the caller may be a copy of the shell, so if its parent runs the same program,
+    both are returned.
     """
     callers = [os.getppid()]
     with suppress(OSError, ValueError):
@@ -70,9 +73,10 @@ def find_callers() -> list[tuple[int, str]]:
 
 
 def start_of(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot, ``0`` if unknown.
+    """Return when a process started, in clock ticks since boot (proc(5), stat, field 22); ``0`` if
+    unknown.
 
-    With it, a process ID that was reused can be recognised (proc(5), stat, field 22).
+    The start time shows whether a process ID was reused.
     """
     try:
         return (

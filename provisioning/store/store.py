@@ -1,7 +1,7 @@
-"""The content-addressed store: lock, publish by one rename, verify, repair, collect.
+"""The content-addressed store: lock artifacts, and publish their directories with one rename.
 
-``store/<artifact>-<version>-<digest>/`` contains ``tree.json`` and the tree, in a directory named
-after the artifact. Readers ignore a directory until it has its final name and a tree.json. A
+``store/<artifact>-<version>-<digest>/`` contains ``tree.json`` and, in a directory named after the
+artifact, the tree. Readers ignore a directory until it has its final name and a tree.json. A
 published directory is never changed: a repair replaces it.
 """
 
@@ -61,13 +61,13 @@ def store_home() -> Path:
         raise UnfitError("there is no home directory", why=str(error), fix=fix) from error
     home = caller_path(Path(home)).absolute()
     if home.exists() and not home.is_dir():
-        raise UnfitError(f"the store's directory {home} is not a directory", fix=FIX)
+        raise UnfitError(f"the path of the store, {home}, is not a directory", fix=FIX)
     return home
 
 
 @dataclass(frozen=True)
 class Key:
-    """The identity of a published directory; ``recipe`` is everything that determines it."""
+    """The identity of a published directory; ``recipe`` determines its content."""
 
     artifact: str
     version: str
@@ -83,7 +83,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Published:
-    """A directory that readers may use."""
+    """An artifact that was published in the directory ``path`` of the store."""
 
     path: Path
     artifact: str
@@ -95,16 +95,18 @@ class Published:
 
     @property
     def owners(self) -> frozenset[int]:
-        """The users whose files may be in it: this user, root, the store's owner and, if others may
-        write to the store, the user who published it.
+        """The IDs of the users who may own its files: this user, root, the owner of the store and,
+        if others may write to the store, the user who published it.
         """
         home = self.path.parents[1].stat()
         others = {self.path.lstat().st_uid} if home.st_mode & OTHERS_WRITE else set[int]()
         return frozenset({0, os.geteuid(), home.st_uid} | others)
 
     def find_exposed(self, owners: frozenset[int]) -> Iterator[Difference]:
-        """Yield each directory from the tree's parent up to the store that other users can
-        change."""
+        """Yield a Difference for each place that users other than ``owners`` can change: the tree's
+        root, the published directory, its tree.json, and ``store/``. If others may write to the
+        store's home, they may also write to ``store/``.
+        """
         home = self.path.parents[1].stat().st_mode
         places = (("./", self.root), ("../", self.path), ("../tree.json", self.path / TREE_FILE))
         for label, path in (*places, ("../../", self.path.parent)):
@@ -125,8 +127,8 @@ class Published:
 
 
 def find_published(path: Path) -> tuple[Published, Tree] | None:
-    """Return the published artifact in a directory, with its tree; None if it is damaged or not in
-    the store.
+    """Return the artifact published in the directory ``path``, with its tree; None if ``path`` does
+    not contain an artifact with a valid tree.json.
     """
     for child in path.iterdir() if path.is_dir() else ():
         published = Published(path, child.name)
@@ -147,30 +149,34 @@ class Store:
         self.uses = self.home / "uses"
 
     def find(self, key: Key) -> Published | None:
-        """Return the published directory of ``key``, None if there is none. Reads three inodes.
+        """Return the published directory of ``key``, None if there is none. Reads only three
+        inodes.
 
-        A symbolic link is ignored, since its target is outside the store.
+        A symbolic link is ignored, since it can lead out of the store.
         """
         found = Published(self.trees / key.directory, key.artifact)
         return found if _is_published(found) else None
 
     def editions(self, key: Key) -> Iterator[Published]:
-        """Yield all published directories of the artifact and version, even damaged ones."""
+        """Yield all published directories of the key's artifact and version, even with damaged
+        files.
+        """
         for path in sorted(self.trees.glob(f"{key.artifact}-{key.version}-*")):
             if _is_published(found := Published(path, key.artifact)):
                 yield found
 
     @contextmanager
     def lock(self, names: Iterable[str], progress: Progress) -> Iterator[None]:
-        """Hold the locks of artifacts and of files in downloads/; empty names are ignored.
+        """Hold the locks ``names`` (artifacts, or files in downloads/) during the block. Empty
+        names are ignored.
 
-        If it has to wait, prints which process holds the lock. Raises StoreError.
+        If another process holds a lock, prints which one, and waits. Raises StoreError.
         """
         with ExitStack() as stack:
             for name in filter(None, names):
                 guard = self._guard(name)
                 with explain_errors(self.home):
-                    self._make_room()
+                    self._make_directories()
                     self._wait(guard, name, progress)
                 stack.callback(guard.release)
             yield
@@ -181,7 +187,7 @@ class Store:
             if not is_said:
                 holder = guard.read_holder()
                 who = f"another process ({holder})" if holder else "another process"
-                progress.step(f"{name}: {who} is fetching it; waiting")
+                progress.step(f"{name}: waiting for {who}, which has locked it")
                 is_said = True
             time.sleep(LOCK_POLL_S)
 
@@ -201,16 +207,23 @@ class Store:
             return
         progress.step(
             f"the store {self.home} {who} can change what you run from it; "
-            f"set {HOME_VARIABLE} to a directory that you own unless that is intended"
+            f"unless this is intended, set {HOME_VARIABLE} to a directory that you own"
         )
 
     def _guard(self, name: str) -> HeldLock:
-        """Return a lock file with the permissions of home."""
+        """Return the lock ``name``. Its file has mode 0644, plus the permissions to read and write
+        that ``self.home`` gives to others.
+        """
         shared = self.home.stat().st_mode & 0o066 if self.home.is_dir() else 0
         return HeldLock(self.locks / f"{name}.lock", 0o644 | shared)
 
-    def _make_room(self) -> None:
-        """Make the store's directories with the permissions of home, regardless of the umask."""
+    def _make_directories(self) -> None:
+        """Create the store's directories with the permissions of ``self.home``, regardless of the
+        umask.
+
+        If others can write to an existing directory of this user but not to ``self.home``, the
+        directory is also given the permissions of ``self.home``.
+        """
         self.home.mkdir(parents=True, exist_ok=True)
         mode = stat.S_IMODE(self.home.stat().st_mode)
         for path in (self.trees, self.downloads, self.locks, self.pins):
@@ -223,13 +236,14 @@ class Store:
 
     @contextmanager
     def stage(self, key: Key) -> Iterator[Path]:
-        """Yield a fresh directory to build ``key`` in; remove it afterwards unless it was
-        published.
+        """Yield a fresh directory in which ``key`` can be built; remove it after the block, unless
+        it was published.
 
-        Call it while holding the artifact's lock: leftovers of killed processes are removed first.
+        Call this while holding the artifact's lock, because it first removes leftovers of killed
+        processes.
         """
         with explain_errors(self.home):
-            self._make_room()
+            self._make_directories()
             self._remove_stale(key.artifact)
             path = Path(tempfile.mkdtemp(prefix=f"{STAGING_PREFIX}{key.artifact}-", dir=self.trees))
             (path / key.artifact).mkdir()
@@ -240,18 +254,20 @@ class Store:
                     remove_tree(path)
 
     def write_record(self, path: Path, data: bytes) -> None:
-        """Replace a file of the store. If ``path`` is a link, the link is replaced, not its
-        target.
+        """Write ``data`` to the file ``path`` in the store. If ``path`` is a link, the link is
+        replaced, not its target. Raises StoreError.
         """
         with explain_errors(self.home):
-            self._make_room()
+            self._make_directories()
             if path.is_symlink():
                 path.unlink()
             write_whole(path, data)
             path.chmod(0o644)
 
     def note_use(self, root: Path) -> None:
-        """Record for gc that the calling shell has ``root`` in its variables."""
+        """Record for ``gc`` that the calling shell has ``root`` in its variables. Does nothing if
+        ``root`` is not in the store.
+        """
         if not root.is_relative_to(self.trees):
             return
         name = root.relative_to(self.trees).parts[0]
@@ -261,7 +277,10 @@ class Store:
                 (self.uses / f"{name}.{pid}.{start}").touch()
 
     def find_user(self, path: Path) -> int | None:
-        """Return a running shell that note_use recorded for a published directory."""
+        """Return the process ID of a running shell that note_use recorded for the published
+        directory ``path``, None if there is none. Records of shells that have ended are removed on
+        the way.
+        """
         for note in self.uses.glob(f"{glob.escape(path.name)}.*.*"):
             pid, start = note.name.rsplit(".", 2)[1:]
             if is_alive(pid, start):
@@ -270,8 +289,8 @@ class Store:
         return None
 
     def sweep(self, artifact: str) -> None:
-        """Remove files of an artifact that a killed process left, unless another process is working
-        on it.
+        """Remove unpublished directories of ``artifact`` that killed processes left, unless another
+        process holds the artifact's lock.
         """
         if not self._stale(artifact):
             return
@@ -293,7 +312,9 @@ class Store:
             remove_tree(path)
 
     def publish(self, key: Key, staged: Path, tree: Tree) -> Published:
-        """Publish ``staged`` under the key's name by one rename, readable by all."""
+        """Publish ``staged`` under the key's name with one rename. All users can read the result.
+        Raises StoreError.
+        """
         with explain_errors(self.home):
             (staged / TREE_FILE).write_bytes(encode_record(tree))
             (staged / TREE_FILE).chmod(0o644)
@@ -306,7 +327,9 @@ class Store:
         return Published(target, key.artifact)
 
     def check_space(self, needed_bytes: int, what: str) -> None:
-        """Raise StoreError unless ``needed_bytes`` and a reserve are free below home."""
+        """Raise StoreError unless ``needed_bytes`` and SPARE_BYTES are free on the disk of
+        ``self.home``.
+        """
         free = free_bytes(self.home)
         if free < needed_bytes + SPARE_BYTES:
             raise StoreError(
@@ -329,13 +352,15 @@ def _is_published(found: Published) -> bool:
 
 
 def explain_errors(home: Path) -> AbstractContextManager[None]:
-    """Turn errors of the file system into a StoreError that states the free space."""
+    """Turn an OSError in the block into a StoreError. If the disk is full, it states the free
+    space.
+    """
     return explain_writes(home, FIX)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Link to a published file; copy it if the file system has no links or the file belongs to
-    another user.
+    """Make ``target`` a hard link to the published file ``source``, or a copy if ``source`` belongs
+    to another user or cannot be linked.
     """
     try:
         if source.lstat().st_uid != os.geteuid():

@@ -63,8 +63,8 @@ class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One difference between a directory and its tree: ``kind`` describes it, ``detail`` contains
-    the values.
+    """One difference between a directory and its tree: ``kind`` describes the difference, and
+    ``detail`` contains the found and expected values.
     """
 
     path: str
@@ -100,8 +100,9 @@ def compare_tree(
 ) -> list[Difference]:
     """Return every difference between the directory ``root`` and ``entries``, sorted by path.
 
-    Symbolic links are not followed. All files are hashed, in parallel; ``quick`` compares only
-    size, mode and modification time. If ``owners`` are given, other users' files are differences.
+    Symbolic links are not followed. All files are hashed, in parallel, unless ``quick`` is true,
+    which compares only size, mode and modification time. If ``owners`` are given, files of other
+    users are differences, too.
     """
     wanted = {entry.path: entry for entry in entries}
     seen = scan_tree(root, checkout=f"{GIT}/config" in wanted)
@@ -121,9 +122,10 @@ def compare_tree(
 
 
 def scan_tree(root: Path, *, checkout: bool = False) -> dict[str, os.stat_result]:
-    """Return everything below ``root`` by relative path; a directory's path ends in ``/``.
+    """Return the status of everything below ``root`` by relative path; a directory's path ends in
+    ``/``.
 
-    In the .git of a ``checkout``, only the files that control what git does are included.
+    If ``checkout`` is true, only those files in .git that control what git does are included.
     """
     seen: dict[str, os.stat_result] = {}
     pending = [""]
@@ -154,7 +156,9 @@ def list_files(root: Path) -> list[str]:
 
 
 def remove_others(root: Path, paths: Iterable[str]) -> None:
-    """Remove from one of our trees everything except ``paths``. Raises OSError."""
+    """Remove everything below ``root``, a tree of this project, except ``paths`` and their parent
+    directories. Raises OSError.
+    """
     wanted = set(paths)
     wanted |= find_parents(wanted)
     for path in sorted(scan_tree(root).keys() - wanted, reverse=True):
@@ -162,8 +166,9 @@ def remove_others(root: Path, paths: Iterable[str]) -> None:
 
 
 def _scan_git(root: Path, start: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the files of .git directories, including submodules', that git does not change
-    itself."""
+    """Yield the path and status of each file in the .git directory ``start``, including those of
+    submodules, that git does not change itself.
+    """
     for directory, names, files in walk(root / start):
         here = directory.relative_to(root).as_posix()
         is_own = Path(directory, "HEAD").is_file()
@@ -197,7 +202,9 @@ def add_parents(path: str, parents: set[str]) -> None:
 def _compare_shape(
     seen: Mapping[str, os.stat_result], wanted: Mapping[str, TreeEntry]
 ) -> Iterator[Difference]:
-    """Yield entries that do not belong there, and directories that others may change."""
+    """Yield a Difference for each entry that is not ``wanted``, and for each directory with a mode
+    other than DIRECTORY_MODE.
+    """
     parents, holders = find_parents(wanted), find_parents(seen)
     for path, state in seen.items():
         if path not in wanted and path not in parents and path not in holders:

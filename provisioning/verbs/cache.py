@@ -16,7 +16,9 @@ LOCKED = frozenset({"store", "downloads"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("info", "clean"), help="show the sizes, or remove")
+    parser.add_argument(
+        "action", choices=("info", "clean"), help="show the parts' sizes, or remove parts"
+    )
     parser.add_argument("parts", nargs="*", metavar="PART", help="names as printed by info, or all")
     parser.add_argument("--dry-run", action="store_true", help="only show what would be removed")
 
@@ -48,7 +50,7 @@ def choose_parts(parts: list[CachePart], names: list[str]) -> list[CachePart]:
 
 
 def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
-    """Return one line per part, and the total."""
+    """Return the size of each part, and the total."""
     rows = [(part, part.size_bytes()) for part in parts]
     total = sum(size for _, size in rows)
     lines = [f"{part.name:<13} {mib(size):>10}  {part.about}" for part, size in rows]
@@ -62,7 +64,7 @@ def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
 
 
 def clean_parts(store: Store, parts: list[CachePart], *, dry_run: bool) -> Outcome:
-    """Remove everything in these parts that no process uses."""
+    """Remove everything in these parts that no process uses. With ``dry_run``, only list it."""
     with explain_errors(store.home):
         garbage, kept = find_removable(parts)
         freed = 0 if dry_run else remove_garbage(store, garbage)

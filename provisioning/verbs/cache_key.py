@@ -1,9 +1,9 @@
 """``cache-key``: print the key and the paths of a CI system's cache for artifacts or profiles.
 
-A cache holds only content that the project's own pins can verify: a tree if all its files are
-locked, else the downloaded file. So whatever a cache returns is hashed before it is used, no matter
-who wrote it. A cache that others can read holds only artifacts with a licence that allows
-redistribution.
+A cache contains only files that the project's pins can verify: an artifact's tree if all of its
+files are locked, else the downloaded file. So whatever a cache returns is hashed before it is used,
+no matter who wrote it. A cache that others can read contains only artifacts with a licence that
+allows redistribution.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from provisioning.store.store import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", help="as for fetch")
+    parser.add_argument("names", nargs="*", help="profiles or artifacts, as for fetch")
     parser.add_argument(
         "--private",
         action="store_true",
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Return ``key``, which identifies the content of ``paths``, and ``left_out``, which states for
-    each other artifact why it is not cached.
+    """Return the ``paths`` to cache, the ``key`` that identifies their content, and ``left_out``,
+    which maps each artifact that is not cached to the reason.
     """
     store = Store()
     kept: dict[str, Path] = {}
@@ -47,7 +47,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         elif path := _find_provable(request, store):
             kept[request.key().directory] = path
         else:
-            left_out[request.name] = "no pinned hash can verify what a cache returns"
+            left_out[request.name] = "no pinned hash could verify what the cache returns"
     for name, why in left_out.items():
         progress.step(f"{name} is not cached: {why}")
     parts = [[name, path.parent.name, path.name] for name, path in sorted(kept.items())]
@@ -61,7 +61,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _find_provable(request: ArtifactRequest, store: Store) -> Path | None:
-    """Return the published tree if its files are locked, else the pinned download."""
+    """Return the path to cache: the published directory if the artifact's files are locked, else
+    the download if it is pinned, else None.
+    """
     if request.lock and request.lock.files:
         return store.trees / request.key().directory
     if request.download and request.release.pin:

@@ -1,4 +1,4 @@
-"""``doctor PROFILE``: check whether an environment is fit, and print the fix for every fault."""
+"""``doctor PROFILE``: check whether an environment is usable, and print a fix for each problem."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=DIR",
-        help=f"examine DIR as artifact NAME; '{STAGING}' is a directory laid out as on a device",
+        help=f"examine DIR as artifact NAME; the NAME '{STAGING}' is a directory laid out as on a "
+        "device",
     )
     parser.add_argument("--strict", action="store_true", help="treat warnings as errors")
     parser.add_argument(
@@ -104,14 +105,17 @@ def parse_roots(words: list[str]) -> dict[str, Path]:
         name, equals, directory = word.partition("=")
         if not (name and equals and directory):
             raise UsageError(
-                f"--root {word} is not NAME=DIR", fix="such as qnn-sdk=/opt/qairt/2.37"
+                f"--root {word} is not NAME=DIR",
+                fix="for example, pass --root qnn-sdk=/opt/qairt/2.37",
             )
         roots[name] = user_path(directory).absolute()
     return roots
 
 
 def check_roots(profile: str, given: Mapping[str, Path]) -> None:
-    """Raise UsageError for a root that a profile does not use."""
+    """Raise UsageError if a name in ``given`` is neither an artifact of the profile nor the staging
+    directory.
+    """
     known = [STAGING, *(request.name for request in wanted_requests(profile))]
     for name in given:
         if name not in known:
@@ -124,9 +128,11 @@ def check_roots(profile: str, given: Mapping[str, Path]) -> None:
 def compose_request(
     profile: str, given: Mapping[str, Path], base: Mapping[str, str], *, keep_variables: bool
 ) -> SurveyRequest:
-    """Collect the roots: those given as options, else those in variables, else those in the store.
+    """Return the request to examine a profile. The root of each artifact is the one ``given`` as an
+    option, else the one in a variable of ``base``, else the one in the store.
 
-    If the profile is complete, the variables are those that it sets, the same as for a job.
+    The variables are those that the profile sets for its jobs. If the root of a required artifact
+    is not known, or if ``keep_variables`` is true, they are those in ``base``.
     """
     requests = wanted_requests(profile)
     located = [
@@ -134,7 +140,7 @@ def compose_request(
         for request in requests
         if (root := _locate(request, given, base))
     ]
-    # If several artifacts may serve as the SDK, use the given one.
+    # If several artifacts may serve as the SDK, use the one that was given as an option.
     rivals = set(find_fitness(profile).sdk) if given.keys() & find_fitness(profile).sdk else set()
     found = {artifact.name: artifact.root for artifact in located if artifact.name not in rivals}
     roots = {**found, **given}

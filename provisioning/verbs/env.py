@@ -48,7 +48,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
-    """Return the profile's environment, with the overlay of its SDK if one was built or chosen."""
+    """Return the profile's environment. If an overlay (an executorch package with an adaptor that
+    was built from source) was built for its SDK or chosen, the environment uses it.
+    """
     chosen = choice.read_choice(args.sdk, args.adaptor)
     is_emulator = args.profile in {choice.WHEEL_PROFILE, choice.SDK_PROFILE}
     profile = chosen.profile if is_emulator else args.profile
@@ -64,7 +66,9 @@ def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
 
 
 def find_built(environment: Environment) -> Path | None:
-    """Return the newest overlay built from this checkout's version for this SDK and Python."""
+    """Return the newest overlay that was built from the environment's version of ExecuTorch for its
+    SDK and this Python, None if there is none.
+    """
     versions = {artifact.name: artifact.version for artifact in environment.artifacts}
     for overlay, record in find_overlays(versions["qnn-sdk"]):
         if is_same(record.executorch, versions["executorch"]):

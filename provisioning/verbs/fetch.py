@@ -1,4 +1,4 @@
-"""``fetch``: fetch artifacts, or all artifacts of profiles, into the store; or fill a mirror with
+"""``fetch``: fetch artifacts, or all artifacts of profiles, into the store, or fill a mirror with
 the files and bare git repositories that another machine needs.
 """
 
@@ -27,9 +27,11 @@ SUMS_FILE = "SHA256SUMS"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", help="profiles, or ARTIFACT[@VERSION][:COMPONENT,...]")
     parser.add_argument(
-        "--verify", action="store_true", help="hash the existing files and repair them"
+        "--verify",
+        action="store_true",
+        help="hash the files that are already in the store, and repair those that differ",
     )
-    parser.add_argument("--to", type=user_path, help="fill a mirror directory instead")
+    parser.add_argument("--to", type=user_path, help="put the files into a mirror directory")
     add_options(parser)
 
 
@@ -72,7 +74,8 @@ def describe(item: Provisioned) -> dict[str, Any]:
 def fill_mirror(
     requests: Sequence[ArtifactRequest], directory: Path, store: Store, progress: Progress
 ) -> list[Path]:
-    """Put the files that ``requests`` need below ``directory``, with a SHA256SUMS file.
+    """Put the files that ``requests`` need below ``directory``, with a SHA256SUMS file, and return
+    their paths.
 
     On the other machine, set QNN_CI_MIRROR to the directory, or to a URL that serves it. Raises the
     errors of provision_pinned, and StoreError if ``directory`` cannot be written.
@@ -105,7 +108,7 @@ def _mirror(
 
 
 def _write_sums(directory: Path, files: Sequence[Path]) -> None:
-    """Write SHA256SUMS for ``files``, sorted by name."""
+    """Add ``files`` to SHA256SUMS, which is sorted by name."""
     path = directory / SUMS_FILE
     rows = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     sums = {row[66:]: row[:64] for row in rows} | {file.name: hash_file(file) for file in files}

@@ -52,8 +52,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def conclude(
     plans: Mapping[str, list[Change]], *, write: bool, by_hand: Sequence[str] = ()
 ) -> Outcome:
-    """Show the changes of each artifact, and write them if ``write``. ``by_hand`` are lines of
-    other files that contain the old version.
+    """Show the changes of each artifact, and write them if ``write`` is true. ``by_hand`` are lines
+    in other files that still contain the old version.
     """
     changes = [change for plan in plans.values() for change in plan]
     for change in reversed(changes if write else []):  # locks before the manifest that needs them

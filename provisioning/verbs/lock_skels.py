@@ -52,8 +52,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def read_wheel(wheel: Path) -> tuple[str, KnownBuild]:
     """Return the QNN build of a wheel and its skels.
 
-    Raises UsageError for a file without skels, and IntegrityError for skels that are damaged, come
-    from several builds, or contradict a catalog or the list.
+    Raises UsageError for a file that is not a wheel or contains no skels, and IntegrityError for
+    skels that are damaged, come from several builds, or contradict a catalog or the list of genuine
+    skels.
     """
     skels, builds = {}, set()
     with tempfile.TemporaryDirectory(prefix="lock-skels-") as directory:
@@ -78,7 +79,9 @@ def read_wheel(wheel: Path) -> tuple[str, KnownBuild]:
 
 
 def extract(wheel: Path, directory: Path) -> list[Path]:
-    """Unpack the skels of a wheel, and catalogs next to them. Raises OSError, BadZipFile."""
+    """Unpack the skels and catalogs of a wheel below ``directory``, and return the paths of the
+    skels. Raises OSError and BadZipFile.
+    """
     paths = []
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -91,9 +94,10 @@ def extract(wheel: Path, directory: Path) -> list[Path]:
 
 
 def join(old: KnownBuild, new: KnownBuild) -> KnownBuild:
-    """Merge two rows of a build: keep that of the wheel with more skels.
+    """Return the entry to keep for a QNN build: ``new`` if its wheel contains all skels of ``old``
+    and others, else ``old``.
 
-    Raises IntegrityError if the listed wheel has other content.
+    Raises IntegrityError if both name the same wheel but its content differs.
     """
     if old.wheel == new.wheel and old != new:
         raise refuse(
@@ -104,7 +108,7 @@ def join(old: KnownBuild, new: KnownBuild) -> KnownBuild:
 
 
 def refuse(what: str, why: str) -> IntegrityError:
-    return IntegrityError(what, why=why, fix="use unchanged wheels, as their index serves them")
+    return IntegrityError(what, why=why, fix="use wheels as the package index serves them")
 
 
 def order(text: str) -> tuple[object, str]:

@@ -1,4 +1,4 @@
-"""``path``: print the root of an artifact that is already in place; fetch nothing."""
+"""``path``: print the root of an artifact that is installed or in the store; fetch nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     found = locate_artifact(request, store, progress)
     if found is None:
         raise UnfitError(
-            f"{request.label} is not in place",
+            f"{request.label} was not found",
             why=f"it is not in the store {store.home}",
             fix=f"run `qnn-ci fetch {args.name}`",
         )

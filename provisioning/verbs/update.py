@@ -25,14 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "names",
         nargs="+",
         metavar="ARTIFACT[@VERSION]",
-        help="VERSION of the package, archive or tag, as its source writes it; default: the newest",
+        help="VERSION is the package's, the archive's or the tag's, as the source writes it; "
+        "default: the newest",
     )
     parser.add_argument(
         "--cooldown",
         type=int,
         default=0,
         metavar="DAYS",
-        help="ignore versions that were published fewer days ago",
+        help="ignore versions that were published less than DAYS days ago",
     )
     parser.add_argument(
         "--baselines",
@@ -66,6 +67,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
                 old = f"{release.package}=={release.package_version}"
             new = re.sub(r"[^=]+$", "NEW", old)
             progress.step(
-                f"before --write: `qnn-ci upgrade-report {old} {new}` tries both versions"
+                f"before you use --write, try both versions: `qnn-ci upgrade-report {old} {new}`"
             )
     return conclude(plans, write=args.write, by_hand=by_hand)

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names",
         nargs="*",
-        help="as arguments of fetch; default: everything published",
+        help="profiles or artifacts, as for fetch; default: everything in the store",
     )
     parser.add_argument("--quick", action="store_true", help="compare sizes, modes and times only")
     parser.add_argument("--repair", action="store_true", help="restore files that differ")
@@ -94,5 +94,5 @@ def _render(row: dict[str, Any]) -> str:
     if not row["differences"]:
         return f"{label}: {row['files']} files, {mib(row['size_bytes'])}, all unchanged\n"
     lines = [f"  {Difference(**item)}" for item in row["differences"]]
-    ended = "repaired" if row["repaired"] else "run it again with --repair"
+    ended = "repaired" if row["repaired"] else "run `verify` again with --repair"
     return "\n".join([f"{label}: {len(lines)} differences", *lines, f"  {ended}"]) + "\n"

@@ -1,7 +1,7 @@
 """The sources that artifacts are fetched from: a Protocol, and one module for each kind of source.
 
-A module has the name that its kind has in manifests. The release struct of each kind is defined in
-manifest.releases.
+A module is named after its kind of source in manifests. The struct for the releases of each kind is
+defined in manifest/releases.py.
 
 A source fills a fresh directory and returns what it wrote; the store publishes the directory. The
 downloaded file of an artifact, if it has one, is kept in downloads/.
@@ -41,15 +41,15 @@ class Options:
     offline: bool = False
     trust_first_use: bool = False
     accept_licence: bool = False
-    cooldown_days: int = 0  # an update ignores versions that are younger
+    cooldown_days: int = 0  # an update ignores versions that were published later
 
 
 @dataclass(frozen=True)
 class ArtifactRequest:
-    """The release of an artifact that is wanted, and its wanted components (an empty tuple means
-    all).
+    """A request for a release of an artifact, or only for some of its components (an empty tuple
+    means all).
 
-    An adopted installation must have version ``minimum`` or later.
+    The user's own installation, if it is used instead, must have version ``minimum`` or later.
     """
 
     toolchain: Toolchain
@@ -71,7 +71,9 @@ class ArtifactRequest:
 
     @property
     def installation(self) -> str:
-        """The directory that a release is copied from, '' if its source copies nothing."""
+        """The directory that the release is copied from, '' if it is not copied or the variable is
+        not set.
+        """
         adoption = self.toolchain.adoption if self.release.is_copied else None
         return os.environ.get(adoption.variable, "") if adoption else ""
 
@@ -111,7 +113,7 @@ class ArtifactRequest:
         return Key(self.name, release.version, recipe)
 
     def layout(self) -> Layout:
-        """Return the layout of its release, limited to the wanted components."""
+        """Return the layout of the release, limited to the wanted components."""
         rules = [(rule.take, rule.put) for rule in self.release.layout]
         return Layout(rules, self.patterns)
 
@@ -144,7 +146,7 @@ class ArtifactRequest:
         return replace(self, release=msgspec.structs.replace(self.release, **pin), lock=lock)
 
     def limits(self) -> Limits:
-        """Return the limits that apply when its archive is unpacked."""
+        """Return the limits that apply when the release's archive is unpacked."""
         release = self.release_as(FileRelease)
         return Limits(release.unpacked_bytes, release.case_collisions)
 
@@ -172,7 +174,7 @@ class FillJob:
 
 
 class Source(Protocol):
-    """The functions that the module of each kind of source has."""
+    """The functions that the module of each kind of source defines."""
 
     def fill(self, job: FillJob) -> tuple[TreeEntry, ...]:
         """Write the artifact, or only the wanted paths, below the job's root.
@@ -200,8 +202,8 @@ class Source(Protocol):
 
 
 def substitute(text: str, words: Mapping[str, str]) -> str:
-    """Return ``text`` with each key of ``words`` replaced by its value, except inside a longer
-    number.
+    """Return ``text`` with each key of ``words`` replaced by its value, except where the key is
+    part of a longer version.
     """
     if not words:
         return text
@@ -211,8 +213,8 @@ def substitute(text: str, words: Mapping[str, str]) -> str:
 
 
 def require_version(job: FillJob, version: str) -> str:
-    """Return ``version``. Raises UsageError if it is empty, since this source cannot find out the
-    newest.
+    """Return ``version``. Raises UsageError if it is empty, since the job's source cannot find out
+    which version is the newest.
     """
     if version:
         return version
@@ -225,7 +227,9 @@ def require_version(job: FillJob, version: str) -> str:
 
 
 def copy_to_mirror(source: Path, directory: Path) -> Path:
-    """Put ``source`` into ``directory`` in one step, readable by all. Raises OSError."""
+    """Link or copy ``source`` into ``directory`` in one step, readable by all users, and return its
+    new path. Raises OSError.
+    """
     target = directory / source.name
     fresh = target.with_name(f".{target.name}")
     fresh.unlink(missing_ok=True)
@@ -235,7 +239,7 @@ def copy_to_mirror(source: Path, directory: Path) -> Path:
 
 
 def load_source(kind: str) -> Source:
-    """Return the module of a kind of source, imported only when it is needed."""
+    """Import and return the module of the source ``kind``, such as ``wheel``."""
     return cast("Source", importlib.import_module(f"{__name__}.{kind}"))
 
 
@@ -302,7 +306,7 @@ def cannot_fetch(request: ArtifactRequest, store: Store, why: str, advice: str) 
         why=why,
         fix=(
             f"{advice}, put that file into {store.downloads} by hand ({HOME_VARIABLE} "
-            f"moves it){pin}, or set QNN_CI_MIRROR to a directory or URL "
+            f"changes this directory){pin}, or set QNN_CI_MIRROR to a directory or URL "
             "that `fetch --to` made"
         ),
     )

@@ -1,6 +1,6 @@
 """Fetch an Android archive (AAR) from a Maven repository by its coordinates.
 
-An AAR is a ZIP; it is compared with the .sha1 file of the repository if there is one.
+An AAR is a ZIP. If it has no pin, it is compared with the repository's .sha1 file, if there is one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def find_release(job: FillJob, version: str) -> AarRelease:
 
 
 def locate_job(job: FillJob) -> FillJob:
-    """Return the job with the archive's URL, made from the coordinates ``group:artifact``."""
+    """Return the job with a release that has the archive's URL, which follows from the coordinates
+    ``group:artifact`` and the version.
+    """
     release = job.request.release_as(AarRelease)
     group, _, artifact = release.package.partition(":")
     base = os.environ.get(REPOSITORY_VARIABLE, REPOSITORY).rstrip("/")
@@ -62,9 +64,10 @@ def read_start(body: Iterator[bytes], most_bytes: int) -> bytes:
 
 
 def check_published_sha1(job: FillJob) -> None:
-    """Compare the download with its .sha1 file in the Maven repository.
+    """Compare the download with its .sha1 file in the Maven repository. If there is no such file,
+    print a message.
 
-    Raises IntegrityError if the hashes differ.
+    Raises IntegrityError if the hashes differ; the download is removed.
     """
     release = job.request.release_as(ArchiveRelease)
     path = job.store.downloads / release.filename
@@ -92,5 +95,5 @@ def check_published_sha1(job: FillJob) -> None:
             fix="try again; if it fails again, the repository is damaged",
         )
     job.progress.step(
-        f"{job.request.label}: SHA-1 {found} as published; SHA-256 {hash_file(path)} kept"
+        f"{job.request.label}: SHA-1 {found} is as published; the SHA-256 is {hash_file(path)}"
     )

@@ -66,8 +66,8 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
 
 
 def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
-    """Fetch only the wanted members, with HTTP range requests. Return an empty tuple if that is
-    impossible or could not be verified.
+    """Fetch only the wanted members, with HTTP range requests. Return an empty tuple if this is not
+    possible, or if the members do not match the lock.
     """
     request, release = job.request, job.request.release_as(ArchiveRelease)
     locked = request.lock is not None and request.lock.files
@@ -99,7 +99,7 @@ def find_release(job: FillJob, version: str) -> ArchiveRelease:
         raise UsageError(
             f"the URL of {job.request.name} {version} is unknown",
             why=f"{old.url} does not contain the version {old.version}",
-            fix="change its row by hand, then run `python -m provisioning lock` with --write",
+            fix="change the manifest by hand, then run `python -m provisioning lock` with --write",
         )
     return new
 
@@ -114,9 +114,12 @@ def rename_release(old: F, version: str) -> F:
 
 
 def reuse_published(job: FillJob) -> list[TreeEntry]:
-    """Link files of other published trees of this release into this one.
+    """Link or copy locked files from other published trees of the same archive into the job's tree,
+    and return their entries.
 
-    Only locked files are linked, from trees of the same archive, and only if their hashes match.
+    Only files with the locked hashes are used. If they are all the files that the job needs, the
+    locked links and empty directories are created, too. If some are missing from a tarball, none
+    are used.
     """
     locked = job.locked
     wanted = {entry.path: entry for entry in locked if entry.sha256}
@@ -138,7 +141,7 @@ def reuse_published(job: FillJob) -> list[TreeEntry]:
 
 
 def _make_rest(job: FillJob, locked: Sequence[TreeEntry]) -> list[TreeEntry]:
-    """Make the locked links and empty directories. All files have to be there already."""
+    """Create the locked links and empty directories. All locked files must already exist."""
     links = {entry.path: entry.link for entry in locked if entry.link}
     paths = [entry.path for entry in locked]
     empty = make_directories(job.root, [path for path in paths if path.endswith("/")])
@@ -161,7 +164,7 @@ def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:
 
 
 def _compare_listing(placed: Sequence[tuple[str, Member]], job: FillJob) -> None:
-    """Raise MismatchError if a file or directory in the archive's listing differs from the lock."""
+    """Raise MismatchError if a member's size in the archive's listing differs from the lock."""
     sizes = {entry.path: entry.size for entry in job.locked if not entry.link}
     for path, member in placed:
         if member.kind != "symlink" and sizes.get(path) != member.size:
@@ -169,9 +172,9 @@ def _compare_listing(placed: Sequence[tuple[str, Member]], job: FillJob) -> None
 
 
 def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
-    """Return the spans of these members' headers and bytes in an archive of ``size_bytes``.
+    """Return the spans of these members, headers included, in an archive of ``size_bytes``.
 
-    A header's exact length is known only after it is read, so spans include some extra bytes.
+    The exact length of a header is only known after it is read, so spans include some extra bytes.
     """
     spans = []
     for member in members:
@@ -182,7 +185,7 @@ def member_spans(members: Iterable[Member], size_bytes: int) -> list[Span]:
 
 
 def archive_urls(release: ArchiveRelease) -> list[str]:
-    """Return the URLs of an archive, in order: the user's mirror, the vendor, its mirrors."""
+    """Return the URLs of an archive, in order: QNN_CI_MIRROR's, the vendor's, its mirrors'."""
     own = [release.url] if release.url else []
     return [*mirror_urls(release.filename, release.sha256), *own, *release.mirrors]
 

@@ -1,7 +1,7 @@
 """Fetch a source tree from git: a shallow clone of a pinned commit, with only the wanted
 submodules.
 
-``.git`` is kept. Of its files, tree.json lists those that control what git does.
+``.git`` is kept. Of the files in it, tree.json lists only those that control what git does.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def _copy_bare(source: Path, url: str, directory: Path) -> Path:
 
 
 def _list_sources() -> list[list[str]]:
-    """Return the lists of mirrors to try, in order: QNN_CI_MIRROR if it is set, then none (the
-    repository's own URL).
+    """Return the lists of mirrors to try, in order: the mirrors in QNN_CI_MIRROR if it is set, then
+    an empty list, which stands for the repository's own URL.
     """
     mirrors = mirror_urls("git/")
     return [mirrors, []] if mirrors else [[]]
@@ -74,9 +74,10 @@ def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dic
     """Return how git reaches a repository, possibly through mirrors: arguments without secrets, and
     environment variables with the secrets.
 
-    git gives up on a host that sends nothing for QNN_CI_TIMEOUT_S. The URLs in its arguments have
-    no credentials, since every user of the machine can read a process's arguments; for http, a
-    credential helper takes them from a variable.
+    git gives up on a host that sends almost nothing for QNN_CI_TIMEOUT_S seconds. The URLs in git's
+    arguments contain no credentials, since every user of the machine can read a process's
+    arguments. For http and https, a credential helper reads the credentials from an environment
+    variable.
     """
     words, variables = _log_in(url, "QNN_CI_GIT_LOGIN")
     bare, shown = _without_login(url) if words else url, redact_url(url)
@@ -103,8 +104,8 @@ def _without_login(url: str) -> str:
 
 
 def _log_in(url: str, variable: str) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return git's arguments for the login of an http URL, and the variable that contains the
-    login.
+    """Return git's arguments for the login in an http or https URL, and the environment variable
+    that contains the login; both are empty if the URL has none.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or parts.username is None:
@@ -126,7 +127,9 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
 
 
 def mirror(job: FillJob, directory: Path) -> list[Path]:
-    """Write bare clones of the repository and its submodules below ``directory``/git."""
+    """Write bare clones of the repository and its submodules below ``directory``/git, and return
+    their paths.
+    """
     fill(job)
     copies = [(job.root, job.request.release.place)]
     modules = job.root / GIT / "modules"
@@ -155,8 +158,8 @@ def find_release(job: FillJob, version: str) -> GitRelease:
 
 
 def _list_tags(root: Path, url: str) -> list[str]:
-    """Return the rows of ``git ls-remote`` from the first source that returns any. Raises
-    DownloadError.
+    """Return the output lines of ``git ls-remote --tags`` from the first mirror that has tags, else
+    from the repository's own URL. Raises DownloadError.
     """
     failures = []
     for mirrors in _list_sources():
@@ -187,10 +190,11 @@ class _Checkout:
             raise ToolError(f"git {ended.describe()}: {' '.join(ended.argv)}", why=why)
 
     def git_from_network(self, *words: str, from_mirror: Sequence[str] = ()) -> None:
-        """Run git in the tree with one source after another, up to ATTEMPTS times each, until one
-        works.
+        """Run git in the tree with each mirror list of _list_sources, up to ATTEMPTS times each,
+        until it succeeds.
 
-        For a mirror, ``from_mirror`` is used instead of ``words``. Raises DownloadError.
+        With mirrors, the arguments are ``from_mirror``, if given, instead of ``words``. Raises
+        DownloadError.
         """
         if self.job.request.options.offline:
             raise self._cannot_fetch("--offline was given")
@@ -226,8 +230,8 @@ class _Checkout:
         )
 
     def fetch_from_store(self) -> bool:
-        """Fetch the commit from a published tree that has it, even a damaged one; return whether
-        that worked.
+        """Fetch the commit from a published tree that contains it, even if that tree is damaged;
+        return whether this worked.
 
         git transfers and hashes every object. Nothing else in that tree's .git is used, since its
         configuration, hooks and links could lead anywhere.
@@ -248,7 +252,7 @@ class _Checkout:
         return False
 
     def begin(self) -> None:
-        """Make an empty repository and set its remote."""
+        """Create an empty repository and set its remote."""
         self.git("init", "--quiet", "--template=")
         self.git("remote", "add", "origin", redact_url(self.release.url))
 
@@ -267,12 +271,14 @@ class _Checkout:
             raise IntegrityError(
                 f"{self.job.request.label} is not the pinned commit",
                 why=f"{name} at {release.url} is {found}, the pin is {release.commit}",
-                fix="the tag was moved: find out why before you change the pin",
+                fix="the tag may have been moved: find out why before you change the pin",
             )
         self.git("checkout", "--quiet", "--detach", found)
 
     def update_submodules(self) -> None:
-        """Fetch the wanted submodules; ``path/**`` includes nested ones."""
+        """Fetch the wanted submodules; a pattern ``path/**`` includes nested ones. Raises
+        IntegrityError if there is no such submodule, and DownloadError.
+        """
         known = list_submodules(self.root)
         plain = [path.removesuffix("/**") for path in self.wanted]
         missing = [path for path in plain if path not in known]
@@ -291,8 +297,8 @@ class _Checkout:
                 self.git_from_network(*words, "--", path)
 
     def seal(self) -> None:
-        """Set fixed file times, refresh git's index, and remove the files of git's template
-        directory.
+        """Remove files that come from git's template directory, set fixed modes and times of files,
+        and refresh git's index.
         """
         for directory in [self.root / GIT, *_list_modules(self.root / GIT)]:
             for name in ("hooks", "info", "branches"):
@@ -306,13 +312,15 @@ class _Checkout:
 
 
 def _list_modules(git: Path) -> list[Path]:
-    """Return the .git directories of submodules inside a .git directory, nested ones included."""
+    """Return the git directories of submodules inside ``git``, including nested ones."""
     found = walk(git / "modules")
     return sorted(path for path, _, names in found if "HEAD" in names and is_git_directory(path))
 
 
 def _list_near(git: Path) -> list[str]:
-    """Return arguments with which git fetches submodules from another checkout's .git directory."""
+    """Return arguments that make git fetch submodules from ``git``, the .git directory of another
+    checkout.
+    """
     words: list[str] = []
     for module in _list_modules(git):
         with suppress(ToolError):

@@ -47,7 +47,9 @@ def find_installation(
 
 
 def expected_paths(request: ArtifactRequest, adoption: Adoption) -> list[str]:
-    """Return the marker files, and the directories of the wanted components."""
+    """Return the paths that an installation must contain: the marker files, and the directories and
+    files of the wanted components, as far as their globs state them.
+    """
     fixed = [re.split(r"[*?]", pattern, maxsplit=1) for pattern in request.patterns]
     heads = [parts[0] for parts in fixed if len(parts) == 1 or parts[0].endswith("/")]
     return list(dict.fromkeys([*adoption.markers, *(head.rstrip("/") for head in heads)]))
@@ -138,8 +140,8 @@ STAMP = re.compile(r"(\d{12})(?!\d)")
 
 @dataclass(frozen=True)
 class SdkIdentity:
-    """The version in an sdk.yaml, such as 2.37.0.250724, and the ``stamp`` in its build_id (12
-    digits); '' if missing.
+    """The version in an sdk.yaml, such as 2.37.0.250724, and the ``stamp`` at the start of its
+    build_id (12 digits). A value that is missing is ''.
     """
 
     version: str = ""

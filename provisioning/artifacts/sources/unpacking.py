@@ -46,8 +46,11 @@ def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
 
 
 def judge_archive(path: Path, request: ArtifactRequest) -> None:
-    """Raise IntegrityError unless a file without a known hash may be the archive: it is complete,
-    within its limits, not much too small, and contains files that the manifest selects.
+    """Raise IntegrityError if ``path``, a file without a known hash, cannot be the requested
+    archive.
+
+    The archive must be complete and within its limits, contain files that the manifest selects, and
+    unpack to at least 1/LEAST_SHARE of the limit ``unpacked_bytes``.
     """
     name, limits = request.release_as(FileRelease).filename, request.limits()
     if is_tarball(name):
@@ -88,7 +91,7 @@ def complete_tree(
 ) -> tuple[TreeEntry, ...]:
     """Add the archive's links, and the links and small files that the manifest lists.
 
-    Links to parts that are not wanted are left out.
+    Links to parts that are not wanted are left out. Returns all entries, sorted by path.
     """
     layout, release = job.request.layout(), job.request.release
     if not entries and not links and job.only is None:

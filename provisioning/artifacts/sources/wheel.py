@@ -54,7 +54,11 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
 
 
 def find_release(job: FillJob, version: str) -> WheelRelease:
-    """Return the release that pip selects for the Python and machine of the pin."""
+    """Return the release of ``version`` that pip selects for the pinned release's Python version
+    and machine.
+
+    '' means the newest version, unless that is older than the pinned one because of the cooldown.
+    """
     old = job.request.release_as(WheelRelease)
     wheel = _download_version(job, old, version)
     new = describe_wheel(old, wheel)
@@ -73,7 +77,7 @@ def find_release(job: FillJob, version: str) -> WheelRelease:
 
 
 def describe_wheel(old: WheelRelease, wheel: Path) -> WheelRelease:
-    """Return ``old`` with the version, name, sizes and hash of another wheel."""
+    """Return ``old`` with the version, file name, platform, sizes and hash of another wheel."""
     _, version, _, _ = parse_wheel_filename(wheel.name)
     with closing(FileSource(wheel)) as source:
         unpacked_bytes = sum(member.size for member in read_directory(source))
@@ -89,10 +93,11 @@ def describe_wheel(old: WheelRelease, wheel: Path) -> WheelRelease:
 
 
 def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, str]:
-    """Return the links with their targets in this wheel, since auditwheel puts a hash into the
-    names of libraries.
+    """Return the links with the names that their targets have in this wheel: auditwheel puts a
+    hash, which differs between wheels, into the names of libraries. ``paths`` are the paths of the
+    new tree.
 
-    Raises IntegrityError if a link matches no file or several.
+    Raises IntegrityError if a target matches no file, or several.
     """
     found = {}
     for link, end in links.items():
@@ -102,9 +107,9 @@ def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, 
         fitting = [name for name in names if name == end] or list(filter(pattern.fullmatch, names))
         if len(fitting) != 1:
             raise IntegrityError(
-                f"{link} pointed to {end}: this wheel has {', '.join(fitting) or 'no such file'}",
+                f"{link} pointed to {end}; this wheel has {', '.join(fitting) or 'no such file'}",
                 why="a library that needs the link would not find it",
-                fix="correct ``links`` in the artifact's manifest by hand",
+                fix="correct `links` in the artifact's manifest by hand",
             )
         found[link] = fitting[0]
     return found
@@ -183,8 +188,9 @@ def _fetch_with_pip(request: ArtifactRequest, target: Path, progress: Progress) 
 def download_with_pip(
     what: str, platforms: Sequence[str], python: str, words: Sequence[str]
 ) -> None:
-    """Download a wheel with pip, whatever the running Python is; ``words`` select the wheel and the
-    directory.
+    """Download a wheel with pip for the Python version ``python`` and one of ``platforms``.
+    ``words`` are the arguments of pip that select the wheel and the directory; ``what`` is the
+    wheel's name in messages.
 
     Raises DownloadError with pip's message, and UnfitError if this Python has no pip.
     """

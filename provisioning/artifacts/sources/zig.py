@@ -1,9 +1,9 @@
-"""Compile a small library that this machine lacks with Zig's C compiler, which comes from a pinned
-wheel.
+"""Compile a small library that this machine lacks. The C compiler is Zig's, which comes from a
+pinned wheel.
 
 ``write`` of the release contains the sources and, in the file ``arguments``, the compiler's
 arguments. The layout puts the compiler at ``zig``. The same compiler and sources produce the same
-bytes, so a lock can pin the library's hash as it does for a downloaded file.
+bytes, so a lock can pin the library's hash, as it does for a downloaded file.
 """
 
 from __future__ import annotations

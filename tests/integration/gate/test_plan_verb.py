@@ -266,7 +266,7 @@ def test_rules_of_one_s_own(checkout: Checkout, tmp_path: Path) -> None:
     assert running(plan(checkout, *words, "HEAD~2")) == {"qnn"}
     assert running(plan(checkout, "--rules", str(rules), "--base", "HEAD~1")) == set()
     rules.write_text("branch = 1\n")
-    assert "does not fit its schema" in refuse(checkout, "--rules", str(rules))["what"]
+    assert "does not match its schema" in refuse(checkout, "--rules", str(rules))["what"]
 
 
 def test_a_replay_says_what_is_saved_and_fails_for_what_is_missed(

@@ -215,4 +215,4 @@ def test_a_damaged_pin_stops_neither_list_nor_verify(world: World, run: Run) -> 
     assert "libcxx 14.0.0: 3 files" in verified.stdout
     for shown in (listed.stdout, verified.stdout):
         assert "damaged lock" in shown or "cannot read the lock" in shown
-        assert "or remove it and lock it again" in shown
+        assert "or remove it and lock the artifact again" in shown

@@ -189,7 +189,7 @@ def test_eight_processes_make_one_download(world: World, server: BadServer) -> N
     whole = [asked for asked in server.requests if not asked.range]
     assert len(whole) == 1
     assert sum('"fetched": true' in output for output in outputs) == 1
-    waited = sum("is fetching it; waiting" in output for output in outputs)
+    waited = sum(": waiting for another process" in output for output in outputs)
     assert waited >= 1
     check_store(world.home)
 

@@ -570,7 +570,7 @@ def test_a_hard_link_to_what_is_no_file_is_refused(tmp_path: Path) -> None:
     [
         ("MAX_MEMBERS", 9, 10, "it has more than 9 members"),
         ("MAX_DIRECTORIES", 4, 5, "it has more than 4 directories"),
-        ("MAX_NAMES", 19, 10, "it has more than 19 characters of names"),
+        ("MAX_NAMES", 19, 10, "it has more than 19 characters in names"),
     ],
 )
 def test_more_of_anything_than_an_archive_has_is_refused_as_it_comes(

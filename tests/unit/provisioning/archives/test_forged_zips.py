@@ -370,7 +370,7 @@ def test_limits_of_a_directory(directory_of: Read, monkeypatch: pytest.MonkeyPat
             continue
         with pytest.raises(IntegrityError) as caught:
             directory_of(data)
-        assert caught.value.why == f"its central directory has 2 members, {size} bytes"
+        assert caught.value.why == f"its directory is too large: 2 members, {size} bytes"
 
 
 def wide(*values: int, before: bytes = b"", tag: int = 1) -> bytes:

@@ -269,13 +269,13 @@ def test_a_file_is_nobody_elses_while_it_is_written(tmp_path: Path) -> None:
 def test_more_or_less_than_was_declared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError) as caught:
         write(tmp_path, b"ab", b"c", size=2)
-    assert caught.value.why == "'a.so' is longer than its declared 2"
+    assert caught.value.why == "'a.so' has more than its declared 2 bytes"
     (tmp_path / "a.so").unlink()
     with pytest.raises(IntegrityError) as caught:
         write(tmp_path, b"a", size=2)
     assert (caught.value.what, caught.value.why) == (
         "a.zip is refused",
-        "'a.so' has 1 bytes, not its declared 2",
+        "'a.so' has 1 bytes, not the declared 2",
     )
 
 

@@ -91,7 +91,7 @@ def test_an_equal_sha1_counts_however_it_is_written(
 ) -> None:
     server.files[SAID] = text.encode()
     check_published_sha1(job)
-    assert f"SHA-1 {SHA1} as published; SHA-256 {SHA256} kept" in read_steps(job)
+    assert f"SHA-1 {SHA1} is as published; the SHA-256 is {SHA256}" in read_steps(job)
     assert (job.store.downloads / "r.aar").is_file()
 
 
@@ -194,4 +194,4 @@ def test_a_repository_is_neither_one_file_nor_locked(
     assert "--from" in caught.value.fix
     with pytest.raises(UsageError, match="lib has no lock") as caught:
         plan_lock(job.request, job.store, job.progress)
-    assert caught.value.why == "its source is git, which is pinned by its commit"
+    assert caught.value.why == "its source is git, and only single files can be locked"

@@ -116,9 +116,8 @@ def test_its_options_are_empty_by_default() -> None:
     add_arguments(parser)
     assert parser.parse_args(["--adaptor", "x"]).adaptor == "x"
     shown = " ".join(parser.format_help().split())
-    assert "--sdk SDK wheel, pinned, a version or a directory; QNN_CI_SDK" in shown
-    assert "--adaptor ADAPTOR wheel, overlay or a directory" in shown
-    assert "; QNN_CI_ADAPTOR" in shown
+    assert "wheel, pinned, a version or a directory (default: QNN_CI_SDK, else wheel)" in shown
+    assert "wheel, overlay or a directory (default: QNN_CI_ADAPTOR, " in shown
 
 
 # -- overlays -------------------------------------------------------------------------------------

@@ -249,7 +249,10 @@ def test_why_a_build_stays_or_goes(store: Store, tmp_path: Path) -> None:
     source.mkdir()
     assert collect_from(store) == ({}, {name: "its sources exist"})
     wheel.rmdir()
-    assert collect_from(store) == ({name: "the executorch that its overlay extends is gone"}, {})
+    assert collect_from(store) == (
+        {name: "the executorch package that its overlay is based on is gone"},
+        {},
+    )
     with using(cwd=build) as pid:
         assert collect_from(store) == ({}, {name: f"process {pid} uses it"})
     (build / "origin.txt").unlink()

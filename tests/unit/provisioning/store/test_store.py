@@ -79,7 +79,7 @@ def test_a_home_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     file.touch()
     with pytest.raises(UnfitError) as caught:
         store_home()
-    assert caught.value.what == f"the store's directory {file} is not a directory"
+    assert caught.value.what == f"the path of the store, {file}, is not a directory"
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
     assert store_home() == tmp_path
 
@@ -279,7 +279,7 @@ def test_who_waits_says_for_whom_once(store: Store, monkeypatch: pytest.MonkeyPa
             pass
     assert waits == [0.05] * 3
     assert said.getvalue().count("waiting") == 1
-    assert f"sdk.zip: another process ({os.getpid()}) is fetching it; waiting" in said.getvalue()
+    assert f"sdk.zip: waiting for another process ({os.getpid()})" in said.getvalue()
 
 
 def test_a_holder_that_is_not_known_is_another_process(
@@ -294,7 +294,7 @@ def test_a_holder_that_is_not_known_is_another_process(
     monkeypatch.setattr("time.sleep", lambda _: held.release())
     with store.lock(["sdk"], Progress(said)):
         pass
-    assert "sdk: another process is fetching it; waiting" in said.getvalue()
+    assert "sdk: waiting for another process, " in said.getvalue()
 
 
 def test_a_lock_that_cannot_be_made_is_said(store: Store) -> None:
