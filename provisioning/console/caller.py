@@ -1,7 +1,7 @@
 """Show commands and paths in messages as the user would type them.
 
 In the source, messages contain commands as ``qnn-ci VERB ARGUMENTS`` in backticks. For a user who
-started ``./nox`` or ``python -m ci``, they are translated into such commands.
+started ``./nox`` or ``python -m ci``, they are translated into commands of that program.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _HINT = re.compile(r"`qnn-ci ([a-z][a-z-]*)((?: [^`]*)?)`")
 
 @dataclass(frozen=True)
 class Caller:
-    """How the program was called: its command ``program`` and its arguments ``words``. ``sessions``
-    maps verbs to nox sessions.
+    """How the program was called: its command ``program``, its arguments ``words`` and, if nox
+    started it, the command ``nox``. ``sessions`` maps verbs to nox sessions.
 
     If a session's name ends in ``_``, the first argument after the verb completes it.
     """
@@ -37,8 +37,8 @@ class Caller:
     nox: str = ""
 
     def label(self, verb: str = "", *, passing: bool = False) -> str:
-        """Return the command that the user typed, without options; with ``passing``, it ends so
-        that options can be appended.
+        """Return the command that the user typed, without options. If ``passing`` is true, options
+        can be appended to it.
         """
         if verb and self.nox and self.sessions[verb]:
             command = self.command(verb, self.words[1:2] if self.sessions[verb][-1] == "_" else ())
@@ -47,7 +47,7 @@ class Caller:
         return f"{base} {verb}".strip()
 
     def command(self, verb: str, words: Sequence[str]) -> str:
-        """Return the command to type for a verb and its arguments."""
+        """Return the command that this caller has to type for a verb and its arguments."""
         rest = list(words)
         if not self.nox:
             known = verb in self.sessions or self.program == "qnn-ci"
@@ -73,15 +73,15 @@ def is_ci() -> bool:
 
 
 def keep_cause(text: str) -> None:
-    """Write this program's final error to a file, so that the noxfile can repeat it after all
-    sessions.
+    """Write ``text``, this program's final error, to the file in QNN_CI_CAUSE_FILE, so that the
+    noxfile can repeat it after all sessions. Does nothing if the variable is not set.
     """
     if path := os.environ.get(CAUSE_VARIABLE):
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def caller_path(path: Path) -> Path:
-    """Resolve a relative path against the directory where ./nox was called."""
+    """Resolve a relative path against the directory where ./nox was called (QNN_CI_CALLER_DIR)."""
     return Path(os.environ.get(DIRECTORY_VARIABLE, ""), path)
 
 

@@ -23,12 +23,12 @@ def read_clock(environ: Mapping[str, str] = os.environ) -> tuple[datetime, str]:
         return datetime.fromtimestamp(int(text), timezone.utc), EPOCH_VARIABLE
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(
-            f"{EPOCH_VARIABLE} is {text!r}",
+            f"{EPOCH_VARIABLE} is {text!r}, which is not a valid time",
             why=str(error),
             fix="set it to seconds since 1970, or unset it",
         ) from error
 
 
 def read_date() -> str:
-    """Return the date of read_clock, such as 2026-11-21. Raises UsageError."""
+    """Return the date that read_clock finds, such as 2026-11-21. Raises UsageError."""
     return read_clock()[0].date().isoformat()

@@ -53,11 +53,11 @@ OWN_PACKAGES = frozenset({"ci", "provisioning"})
 INSTALLS = {"onnx": 'pip install "executorch-qnn-ci[onnxruntime]", with Python 3.11 or later'}
 # Errors that may occur anywhere, and their fixes.
 REFUSALS = {
-    errno.EACCES: "run it as a user with that permission, or choose another path",
+    errno.EACCES: "run the command as a user with this permission, or choose another path",
     errno.EMFILE: "raise `ulimit -n`",
     errno.ENFILE: "close other programs",
-    errno.ENOMEM: "give it more memory, or run fewer jobs at a time",
-    errno.EPERM: "run it as a user with that permission, or choose another path",
+    errno.ENOMEM: "give the command more memory, or run fewer jobs at a time",
+    errno.EPERM: "run the command as a user with this permission, or choose another path",
 }
 
 
@@ -65,8 +65,9 @@ REFUSALS = {
 class Outcome:
     """The result of a verb: ``data`` for --json, ``text`` for people, and the exit code.
 
-    Escape sequences for terminals and commands to CI runners are removed from ``text``, unless
-    ``exact`` is set: for text that a program reads, or that is already clean.
+    Escape sequences for terminals and commands to CI runners are removed from ``text``. If
+    ``exact`` is true, ``text`` is printed unchanged, because another program reads it or because it
+    is already clean.
     """
 
     text: str = ""
@@ -75,7 +76,9 @@ class Outcome:
     exact: bool = False
 
     def render(self, *, as_json: bool) -> str:
-        """Return the text for stdout."""
+        """Return the text for stdout: ``data`` as JSON, else ``text``, wrapped to the terminal
+        unless it is ``exact``.
+        """
         if as_json:
             return json.dumps(self.data, indent=1) + "\n"
         if self.exact:
@@ -180,7 +183,7 @@ def run_command(
 
 
 def find_verb(verbs: Mapping[str, Verb], word: str) -> str:
-    """Return the verb whose name or nox session is ``word``, '' if there is none."""
+    """Return the verb with the name or the nox session ``word``, '' if there is none."""
     runs = (name for name, verb in verbs.items() if verb.session == word)
     return word if word in verbs else next(runs, "")
 
@@ -209,7 +212,7 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
     others = [make_parser(caller, verbs, one) for one in list_together(caller.sessions, name)]
     own, left = keep_own(words[1:], parser, others) if others else (words[1:], [])
     if left:
-        progress.step(f"{' '.join(left)}: ignored, since only other sessions of this call use it")
+        progress.step(f"{' '.join(left)}: ignored, since only other sessions of this call know it")
     return load_verb(verbs[name]).execute(parser.parse_args(own), progress)
 
 
@@ -228,7 +231,7 @@ def make_parser(caller: Caller, verbs: Mapping[str, Verb], name: str) -> Parser:
 
 
 def explain_exception(error: Exception) -> QnnCiError:
-    """Turn any other exception into a QnnCiError."""
+    """Return the QnnCiError for an exception that is not a QnnCiError itself."""
     if isinstance(error, ImportError) and (error.name or "").split(".")[0] not in OWN_PACKAGES:
         return explain_missing(error)
     if isinstance(error, MemoryError):
@@ -261,8 +264,8 @@ def explain_exception(error: Exception) -> QnnCiError:
 
 
 def is_refused_write(error: OSError) -> bool:
-    """Return whether ``error`` comes from writing: the disk is full or read-only, or the file can
-    be read but not written.
+    """Return whether ``error`` comes from writing: the disk is full or read-only, or the process
+    may read the file (or enter its directory, if there is no such file) but not write it.
     """
     if error.errno in NO_ROOM or error.errno == errno.EROFS:
         return True
@@ -283,7 +286,9 @@ def explain_missing(error: ImportError) -> UnfitError:
 
 
 def keep_traceback(error: Exception) -> str:
-    """Write the traceback to a file for a bug report, and return its name."""
+    """Write the traceback to a file for a bug report, and return the file's name. If it cannot be
+    written, return text that names TMPDIR.
+    """
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="qnn-ci-error-", suffix=".txt", delete=False, encoding="utf-8"
@@ -321,17 +326,19 @@ def describe_verbs(caller: Caller, verbs: Mapping[str, Verb]) -> str:
 
 
 def nonempty_word(text: str) -> str:
-    """Return an option's value. Raises UsageError if it is empty, such as an unset shell
-    variable."""
+    """Return ``text``, an option's value. Raises UsageError if it is empty, for example because a
+    shell variable in it is not set.
+    """
     if not text:
         raise UsageError("an option's value is empty", fix="check that the variables in it are set")
     return text
 
 
 def user_path(text: str) -> Path:
-    """Return a user's path, relative to where ./nox was called (QNN_CI_CALLER_DIR).
+    """Return the path that a user gave, resolved against the directory where ./nox was called
+    (QNN_CI_CALLER_DIR).
 
-    Refuses an empty path, which would be that directory itself.
+    Raises UsageError for an empty path, which would be that directory itself.
     """
     path = caller_path(Path(nonempty_word(text)))
     try:
@@ -341,13 +348,15 @@ def user_path(text: str) -> Path:
 
 
 def user_program(text: str) -> str:
-    """Return a user's program: a path as in user_path, or a name to find on PATH."""
+    """Return the program that a user gave: an absolute path if it contains a slash, else a name to
+    find on PATH.
+    """
     return os.path.abspath(user_path(text)) if "/" in text or not text else text  # noqa: PTH100
 
 
 def user_command(words: Sequence[str]) -> list[str]:
-    """Return a user's command so that it works in any directory: the paths of its program and of
-    files in its arguments become absolute.
+    """Return the command that a user gave so that it works in any directory: the paths of its
+    program and of existing files in its arguments become absolute.
 
     Links are not resolved, since the Python of a virtual environment is a link.
     """
@@ -364,8 +373,8 @@ SESSIONS_VARIABLE = "QNN_CI_SESSIONS"  # the sessions of one call, if several
 
 
 def list_together(sessions: Mapping[str, str], own: str) -> list[str]:
-    """Return the other verbs that run in the same call of nox. ``sessions`` maps verbs to nox
-    sessions; a name that ends in ``_`` is the prefix of several sessions.
+    """Return the verbs, except ``own``, whose sessions run in the same call of nox. ``sessions``
+    maps verbs to nox sessions; a name that ends in ``_`` is the prefix of several sessions.
     """
     names = os.environ.get(SESSIONS_VARIABLE, "").split()
     return [
@@ -382,9 +391,10 @@ def _is_session(name: str, session: str) -> bool:
 def keep_own(
     words: Sequence[str], own: argparse.ArgumentParser, others: Iterable[argparse.ArgumentParser]
 ) -> tuple[list[str], list[str]]:
-    """Split ``words`` into those for this verb, and options with values that only ``others`` know.
+    """Split ``words`` into the arguments of this verb, and the options, with their values, that
+    only ``others`` know.
 
-    An option that no verb knows is kept, so that ``own`` refuses it.
+    An option that no parser knows is an argument of this verb, so that ``own`` refuses it.
     """
     mine = own._option_string_actions
     theirs = {
@@ -411,7 +421,9 @@ def _find_name(word: str, known: set[str]) -> str:
 
 
 def _count_values(action: argparse.Action, is_bare: bool, rest: Sequence[str]) -> int:
-    """Return how many of the arguments after an option are its values."""
+    """Return how many of the arguments ``rest`` after an option are its values. ``is_bare`` is
+    false for an option such as ``--model=mlp``, which contains its value.
+    """
     if not is_bare:
         return 0
     following = len(list(takewhile(lambda word: not word.startswith("-"), rest)))

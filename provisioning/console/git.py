@@ -1,4 +1,4 @@
-"""Run git on a given directory, never on an enclosing repository. No other module runs git."""
+"""Run git in a given directory, never in an enclosing repository. No other module runs git."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioning.errors import MissingToolError, ToolError, UsageError
 TIMEOUT_S = 120.0
 NONE: Mapping[str, str] = MappingProxyType({})
 # The variables that git drops when it enters another repository (`git rev-parse --local-env-vars`),
-# except GIT_CONFIG_COUNT and GIT_CONFIG_PARAMETERS, which hold the user's proxies and mirrors.
+# except GIT_CONFIG_COUNT and GIT_CONFIG_PARAMETERS, which contain the user's proxies and mirrors.
 REPOSITORY_VARIABLES = frozenset(
     {
         "GIT_ALTERNATE_OBJECT_DIRECTORIES",
@@ -41,9 +41,9 @@ def run_git(
     check: bool = True,
     variables: Mapping[str, str] = NONE,
 ) -> Completed:
-    """Run git in ``root`` for its side effects; the result's ``output`` includes git's messages.
+    """Run git in ``root`` for its side effects; ``output`` of the result includes git's messages.
 
-    ``variables`` are added to its environment. Raises the errors of run_process.
+    ``variables`` are added to git's environment. Raises the errors of run_process.
     """
     env = {**_environment(root), **variables}
     return run_process(_name(root, words), env=env, timeout_s=timeout_s, check=check)
@@ -114,7 +114,7 @@ def _environment(root: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key not in REPOSITORY_VARIABLES}
     return {
         **kept,
-        # A directory without .git is not taken for a part of an enclosing repository.
+        # Without this, git would treat a directory without .git as part of an enclosing repository.
         "GIT_CEILING_DIRECTORIES": str(root.resolve().parent),
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_LFS_SKIP_SMUDGE": "1",

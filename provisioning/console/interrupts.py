@@ -20,7 +20,7 @@ class Interrupt:
     """A signal handler. The first signal raises KeyboardInterrupt; signals in the next CLEANUP_S
     seconds are ignored.
 
-    Otherwise a second, impatient Ctrl-C would interrupt the code that ends child processes.
+    Otherwise, a second, impatient Ctrl-C would interrupt the code that ends child processes.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,9 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def release(self) -> None:
-        """Stop delaying interrupts, and raise KeyboardInterrupt if one arrived meanwhile."""
+        """Stop delaying interrupts. Raises KeyboardInterrupt if one arrived while they were
+        delayed.
+        """
         self.held = False
         if self.pending:
             self.pending = False
@@ -44,8 +46,8 @@ class Interrupt:
 
 
 def catch_signals() -> None:
-    """Install an Interrupt as the handler of ENDING_SIGNALS, except of ignored ones (nohup ignores
-    SIGHUP).
+    """Install an Interrupt as the handler of each of ENDING_SIGNALS that is not ignored (nohup
+    makes a process ignore SIGHUP).
 
     Does nothing outside the main thread, since no other thread can install handlers.
     """
@@ -66,10 +68,10 @@ def ignore_signals() -> None:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Delay interrupts to the end of the block, if catch_signals installed a handler.
+    """Delay interrupts until the end of the block, if catch_signals installed a handler.
 
-    Otherwise an interrupt between the start of a process and its registration would leave the
-    process running.
+    Without the delay, an interrupt between the start of a process and its registration would leave
+    the process running.
     """
     interrupt = signal.getsignal(signal.SIGTERM)
     if (

@@ -1,6 +1,5 @@
-"""Run processes without a shell, each in its own process group, with time limits and the last lines
-of output kept; run tasks in threads, whose processes an interrupt ends. No other module uses
-subprocess.
+"""Run processes without a shell, each in its own process group and with an optional time limit. Run
+tasks in threads; an interrupt ends the processes of all tasks. No other module uses subprocess.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ def signal_name(number: int) -> str:
 
 
 def module_command(module: str, python: str | os.PathLike[str] = sys.executable) -> list[str]:
-    """Return the start of a command that runs an installed module, never one in the working
-    directory.
+    """Return the start of a command that runs ``module`` with ``python``. A module in the working
+    directory is not used.
     """
     return [os.fspath(python), "-c", _RUN_MODULE, module]
 
@@ -94,15 +93,17 @@ def run_process(
     keep_lines: int | None = None,
     fix: str = "",
 ) -> Completed:
-    """Run ``argv`` to its end; ``on_line`` gets each line of stdout and stderr, which are merged.
+    """Run ``argv`` to its end; ``on_line`` is called with each line of stdout and stderr, which are
+    merged.
 
-    If a child process still holds the output pipe afterwards, it is ended if it is in the same
-    process group, and otherwise not waited for. ``env`` replaces the whole environment. On a
+    If a child process still holds the output pipe after that, it is ended if it is in the same
+    process group; otherwise it is left running. ``env`` replaces the whole environment. On a
     time-out, an interrupt or an exception in ``on_line``, the whole process group is ended. ``log``
-    receives all output; ``keep_lines`` limits the lines kept in memory.
+    receives all output; ``keep_lines`` limits the number of lines kept in memory, and ``fix`` is
+    the fix in errors.
 
-    Raises ToolError if the program cannot be started and, with ``check``, if it exits with a code
-    other than 0 or exceeds ``timeout_s``.
+    Raises MissingToolError if the program cannot be started and, if ``check`` is true, ToolError if
+    it exits with a code other than 0 or exceeds ``timeout_s``.
     """
     words = tuple(os.fspath(word) for word in argv)
     started = time.monotonic()
@@ -145,8 +146,8 @@ def run_process(
 
 @dataclass(frozen=True)
 class Streams:
-    """A program's stdout and stderr as bytes, and how it ended: by an exit code, a signal (as -N)
-    or a time-out.
+    """A program's stdout and stderr as bytes, and how it ended: ``returncode`` is its exit code, or
+    -N if signal N ended it. ``timeout_s`` is set if it exceeded that time limit.
     """
 
     returncode: int
@@ -174,8 +175,9 @@ def run_streams(
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> Streams:
-    """Run ``argv`` to its end with ``data``, or a file's content, as its stdin; stdout and stderr
-    are separate and unchanged. Raises ToolError if the program cannot be started.
+    """Run ``argv`` to its end with ``data``, which may be the path of a file, as its stdin. Its
+    stdout and stderr are returned separately and unchanged. Raises MissingToolError if the program
+    cannot be started.
     """
     words = tuple(os.fspath(word) for word in argv)
     environment = None if env is None else dict(env)
@@ -201,8 +203,9 @@ def run_bytes(
 ) -> bytes:
     """Run ``argv`` to its end with ``data`` as its stdin, and return its stdout unchanged.
 
-    For programs with binary output; stderr becomes the reason in an error. Raises ToolError if the
-    program cannot be started, exits with a code other than 0 or exceeds ``timeout_s``.
+    For programs with binary output; stderr becomes the reason in an error. Raises MissingToolError
+    if the program cannot be started, ToolError if it exits with a code other than 0 or exceeds
+    ``timeout_s``.
     """
     words = [os.fspath(word) for word in argv]
     ended = run_streams(words, data=data or b"", env=env, timeout_s=timeout_s)
@@ -262,10 +265,8 @@ def _arm(
 
 
 class _Output(io.RawIOBase):
-    """Reads the output of a process until the process ends, even if another one still holds the
-    pipe.
-
-    ``held`` is set if a child process that outlived it holds the pipe.
+    """Reads the output of a process until the process ends, even if another process still holds the
+    pipe; ``held`` is then true.
     """
 
     def __init__(self, process: subprocess.Popen[str], descriptor: int) -> None:
@@ -330,9 +331,10 @@ def end_running(futures: Iterable[Future[Any]]) -> None:
 
 
 def end_group(process: subprocess.Popen[str]) -> None:
-    """Ask the process group to terminate, then kill it after a grace period.
+    """Send SIGTERM to the group of ``process``, and kill what is left of it after GRACE_S seconds.
 
-    Ninja runs compilers in their own process groups, and ends them itself if it is asked to.
+    SIGTERM comes first, since ninja runs compilers in their own process groups, and ends them only
+    if it can react to the signal.
     """
     deadline = time.monotonic() + GRACE_S
     with suppress(ProcessLookupError, PermissionError):
@@ -348,8 +350,8 @@ def end_group(process: subprocess.Popen[str]) -> None:
 
 
 def end_marked(mark: str) -> list[str]:
-    """Kill every process that was started with the variable ``mark`` (NAME=VALUE), and return the
-    processes' names.
+    """Kill every process that was started with the variable ``mark`` (NAME=VALUE) in its
+    environment, and return the names of these processes.
 
     This includes processes in other groups or sessions, and orphans.
     """
@@ -368,8 +370,8 @@ def _find_marked(mark: str) -> dict[int, str]:
     """Return the names of the processes that were started with the variable ``mark``, by process
     ID.
 
-    During exec a process briefly has no visible variables, so processes without any are read again.
-    Kernel threads and zombies have no ``exe``.
+    During exec, a process briefly has no visible variables, so processes without variables are read
+    again. Kernel threads and zombies are left out; they have no ``exe`` in /proc.
     """
     found = {}
     looked_at = [*Path("/proc").glob("[0-9]*")]
@@ -417,10 +419,11 @@ def run_tasks(
     on_done: Callable[[R], None] | None = None,
     abort: Callable[[], None] | None = None,
 ) -> list[R]:
-    """Run tasks in threads and return their results in order; ``on_done`` gets each as it finishes.
+    """Run tasks in threads and return their results in order; ``on_done`` is called with each
+    result when it is ready.
 
-    An interrupt or an exception in a task or ``on_done`` ends the processes of all tasks (``abort``
-    ends those not started by run_process), and is raised again.
+    An interrupt, or an exception in a task or ``on_done``, ends the processes of all tasks, and is
+    raised again. ``abort`` is then called, too, to end work that run_process did not start.
     """
     results: dict[int, R] = {}
     futures: dict[Future[R], int] = {}

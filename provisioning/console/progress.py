@@ -1,6 +1,6 @@
 """Show progress on stderr: bars on a terminal, plain lines in CI, or nothing.
 
-A long step prints the elapsed time, even if nothing else happens.
+A bar shows the elapsed time, even if nothing else happens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Bar:
     """The progress of a long task, counted in ``unit`` by ``advance`` up to ``total`` (0 if
     unknown).
 
-    ``columns`` is the maximal width of a line, None for no limit.
+    ``live`` is true on a terminal, where the line is rewritten. ``columns`` is the maximum width of
+    a line, None for no limit.
     """
 
     label: str
@@ -55,7 +56,7 @@ class Bar:
 
     @contextmanager
     def busy(self, name: str) -> Iterator[None]:
-        """Show ``name`` as current work during the block, in any thread."""
+        """Show ``name`` as current work during the block; any thread may call this."""
         self._busy.append(name)
         try:
             yield
@@ -63,7 +64,7 @@ class Bar:
             self._busy.remove(name)
 
     def show(self, interval_s: float) -> None:
-        """Rewrite the line if ``interval_s`` seconds have passed since the last time."""
+        """Write the line again if ``interval_s`` seconds have passed since it was last written."""
         now = time.monotonic()
         if now - self._shown < interval_s:
             return
@@ -121,7 +122,7 @@ def _duration(seconds: float) -> str:
 
 
 class Progress:
-    """Where a verb reports its progress; with ``stream`` None it is silent."""
+    """Reports the progress of a verb on ``stream``; if ``stream`` is None, nothing is printed."""
 
     def __init__(self, stream: TextIO | None = None, *, live: bool = False) -> None:
         self.stream = stream
@@ -162,6 +163,6 @@ class Progress:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Show what the program is waiting for, and for how long."""
+        """Show during the block what the program is waiting for, and for how long."""
         with self.bar(f"{what}:", unit=""):
             yield

@@ -1,7 +1,7 @@
 """Make text of unknown origin safe to print, and handle standard streams that are closed or full.
 
-Names of files, branches, models and manifest entries, and output of tools, are printed on terminals
-and in CI logs; neither a terminal nor a CI runner may execute them as commands.
+Names of files, branches, models and manifest entries, and the output of tools, are printed on
+terminals and in CI logs. Neither a terminal nor a CI runner may interpret them as commands.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
 _UNSAFE = re.compile(f"[{_CONTROLS}\ud800-\udfff\ufffe\uffff]")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _CONTROL = re.compile(f"[{_CONTROLS}]")
-# GitHub and Azure runners obey these anywhere in a line of a log.
+# GitHub and Azure runners execute these anywhere in a line of a log.
 _RUNNER_COMMAND = re.compile(r"##(?=\[|vso\[)")
-LEAST_COLUMNS = 40  # on narrower terminals, lines are not wrapped
+LEAST_COLUMNS = 40  # on narrower terminals, lines are wrapped to this width
 _RUNNER_LINE = re.compile(r"(?m)^([^\S\n]*):(?=:)")
 
 
 def clean(text: str) -> str:
-    """Return ``text`` without terminal sequences and unsafe characters; newlines and tabs stay."""
+    """Return ``text`` without terminal sequences and unsafe characters; keep newlines and tabs."""
     return _UNSAFE.sub("", _ANSI.sub("", _whole_lines(text)))
 
 
@@ -48,7 +48,7 @@ def clean_message(text: str) -> str:
 
 
 def defuse_commands(text: str) -> str:
-    """Return ``text`` without the commands that runners obey in the middle of a line."""
+    """Return ``text`` without the commands that CI runners execute in the middle of a line."""
     return _RUNNER_COMMAND.sub("# #", text)
 
 
@@ -63,7 +63,8 @@ def _whole_lines(text: str) -> str:
 def open_missing_streams() -> None:
     """Open the null device for every standard stream that the caller closed.
 
-    Otherwise the next file or pipe that is opened gets its number, and output goes there.
+    Otherwise, the next file or pipe that is opened would get the stream's number, and output would
+    go there.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
@@ -87,7 +88,9 @@ def count_columns(stream: TextIO) -> int | None:
 
 
 def fit_lines(text: str, columns: int | None) -> str:
-    """Wrap ``text`` to lines of at most ``columns``, between words if possible."""
+    """Wrap ``text`` between words to lines of at most ``columns`` characters, but at least
+    LEAST_COLUMNS. Words that are longer stay whole. None means no limit.
+    """
     if columns is None:
         return text
     return "".join(_fit_line(line, max(columns, LEAST_COLUMNS)) for line in text.splitlines(True))
@@ -127,7 +130,7 @@ def write_output(text: str) -> None:
     """Write ``text`` to stdout. A closed pipe is not an error.
 
     A path that is not UTF-8 is written as its raw bytes. Raises StoreError if stdout cannot be
-    written, such as a file on a full disk.
+    written, for example because it is a file on a full disk.
     """
     try:
         sys.stdout.write(_encodable(text, sys.stdout))
@@ -144,7 +147,10 @@ def write_output(text: str) -> None:
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """Return ``text`` with backslash escapes for characters that the stream's encoding lacks."""
+    """Return ``text`` with backslash escapes for characters that the stream's encoding does not
+    have. If it has all of them, make the stream accept raw bytes in ``text``, and return it
+    unchanged.
+    """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         text.encode(encoding, "surrogateescape")

@@ -32,7 +32,7 @@ NAME_VALUE, INDIRECT_DATA, SHA256 = (
 )
 TIMES = {0x17, 0x18}  # UTCTime, GeneralizedTime
 CONTENT_TAGS = {TRUST_LIST: 0x30, TIME_INFO: 0x04}  # SEQUENCE, OCTET STRING
-# SignerInfo with signed attributes, which unsigned ones may follow; an algorithm with NULL.
+# The fields of a SignerInfo with signed and perhaps unsigned attributes; an algorithm with NULL.
 SIGNER_TAGS, UNSIGNED_TAG, ALGORITHM_TAGS = [0x02, 0x30, 0x30, 0xA0, 0x30, 0x04], 0xA1, [0x06, 0x05]
 TIMESTAMP = "microsoft_time_stamp_token"
 TIME_STAMPING = "1.3.6.1.5.5.7.3.8"
@@ -73,13 +73,15 @@ class Catalog:
     signed: datetime | None
 
     def covers(self, name: str, sha256: str) -> bool:
-        """Return whether it lists this hash under this name."""
+        """Return whether the catalog lists the hash ``sha256`` with the file name ``name``,
+        ignoring case.
+        """
         return self.files.get(sha256, "").lower() == name.lower()
 
 
 def prove_file(path: Path, sha256: str, trust: Trust, now: datetime) -> Proof | None:
-    """Return what the catalogs in the directory of ``path`` prove about it, None if no catalog is
-    for it.
+    """Return what the catalogs in the directory of ``path`` prove about the file, None if no
+    catalog is for it.
 
     A catalog that is named after another library and does not list this one is ignored. Raises
     OSError.
@@ -125,7 +127,7 @@ def parse_catalog(data: bytes, trust: Trust, now: datetime) -> Catalog:
 
 
 def _load_signed(outer: Any) -> Any:
-    """Return the SignedData and its single signer."""
+    """Return the SignedData in ``outer``. Raises CatalogError unless it has exactly one signer."""
     if outer["content_type"].native != "signed_data":
         raise CatalogError("it is not signed data")
     signed = outer["content"]
@@ -135,8 +137,8 @@ def _load_signed(outer: Any) -> Any:
 
 
 def _wrapped(signed: Any) -> bytes:
-    """Return the content as DER, that is with its tag and length, without the explicit tag around
-    it.
+    """Return the content of ``signed`` in DER, with its own tag and length but without the explicit
+    tag around it.
     """
     (_, content), *more = _children(signed["encap_content_info"]["content"].dump())
     if more:
@@ -193,7 +195,7 @@ def _verify(signed: Any, kind: str, trust: Trust, when: datetime) -> None:
     signature_algorithm = info["signature_algorithm"]["algorithm"].native
     is_rsa = signature_algorithm in {"rsassa_pkcs1v15", f"{algorithm}_rsa"}
     if named != [info["digest_algorithm"].dump()] or not is_rsa or info["version"].native != "v1":
-        raise CatalogError("its parts name different algorithms")
+        raise CatalogError("its parts use different algorithms")
     attributes = {one["type"].native: one["values"] for one in info["signed_attrs"]}
     types = [
         encapsulated["content_type"].dotted,
@@ -255,7 +257,7 @@ def _require_signer(signer: x509.Certificate, trust: Trust) -> None:
     names = [one.value for one in signer.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
     usages = signer.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     if trust.publisher and names != [trust.publisher]:
-        raise CatalogError(f"its signer is {', '.join(map(str, names))}")
+        raise CatalogError(f"its signer is {', '.join(map(str, names))}, not {trust.publisher}")
     if trust.usage not in {one.dotted_string for one in usages}:
         raise CatalogError("its signer's certificate is for another purpose")
 
@@ -266,7 +268,9 @@ def _require_chain(
     root: x509.Certificate,
     when: datetime,
 ) -> None:
-    """Raise CatalogError unless a chain of authorities, all valid at ``when``, ends at ``root``."""
+    """Raise CatalogError unless a chain of certificates, all valid at ``when``, leads from
+    ``signer`` to ``root``.
+    """
     path = [signer]
     while path[-1] != root:
         above = [one for one in (root, *certificates) if _is_issued_by(path[-1], one)]
@@ -276,7 +280,7 @@ def _require_chain(
     for below, one in enumerate(path):
         if not one.not_valid_before_utc <= when <= one.not_valid_after_utc:
             name = one.subject.rfc4514_string()
-            raise CatalogError(f"it was not valid on {when:%Y-%m-%d}: the certificate of {name}")
+            raise CatalogError(f"the certificate of {name} was not valid on {when:%Y-%m-%d}")
         if below and not _is_authority(one, below - 1):
             raise CatalogError("a certificate of its chain may not sign others")
 
@@ -300,7 +304,7 @@ def _is_issued_by(one: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 
 def _list_files(content: bytes) -> Sequence[tuple[str, str]]:
-    """Return SHA-256 and name of each entry of a trust list that has both."""
+    """Return the SHA-256 and the name of each entry of the trust list ``content`` that has both."""
     fields = _children(_children(content)[0][1])
     time = next(index for index, (tag, _) in enumerate(fields) if tag in TIMES)
     found = []

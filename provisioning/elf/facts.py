@@ -1,6 +1,7 @@
 """The facts of an ELF file as values; provisioning.elf.reader reads them.
 
-Numbers are those of the ELF specification, so that policies can contain them as data.
+Machines, types and flags are the numbers in the ELF specification, so that policies can contain
+them as data.
 """
 
 from __future__ import annotations
@@ -107,9 +108,11 @@ class ElfHeaders(NamedTuple):
 
 
 class Checksum(NamedTuple):
-    """The CRC-32 stored in a Hexagon library (section SWIV), and the computed one.
+    """The CRC-32 stored in a Hexagon library (section SWIV), and the one computed from the
+    library's segments.
 
-    ``is_stripped`` is true if the stored one matches the library as it was before it was stripped.
+    ``is_stripped`` is true if the stored CRC-32 matches the library as it was before it was
+    stripped.
     """
 
     stored: int
@@ -127,11 +130,11 @@ class Checksum(NamedTuple):
             return (
                 f"its checksum (SWIV) {self.stored:08x} matches the library before it was stripped"
             )
-        return f"its checksum (SWIV) is {self.stored:08x}, computed {self.computed:08x}"
+        return f"its checksum (SWIV) is {self.stored:08x}, but its content has {self.computed:08x}"
 
 
 class Genuine(str, Enum):
-    """What a catalog proves about a file."""
+    """The possible results of comparing a file with a catalog."""
 
     GENUINE = "genuine"
     NOT_COVERED = "not covered"
@@ -139,10 +142,11 @@ class Genuine(str, Enum):
 
 
 class Proof(NamedTuple):
-    """What the catalogs next to a file prove about it, with the catalog, and the reason if it is
-    not genuine.
+    """What a catalog, or the list of genuine skels, proves about a file. ``catalog`` is its name,
+    ``why`` the reason if the file is not genuine, and ``signed`` the time of the catalog's
+    signature.
 
-    ``listed`` is the SHA-256 that a verified catalog has for a file of this name.
+    ``listed`` is the SHA-256 that is listed for a file of this name, '' if none is.
     """
 
     outcome: Genuine
@@ -173,8 +177,8 @@ class ElfFacts:
     e_flags.
 
     ``rpath`` and ``runpath`` are split at colons. ``execstack`` is true if PT_GNU_STACK requires an
-    executable stack; ``stripped`` if there is no .symtab. ``rodata`` is the offset and size of
-    .rodata. ``checksum`` is None for a library without one; only Hexagon skels have one.
+    executable stack. ``rodata`` is the offset and size of .rodata. ``checksum`` is None for a
+    library without a checksum; only Hexagon skels have one.
     """
 
     path: Path
@@ -211,7 +215,7 @@ class ElfFacts:
 
     @property
     def stripped(self) -> bool:
-        """Whether the symbol table was removed."""
+        """Whether there is no symbol table (.symtab)."""
         return ".symtab" not in self.sections
 
     @property
@@ -220,12 +224,16 @@ class ElfFacts:
         return min((head.align for head in self.program_headers if head.type == PT_LOAD), default=0)
 
     def highest_def(self, prefix: str) -> tuple[int, ...] | None:
-        """Return the highest version of a family that it defines: (3, 4, 30) for ``GLIBCXX``."""
+        """Return the highest version that it defines of the family ``prefix``, such as (3, 4, 30)
+        for ``GLIBCXX``; None if it defines none.
+        """
         versions = (_numbers(version, prefix) for version in self.version_defs)
         return max(filter(None, versions), default=None)
 
     def highest_need(self, prefix: str) -> tuple[int, ...] | None:
-        """Return the highest version of a family that it needs: (2, 34) for ``GLIBC``."""
+        """Return the highest version that it needs of the family ``prefix``, such as (2, 34) for
+        ``GLIBC``; None if it needs none.
+        """
         versions = (version for need in self.version_needs for version in need.versions)
         return max(filter(None, (_numbers(version, prefix) for version in versions)), default=None)
 

@@ -20,9 +20,11 @@ DEFAULT_DIRECTORIES = (
 
 
 def find_libraries(names: Iterable[str]) -> dict[str, str | None]:
-    """Return where the loader finds each name without LD_LIBRARY_PATH, None if it does not.
+    """Map each library name to the path where the loader finds it without LD_LIBRARY_PATH, None if
+    it does not.
 
-    Looks in the loader's cache (its strings are names and paths) and in its default directories.
+    Searches the loader's cache, a file with the names and paths of libraries, and then its default
+    directories.
     """
     wanted = sorted(set(names))
     if not wanted:

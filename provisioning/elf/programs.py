@@ -1,14 +1,17 @@
-"""Read from a lowered program or a QNN context binary for which SoCs it was compiled, and whether
-it is complete.
+"""Find out for which SoCs a lowered program or a QNN context binary was compiled, and whether the
+file is complete.
 
-Layout of context binaries as observed (QNN 2.29 to 2.51): two big-endian u32, 2 and 3; at 24 and 32
-two little-endian u64, the offset and the size of the graphs, which add up to the size of the file.
-A context binary for several SoCs is a DLC, a zip archive. Since 2.36 each graph contains its
-compile options as text, ``soc_type=SM8750;arch=79;...;vtcm_size=8388608;``. An ExecuTorch program
-has an extended header at 8 (executorch/exir/_serialize/_program.py): ``eh00``, its length (u32),
-the size of the flatbuffer, the offset of the segments and, in 32 bytes, their size (u64). Its
-flatbuffer is a Program of executorch/schema/program.fbs: field 4 lists the segments, each with an
-offset (u64) from the first and a size (u64). ExecuTorch puts each at a multiple of 128 bytes.
+A context binary (as observed in QNN 2.29 to 2.51) starts with two big-endian u32, 2 and 3. At bytes
+24 and 32, it has two little-endian u64: the offset and the size of the graphs, which add up to the
+size of the file. A context binary for several SoCs is a DLC, which is a zip archive. Since QNN
+2.36, each graph contains its compile options as text,
+``soc_type=SM8750;arch=79;...;vtcm_size=8388608;``.
+
+An ExecuTorch program has an extended header at byte 8 (executorch/exir/_serialize/_program.py):
+``eh00``, the header's length (u32), the size of the flatbuffer and the offset of the segments (u64)
+and, if the length is at least 32, the size of the segments (u64). The flatbuffer is a Program of
+executorch/schema/program.fbs. Its field 4 lists the segments, each with an offset (u64) from the
+first segment and a size (u64). ExecuTorch puts each segment at a multiple of 128 bytes.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from typing import NamedTuple
 from provisioning.elf.tables import Tables, View
 from provisioning.versions import is_older
 
-# If options have no vtcm_size, the match fails where the next options start, so that searching
-# stays fast.
+# If options have no vtcm_size, the match fails where the next options start, which keeps the
+# search fast.
 COMPILED = re.compile(
     rb"soc_type=([^;]{1,40});arch=(\d{1,3});(?:(?!soc_type=).){1,4000}?;vtcm_size=(\d{1,12});",
     re.DOTALL,
@@ -39,7 +42,9 @@ SEGMENTS_FIELD, OFFSET_BYTES = 4, 4
 
 
 class Target(NamedTuple):
-    """What a graph was compiled for, according to its own bytes."""
+    """The SoC, Hexagon version and VTCM size that a graph was compiled for, according to its
+    compile options.
+    """
 
     soc: str
     hexagon: int
@@ -47,18 +52,18 @@ class Target(NamedTuple):
 
 
 def is_loadable(compiler: str, runtime: str) -> bool:
-    """Return whether a QNN runtime can load the programs of a QNN compiler, which must not be
-    newer.
+    """Return whether the QNN version ``runtime`` can load programs that the QNN version
+    ``compiler`` compiled: it must not be older.
 
     Observed with all 25 pairs of QNN 2.47, 2.48.40, 2.49.40, 2.50.40 and 2.51 on the emulator, and
-    with 2.37 on 2.49.40.
+    with a program of 2.37 on 2.49.40.
     """
     return not is_older(runtime, compiler)
 
 
 def find_targets(blob: View) -> tuple[Target, ...]:
-    """Return what the graphs in a binary were compiled for, by SoC; empty if the binary does not
-    state it.
+    """Return the different targets of the graphs in a binary, sorted by SoC; empty if the binary
+    does not state them.
     """
     found = {
         Target(name.decode("ascii", "replace"), int(arch), int(size) >> 20)
@@ -80,7 +85,7 @@ def find_context_damage(blob: View) -> str:
         return ""
     told = begin + size if begin + size < 1 << 40 else "an impossible size"
     return (
-        f"has {len(blob)} bytes but its header states {told}: it was cut short, or is not from QNN"
+        f"has {len(blob)} bytes, but its header states {told}: it was cut short or is not from QNN"
     )
 
 

@@ -53,8 +53,8 @@ def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuil
     """Return the build that ``path`` contains, None if it contains none. Raises ElfError if
     unreadable.
 
-    ``likely`` is the (offset, size) of .rodata, which has the full version in most libraries: it is
-    searched first, to avoid reading all the code.
+    ``likely`` is the (offset, size) of .rodata, which contains the full version in most libraries.
+    It is searched first, to avoid reading the rest of the file.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -68,8 +68,8 @@ def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuil
 
 
 def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild | None:
-    """Return the first full version in ``data``. If there is none and ``partial`` is set, return a
-    product version or a stamp.
+    """Return the first full version in ``data``. If there is none and ``partial`` is true, return a
+    product version or else a stamp. Returns None if nothing is found.
     """
     if whole := search_whole(data, 0, len(data)):
         return whole
@@ -83,7 +83,9 @@ def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild |
 
 
 def search_whole(data: View, start: int, end: int) -> QnnBuild | None:
-    """Return the first full version in a part of ``data``."""
+    """Return the first full version in ``data`` between the bytes ``start`` and ``end``, None if
+    there is none.
+    """
     limit = min(len(data), MAX_SEARCH_BYTES)
     found = WHOLE.search(data, min(start, limit), min(end, limit))
     if found is None:
@@ -93,10 +95,10 @@ def search_whole(data: View, start: int, end: int) -> QnnBuild | None:
 
 
 def find_headers_version(path: Path) -> str:
-    """Return the QNN release, such as 2.37, that provided the headers for compiling ``path``.
+    """Return the QNN release, such as 2.37, whose headers the adaptor ``path`` was compiled with.
 
-    Returns '' if the code does not contain it in this form, as in an unoptimised adaptor or one for
-    another machine. Raises OSError.
+    Returns '' if the adaptor's code does not contain the version in the form that optimisation for
+    x86-64 produces. Raises OSError.
     """
     found = {match[1][0] for match in HTP_API.finditer(path.read_bytes())}
     return f"{QNN_MAJOR}.{found.pop()}" if len(found) == 1 else ""

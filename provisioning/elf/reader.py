@@ -1,15 +1,15 @@
 """Read ELF files into immutable facts, in bounded time and memory. No other module reads ELF files.
 
-Everything that the loader uses is found through the program headers, so that a file without section
-headers has the same facts. Names and layouts are from the gABI and glibc's elf.h. The Android note
-(ndk/sources/crt/crtbrand.S of the platform) has the API level (4 bytes), release and build (64
-bytes each, NUL-padded).
+Everything that the loader uses is found through the program headers, so these facts do not change
+if the section headers are removed. Names and layouts are from the gABI and glibc's elf.h. The
+Android note (ndk/sources/crt/crtbrand.S of the platform) contains the API level (4 bytes), the
+NDK's release and build (64 bytes each, NUL-padded).
 
 Some Hexagon libraries contain a checksum, which reveals a changed byte: a section of type SWIV has
 the magic and the CRC-32 of all PT_LOAD segments in order, each padded with zeros to p_memsz. HTP
 skels have one since QNN 2.40.0 (59 of 59), and none up to 2.37.1 (23 of 23); libQnnDspV66Skel.so
-never has one. Of 1,556 DSP libraries that devices ship three do (2026-11), all of them skels of
-QNN. Sources: AIC100's loader names the type (networkElfSWIVSectionType,
+never has one. Of 1,556 DSP libraries from devices, only three have one (2026-11), and all three are
+skels of QNN. Sources: AIC100's loader names the type (networkElfSWIVSectionType,
 https://github.com/quic/software-kit-for-qualcomm-cloud-ai-100); the sum matches in all 59.
 llvm-strip moves the section headers and so changes e_shoff, which is part of the sum. In 55 of 55
 skels that were stripped with --strip-unneeded, the stored sum matches again if e_shoff is set back.
@@ -109,8 +109,8 @@ def read_elf(path: Path) -> ElfFacts:
 
 
 def read_exports(path: Path) -> frozenset[str]:
-    """Return the names that a library exports. They are found through its section headers, so that
-    a library without these has none. Raises ElfError.
+    """Return the names that a library exports, empty if it has no section headers, through which
+    they are found. Raises ElfError.
     """
     with _open_elf(path) as file:
         table = ELFFile(file).get_section_by_name(".dynsym")
@@ -123,7 +123,8 @@ def read_exports(path: Path) -> frozenset[str]:
 
 
 def parse_headers(data: bytes) -> ElfHeaders:
-    """Return the headers of ``data``; its segments may be outside ``data``.
+    """Return the ELF headers in ``data``, the start of a file. The segments need not be in
+    ``data``.
 
     Raises ValueError, and its subclass HeadersTruncatedError for incomplete headers.
     """
@@ -132,7 +133,7 @@ def parse_headers(data: bytes) -> ElfHeaders:
 
 
 def parse_checksum(data: bytes) -> Checksum | None:
-    """Return the checksum embedded in a Hexagon library, None if there is none. Raises
+    """Return the checksum embedded in the Hexagon library ``data``, None if there is none. Raises
     ValueError.
     """
     with _only_value_errors():
@@ -269,7 +270,9 @@ class _Elf:
             yield name, (entry["sh_offset"], entry["sh_size"])
 
     def checksum(self) -> Checksum | None:
-        """The checksum in the SWIV section of a Hexagon library; signing moves that section."""
+        """Return the checksum in the SWIV section of a Hexagon library, None if there is none. In a
+        signed library, it is not looked for, since signing moves the section.
+        """
         if _number(self.head["e_machine"]) != EM_QDSP6 or any(
             head.is_hashes for head in self.heads
         ):
@@ -285,8 +288,8 @@ class _Elf:
         return None
 
     def _was_stripped(self, found: Checksum) -> bool:
-        """Return whether the stored sum is right if the section headers are moved back to where the
-        linker put them: after their string table, at the next multiple of 4.
+        """Return whether the stored sum matches if e_shoff is set to where the linker put the
+        section headers: after their string table, at the next multiple of 4.
         """
         entries = list(self._entries("Elf_Shdr", "sh", MAX_SECTIONS))
         if self.bits != 32 or not 0 < self.head["e_shstrndx"] < len(entries):
@@ -298,7 +301,7 @@ class _Elf:
         return sum_segments(self.map, self.loads, place.to_bytes(4, "little")) == found.stored
 
     def _tags(self) -> dict[str, list[int]]:
-        """Return the dynamic section: values by tag, in order."""
+        """Return the values of the dynamic section by tag, those of each tag in order."""
         tags: dict[str, list[int]] = {}
         step = self.structs.Elf_Dyn.sizeof()
         dynamic = next((head for head in self.heads if head.type == PT_DYNAMIC), None)
@@ -350,8 +353,9 @@ class _Elf:
             yield self._dynamic_string(tags, aux["vda_name"])
 
     def _chain(self, kind: str, link: str, position: int, count: int) -> Iterator[Any]:
-        """Yield entries that are linked by their distance in bytes; ``at`` is the position of
-        each."""
+        """Yield at most ``count`` entries, the first at ``position``. The field ``link`` of an
+        entry is the distance to the next in bytes; ``at`` is set to its own position.
+        """
         for _ in range(count):
             self.links += 1
             if self.links > MAX_ENTRIES:
@@ -386,8 +390,9 @@ def _identify(start: bytes) -> tuple[int, bool]:
 # The limit bounds the memory that files with arbitrary numbers can take.
 @lru_cache(maxsize=36)
 def _make_structs(bits: int, little_endian: bool, *kind: str | int) -> Any:
-    """Return pyelftools' structs. ``kind`` are e_type, e_machine and EI_OSABI, as names if they
-    have one. If they are left out, the structs can be used only for an ELF header.
+    """Return pyelftools' structs. ``kind`` contains e_type, e_machine and EI_OSABI, as names or, if
+    they have none, as numbers. If ``kind`` is empty, the structs can be used only for an ELF
+    header.
     """
     structs = ELFStructs(little_endian, bits)
     structs.create_basic_structs()
@@ -469,7 +474,9 @@ def read_checksum(
 def sum_segments(
     data: bytes | mmap.mmap, loads: Sequence[ProgramHeader], e_shoff: bytes = b""
 ) -> int:
-    """Return the CRC-32 of ``loads``, with ``e_shoff`` instead of the ELF32 header's if given."""
+    """Return the CRC-32 of the segments ``loads``. If ``e_shoff`` is given, it replaces the field
+    of that name in the ELF32 header.
+    """
     value = 0
     for head in loads:
         for start in range(head.offset, head.offset + head.filesz, CHUNK_BYTES):

@@ -63,7 +63,7 @@ class Table:
         self.vtable_size = tables.read("H", self.vtable)
 
     def find(self, number: int) -> int:
-        """Return where a field is, 0 if it has its default."""
+        """Return the byte where field ``number`` starts, 0 if the field has its default."""
         entry = WORD + 2 * number
         if entry + 2 > self.vtable_size:
             return 0
@@ -71,7 +71,9 @@ class Table:
         return self.place + offset if offset else 0
 
     def number(self, number: int, form: str = "I", default: Any = 0) -> Any:
-        """Return a number field; ``form`` is the type's letter in struct."""
+        """Return the value of a field that is a number; ``form`` is the type's letter in
+        ``struct``.
+        """
         place = self.find(number)
         return self.tables.read(form, place) if place else default
 

@@ -1,4 +1,6 @@
-"""An HTTP client for one download: it checks each redirect and limits the time of each response."""
+"""An HTTP client for one download. It checks each redirect, and limits how long each response may
+take.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,8 @@ class Client:
     def get(self, url: str, headers: Mapping[str, str]) -> Iterator[tuple[Head, Iterator[bytes]]]:
         """GET ``url`` and yield the head of the final response, and its body piece by piece.
 
-        Raises TransientError and PermanentError, and no other error for a failed transfer.
+        Raises TransientError or PermanentError if the transfer fails, and UnfitError if the
+        settings for credentials are wrong.
         """
         response = self._follow(url, headers)
         is_read = False
@@ -83,12 +86,13 @@ class Client:
     def get_range(
         self, url: str, start: int, end: int, *, total: int, validator: str
     ) -> Generator[bytes, None, None]:
-        """Yield the bytes from ``start`` to before ``end`` of a file that has ``total`` bytes.
+        """Yield the bytes from ``start`` up to, but not including, ``end`` of a file that has
+        ``total`` bytes.
 
         The response's validator must be ``validator`` or missing, since a response to If-Range need
         not repeat a date (RFC 9110, 15.3.7). Close the generator to end the connection. Raises
-        ChangedError for another file, PermanentError for more bytes than the range, TransientError
-        if the body ends early.
+        ChangedError if the server now has another file, PermanentError if it sends too many bytes,
+        TransientError if the body ends early.
         """
         headers = {"Range": f"bytes={start}-{end - 1}", "If-Range": validator}
         with self.get(url, headers) as (head, body):
@@ -106,7 +110,9 @@ class Client:
             raise TransientError("the body ended early")
 
     def _close(self, response: Any, is_read: bool) -> None:
-        """Close the response, and its connection too unless it can be reused."""
+        """Close the response. If its body was not read to the end, close the connection, too, since
+        it cannot be reused.
+        """
         response.close()
         if not is_read:
             self.abort()
@@ -138,7 +144,9 @@ class Client:
 
     @contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
-        """Abort the block after ``seconds``, even if single bytes keep arriving."""
+        """Shut down the connections if the block takes longer than ``seconds``, even if single
+        bytes keep arriving. The block's TransientError then states the time limit.
+        """
         expired = threading.Event()
 
         def expire() -> None:
@@ -229,7 +237,9 @@ def _open_session(sockets: list[socket.socket]) -> Any:
 
     class Session(requests.Session):
         def get_redirect_target(self, resp: Any) -> None:
-            """Return no target, since requests would read the whole body of a redirect."""
+            """Return None, so that requests does not follow a redirect, whose whole body it would
+            read.
+            """
 
     session = Session()
     session.mount("http://", Adapter())

@@ -22,7 +22,9 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def find_headers(url: str) -> dict[str, str]:
-    """Return the headers for a URL. Raises UnfitError if a variable or the helper is wrong."""
+    """Return the headers with credentials for a URL, empty if there are none. Raises UnfitError if
+    the variable with tokens is malformed or the helper fails.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme != "https" and host not in LOOPBACK:
@@ -44,7 +46,7 @@ def parse_tokens(text: str) -> dict[str, str]:
     for word in re.split(r"[\s,]+", text.strip()):
         host, equals, token = word.partition("=")
         if word and not (host and equals and re.fullmatch(r"[!-~]+", token)):
-            why = "each entry must be HOST=TOKEN, but one is not"
+            why = "an entry is not HOST=TOKEN"
             raise UnfitError(f"{TOKENS_VARIABLE} is malformed", why=why, fix="correct it")
         tokens[host] = token
     return tokens

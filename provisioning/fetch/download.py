@@ -40,7 +40,7 @@ FILE_MODE = 0o644  # regardless of the umask: a store may be shared
 
 
 class MixedError(TransientError):
-    """The file on the server is another one than the partly downloaded file."""
+    """The file on the server differs from the partly downloaded file."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ Judge = Callable[[Path], None]
 
 
 def accept_any(path: Path) -> None:
-    """Accept any file; this is the ``judge`` if the hash of the file is known."""
+    """Accept any file. This is the ``judge`` of fetch_file if the file's hash is known."""
 
 
 def fetch_file(
@@ -73,13 +73,14 @@ def fetch_file(
 ) -> str:
     """Download ``target`` from the first of ``urls`` that has the pinned content.
 
-    ``target`` appears by one rename, complete and checked. After a failure the partial file is
-    kept, and the next call resumes it. ``file://`` URLs are read from disk. ``judge`` checks a
-    complete file and raises IntegrityError if it cannot be the wanted one; that URL is then retried
-    if the body was small or of unknown length, and then the next URL is tried.
+    A complete and checked file is renamed to ``target``. After a failure, the partial file is kept,
+    and the next call resumes it. ``file://`` URLs are read from disk. ``judge`` checks a complete
+    file and raises IntegrityError if it cannot be the wanted one. The URL is then retried if the
+    body was small or of unknown length; otherwise, the next URL is tried.
 
-    Returns the file's SHA-256. Raises IntegrityError if content did not match the pin and no other
-    URL had it, DownloadError if nothing could be downloaded, OSError if it cannot be written.
+    Returns the file's SHA-256. Raises IntegrityError if the content from a URL did not match the
+    pin and no other URL had the right content, DownloadError if nothing could be downloaded,
+    OSError if the file cannot be written.
     """
     chosen = policy or TransferPolicy.from_environment()
     options = _FetchOptions(progress, chosen, target.name, judge)
@@ -113,9 +114,8 @@ def _summarise(target: Path, failures: Sequence[tuple[str, PermanentError]]) -> 
 
 
 def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> str:
-    """Download from one URL; if a resumed file has a wrong hash, start over once.
-
-    A power cut may have zeroed bytes that an earlier process wrote.
+    """Download from one URL, and return the file's SHA-256. If a resumed file does not match its
+    pin, start over once, since a power cut may have zeroed bytes that an earlier process wrote.
     """
     part = PartFile(target, url)
     with closing(part), options.progress.bar(f"{target.name}:", pin.size_bytes) as bar:
@@ -173,7 +173,7 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
 
 
 def check_pin(size_bytes: int, sha256: str, pin: Pin) -> str:
-    """Return the hash if size and hash match the pin. Raises MismatchError."""
+    """Return ``sha256`` if the size and the hash match the pin. Otherwise, raises MismatchError."""
     if pin.size_bytes and size_bytes != pin.size_bytes:
         raise MismatchError(f"it has {size_bytes} bytes, not the pinned {pin.size_bytes}")
     if pin.sha256 and sha256 != pin.sha256:
@@ -217,8 +217,8 @@ def _read_local(url: str, part: PartFile, pin: Pin, bar: Bar) -> None:
 
 
 def _judge(part: PartFile, options: _FetchOptions, *, is_sized: bool) -> None:
-    """If the file is refused, discard it and raise TransientError, or PermanentError if it is large
-    and has the length that the server stated.
+    """Check the complete file with the ``judge``. If it is refused, discard it and raise
+    TransientError, or PermanentError if it is large and the server stated its size (``is_sized``).
     """
     try:
         options.judge(part.path)
@@ -230,9 +230,10 @@ def _judge(part: PartFile, options: _FetchOptions, *, is_sized: bool) -> None:
 
 
 def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bool:
-    """Make one request until the file is complete; return whether the server stated its size.
+    """Request the missing bytes of the file; return whether its size is known, from the server or
+    the pin.
 
-    Raises TransientError or PermanentError.
+    Raises TransientError or PermanentError if the file is not complete after that.
     """
     if pin.size_bytes and part.size == pin.size_bytes:
         return True
@@ -289,16 +290,18 @@ def _spread(url: str, part: PartFile, pin: Pin, policy: TransferPolicy, bar: Bar
 
 
 def _may_spread(part: PartFile, pin: Pin) -> bool:
-    """Return whether several connections may download a file, which its hash can then verify."""
+    """Return whether a file may be downloaded over several connections: it is large, its hash is
+    known, and its URL supports resuming.
+    """
     is_large = pin.size_bytes >= MIN_FILE_BYTES and bool(pin.sha256)
     return is_large and part.can_spread and bool(part.validator)
 
 
 def _check_size(head: Head, part: PartFile, pin: Pin) -> float:
-    """Return how large a file may become before this is called again.
+    """Return the size in bytes that the file may reach before this has to be called again.
 
-    Raises PermanentError if it exceeds its pin or limit, OSError if the disk has no room for a file
-    of unknown size.
+    Raises PermanentError if the file exceeds its pinned size or its limit, OSError if the disk has
+    too little space for a file without a pinned size.
     """
     if pin.size_bytes:
         if part.size > pin.size_bytes:
@@ -317,7 +320,9 @@ def _check_size(head: Head, part: PartFile, pin: Pin) -> float:
 
 
 def range_headers(have: int, validator: str) -> dict[str, str]:
-    """Return the headers that request the rest of a file. Resuming needs a validator."""
+    """Return the headers that request the rest of a file after its first ``have`` bytes. Without a
+    validator, return no headers, which requests the whole file.
+    """
     if not have or not validator:
         return {}
     return {"Range": f"bytes={have}-", "If-Range": validator}
@@ -333,9 +338,11 @@ def _judge_416(head: Head, part: PartFile) -> None:
 
 
 def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
-    """Return the offset where a response's body starts: 0, or ``have`` if it continues.
+    """Return the offset in the file where a response's body starts: ``have`` if it continues the
+    existing bytes, else 0.
 
-    Raises TransientError for a part that does not continue the existing bytes.
+    Raises MixedError for a part that does not continue the existing bytes, PermanentError for a
+    part that was not requested, and MismatchError for a wrong size.
     """
     if head.status == 200 or not have:
         if head.status == 206 and head.range_start > 0:
@@ -362,7 +369,8 @@ def place_body(head: Head, have: int, validator: str, pin: Pin) -> int:
 def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
     """Check that the file is complete, after the response's body has ended.
 
-    Raises TransientError or MismatchError.
+    Raises TransientError if it is not, or if it is an error page. Raises MismatchError if the
+    server's file does not have the pinned size.
     """
     expected = max(position + head.length if head.length >= 0 else -1, head.total)
     if 0 <= expected != part.size:
@@ -400,8 +408,8 @@ FILENAME, SHA256 = "{filename}", "{sha256}"
 
 
 def mirror_urls(filename: str, sha256: str = "") -> list[str]:
-    """Return the URLs of a file below QNN_CI_MIRROR; empty if that is not set, or if it needs the
-    file's hash and that is unknown.
+    """Return the URLs of a file below QNN_CI_MIRROR. The list is empty if QNN_CI_MIRROR is not set,
+    or if it contains ``{sha256}`` but the file's hash is unknown.
 
     QNN_CI_MIRROR is a directory, a URL (its query stays at the end), or a template with
     ``{filename}`` or ``{sha256}``. Raises UnfitError for anything else.

@@ -19,7 +19,7 @@ BUNDLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 def check_bundle() -> None:
-    """Raise PermanentError if the variable for the CA bundle points to a missing file."""
+    """Raise PermanentError if REQUESTS_CA_BUNDLE, else CURL_CA_BUNDLE, names a missing file."""
     for name in BUNDLES:
         if path := os.environ.get(name):
             if not Path(path).exists():
@@ -29,7 +29,9 @@ def check_bundle() -> None:
 
 @contextmanager
 def explain_failures(url: str) -> Iterator[None]:
-    """Turn errors of requests, urllib3 and sockets into TransientError or PermanentError."""
+    """Turn errors of requests, urllib3 and sockets in the block into TransientError or
+    PermanentError.
+    """
     import requests
     import urllib3
 
@@ -40,7 +42,7 @@ def explain_failures(url: str) -> Iterator[None]:
     except requests.exceptions.MissingSchema as error:
         raise PermanentError(f"{redact_url(url)} has no scheme") from error
     except requests.exceptions.InvalidHeader as error:
-        raise PermanentError("a header for it has characters that HTTP does not allow") from error
+        raise PermanentError("a request header has characters that HTTP does not allow") from error
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
         raise _classify(error) from error
     except (ValueError, http.client.HTTPException) as error:
@@ -77,7 +79,9 @@ def _classify_tls(chain: list[BaseException]) -> TransientError | PermanentError
                 f"{' or '.join(names) or 'the CA bundle'} contains no certificates"
             )
     if errors:
-        return PermanentError("TLS failed: the server and this machine have no protocol in common")
+        return PermanentError(
+            "TLS failed: the server and this machine may have no protocol in common"
+        )
     return None
 
 

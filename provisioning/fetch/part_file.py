@@ -15,7 +15,9 @@ MAX_RECORD_BYTES = 4096
 
 
 def open_part(path: Path) -> int:
-    """Open a part file. If it belongs to another user, in a shared store, it is removed first."""
+    """Open a part file, and return its descriptor. If it belongs to another user of a shared store,
+    it is replaced.
+    """
     try:
         return open_own(path)
     except PermissionError:
@@ -27,7 +29,9 @@ class PartFile:
     """The bytes downloaded from one URL so far, with their running hash and their validator."""
 
     def __init__(self, target: Path, url: str) -> None:
-        suffix = hashlib.sha256(redact_url(url).encode()).hexdigest()[:8]  # signatures change
+        suffix = hashlib.sha256(redact_url(url).encode()).hexdigest()[
+            :8
+        ]  # a signed URL has a new query each time
         self.path = target.with_name(f".{target.name}.{suffix}.part")
         self.record = self.path.with_suffix(".json")
         self.digest = hashlib.sha256()
@@ -54,7 +58,7 @@ class PartFile:
         self.was_resumed = self.size > 0
 
     def restart(self, validator: str = "") -> None:
-        """Remove the existing bytes, and set the validator of the next ones."""
+        """Remove the bytes downloaded so far, and record the validator of the bytes that follow."""
         self.restarts += self.size > 0
         self.was_resumed = False
         if os.fstat(self.fd).st_size:  # ext4 flushes a file on close if it was ever truncated
@@ -77,7 +81,7 @@ class PartFile:
         self.size = at
 
     def start_of(self) -> str:
-        """Return the first characters, to show in a message."""
+        """Return the text at the start of the file, to show in a message."""
         text = os.pread(self.fd, PAGE_SHOWN, 0).decode("utf-8", "replace")
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 

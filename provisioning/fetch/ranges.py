@@ -1,9 +1,9 @@
 """Fetch byte ranges of a remote file: some into a sparse local file, or all of them over several
 connections.
 
-The first takes few requests. The second is for large pinned files on servers that limit each
-connection: pieces arrive out of order and wait in a bounded window in memory. They are written in
-order, so that a download can be resumed if its process is killed.
+RemoteFile, for the first, needs few requests. Spread, for the second, is meant for large pinned
+files on servers that limit each connection: pieces arrive out of order and wait in a bounded window
+in memory. They are written in order, so that a download can be resumed if its process is killed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ GAIN = 1.15
 
 
 def is_worth_it(left_bytes: int, came_bytes: int, seconds: float) -> bool:
-    """Return whether more connections may help if ``came_bytes`` arrived in ``seconds``."""
+    """Return whether more connections may help to download ``left_bytes`` if ``came_bytes`` arrived
+    in ``seconds``.
+    """
     is_slow = came_bytes < FAST_BYTES_S * seconds
     return seconds >= PROBE_S and is_slow and left_bytes > 8 * PIECE_BYTES
 
@@ -57,7 +59,7 @@ def is_worth_it(left_bytes: int, came_bytes: int, seconds: float) -> bool:
 class Spread:
     """Downloads ``url``, a file of ``size_bytes`` with ``validator``, in pieces, and adapts the
     number of connections to their throughput. ``take`` is called with the offset and bytes of each
-    piece, in order; ``taken`` counts the pieces.
+    piece, in order; ``taken`` counts these calls.
     """
 
     def __init__(
@@ -83,10 +85,10 @@ class Spread:
         self.is_over = False
 
     def run(self) -> None:
-        """Download until all pieces are taken, the server refuses connections, or its file has
-        changed.
+        """Download until all pieces were passed to ``take``, every connection has failed, or the
+        server's file has changed.
 
-        Raises OSError, and TransientError if every connection failed.
+        Raises OSError, and TransientError if pieces are missing and the last failure was transient.
         """
         try:
             self._connect(FIRST_CONNECTIONS)
@@ -114,7 +116,9 @@ class Spread:
         return sum(thread.is_alive() for thread in self.clients)
 
     def _gather(self) -> None:
-        """Take pieces in order; every ROUND_S, add connections if the last ones helped."""
+        """Pass pieces to ``take`` in order. Every ROUND_S seconds, add connections if the last ones
+        increased the throughput.
+        """
         best, since, before = 0.0, time.monotonic(), 0
         while self.taken < len(self.pieces) and not isinstance(self.failure, ChangedError):
             with self.changed:
@@ -156,7 +160,9 @@ class Spread:
         return -1
 
     def _give_back(self, index: int, error: TransientError | PermanentError) -> None:
-        """Return a piece after a failure, and allow one connection fewer."""
+        """Put the piece ``index`` back into the queue after a failure, and allow one connection
+        fewer, but at least two.
+        """
         with self.changed:
             insort(self.waiting, index)
             self.refusals += 1
@@ -188,7 +194,7 @@ class CostlyError(PermanentError):
 
 
 def merge_spans(spans: Iterable[Span], gap_bytes: int = MERGE_GAP_BYTES) -> list[Span]:
-    """Sort spans, and merge those less than ``gap_bytes`` apart."""
+    """Return the spans in order, merging those that are at most ``gap_bytes`` apart."""
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and start - merged[-1][1] <= gap_bytes:
@@ -201,10 +207,10 @@ def merge_spans(spans: Iterable[Span], gap_bytes: int = MERGE_GAP_BYTES) -> list
 def plan_spans(
     spans: Sequence[Span], size_bytes: int, round_trip_s: float, bytes_s: float
 ) -> list[Span]:
-    """Return the spans to request, merged into larger ones where a round trip takes longer than the
-    bytes between two spans.
+    """Return the spans to request. Two spans are merged if downloading the bytes between them takes
+    less time than a round trip.
 
-    Returns one span of the whole file if that is faster than its parts.
+    Returns one span of the whole file if downloading that is faster.
     """
     near = merge_spans(spans)
     if len(near) <= FEW_SPANS:
@@ -225,10 +231,10 @@ def split_spans(spans: Iterable[Span], most_bytes: int = PIECE_BYTES) -> list[Sp
 
 
 class RemoteFile:
-    """A ByteSource over HTTP ranges: bytes that were fetched can be read at their offset in the
-    file.
+    """A ByteSource that fetches ranges of a remote file over HTTP into the file ``scratch``.
 
-    Reading other bytes sends a separate request for them; ``fetch`` fetches many spans at once.
+    ``fetch`` fetches many spans at once. ``read_at`` reads fetched bytes, and sends a separate
+    request for other bytes.
     """
 
     def __init__(self, url: str, scratch: Path, progress: Progress, policy: TransferPolicy) -> None:
@@ -253,7 +259,7 @@ class RemoteFile:
         """Find the file's size, which must be ``size_bytes`` unless that is 0, and fetch its last
         ``tail_bytes``.
 
-        Gives up after a few attempts, since the whole file can still be downloaded. Raises
+        Gives up after OPEN_ATTEMPTS attempts, since the whole file can still be downloaded. Raises
         PermanentError, and NoRangesError if the server does not support ranges.
         """
         brief = replace(self.policy, attempts=min(self.policy.attempts, OPEN_ATTEMPTS))
@@ -289,7 +295,7 @@ class RemoteFile:
         missing = [span for span in spans if not self._has(span)]
         wanted = plan_spans(missing, self.size, self.round_trip_s, USUAL_BYTES_S)
         if wanted == [(0, self.size)]:
-            raise CostlyError(f"{len(missing)} parts take longer than the whole file")
+            raise CostlyError(f"{len(missing)} parts would take longer than the whole file")
         pieces, total = split_spans(wanted), sum(end - start for start, end in wanted)
         with self.progress.bar(f"{self.name}: {len(wanted)} parts,", total) as bar:
             began, came = time.monotonic(), 0
@@ -343,7 +349,7 @@ class RemoteFile:
         self.spans = merge_spans([*self.spans, span], 0)
 
     def read_at(self, offset: int, count: int) -> bytes:
-        """Return at most ``count`` bytes at ``offset``."""
+        """Return ``count`` bytes at ``offset``, fewer at the end of the file."""
         end = min(offset + count, self.size)
         if end > offset and not self._has((offset, end)):
             with self.reading:

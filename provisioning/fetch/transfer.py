@@ -1,6 +1,6 @@
 """HTTP for downloads: policy, response heads, kinds of failure, and retries.
 
-The library requests finds proxies, certificates and ~/.netrc. URLs in messages never contain
+The ``requests`` library handles proxies, certificates and ~/.netrc. URLs in messages never contain
 credentials or a query.
 """
 
@@ -41,7 +41,9 @@ class ChangedError(PermanentError):
 
 
 class BusyError(PermanentError):
-    """The server is busy for longer than retries may wait: other URLs are tried first."""
+    """The server asked for a longer delay than ``patience_s`` of the policy; other URLs are tried
+    first.
+    """
 
 
 class MismatchError(PermanentError):
@@ -50,7 +52,13 @@ class MismatchError(PermanentError):
 
 @dataclass(frozen=True)
 class TransferPolicy:
-    """Time limits and retries. ``attempts`` limits the failures in a row without new bytes."""
+    """Time limits and retries.
+
+    ``attempts`` limits the failures in a row without new bytes. ``longest_wait_s`` is the longest
+    delay before a retry, and ``patience_s`` the longest delay that a server may ask for. A
+    connection that transfers fewer than ``slowest_bytes_s`` bytes per second during
+    ``read_timeout_s`` has failed.
+    """
 
     attempts: int = 6
     backoff_s: float = 0.5
@@ -76,8 +84,8 @@ class TransferPolicy:
         )
 
     def wait_s(self, failures: int, asked_s: float) -> float:
-        """Return the seconds to wait before a retry: exponential with jitter, or as the server
-        asked.
+        """Return the seconds to wait before a retry: an exponential delay with jitter, or the delay
+        that the server asked for if that is longer, but at most ``longest_wait_s``.
         """
         backoff = self.backoff_s * 2.0 ** (failures - 1) * random.uniform(0.5, 1.5)  # noqa: S311
         return min(max(backoff, asked_s), self.longest_wait_s)
@@ -118,9 +126,7 @@ def usable_validator(text: str) -> str:
 
 
 def parse_head(status: int, headers: Mapping[str, str]) -> Head:
-    """Parse the relevant parts of a response's head. Malformed numbers are treated as not
-    stated.
-    """
+    """Return the relevant parts of a response's head. Malformed numbers are treated as missing."""
     start, total = -1, -1
     unit, _, rest = headers.get("Content-Range", "").partition(" ")
     if unit == "bytes":
@@ -144,13 +150,13 @@ def _digits(text: str) -> int:
 
 
 def check_status(status: int, headers: Mapping[str, str]) -> None:
-    """Raise TransientError or PermanentError for an HTTP status except 200, 206 and 416."""
+    """Raise TransientError or PermanentError for every HTTP status except 200, 206 and 416."""
     if status in {200, 206, 416}:
         return
     if status in RETRIED_STATUS:
         raise TransientError(f"HTTP {status}", _retry_after_s(headers.get("Retry-After", "")))
     reasons = {
-        401: "HTTP 401: it needs credentials (~/.netrc)",
+        401: "HTTP 401: the server needs credentials (~/.netrc)",
         403: "HTTP 403: access is refused (credentials go into ~/.netrc)",
         404: "HTTP 404: not found",
         407: "HTTP 407: the proxy needs credentials",
@@ -191,12 +197,13 @@ def try_again(
     *,
     restarts: Callable[[], int] = lambda: 0,
 ) -> T:
-    """Call ``work`` until it returns; after each TransientError, report it and wait.
+    """Call ``work`` until it returns, and return its result. After each TransientError, print it
+    and wait.
 
-    ``count`` returns the number of bytes so far; an attempt that adds many new bytes resets the
-    count of failures. ``restarts`` returns how often the bytes were discarded (default: never).
-    Raises PermanentError, also after the last attempt, and BusyError if the server asks for a
-    longer delay than the policy allows.
+    ``count`` returns the number of bytes so far; an attempt that adds at least PROGRESS_BYTES new
+    bytes resets the count of failures. ``restarts`` returns how often the bytes were discarded
+    (default: never). Raises PermanentError, also after the last attempt, and BusyError if the
+    server asks for a longer delay than the policy allows.
     """
     failures, best = 0, count()
     while True:
@@ -211,7 +218,7 @@ def try_again(
                 again = f", started over {restarts()} times" if restarts() else ""
                 raise PermanentError(f"{error} ({tries}{again})") from error
             if error.wait_s > policy.patience_s:
-                raise BusyError(f"{error}; it asks for a delay of {error.wait_s:.0f} s") from error
+                raise BusyError(f"{error}; the server asks to wait {error.wait_s:.0f} s") from error
             wait_s = policy.wait_s(failures, error.wait_s)
             progress.step(f"{label}: {error}; trying again in {wait_s:.1f} s")
             time.sleep(wait_s)

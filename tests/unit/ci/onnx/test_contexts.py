@@ -68,7 +68,7 @@ BROKEN: dict[str, tuple[bytes | None, dict[str, Any], str]] = {
     "empty": (b"", {}, f"{BINARY}, is empty"),
     "a byte": (b"\0", {}, "1 bytes"),
     "half": (BLOB[: len(BLOB) // 2], {}, f"{len(BLOB)}"),
-    "a byte short": (BLOB[:-1], {}, f"{len(BLOB) - 1} bytes but its header states {len(BLOB)}"),
+    "a byte short": (BLOB[:-1], {}, f"{len(BLOB) - 1} bytes, but its header states {len(BLOB)}"),
     "a byte more": (BLOB + b"\0", {}, f"header states {len(BLOB)}"),
     "zeros": (bytes(len(BLOB)), {}, "header states 0"),
     "ones": (b"\xff" * len(BLOB), {}, "header"),

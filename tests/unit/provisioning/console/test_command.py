@@ -169,7 +169,7 @@ def test_a_path_is_relative_to_where_nox_was_called(
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"QNN_CI_HOME": "/dev/null"}, "/dev/null is not a directory"),
+        ({"QNN_CI_HOME": "/dev/null"}, "/dev/null, is not a directory"),
         ({"QNN_CI_HOME": "~nobody-of-that-name/x"}, "no home directory"),
         ({"QNN_CI_MIRROR": "http://["}, "QNN_CI_MIRROR is neither a directory nor a URL"),
         (

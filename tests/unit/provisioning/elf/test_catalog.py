@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: make_catalog(FILES, issue(PUBLISHER, None, WHQL, key="alone")),
     ),
     "another publisher": (
-        "its signer is Test Publisher",
+        "its signer is Test Publisher, not Test Hardware Publisher",
         lambda: make_catalog(FILES, issue("Test Publisher", AUTHORITY, WHQL)),
     ),
     "another usage": (
@@ -111,15 +111,15 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: sign(LIST, members, SIGNER),
     ),
     "expired": (
-        "it was not valid on 2026-06-01: the certificate of CN=Test Hardware Publisher",
+        "the certificate of CN=Test Hardware Publisher was not valid on 2026-06-01",
         lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, WHQL, end=NOW - YEAR / 12)),
     ),
     "not valid yet": (
-        "it was not valid on 2026-06-01: the certificate of CN=Test Hardware Publisher",
+        "the certificate of CN=Test Hardware Publisher was not valid on 2026-06-01",
         lambda: make_catalog(FILES, issue(PUBLISHER, AUTHORITY, WHQL, start=NOW + YEAR / 12)),
     ),
     "stamped after its end": (
-        "it was not valid on 2031-05-31: the certificate of CN=Test Hardware Publisher",
+        "the certificate of CN=Test Hardware Publisher was not valid on 2031-05-31",
         lambda: make_catalog(FILES, stamped=LATER),
     ),
     "stamped by another chain": (
@@ -133,7 +133,7 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: make_catalog(FILES, stamped=NOW, stamper=SIGNER),
     ),
     "stamped when the clock was not valid": (
-        "it was not valid on 2026-06-01: the certificate of CN=Test Time",
+        "the certificate of CN=Test Time was not valid on 2026-06-01",
         lambda: make_catalog(
             FILES,
             stamped=NOW,
@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: PLAIN.replace(make_oid(SHA256_OID), make_oid(SHA224_OID)),
     ),
     "digests of two kinds": (
-        "its parts name different algorithms",
+        "its parts use different algorithms",
         lambda: PLAIN.replace(make_oid(SHA256_OID), make_oid(SHA384_OID), 1),
     ),
 }

@@ -76,7 +76,7 @@ def test_a_whole_context_is_as_long_as_it_says() -> None:
 def test_a_header_may_claim_any_size(begin: int, told: str) -> None:
     data = bytes(24) + struct.pack("<QQ", begin, 36)
     assert find_context_damage(data) == (
-        f"has 40 bytes but its header states {told}: it was cut short, or is not from QNN"
+        f"has 40 bytes, but its header states {told}: it was cut short or is not from QNN"
     )
 
 
