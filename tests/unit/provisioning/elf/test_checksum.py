@@ -102,7 +102,7 @@ def test_only_a_whole_field_is_summed_as_another(end: int) -> None:
 
 def test_words_name_both_sums() -> None:
     words = Checksum(0xAB, 0xCD).describe()
-    assert words == "its checksum (SWIV) is 000000ab, computed 000000cd"
+    assert words == "its checksum (SWIV) is 000000ab, but its content has 000000cd"
     assert Checksum(1, 2).is_wrong
     assert not Checksum(2, 2).is_wrong
 
