@@ -57,8 +57,8 @@ def users_folder(policy: Path | None) -> Path | None:
 
 
 def name_figures(tools: Iterable[Tool], backend: str = Backend.HTP.value) -> str:
-    """Return the file name of a toolchain's baselines. It is made of the ExecuTorch or ONNX Runtime
-    package, QNN, and the backend unless that is HTP."""
+    """Return the file name of a toolchain's baselines. It has the versions of the ExecuTorch or
+    ONNX Runtime package and of QNN, and the backend unless that is HTP."""
     parts = sorted(f"{tool.name}-{tool.version}" for tool in tools if is_part(tool.name))
     parts += [backend] if backend != Backend.HTP.value else []
     return f"{'-'.join(parts).replace('/', '_')}.toml"
@@ -72,8 +72,9 @@ def is_part(name: str) -> bool:
 def read_baselines(
     tools: Iterable[Tool], backend: str = Backend.HTP.value, folder: Path | None = None
 ) -> Mapping[str, Baseline]:
-    """Return the baselines of a toolchain and backend from a directory, by default the suite's.
-    The result is empty if there is no such file. Raises ManifestError."""
+    """Return the baselines of a toolchain and backend from ``folder``, by default the suite's
+    directory. The result is empty if there is no such file. Raises ManifestError if the file is
+    invalid."""
     path = (folder or suite_folder()) / name_figures(tools, backend)
     return read_toml(path.name, Baselines, path.parent).cases if path.is_file() else {}
 
@@ -97,8 +98,8 @@ def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[st
 
 
 def record_baselines(report: Report, folder: Path | None = None) -> list[Path]:
-    """Record the cases that passed, without changing the baselines of other cases. Cases of models
-    from a policy are recorded in ``folder``.
+    """Record the SQNR and footprint of the cases that passed, without changing the baselines of
+    other cases. Cases of models from a policy are recorded in ``folder``.
 
     Returns the written files. Raises StoreError if a file cannot be written.
     """

@@ -1,4 +1,5 @@
-"""The cache of compiled programs and their references. A directory in it is complete or missing:
+"""The cache of compiled programs and their references. A program's directory is published when it
+is complete, and contains:
 
 artifact.json and the engine's program
 inputs/<set>_<index>.raw           row-major, in the dtype that artifact.json specifies
@@ -6,6 +7,7 @@ float/<set>_<index>.raw            outputs of the float32 model
 quantized/<set>_<index>.raw        outputs of the quantized model, if there is one
 <set>_<index>.low.raw, .high.raw   next to integer outputs: the lowest and highest correct values,
                                    where rounding noise could change the result
+noise/<index>.npy                  predicted rounding errors of an output, if they are known
 """
 
 from __future__ import annotations
@@ -57,8 +59,9 @@ SKIPPED = frozenset({"__pycache__", "include", "test", "tests"})
 
 
 class Artifact(Struct, frozen=True):
-    """The record artifact.json. ``files`` maps each file to its SHA-256, ``digest`` is the SHA-256
-    of the other fields, and ``lower_s`` is the compilation time in seconds."""
+    """The record artifact.json. ``files`` has the SHA-256 of every other file by its relative path,
+    ``digest`` is the SHA-256 of all other fields, and ``lower_s`` is the compilation time in
+    seconds."""
 
     key: str
     model: str
@@ -70,7 +73,8 @@ class Artifact(Struct, frozen=True):
     digest: str = ""
 
     def digest_sets(self, folder: str) -> str:
-        """Return the SHA-256 of the tensors in a directory, ignoring the files of bounds."""
+        """Return the SHA-256 of the names and hashes of the tensors in ``folder``, ignoring the
+        files of bounds."""
         held = sorted(
             (name, digest)
             for name, digest in self.files.items()
@@ -90,14 +94,14 @@ def artifact_path(cache: Path, key: str) -> Path:
 
 
 def hash_words(*words: str) -> str:
-    """Return the SHA-256 of strings, each prefixed with its length."""
+    """Return one SHA-256 for all ``words``, each prefixed with its length."""
     return hashlib.sha256("".join(f"{len(word)}:{word}" for word in words).encode()).hexdigest()
 
 
 @cache
 def digest_rooms(rooms: tuple[str, ...]) -> str:
-    """Return the SHA-256 of the sources of some packages of ci, ignoring the modules in CHOOSING,
-    which do not affect the programs."""
+    """Return one SHA-256 for the source files of the packages ``rooms`` of ci, ignoring the modules
+    in CHOOSING, which do not affect the programs."""
     places = (place for room in rooms for place in (Path(__file__).parents[1] / room).iterdir())
     return digest_sources(
         *(one for one in places if f"{one.parent.name}/{one.name}" not in CHOOSING)
@@ -105,8 +109,9 @@ def digest_rooms(rooms: tuple[str, ...]) -> str:
 
 
 def digest_packages(names: Iterable[str]) -> str:
-    """Return the SHA-256 of Python's version and of the files of some importable packages or
-    directories, such as ``executorch/exir``: a version does not change with local edits.
+    """Return one SHA-256 for Python's version and the files of packages, or of directories in
+    packages such as ``executorch/exir``. The versions of the packages are not sufficient, because
+    they do not change if a file is edited.
 
     A missing package or directory is treated as empty. A wheel's installer writes RECORD last, with
     the hash and size of each file. If a file still has that size and was not modified after RECORD,
@@ -133,8 +138,8 @@ def _describe(package: str, parts: Iterable[str]) -> Iterator[str]:
 
 
 def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]], int]:
-    """Return hash and size by path, and the modification time of RECORD in ns. Both are empty
-    without a RECORD next to the package, as in a checkout."""
+    """Return hash and size of each file by its path, and the modification time of RECORD in ns.
+    Without a RECORD next to the package, as in a checkout, the result is ({}, 0)."""
     found = sorted(parent.glob(f"{package}-*.dist-info/RECORD"))
     if not found:
         return {}, 0
@@ -156,7 +161,7 @@ def _walk(top: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def hash_files(directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file except artifact.json, by relative path."""
+    """Return the SHA-256 of every file in ``directory`` except artifact.json, by relative path."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     return {
         str(path.relative_to(directory)): hash_file(path) for path in paths if path.name != RECORD
@@ -192,10 +197,11 @@ def read_artifact(directory: Path) -> Artifact | None:
 
 
 def publish_artifact(staging: Path, directory: Path) -> bool:
-    """Move ``staging`` to ``directory`` atomically.
+    """Move ``staging`` to ``directory`` atomically and return True.
 
-    Return False if a good artifact is already there, because another process may be using it. A
-    damaged artifact is swapped out, and is then in ``staging``. Raises OSError.
+    If a good artifact is already there, leave it, because another process may be using it, and
+    return False. A damaged artifact is exchanged with the new one, so ``staging`` then contains the
+    damaged one. Raises OSError.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     if read_artifact(directory):
@@ -210,7 +216,8 @@ def publish_artifact(staging: Path, directory: Path) -> bool:
 
 
 class CompileResult(Struct, frozen=True):
-    """The directory of an artifact, or in ``refused`` the reason why the case was not compiled.
+    """The result of a CompileJob: the directory and record of an artifact or, in ``refused``, the
+    reason why the case was not compiled.
 
     ``is_ours`` is true if this project rejected the case, and false if a tool did. ``repaired`` is
     true if a damaged artifact was replaced.
@@ -228,7 +235,8 @@ class CompileResult(Struct, frozen=True):
 class CompileJob:
     """A job for a worker: finds the program of a case in the cache, or compiles it.
 
-    ``reference`` defines which references prove nothing; without it, references are not checked.
+    ``reference`` specifies which outputs of a float32 model are unusable as references. Without it,
+    references are not checked.
     """
 
     engine: Engine
@@ -239,11 +247,11 @@ class CompileJob:
     reference: ReferencePolicy | None = None
 
     def __call__(self) -> CompileResult:
-        """Return the artifact. QNN and a user's modules are loaded only in forks of the worker,
-        because the worker runs more jobs later.
+        """Return the artifact of the case, or the reason why the case was refused. QNN and a user's
+        modules are loaded only in forks of the worker, because the worker runs more jobs later.
 
-        Raises UsageError for an invalid model or data, FailedError if the model's outputs prove
-        nothing, StoreError if the disk is full.
+        Raises UsageError if the model or its data are invalid, FailedError if a cached artifact's
+        references are unusable or if a fork dies, StoreError if the disk is full.
         """
         self.engine.preload(self.spec)
         found = run_forked(self._find, "loading the model")
@@ -265,8 +273,9 @@ class CompileJob:
         )
 
     def _compile(self, found: CompileResult) -> CompileResult:
-        """Compile in a scratch directory and publish it; if the key already has a good artifact,
-        leave the new one next to the log."""
+        """Compile in a scratch directory and publish the artifact. If there is a good artifact with
+        this key already, it stays; with ``use_cache`` off, the new artifact is then moved next to
+        the log."""
         directory = Path(found.directory)
         with explain_writes(self.cache):
             self.cache.mkdir(parents=True, exist_ok=True)

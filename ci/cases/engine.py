@@ -1,4 +1,5 @@
-"""The two protocols behind every engine: an Engine compiles a case, a Runner runs programs."""
+"""The two protocols that every lane implements: an Engine compiles cases, a Runner runs the
+programs."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ Sets = Sequence[Sequence[Array]]  # a list of arrays per input set
 
 class Fallback(Struct, frozen=True):
     """A node that stays on the CPU, and the reason. ``asked`` is true if the model's entry in the
-    policy requests the CPU for it."""
+    policy requests this."""
 
     op: str
     reason: str
@@ -40,8 +41,8 @@ class Fallback(Struct, frozen=True):
 
 
 class Delegation(Struct, frozen=True):
-    """How many nodes of a graph QNN executes. ``getitem`` nodes are not counted, because they
-    compute nothing."""
+    """How many nodes of a graph QNN executes, and which it does not. ``getitem`` nodes are not
+    counted, because they compute nothing."""
 
     delegated_nodes: int
     fallback_nodes: int
@@ -54,13 +55,14 @@ class Compiled(Struct, frozen=True, kw_only=True):
     the file with QNN's context binary; both are relative to the directory.
 
     ``sets`` is the number of input sets. ``methods`` lists the methods of a program with several
-    methods; their inputs and outputs are concatenated, and ``unshared_bytes`` is the program's size
-    without shared weights. ``loss`` is the layer where quantization costs most, if known.
-    ``layers`` names the last outputs if the case requests its layers' outputs. ``made_inputs``
-    describes inputs that this project generated, see ci.models.model.name_made. ``footprint`` is
-    the memory and size of the program and its lowering. ``steps`` are the operators of the float32
-    model's graph, if the engine lists them. ``weights`` and ``calibration`` are the SHA-256 of the
-    float32 model's weights and of the calibration sets, if any.
+    methods; their inputs and outputs are concatenated, and ``unshared_bytes`` is the size that the
+    program would have without shared weights. ``loss`` is the layer where quantization costs most,
+    if it is known. If the case requests the outputs of its layers, ``layers`` names the operators
+    whose results follow the model's own outputs. ``made_inputs`` describes inputs that this project
+    generated, see ci.models.model.name_made. ``footprint`` has the sizes of the program and the
+    memory that its lowering needed. ``steps`` are the operators of the float32 model's graph, if
+    the engine lists them. ``weights`` and ``calibration`` are SHA-256 digests of the float32
+    model's weights and of the calibration sets, or empty.
     """
 
     program: str
@@ -83,8 +85,9 @@ class Compiled(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Staging:
-    """A new directory into which an engine writes a program and its references. QNN's output goes
-    to ``log``. ``cache`` is a directory for scratch files on the same file system."""
+    """A new directory to which an engine writes a program and its references. QNN's output is
+    appended to ``log``. ``cache`` is a directory on the same file system, for scratch files.
+    ``reference`` specifies which references are unusable; without it, they are not checked."""
 
     directory: Path
     log: Path
@@ -101,13 +104,13 @@ class Staging:
         write_sets(self.directory / INPUTS, sets)
 
     def write_float(self, outputs: Sequence[Sequence[Any]], made: str = "") -> None:
-        """Write the float32 model's outputs. Raises FailedError if the outputs prove nothing.
-        ``made`` describes generated inputs, which may be the cause."""
+        """Write the float32 model's outputs. Raises FailedError if the program cannot be judged by
+        them. ``made`` describes generated inputs, which may be the cause."""
         write_sets(self.directory / FLOAT, outputs)
         try:
             require_proof([list(map(np.asarray, tensors)) for tensors in outputs], self.reference)
         except FailedError as error:
-            why = f"it was computed from {made}; with real inputs it may be usable" if made else ""
+            why = f"it was computed from {made}; real inputs may give a usable one" if made else ""
             raise FailedError(error.what, why=error.why or why, fix=error.fix) from error
 
     def write_quantized(self, outputs: Sequence[Sequence[Any]]) -> None:
@@ -115,11 +118,11 @@ class Staging:
         write_sets(self.directory / QUANTIZED, outputs)
 
     def write_noise(self, errors: Sequence[Any]) -> None:
-        """Write the predicted errors per output, [run, input set, *shape]; an empty array means
-        that no prediction is known.
+        """Write the predicted errors of each output, [run, input set, *shape]. An empty array means
+        that no errors were predicted for the output.
 
-        Runs that are not finite are dropped, such as those with a logarithm of nearly zero. Raises
-        FailedError if fewer than two runs remain.
+        Runs with elements that are not finite, such as the logarithm of nearly zero, are dropped.
+        Raises FailedError if fewer than two runs remain.
         """
         for index, error in enumerate(map(np.asarray, errors)):
             if error.size:
@@ -137,7 +140,8 @@ class Staging:
 
 
 def read_steps(path: Path) -> tuple[Step, ...]:
-    """Return what ``note_steps`` wrote; nothing if the worker was killed before it was done."""
+    """Return the operators that ``note_steps`` wrote to ``path``. The result is empty if they were
+    not written, or not completely because the worker was killed."""
     try:
         return NOTED.decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError):
@@ -148,15 +152,17 @@ NOTED = msgspec.json.Decoder(tuple[Step, ...])  # at import: see CONVERTING in m
 
 
 def require_references(directory: Path, compiled: Compiled, policy: ReferencePolicy | None) -> None:
-    """Raise FailedError if the float32 model's outputs in ``directory`` prove nothing. Programs
-    without input sets, such as language models, are not checked: their references are elsewhere."""
+    """Raise FailedError if the float32 model's outputs in ``directory`` are unusable as references.
+    Programs without input sets, such as language models, are not checked, because their references
+    are elsewhere."""
     if not compiled.sets:
         return
     require_proof(read_sets(directory / FLOAT, compiled.outputs, compiled.sets), policy)
 
 
 def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy | None) -> None:
-    """Raise FailedError if a program cannot be judged by these outputs of a float32 model."""
+    """Raise FailedError if a program cannot be judged by ``reference``, the outputs of a float32
+    model, one list per input set. Without a policy, nothing is checked."""
     if policy and (fault := find_degenerate(reference, policy)):
         raise FailedError(f"the reference proves nothing: {fault}")
 
@@ -164,9 +170,9 @@ def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy 
 def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolicy) -> str:
     """Return why a reference, one list per input set, proves nothing; empty if it is usable.
 
-    A floating-point output must be finite, must be neither zero nor constant, and must depend on
-    the input. An integer or boolean output, such as the mask of unpadded text, may be the same for
-    every input if another output is not.
+    A floating-point output must be finite, must be neither near zero nor constant, and must depend
+    on the input. Integer and boolean outputs, such as the mask of unpadded text, may be constant if
+    there are floating-point outputs; otherwise at least one of them must depend on the input.
     """
     columns = [np.stack(arrays) for arrays in zip(*reference, strict=True)]
     faults = [_find_fault(column, index, policy) for index, column in enumerate(columns)]
@@ -185,7 +191,7 @@ def _find_fault(stacked: Array, index: int, policy: ReferencePolicy) -> str:
         if rms < policy.min_rms:
             return f"output {index} is near zero (RMS {rms:.2g} < {policy.min_rms:g})"
         if float(values.std()) < policy.min_spread * rms:
-            return f"output {index} is constant (spread {values.std() / rms:.2g} of its RMS)"
+            return f"output {index} is constant (its spread is {values.std() / rms:.2g} of its RMS)"
     elif (stacked == stacked.reshape(-1)[:1]).all():
         return f"output {index} is constant"
     if len(stacked) > 1 and (stacked == stacked[:1]).all():
@@ -195,7 +201,8 @@ def _find_fault(stacked: Array, index: int, policy: ReferencePolicy) -> str:
 
 class Engine(Protocol):
     """Compiles cases. An engine is created in the session's process and sent to workers. There,
-    ``key`` and ``compile`` each run in a fork, and the other methods in the worker itself."""
+    ``key`` runs in a fork of the worker, ``compile`` and ``explain`` run in another fork, and the
+    other methods run in the worker itself."""
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -209,23 +216,25 @@ class Engine(Protocol):
 
     def read_data(self, spec: CaseSpec) -> int:
         """Return the number of input sets on which a user's model is judged. Raises UsageError if
-        the data files do not fit the model."""
+        the data files do not match the model."""
 
     def warm_up(self, spec: CaseSpec) -> None:
         """Load the compiler before a worker compiles for the first time."""
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
-        """Write the program and its references, of a case with ``layers`` those of its layers too
-        if the engine can. An exception means that the case is refused."""
+        """Write the program and its references to ``staging``. For a case with ``layers``, these
+        include the outputs of its layers if the engine supports this. An exception means that the
+        case is refused."""
 
     def explain(self, error: Exception, log: Path) -> str:
-        """Return why a compilation was refused, based on its exception and QNN's log."""
+        """Return the reason why a case was refused, from the exception that ``compile`` raised and
+        QNN's log."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled case to run. ``path`` is a copy of the program that the runner may change. The
-    runner writes its files to ``directory`` and its output to ``log``."""
+    """A compiled case that can be run. ``path`` is a copy of the program, which the runner may
+    change. The runner writes its files to ``directory`` and its output to ``log``."""
 
     spec: CaseSpec
     path: Path
@@ -236,10 +245,11 @@ class Program:
 
 @dataclass(frozen=True)
 class RunNotes:
-    """What a runner reports besides outputs. ``faults`` fail the case, ``remark`` is shown, and
-    ``files`` are kept next to the report. ``accelerator`` has means per input set from QNN's
-    profile, in cycles and microseconds. ``run_ms`` is the mean time per input set, if the model's
-    entry requests timed runs. ``device`` has measurements from a device."""
+    """What a runner reports besides outputs. ``faults`` are reasons why the case fails, ``remark``
+    is printed on the terminal, and ``files`` are kept next to the report. ``accelerator`` has means
+    per input set from QNN's profile, in cycles and microseconds. ``run_ms`` is the mean time per
+    input set, if the model's entry requests timed runs. ``device`` has measurements from a
+    device."""
 
     faults: tuple[str, ...] = ()
     remark: str = ""
@@ -250,8 +260,9 @@ class RunNotes:
 
 
 class RunError(FailedError):
-    """Raised if a program returned no outputs. ``used`` is true if its process ran other programs
-    before. ``lacks`` names a device that was lost, so nothing is known about the program."""
+    """Raised if a program returned no outputs. ``used`` is true if its process had run other
+    programs before. If a device was lost during the run, ``lacks`` names it; then the failure says
+    nothing about the program."""
 
     def __init__(self, what: str, *, used: bool = False, lacks: str = "") -> None:
         super().__init__(what)
@@ -263,20 +274,22 @@ class OpenProgram(Protocol):
 
     @property
     def used(self) -> bool:
-        """Whether its process ran other programs before."""
+        """Whether its process had run other programs before."""
 
     def run(self, sets: Sets) -> Sets:
-        """Return the outputs per input set. Raises RunError."""
+        """Return the outputs, one list per input set. Raises RunError if there are none."""
 
     def finish(self) -> RunNotes:
-        """Close the program and return the notes on its runs. Raises RunError."""
+        """Close the program and return the notes on its runs. Raises RunError if its process
+        fails."""
 
 
 class Runner(Protocol):
     """Opens programs.
 
-    An opened program can run any number of times within ``timeout_s`` seconds in total. ``fresh``
-    requests a process that has run nothing. ``open`` raises RunError.
+    An opened program can be run any number of times. ``timeout_s`` limits the total time of its
+    runs, or the time of each run if the runner starts a new process for it. ``fresh`` requests a
+    process that has not run other programs. ``open`` raises RunError.
     """
 
     @property

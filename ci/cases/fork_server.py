@@ -1,9 +1,10 @@
-"""The fork server imports this module once. It loads the modules that its forks need to run a
-program or to look it up.
+"""Prepares the fork server, which imports this module once. This imports the modules that
+ci.cases.pool.Pool was given, so that they are already loaded in every worker.
 
-A module can define before_forks() for work that is slow the first time.
+If one of these modules defines before_forks(), the function is called after the import, for work
+that is slow the first time.
 
-The fork server exits when the process that started it exits, even during imports; its forks exit
+The fork server exits when the process that started it exits, even during imports. Its forks exit
 when the fork server exits.
 """
 
@@ -20,7 +21,7 @@ from ci.cases.forked import redirected
 from ci.cases.pool import IMPORTS, STARTER
 from provisioning.console.process import end_with_parent
 
-# A model's factory runs in the user's directory; nothing may be imported from there by accident.
+# A model's factory runs in the user's directory; modules there must not be imported by accident.
 sys.path[:] = [place for place in sys.path if place]
 # Ctrl-C also reaches this process. It exits anyway when the process that started it exits.
 signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,8 +1,9 @@
 """Runs a function in a fork of a process that is already warmed up.
 
 QNN's libraries number graphs and tensors over the lifetime of a process, so only the first lowering
-in a process is reproducible. But torch.export and ExecuTorch are slow when first used. A fork of a
-process that has exported a model but never loaded QNN is fast, and its lowering is the first.
+in a process is reproducible. But torch.export and ExecuTorch are slow when they are first used. So
+a process exports a model without ever loading QNN, and each lowering runs in a fork of it: the fork
+is fast, and its lowering is the first in its process.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ _steps: list[mmap.mmap] = []  # of this fork and of the forks around it, shared 
 
 
 def run_forked(function: Callable[[], R], doing: str = "") -> R:
-    """Run ``function`` in a fork, and return its result or raise its exception.
+    """Run ``function`` in a fork. Return its result, or raise its exception as a QnnCiError.
 
-    Raises FailedError if the fork dies; the message has ``doing`` and the last note_step. Garbage
-    collection is off in the fork, because it would write to, and so copy, every shared object.
+    If the fork dies, a FailedError is raised, with ``doing`` and the step that was last given to
+    note_step in its message. Garbage collection is off in the fork, because it would write to every
+    shared object, and the kernel would have to copy them.
     """
     gc.collect()
     gc.freeze()
@@ -94,14 +96,14 @@ def redirected(target: int, *descriptors: int) -> Iterator[None]:
 
 
 def note_step(doing: str) -> None:
-    """Record the fork's next step, such as ``QNN compiled the graph``. If the fork dies, the error
-    message shows it."""
+    """Record the step that the fork has reached, such as ``QNN compiled the graph``. If the fork
+    dies, the error message shows the last step. Outside a fork this does nothing."""
     for step in _steps[-1:]:
         step[:] = doing.encode("utf-8", "replace")[:STEP_BYTES].ljust(STEP_BYTES, b"\0")
 
 
 def answer_job(function: Callable[[], Any]) -> Any:
-    """Return the result of ``function``. If it raises, return the exception as a QnnCiError."""
+    """Return the result of ``function``, or the exception that it raised as a QnnCiError."""
     try:
         return function()
     except QnnCiError as error:
@@ -113,7 +115,7 @@ def answer_job(function: Callable[[], Any]) -> Any:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an exception on one line, at most MAX_RAISED characters."""
+    """Return the type and message of an exception on one line, cut after MAX_RAISED characters."""
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
     return text if len(text) <= MAX_RAISED else f"{text[:MAX_RAISED]}..."
 

@@ -1,5 +1,5 @@
-"""Judges one case: compares a run's outputs with the program's references and makes the report row.
-This module uses no engine and no runner, so it can also judge outputs from elsewhere."""
+"""Judges one case: compares the outputs of a run with the program's references and makes the report
+row. This module uses no engine and no runner, so it can also judge outputs from another machine."""
 
 from __future__ import annotations
 
@@ -68,16 +68,17 @@ from provisioning.manifest.targets import Backend
 SHOWN_OPS = 4
 NO_FLOAT = (
     "the quality of the quantization is not judged: to judge it, set `float_model` in the model's"
-    " policy entry to the float model"
+    " policy entry to the float model's file"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """The options of a run. Files about a case other than its outputs are kept in ``beside``, one
-    directory per case. ``baselines`` is the directory of baselines for the user's models.
-    ``find_faults`` takes a graph's steps, a scheme and a QNN version, and returns descriptions of
-    the known faults that the graph triggers."""
+    """The options of a run. Copies of everything that belongs to a case are written to ``keep``,
+    and single files, such as profiles, to ``beside``, each with one directory per case.
+    ``baselines`` is the directory of baselines for the user's models. ``find_faults`` takes a
+    graph's steps, a scheme and a QNN version, and returns descriptions of the known faults that the
+    graph triggers."""
 
     policy: EmulatorPolicy
     timeout_s: float
@@ -94,7 +95,8 @@ class SessionOptions:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """A case's row, its controls, a remark to print on the terminal, and a note for the report."""
+    """The report row of a case, its controls, a remark to print on the terminal, and a note for the
+    report."""
 
     case: Case
     controls: tuple[Control, ...] = ()
@@ -105,7 +107,8 @@ class CaseResult:
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """The result of running a program: outputs, or a failure. ``used`` is true if the program's
-    process had run other programs before. ``lacks`` names a device that was lost during the run."""
+    process had run other programs before. If a device was lost during the run, ``lacks`` names
+    it."""
 
     outputs: Sets = ()
     failure: str = ""
@@ -117,7 +120,8 @@ class Run:
 
 @dataclass(kw_only=True)
 class Evidence:
-    """The facts known about a case so far. Fields keep their defaults until their step has run."""
+    """The facts known about a case so far. A field keeps its default until the step that sets it
+    has run."""
 
     artifact: Artifact | None = None
     cached: bool = False
@@ -137,7 +141,8 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeSetup:
-    """The options and baselines for judging the cases of a run, and the name of its runner."""
+    """What all cases of a run share for judging: the options, the baselines and the name of the
+    runner."""
 
     options: SessionOptions
     runner: str
@@ -145,8 +150,8 @@ class JudgeSetup:
 
 
 class CaseJudge:
-    """Judges one case, step by step. Every step can end the case with a reason. ``directory`` is a
-    scratch directory."""
+    """Judges one case, step by step. Any step can end the case with a status and a reason.
+    ``directory`` is a scratch directory."""
 
     def __init__(self, spec: CaseSpec, setup: JudgeSetup, directory: Path) -> None:
         self.spec, self.judged_by, self.options = spec, setup, setup.options
@@ -160,8 +165,8 @@ class CaseJudge:
         self.remarks: list[str] = []
 
     def compare_emulator(self, outputs: Sets, emulated: Sets, compiled: Compiled) -> None:
-        """Record how close a device's outputs are to the emulator's outputs for the same
-        program."""
+        """Record how close a device's outputs are to the emulator's outputs for the same program.
+        If they cannot be compared, add a remark."""
         try:
             both = [stack_outputs(one, compiled) for one in (emulated, outputs)]
         except ValueError as error:
@@ -170,10 +175,10 @@ class CaseJudge:
             self.evidence.nearness = find_nearness(zip(*both, strict=True))
 
     def note_program(self, directory: Path, artifact: Artifact) -> None:
-        """Record facts about a program, and keep the calls that QNN's Saver wrote.
+        """Record facts about a program, and keep the files that QNN's Saver wrote.
 
-        Saver is a QNN backend that records API calls. It supports the same operators as HTP, so its
-        list of operators is that of the program.
+        Saver is a QNN backend that records API calls. It supports the same operators as HTP, so the
+        operators that it lists are those of the program.
         """
         binary = directory / artifact.compiled.binary  # missing if QNN took no operator
         build = find_qnn_build(binary) if binary.is_file() else None
@@ -186,7 +191,8 @@ class CaseJudge:
             self.evidence.qnn_ops = count_operators(text)
 
     def judge_run(self, program: Program, references: References, run: Run) -> CaseResult:
-        """Judge the result of a run, and check how much of the graph was delegated to QNN."""
+        """Judge the result of a run by all limits of the case: accuracy, the user's metric,
+        budgets, baselines and the delegation of nodes to QNN."""
         compiled = program.compiled
         log_tail = read_tail(program.log)
         self.evidence.run = run
@@ -247,17 +253,20 @@ class CaseJudge:
         return self.end(Status.FAILED, explained, log_tail, remark=run.notes.remark)
 
     def locate(self) -> str:
-        """Return at which layer a program starts to differ from its model; empty if unknown."""
+        """Return a line with the layer at which a program starts to differ from its model; empty if
+        it is unknown. This class returns nothing, because it runs no program; CaseRun overrides
+        this."""
         return ""
 
     def measure_metric(self, references: References, outputs: list[Array]) -> list[Reason]:
         """Return why the user's metric rejects the program. This class returns no reasons, because
-        it runs no user code; CaseRun measures the metric."""
+        it runs no user code; CaseRun overrides this."""
         del references, outputs
         return []
 
     def compare_baseline(self) -> list[str]:
-        """Return how the figures differ from the baseline for this toolchain, if there is one."""
+        """Return a reason for each SQNR that differs too much from the baseline for this toolchain,
+        if there is one."""
         spec = self.spec
         baseline = self.judged_by.baselines.get(f"{spec.model} {spec.scheme.value} {spec.soc}")
         if baseline is None:
@@ -266,8 +275,8 @@ class CaseJudge:
         return list(find_changes(self.evidence.figures, baseline))
 
     def delegation_faults(self, compiled: Compiled) -> list[str]:
-        """Return a reason that lists the nodes on the CPU, if the policy requires full
-        delegation."""
+        """Return a reason that lists the nodes on the CPU, if the policy requires full delegation.
+        Nodes for which the model's entry requests the CPU are not listed."""
         left = [one for one in compiled.delegation.fallback_ops if not one.asked]
         if not self.limits.full_delegation or not left:
             return []
@@ -283,29 +292,32 @@ class CaseJudge:
 
     def refuse(self, reason: str, log_tail: str, *, is_ours: bool = False) -> CaseResult:
         """End a case that was not lowered. Its status is ``unsupported`` if the policy expects the
-        refusal, else ``failed``. If ``is_ours``, the text does not call the reason a refusal."""
+        refusal, else ``failed``. ``is_ours`` is true if this project rejected the case; the reason
+        is then reported without the prefix "refused"."""
         known = self.find_refusal(reason)
         if known:
             return self.end(Status.UNSUPPORTED, f"{reason} [{known}]", log_tail)
         return self.end(Status.FAILED, reason if is_ours else f"refused: {reason}", log_tail)
 
     def find_refusal(self, reason: str) -> str:
-        """Return the policy's explanation of a refusal of this case; empty if there is none."""
+        """Return the policy's explanation of a refusal of this case for ``reason``; empty if there
+        is none."""
         spec, choices = self.spec, str(self.spec.source.choices)
         return self.policy.expects_refusal(spec.model, spec.scheme, spec.soc, reason, choices)
 
     def find_unmet(self) -> str:
-        """Return why the policy did not expect this case to pass; empty if it did."""
+        """Return the reason why this case should not have passed: a strict row of the policy
+        expects its refusal. Empty if there is no such row."""
         spec, choices = self.spec, str(self.spec.source.choices)
         known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
         return known and (
             f"it passed, but the policy expects it to be unsupported: {known}\n"
-            "  fix: remove that row of [[unsupported]] or narrow its globs; strict = false if only"
-            " some of its cases are refused"
+            "  fix: remove that row of [[unsupported]] or narrow its globs; set strict = false if"
+            " only some of its cases are refused"
         )
 
     def leave(self, *files: Path) -> None:
-        """Copy files of the case next to the report."""
+        """Copy files of the case to its directory in ``SessionOptions.beside``, if that is set."""
         if self.options.beside and files:
             kept = self.options.beside / self.spec.slug
             kept.mkdir(parents=True, exist_ok=True)
@@ -315,7 +327,8 @@ class CaseJudge:
     def end(
         self, status: Status, reason: str = "", log_tail: str = "", *, remark: str = ""
     ) -> CaseResult:
-        """Make the case's report row from all known facts."""
+        """Return the result of the case, with a report row made from all known facts. A failure's
+        reason is followed by advice and by the known faults that the graph triggers."""
         advice = self.policy.advise(reason) if status is Status.FAILED else ""
         # Only the log shows why a process died, and often why an operator was refused.
         is_dead = reason.startswith(("run: ", "refused: ")) or " was killed by " in reason
@@ -351,16 +364,16 @@ class CaseJudge:
         return CaseResult(case, controls, "; ".join(filter(None, [*self.remarks, remark])))
 
     def find_faults(self) -> list[str]:
-        """Return the known faults that the graph triggers, in its scheme, with the version of QNN
-        that compiled it."""
+        """Return the known faults that the model's graph triggers with the scheme of the case and
+        the version of QNN that compiled it."""
         artifact = self.evidence.artifact
         steps = artifact.compiled.steps if artifact else read_steps(self.directory / STEPS)
         scheme, qnn = self.spec.scheme.value, self.evidence.compiler
         return [f"known fault: {one}" for one in self.options.find_faults(steps, scheme, qnn)]
 
     def find_places(self, reason: str) -> tuple[Place, ...]:
-        """Return the lines of the user's source that caused a failure, or else the first line of
-        the model's factory."""
+        """Return the lines of the user's source that a failure's reason names, or else the first
+        line of the model's factory. Empty for an ONNX file."""
         if self.spec.is_file:
             return ()
         given = self.spec.source.reference
@@ -369,7 +382,7 @@ class CaseJudge:
 
 
 def name_excesses(excesses: Sequence[Overrun]) -> list[Reason]:
-    """Return overruns of a budget as reasons that fail a case."""
+    """Return budgets that are exceeded as reasons that fail a case."""
     return [Reason(Question.BUDGET, one.text) for one in excesses]
 
 
@@ -460,17 +473,18 @@ def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
 
 
 def describe_loss(loss: Loss) -> str:
-    """Return at which layer a quantized model loses most accuracy compared to the float32 model."""
+    """Return a line with the layer at which the quantized model loses the most accuracy compared to
+    the float32 model."""
     return (
-        f"  where: most is lost at {loss.name}: {loss.before_db:.1f} dB before it,"
-        f" {loss.behind_db:.1f} dB after it; with only the weights quantized, the outputs have"
+        f"  where: the most accuracy is lost at {loss.name}: SQNR {loss.before_db:.1f} dB before"
+        f" it, {loss.behind_db:.1f} dB after it; with only the weights quantized, the outputs have"
         f" {loss.weights_db:.1f} dB"
     )
 
 
 def describe_choices(spec: CaseSpec, compiled: Compiled | None) -> str:
-    """Return the options of the model's entry, and the size without shared weights if it is
-    known."""
+    """Return the lowering options in the model's entry. If the size that the program would have
+    without shared weights is known, both sizes follow in bytes."""
     choices = str(spec.source.choices)
     if not compiled or not compiled.unshared_bytes:
         return choices

@@ -1,12 +1,12 @@
-"""Judges the kept outputs of a run again. This reads only bytes: it loads no model, program or
-function of the run, and of what the run wrote it trusts only the references.
-
+"""Judges the kept outputs of a run again. This only reads files: it loads no model or program and
+calls no function of the run. Of the files that the run wrote, only the references are trusted.
 report.json                        the run's report
 CASE/artifact/                     see ci.cases.cache
 CASE/outputs/output_SET_INDEX.raw  the program's outputs, from this machine or another
 
-Outputs of a device elsewhere are in a separate directory that the script of ci.device.by_hand
-writes: CASE/outputs as above, CASE/log.txt, and CASE/code.txt with the runner's exit code.
+Outputs of a device that is not connected to this machine are in another directory. The script of
+ci.device.by_hand writes it: CASE/outputs as above, CASE/log.txt, and CASE/code.txt with the exit
+code of the runner.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HARM = (OSError, ValueError, TypeError, ArithmeticError, LookupError, MemoryErro
 FIGURES = ("sqnr_db", "sqnr_db_quantized", "cosine", "cosine_quantized", "equal", "max_abs")
 KEPT_REMARK = "judged from kept outputs: no program was run"
 LOG, CODE = "log.txt", "code.txt"
-UNMEASURED = "the metric was not measured: it is code, and only bytes are read here"
+UNMEASURED = "the metric was not measured: it is code, and judging kept outputs runs no user code"
 
 
 def judge_report(
@@ -78,7 +78,8 @@ def judge_report(
 
 
 def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
-    """Return the case that a report row describes. Raises UsageError."""
+    """Return the case that a report row describes. Raises UsageError if its scheme or SoC is
+    unknown."""
     entry = setup.options.policy.models.get(case.model)
     if case.scheme not in set(Scheme) or case.soc not in read_socs():
         raise UsageError(f"there is no case {case.model} {case.scheme} {case.soc}")
@@ -87,8 +88,9 @@ def find_spec(case: Case, setup: JudgeSetup) -> CaseSpec:
 
 
 def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None) -> CaseResult:
-    """Judge a report row again, from the outputs of the run or of a device. A failed case that is
-    judged from the run's own outputs stays failed. A case that was not lowered keeps its row."""
+    """Judge a report row again, from the run's own outputs or, with ``pulled``, from those of a
+    device. A failed case that is judged from the run's own outputs stays failed. A row without
+    these files is judged by judge_unrun."""
     judging.evidence.cached = case.cached
     metric, judging.metric = judging.metric, None
     if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():
@@ -106,8 +108,8 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
 
 
 def compare_rows(case: Case, row: Case) -> Case:
-    """Return the new row together with the figures that only the run could measure. The row fails
-    if it contradicts the row of the run."""
+    """Return the new row together with those figures of the run's row that only the run could
+    measure. It fails if the run's row had failed, or if the two rows differ."""
     faults = list(find_contradictions(case, row))
     return structs.replace(
         row,
@@ -124,9 +126,10 @@ def compare_rows(case: Case, row: Case) -> Case:
 
 
 def read_pulled(pulled: Path, compiled: Compiled) -> Run:
-    """Return a device's outputs as a run. If they are missing or damaged, the run has failed."""
+    """Return a device's outputs as a run. If they are missing or damaged, or if the runner failed
+    on the device, the run has failed."""
     if not pulled.is_dir():
-        return Run(failure=f"it has no outputs: {pulled.name} is missing")
+        return Run(failure=f"there are no outputs of the device: {pulled.name} is missing")
     code = pulled / CODE
     told = code.read_text(encoding="utf-8", errors="replace").strip() if code.is_file() else "0"
     if told != "0":
@@ -138,10 +141,10 @@ def read_pulled(pulled: Path, compiled: Compiled) -> Run:
 
 
 def judge_unrun(case: Case, judging: CaseJudge) -> Case:
-    """Judge a row without outputs. It fails if it passed in the run, or if the policy does not
-    expect its refusal."""
+    """Judge a row without outputs. It fails if it passed in the run, or if it is unsupported and
+    the policy does not expect its refusal. Any other row is unchanged."""
     if case.status is Status.PASSED:
-        told = "it passed, but its outputs were not kept"
+        told = "it passed in the run, but its outputs were not kept"
     elif (
         case.status is Status.UNSUPPORTED
         and not case.lacks
@@ -154,7 +157,7 @@ def judge_unrun(case: Case, judging: CaseJudge) -> Case:
 
 
 def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseResult:
-    """Judge the kept outputs of a case or the outputs of a device. A device's outputs are also
+    """Judge the kept outputs of a case or, with ``pulled``, the outputs of a device, which are also
     compared with the kept ones. Raises the exceptions in HARM, and QnnCiError."""
     artifact = read_kept(folder, judging.spec)
     compiled, place = artifact.compiled, folder / "artifact"
@@ -174,31 +177,32 @@ def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseRes
 
 
 def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
-    """Return the record of a kept program that has references. Raises OSError or ValueError unless
-    all files are regular, match the record, belong to the case, and stay within LIMIT_BYTES."""
+    """Return the record of the artifact in ``folder``, where a run kept a case. Raises OSError or
+    ValueError unless all files are regular, match the record, belong to the case, and stay within
+    LIMIT_BYTES."""
     paths = [folder, *folder.rglob("*")]
     odd = [one for one in paths if one.is_symlink() or not (one.is_dir() or one.is_file())]
     if odd:
         raise ValueError(f"{odd[0].name} is a link or not a regular file")
     if sum(one.stat().st_size for one in paths) > LIMIT_BYTES:
-        raise ValueError(f"it has more than {LIMIT_BYTES >> 30} GiB")
+        raise ValueError(f"the case's files have more than {LIMIT_BYTES >> 30} GiB")
     place = folder / "artifact"
     artifact = msgspec.json.decode((place / RECORD).read_bytes(), type=Artifact)
     if artifact.digest != digest_record(artifact) or hash_files(place) != artifact.files:
         raise ValueError(f"{RECORD} does not match the files next to it")
     own = artifact.model if spec.model in SUITE else spec.model
     if (own, artifact.scheme, artifact.soc) != (spec.model, spec.scheme.value, spec.soc):
-        raise ValueError(f"it belongs to {artifact.model} {artifact.scheme} {artifact.soc}")
+        raise ValueError(f"its files belong to {artifact.model} {artifact.scheme} {artifact.soc}")
     compiled = artifact.compiled
     if not {compiled.program, compiled.binary} <= artifact.files.keys():
-        raise ValueError(f"{RECORD} lists a program that does not exist")
+        raise ValueError(f"{RECORD} names a program that is not among the artifact's files")
     for info in (*compiled.inputs, *compiled.outputs):
         check_tensor(info)
     return artifact
 
 
 def check_tensor(info: TensorInfo) -> None:
-    """Raise ValueError if no program can have a tensor like this."""
+    """Raise ValueError if no program can have such a tensor as input or output."""
     axes = len(info.shape)
     good = info.dtype in DTYPES and min(info.shape, default=1) > 0 and info.step >= 0
     joins = not info.joined or (
@@ -213,11 +217,12 @@ def check_tensor(info: TensorInfo) -> None:
 
 
 def find_contradictions(case: Case, judged: Case) -> Iterator[str]:
-    """Yield each contradiction between a row of the run and the outputs that the run kept."""
+    """Yield the reason if the run's row had failed or was refused, and each figure of a passed row
+    that differs from the figure of the outputs that the run kept."""
     if case.status is Status.FAILED or (case.status is Status.UNSUPPORTED and not case.lacks):
-        yield f"in the run it was {case.status.value}: {case.reason}"
+        yield f"its status in the run was {case.status.value}: {case.reason}"
     for name in FIGURES if case.status is Status.PASSED else ():
         told, found = getattr(case, name), getattr(judged, name)
         same = None not in {told, found} and math.isclose(told, found, rel_tol=1e-3, abs_tol=1e-3)
         if not same and told is not found:
-            yield f"its report has {name} {told}, but its outputs have {found}"
+            yield f"the run's report has {name} {told}, but the kept outputs have {found}"

@@ -1,4 +1,5 @@
-"""Reads raw files of outputs and references into arrays. Unexpected files are errors."""
+"""Reads a program's inputs, outputs and references from raw files into arrays, and checks that the
+files have the expected sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
 from ci.models.tensors import FILE, TensorInfo, read_sets
 
-# The directory of a program's outputs, and the name of each in qnn_executor_runner.
+# The directory of a program's outputs, and qnn_executor_runner's name for the file of each output.
 OUTPUTS, OUTPUT = "outputs", "output_{}_{}.raw"
 
 
@@ -25,7 +26,9 @@ def read_inputs(artifact: Path, compiled: Compiled) -> Sets:
 
 
 def read_references(artifact: Path, compiled: Compiled) -> References:
-    """Return the references of an artifact. Raises OSError or ValueError if it is damaged."""
+    """Return the references of an artifact: the outputs of the float32 model, those of the
+    quantized model if there is one, and the predicted noise. Raises OSError or ValueError if the
+    artifact is damaged."""
     quantized = artifact / QUANTIZED
     references = References(
         read_expected(artifact / FLOAT, compiled),
@@ -39,20 +42,24 @@ def read_references(artifact: Path, compiled: Compiled) -> References:
 
 
 def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | None:
-    """Return the predicted rounding noise of an output, or None if the file does not exist.
+    """Return the predicted rounding noise of an output, or None if ``file`` does not exist.
 
-    Raises OSError or ValueError.
+    Raises OSError if the file cannot be read, ValueError if it is not a prediction for
+    ``reference``.
     """
     if not file.is_file():
         return None
     runs = np.load(file, allow_pickle=False)
     if runs.shape[1:] != reference.shape or len(runs) < MIN_RUNS or not np.isfinite(runs).all():
-        raise ValueError(f"{file.name} is not a prediction for an output {list(reference.shape)}")
+        raise ValueError(
+            f"{file.name} is not a prediction for an output of shape {list(reference.shape)}"
+        )
     return Prediction(reference, runs, info)
 
 
 def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
-    """Return the outputs of one eager model. Outputs with files of bounds include the bounds."""
+    """Return the outputs of the float32 or the quantized model from ``directory``. If an output has
+    files with its lowest and highest correct values, these are its bounds; else its values are."""
     expected = []
     for index, info in enumerate(compiled.outputs):
         values = low = high = read_column(directory, FILE, index, info, compiled.sets)
@@ -65,14 +72,16 @@ def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
 
 
 def read_column(directory: Path, pattern: str, index: int, info: TensorInfo, sets: int) -> Array:
-    """Return the reference values of one output as an array [input set, *shape]. Raises OSError or
-    ValueError."""
+    """Return one output, or one of its bounds, as an array [input set, *shape]. ``pattern`` is the
+    pattern of the file names. Raises OSError or ValueError if a file is missing or has the wrong
+    size."""
     files = (directory / pattern.format(number, index) for number in range(sets))
     return np.stack([view_tensor(file.read_bytes(), info, file.name) for file in files])
 
 
 def view_tensor(data: bytes, info: TensorInfo, name: str) -> Array:
-    """Return the elements of a tensor; booleans become bytes. Raises ValueError for a wrong
+    """Return the elements of a tensor as an array with the dtype and shape in ``info``; booleans
+    become uint8. Raises ValueError if ``data``, the content of file ``name``, has the wrong
     size."""
     if len(data) != size_bytes(info):
         raise ValueError(f"{name} has {len(data)} bytes instead of {size_bytes(info)}")
@@ -88,14 +97,19 @@ def size_bytes(info: TensorInfo) -> int:
 def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
     """Return a runner's outputs as one array per output, [input set, *shape].
 
-    Raises ValueError unless every input set has all of the program's outputs in the right size.
+    Raises ValueError unless there are outputs for every input set, and each set has all outputs of
+    the program with the right sizes.
     """
     if len(outputs) != compiled.sets:
-        raise ValueError(f"outputs for {len(outputs)} input sets instead of {compiled.sets}")
+        raise ValueError(
+            f"there are outputs for {len(outputs)} input sets instead of {compiled.sets}"
+        )
     columns: list[list[Array]] = [[] for _ in compiled.outputs]
     for number, tensors in enumerate(outputs):
         if len(tensors) != len(columns):
-            raise ValueError(f"there are {len(tensors)} outputs instead of {len(columns)}")
+            raise ValueError(
+                f"the runner returned {len(tensors)} outputs instead of {len(columns)}"
+            )
         for index, tensor in enumerate(tensors):
             name = OUTPUT.format(number, index)
             data = np.ascontiguousarray(tensor).tobytes()
@@ -104,10 +118,11 @@ def stack_outputs(outputs: Sets, compiled: Compiled) -> list[Array]:
 
 
 def read_outputs(directory: Path, compiled: Compiled, sets: int) -> Sets:
-    """Return the outputs that a program wrote into ``directory``, one list per input set.
+    """Return the outputs for ``sets`` input sets that a runner wrote to ``directory``, one list per
+    input set.
 
-    Raises OSError or ValueError unless each output is a regular file of the right size without
-    further hard links, and the directory contains nothing else.
+    Raises OSError or ValueError unless each output is a regular file of the right size with a
+    single hard link, and the directory contains nothing else.
     """
     outputs = [
         [
@@ -132,7 +147,7 @@ def _read_regular(path: Path, wanted: int) -> bytes:
     if not os.path.lexists(path):
         raise ValueError(f"{path.name} was not written")
     if path.is_symlink():
-        raise ValueError(f"{path.name} is a link; an output has to be a file")
+        raise ValueError(f"{path.name} is a symbolic link; an output must be a regular file")
     # Without O_NONBLOCK the open of a pipe waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -140,7 +155,7 @@ def _read_regular(path: Path, wanted: int) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path.name} is not a regular file")
         if status.st_nlink != 1:
-            raise ValueError(f"{path.name} is a hard link of another file")
+            raise ValueError(f"{path.name} has {status.st_nlink} hard links instead of one")
         if status.st_size != wanted:
             raise ValueError(f"{path.name} has {status.st_size} bytes instead of {wanted}")
         with os.fdopen(descriptor, "rb", closefd=False) as stream:

@@ -36,9 +36,9 @@ ARTIFACT = "artifact"
 
 @dataclass(frozen=True, kw_only=True)
 class RunSetup:
-    """The setup that all cases of a run share. ``work`` is a scratch directory. ``device`` is the
-    required hardware if neither this host nor the runner can run the programs. Outputs of
-    ``runner`` are compared with those of ``emulator``, if there is one."""
+    """The setup that all cases of a run share. ``work`` is a scratch directory. ``device`` names
+    the required hardware if neither this host nor the runner can run the programs. If there is an
+    ``emulator``, the outputs of ``runner`` are compared with its outputs."""
 
     options: SessionOptions
     engine: Engine
@@ -64,8 +64,8 @@ class CaseRun(CaseJudge):
     def run(self) -> CaseResult:
         """Compile, run and judge the case. An exception fails only this case.
 
-        Raises StoreError if the disk is full, UnfitError if no process can be started; both affect
-        all cases.
+        Raises StoreError if the disk is full, UnfitError if no process can be started, because
+        either affects all cases.
         """
         try:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -109,7 +109,8 @@ class CaseRun(CaseJudge):
         return result
 
     def compile(self, spec: CaseSpec, log: Path) -> Ended:
-        """Find or compile a program in a worker. Outputs of layers may prove nothing."""
+        """Find or compile a program in a worker. The references of a case with ``layers`` are not
+        checked, because the outputs of layers may be zero or constant."""
         job = CompileJob(
             engine=self.setup.engine,
             spec=spec,
@@ -121,9 +122,9 @@ class CaseRun(CaseJudge):
         return self.setup.pool.run(job, job.log, self.options.timeout_s)
 
     def note_compiled(self, directory: Path, made: CompileResult) -> None:
-        """Record whether the program was in the cache, and facts about it."""
+        """Record facts about a program, and whether it was in the cache."""
         if made.repaired:
-            self.remarks.append("a damaged cache entry was lowered again")
+            self.remarks.append("a damaged cache entry was replaced")
         if made.artifact:
             self.note_program(directory, made.artifact)
             self.evidence.cached = made.cached
@@ -142,8 +143,8 @@ class CaseRun(CaseJudge):
         return Program(spec, given / compiled.program, compiled, place, place / "run.log")
 
     def end_unrun(self, program: Program) -> CaseResult:
-        """End a case that was lowered but cannot run here. The program is kept next to the
-        report."""
+        """End a case that was lowered but cannot run here, and keep its program next to the report.
+        The case is unsupported; it fails if its delegation or its footprint violates the policy."""
         self.leave(program.path)
         faults = self.delegation_faults(program.compiled)
         over = self.find_excesses(program.compiled)
@@ -154,14 +155,14 @@ class CaseRun(CaseJudge):
         self.evidence.lacks = self.setup.device
         reason = (
             f"lowered; cannot run here: it needs {self.setup.device}\n"
-            "  fix: set --runner to a command that runs it there; the program is kept next to the"
-            f" report, in qnn/{self.spec.slug}"
+            "  fix: set --runner to a command that runs it on such a device; the program is kept"
+            f" next to the report, in qnn/{self.spec.slug}"
         )
         return self.end(Status.UNSUPPORTED, reason)
 
     def run_and_judge(self, program: Program, references: References, sets: Sets) -> CaseResult:
-        """Run and judge a program. If it fails in a process that ran others before, run it again in
-        a fresh process; it fails only if it fails there too."""
+        """Run and judge a program. If it fails in a process that had run other programs before, run
+        and judge it again in a new process; that result counts."""
         before = copy(self.evidence)
         run = self.execute(program, sets)
         if self.setup.emulator and not run.failure:
@@ -179,7 +180,8 @@ class CaseRun(CaseJudge):
         return replace(again, remark="; ".join(filter(None, [again.remark, seen])))
 
     def run_emulator(self, emulator: Runner, program: Program, sets: Sets, run: Run) -> None:
-        """Compare outputs with the emulator's. If the emulator fails, add a remark."""
+        """Run the program on the emulator and record how close the outputs of ``run`` are to the
+        emulator's. If the emulator fails, add a remark."""
         place = self.directory / "emulator"
         place.mkdir()
         own = replace(program, directory=place, log=place / "run.log")
@@ -192,7 +194,7 @@ class CaseRun(CaseJudge):
     def execute(
         self, program: Program, sets: Sets, *, fresh: bool = False, runner: Runner | None = None
     ) -> Run:
-        """Open the program with the session's runner, or with another, and run each input set
+        """Open the program with ``runner``, by default the session's, and run each input set
         once."""
         began, used = time.monotonic(), False
         runner = runner or self.setup.runner
@@ -209,8 +211,10 @@ class CaseRun(CaseJudge):
         return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
 
     def locate(self) -> str:
-        """Return at which layer a program starts to differ from its model. This runs a second
-        program that also returns its layers' outputs. Empty if there is no such program."""
+        """Return a line with the layer at which a program starts to differ from its model. For
+        this, a second program that also returns its layers' outputs is compiled and run. If that
+        fails, the line has the reason. Empty if the engine or the model does not support such a
+        program."""
         if self.spec.source.choices.methods:
             return ""
         spec = replace(self.spec, layers=True)
@@ -253,8 +257,8 @@ class CaseRun(CaseJudge):
 
 
 def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
-    """Return at which of its ``layers``, the last outputs, a program starts to differ from its
-    model."""
+    """Return a line with the layer at which a program starts to differ from its model. ``layers``
+    are the names of the program's last outputs."""
     outputs = judgement.outputs
     first = len(outputs) - len(layers)
     wrong = [index for index, one in enumerate(outputs) if one.fails(Question.FAITHFUL)]
@@ -277,8 +281,8 @@ def describe_departure(judgement: Judgement, layers: Sequence[str]) -> str:
 
 
 def keep_artifacts(directory: Path, target: Path) -> None:
-    """Copy everything in the directory of a case to ``target``: program, inputs, references,
-    outputs and logs."""
+    """Copy the directory of a case to ``target``, with program, inputs, references, outputs and
+    logs."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(directory, target, symlinks=True, ignore=list_special)
     rows = target / INPUT_LIST
@@ -288,7 +292,8 @@ def keep_artifacts(directory: Path, target: Path) -> None:
 
 
 def list_special(directory: str, names: list[str]) -> set[str]:
-    """Return the names of pipes, sockets and other entries that are no file, directory or link."""
+    """Return the names of entries that are neither files, directories nor links, such as pipes and
+    sockets."""
     paths = {name: Path(directory, name) for name in names}
     return {
         name

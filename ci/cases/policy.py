@@ -1,5 +1,5 @@
-"""The policy of test_emulator and test_onnx: models, limits and known refusals. The default is
-manifests/policies/emulator.toml; a user's policy extends or replaces it."""
+"""The policy of test_emulator and test_onnx: models, limits and known refusals. The default
+policies are in manifests/policies; a user's policy extends or replaces the default."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # p
 
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits for one model and scheme, which replace those of the scheme, and the reason."""
+    """Limits for one model and scheme, which replace the limits of the scheme, and the reason for
+    them."""
 
     model: str
     scheme: Scheme
@@ -55,7 +56,8 @@ class Override(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
-    """A row for cases that QNN is known to refuse with an error that matches ``pattern``.
+    """A row of [[unsupported]]: cases that QNN is known to refuse with an error that matches
+    ``pattern``.
 
     ``models``, ``schemes``, ``socs`` and ``choices`` are globs; a case must match one of each.
     Choices are a model's lowering options as text, such as ``shared_buffer, saver``, or empty. The
@@ -73,7 +75,7 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool = True
 
     def covers(self, model: str, scheme: str, soc: str, choices: str = "") -> bool:
-        """Return whether the row applies to a case."""
+        """Return whether a case matches the globs of the row."""
         pairs = (
             (model, self.models),
             (scheme, self.schemes),
@@ -85,9 +87,10 @@ class Unsupported(Struct, frozen=True, forbid_unknown_fields=True):
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """A whole policy. ``models`` are the user's models, ``suite`` are this project's. ``schemes``
-    has limits for HTP, ``backends`` has them for other backends. ``budget`` limits the footprint of
-    every program on HTP and of its lowering. ``runtimes`` specifies where devices get QNN from: see
-    list_device_runtimes. ``dropped`` has limits in a user's file that no longer have an effect."""
+    has the limits for HTP, ``backends`` those for other backends. ``budget`` limits the footprint
+    of every program and of its lowering. ``runtimes`` specifies where devices get QNN from: see
+    list_device_runtimes. ``dropped`` lists limits in a user's file that no longer have an
+    effect."""
 
     reference: ReferencePolicy
     schemes: dict[Scheme, Limits]
@@ -103,8 +106,9 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     dropped: tuple[str, ...] = ()
 
     def for_backend(self, backend: Backend) -> EmulatorPolicy:
-        """Return the policy for a run on ``backend``. Rows, limits and budgets that apply only to
-        other backends are removed. Raises UsageError if there are no limits for this one."""
+        """Return the policy for a run on ``backend``, without rows for other backends only. For a
+        backend other than HTP, the limits and budgets of single models are removed too, because
+        they are for HTP. Raises UsageError if there are no limits for the backend."""
         known = tuple(one for one in self.unsupported if backend in one.backends)
         if backend is Backend.HTP:
             return msgspec.structs.replace(self, unsupported=known)
@@ -113,7 +117,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             raise UsageError(
                 f"the policy has no limits for backend {backend.value}",
                 why="a case without limits proves nothing",
-                fix=f"add [backends.{backend.value}.SCHEME] to it",
+                fix=f"add [backends.{backend.value}.SCHEME] to the policy",
             )
         models = {
             name: msgspec.structs.replace(entry, limits={}, budget=ModelBudget())
@@ -124,7 +128,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def budget_of(self, model: str, scheme: Scheme) -> Budget:
-        """Return the budget in a model's entry for a scheme."""
+        """Return the budget of a scheme in a model's entry. Without an entry, the budget has no
+        limits."""
         entry = self.models.get(model)
         return entry.budget.of(scheme) if entry else NO_BUDGET
 
@@ -144,7 +149,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             raise ManifestError(
                 f"no limits for scheme {scheme.value}",
                 why="a case without limits proves nothing",
-                fix=f"add [schemes.{scheme.value}] to the emulator policy",
+                fix=f"add [schemes.{scheme.value}] to the policy",
             )
         return msgspec.structs.replace(rule, budget=budget)
 
@@ -156,21 +161,23 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     def expects_refusal(
         self, model: str, scheme: Scheme, soc: str, reason: str, choices: str = ""
     ) -> str:
-        """Return the policy's explanation of a refusal; empty if it is unknown."""
+        """Return the explanation in the first row of [[unsupported]] that covers a case and whose
+        pattern matches ``reason``; empty if there is none."""
         rows = (one for one in self.unsupported if re.search(one.pattern, reason))
         found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
     def find_unmet(self, model: str, scheme: Scheme, soc: str, choices: str = "") -> str:
-        """Return the explanation of the first strict row that expects a case to be refused although
-        it passed; empty if there is none."""
+        """Return the explanation in the first strict row of [[unsupported]] that covers a case;
+        empty if there is none. If the case passed, the row is out of date."""
         rows = (one for one in self.unsupported if one.strict)
         found = (one.reason for one in rows if one.covers(model, scheme.value, soc, choices))
         return next(found, "")
 
     def advise(self, reason: str) -> str:
-        """Return lines with the cause and the fix, from the first advice of the policy or the first
-        rule of errors.toml that matches; empty if none does."""
+        """Return lines with the cause of a failure and its fix: from the policy's first advice that
+        matches ``reason``, or else from the first rule of errors.toml that does. Empty if none
+        matches."""
         own = (one for one in self.advice if re.search(one.pattern, reason))
         if row := next(own, None):
             return row.text
@@ -202,7 +209,7 @@ def _threshold(
 
 
 def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> EmulatorPolicy:
-    """Return a lane's default policy, or a user's policy with absolute paths. Raises
+    """Return a lane's default policy, or the user's policy at ``path`` with absolute paths. Raises
     ManifestError."""
     if path is None:
         return read_policy(lane, EmulatorPolicy)
@@ -228,10 +235,11 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
 
 
 def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
-    """Return a user's policy, merged into the lane's default if it has ``extends``. The user's
-    models replace the suite, and single limits of the user override those of their scheme.
+    """Return a user's policy; if it has ``extends``, it is merged into the lane's default. If the
+    user's policy has ``models`` or ``suite``, the default's suite is dropped. The limits in a
+    model's entry are merged into those of their scheme.
 
-    Raises UsageError for a policy that is incomplete and extends no other.
+    Raises UsageError for a policy that lacks a required table and does not extend another policy.
     """
     dropped = sorted(set(drop_limits(own)))
     merged = own
@@ -241,7 +249,7 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
             merged["suite"] = own.get("suite", {})
     elif "extends" not in own and not {"reference", "schemes"} <= own.keys():
         raise UsageError(
-            "the policy has no limits and does not extend another policy",
+            "the policy lacks [reference] or [schemes], and does not extend another policy",
             fix=f'write extends = "{DEFAULT}" as its first line',
         )
     for entry in _tables(merged.get("models")).values():
@@ -252,7 +260,8 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
 
 
 def drop_limits(table: Any) -> Iterator[str]:
-    """Remove limits that no longer have an effect, and yield their names."""
+    """Remove limits that no longer have an effect from a table and all tables in it. Yield their
+    names."""
     for value in table if isinstance(table, list) else ():
         yield from drop_limits(value)
     for key, value in [*_tables(table).items()]:
@@ -263,8 +272,8 @@ def drop_limits(table: Any) -> Iterator[str]:
 
 
 def merge(base: Any, own: Any) -> Any:
-    """Merge ``own`` into ``base``. Tables are merged by key. In a list the entries of ``own`` come
-    first, because the first match applies."""
+    """Return ``own`` merged into ``base``. Tables are merged by key. In a list, the entries of
+    ``own`` come first, because the first match applies."""
     if isinstance(base, dict) and isinstance(own, dict):
         return {**base, **{key: merge(base.get(key), value) for key, value in own.items()}}
     if isinstance(base, list) and isinstance(own, list):

@@ -1,9 +1,10 @@
-"""Processes that have already imported torch and the engine's packages, for jobs with a time limit.
+"""Runs jobs with a time limit in processes that have already imported torch and the engine's
+packages.
 
 A fork server imports torch once, so that a worker starts in milliseconds. A worker runs jobs of one
-kind, one at a time. It is replaced if it crashes, hangs or grows too large. Each compilation runs
-in a fork of its worker (see ci.cases.forked). Runs share a process that loads QNN's libraries once;
-a lease can request a process that has run nothing yet.
+kind, one at a time. It is replaced if it crashes, exceeds the time limit or grows too large. Each
+compilation runs in a fork of its worker (see ci.cases.forked). Jobs that run programs share a
+worker, so that QNN's libraries are loaded only once; ``Pool.lease`` can also start a new worker.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ Job = Callable[[], Any]  # sent to a worker and called there
 
 @dataclass(frozen=True)
 class Ended:
-    """The outcome of a job. ``failure`` is empty if there is a ``result``.
+    """The outcome of a job. ``failure`` is empty if the job returned ``result``.
 
-    ``used`` is true if the worker's process had run other jobs before. ``raised`` is true if the
-    job itself raised the failure, and false if its process died or exceeded the time limit.
+    ``used`` is true if the worker had run other jobs before its lease. ``raised`` is true if the
+    failure is an exception that the job raised, and false if the job's process died or was killed,
+    or if the pool was closed.
     """
 
     result: Any
@@ -64,8 +66,8 @@ class Ended:
 
 
 def serve(connection: Connection) -> None:
-    """Run jobs in a worker until the pipe closes. It receives (job, log), and sends a result or a
-    QnnCiError."""
+    """Run jobs in a worker until the pipe is closed. Each message from the pipe is a tuple (job,
+    log). The answer is the job's result or a QnnCiError."""
     end_with_parent(os.getppid())
     os.setpgid(0, 0)
     while True:
@@ -77,8 +79,8 @@ def serve(connection: Connection) -> None:
 
 
 def run_job(job: Job, log: str) -> Any:
-    """Run one job. Everything that it prints, including QNN's C++ output, is appended to
-    ``log``."""
+    """Run one job and return its result. Everything that it prints, including QNN's C++ output, is
+    appended to ``log``."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -91,10 +93,12 @@ def run_job(job: Job, log: str) -> Any:
 
 @contextmanager
 def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[None]:
-    """Set the environment and working directory that child processes inherit from the block.
+    """Set the environment variables and the working directory that processes inherit if they are
+    started within the block.
 
-    The dynamic linker reads LD_LIBRARY_PATH when a program starts, so before Python code runs.
-    multiprocessing starts Python with -c, which searches the working directory first for imports.
+    They cannot be set later: the dynamic linker reads LD_LIBRARY_PATH when a program starts, before
+    any Python code runs. The working directory matters because multiprocessing starts Python with
+    -c, and Python then searches this directory first for imports.
     """
     before, here = dict(os.environ), Path.cwd()
     os.environ.clear()
@@ -109,8 +113,8 @@ def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[Non
 
 
 def list_python_path(given: str) -> str:
-    """Return PYTHONPATH for a process in another directory: the ``given`` paths as absolute paths,
-    and this project's path unless it is installed."""
+    """Return PYTHONPATH for a process that starts in another directory: the paths in ``given`` as
+    absolute paths, followed by this project's root directory unless the project is installed."""
     paths = [os.path.abspath(path) for path in given.split(os.pathsep) if path]  # noqa: PTH100
     if ROOT.name not in {"site-packages", "dist-packages"}:
         paths.append(str(ROOT))
@@ -128,18 +132,20 @@ class Worker:
         other.close()
 
     def call(
-        self, job: Job, log: Path, timeout_s: float, most_bytes: float = math.inf
+        self, job: Job, log: Path, timeout_s: float, max_bytes: float = math.inf
     ) -> tuple[Any, str]:
-        """Return the job's result and "", or None and the reason of a failure. After a failure the
-        worker is unusable."""
+        """Run ``job`` and return its result, or the QnnCiError that it raised, together with "".
+        Return None and the reason if there is no answer within ``timeout_s`` seconds, if the
+        process dies, or if it needs more than ``max_bytes`` of memory. The worker cannot be used
+        afterwards."""
         deadline = time.monotonic() + timeout_s
         try:
             self.connection.send((job, str(log)))
             while not self.connection.poll(max(min(deadline - time.monotonic(), WATCH_S), 0.0)):
                 if time.monotonic() >= deadline:
                     return None, LATE
-                if self.size_bytes() > most_bytes:
-                    return None, f"its process grew beyond {most_bytes / (1 << 30):g} GiB"
+                if self.size_bytes() > max_bytes:
+                    return None, f"its process grew beyond {max_bytes / (1 << 30):g} GiB"
             return self.connection.recv(), ""
         except (EOFError, OSError):
             self.process.join(GRACE_S)
@@ -148,7 +154,7 @@ class Worker:
             return None, f"its process {how} without a result"
 
     def size_bytes(self) -> int:
-        """Return the resident memory in bytes."""
+        """Return the resident memory of the process in bytes, or 0 if the process has exited."""
         with suppress(OSError, IndexError):
             pages = Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1]
             return int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -171,7 +177,8 @@ class Worker:
 
 
 def find_fork_server() -> int | None:
-    """Return the id of this process's fork server, or None. There is no public API for this."""
+    """Return the process id of this process's fork server, or None if there is none.
+    multiprocessing has no public API for this."""
     pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     return pid
 
@@ -186,26 +193,28 @@ def end_fork_server() -> None:
 class Lease:
     """A worker for several related jobs, which share one log, one time limit and one memory limit.
 
-    Without a worker, because the pool was closed, every job fails.
+    ``worker`` is None if the pool is already closed; then every job fails. After a job has failed
+    without raising an exception itself, all later jobs fail.
     """
 
     def __init__(
-        self, worker: Worker | None, log: Path, timeout_s: float, most_bytes: float = math.inf
+        self, worker: Worker | None, log: Path, timeout_s: float, max_bytes: float = math.inf
     ) -> None:
         self.worker, self.log, self.timeout_s = worker, log, timeout_s
-        self.most_bytes = most_bytes
+        self.max_bytes = max_bytes
         self.used, self.reusable = bool(worker and worker.used), True
         self.deadline = time.monotonic() + timeout_s
         if worker:
             worker.used = True
 
     def call(self, job: Job) -> Ended:
-        """Run one job in the remaining time. Raises StoreError if the disk is full."""
+        """Run one job in the time that is left for the lease. Raises StoreError if the disk is
+        full."""
         if not self.worker or not self.reusable:
             return Ended(None, ABORTED, read_tail(self.log), self.used)
         self.reusable = False
         left_s = max(self.deadline - time.monotonic(), 0.0)
-        result, failure = self.worker.call(job, self.log, left_s, self.most_bytes)
+        result, failure = self.worker.call(job, self.log, left_s, self.max_bytes)
         self.reusable = not failure
         if isinstance(result, StoreError):
             raise result
@@ -218,12 +227,14 @@ class Lease:
 
 
 class Pool:
-    """Workers for jobs in ``environment``. A pool can be used from several threads.
+    """A pool of workers, whose environment variables are ``environment``. It can be used from
+    several threads.
 
-    The constructor starts the fork server, which imports ``imports``. The fork server exits when
-    the thread that made the pool exits, or on ``close``. Raises RuntimeError if this process has a
-    fork server already, because its forks would have that server's variables. The processes run in
-    ``directory``, which must not contain anything that Python could import.
+    The constructor starts the fork server, which imports the modules in ``imports``. The fork
+    server exits when the thread that made the pool exits, or on ``close``. Raises RuntimeError if
+    this process already has a fork server, because workers would then have the variables of that
+    server. The processes run in ``directory``, which must not contain anything that Python could
+    import.
     """
 
     def __init__(
@@ -263,14 +274,14 @@ class Pool:
         timeout_s: float,
         *,
         fresh: bool = False,
-        most_bytes: float = math.inf,
+        max_bytes: float = math.inf,
     ) -> Ended:
-        """Run one job within ``timeout_s`` seconds. ``fresh`` requests a new process. A process
-        that needs more than ``most_bytes`` of memory is killed.
+        """Run one job within ``timeout_s`` seconds. With ``fresh``, it runs in a new process. A
+        process that needs more than ``max_bytes`` of memory is killed.
 
-        Raises StoreError if the disk is full.
+        Raises StoreError if the disk is full, UnfitError if no process can be started.
         """
-        with self.lease(type(job), log, timeout_s, fresh=fresh, most_bytes=most_bytes) as lease:
+        with self.lease(type(job), log, timeout_s, fresh=fresh, max_bytes=max_bytes) as lease:
             return lease.call(job)
 
     @contextmanager
@@ -281,14 +292,15 @@ class Pool:
         timeout_s: float,
         *,
         fresh: bool = False,
-        most_bytes: float = math.inf,
+        max_bytes: float = math.inf,
     ) -> Iterator[Lease]:
-        """Lease a worker for jobs of one kind, which share ``timeout_s`` seconds. A worker with
-        more than ``most_bytes`` of resident memory is killed. ``log`` is emptied first. Raises
-        UnfitError if no process can be started."""
+        """Lease a worker for jobs of one kind, which share ``timeout_s`` seconds. With ``fresh``,
+        the worker is a new process. A worker that needs more than ``max_bytes`` of memory during a
+        job is killed. An existing ``log`` is deleted first. Raises UnfitError if no process can be
+        started."""
         log.unlink(missing_ok=True)
         worker = self._take(kind, fresh=fresh)
-        lease = Lease(worker, log, timeout_s, most_bytes)
+        lease = Lease(worker, log, timeout_s, max_bytes)
         try:
             yield lease
         finally:
@@ -318,7 +330,7 @@ class Pool:
             ) from error
 
 
-# Prefixes and parts of lines that are also printed when a run succeeds.
+# Lines that start with one of CHATTER or contain one of CHATTING are also printed by good runs.
 CHATTER = (
     *("[INFO] [Qnn ExecuTorch]", "# LIBNATIVE", "Starting stage: ", "Completed stage: ", "[#"),
     *("[cpuinfo_", "====== DDR", "spill_bytes=", "fill_bytes=", "write_total_", "read_total_"),
@@ -333,7 +345,9 @@ CHATTING = (
 
 
 def read_tail(log: Path) -> str:
-    """Return the last lines of a log, without lines that are also printed when a run succeeds."""
+    """Return the last TAIL_LINES lines of a log, each cut to 400 characters. Empty lines, and lines
+    that are also printed when a run succeeds, are omitted. The result is empty if the log cannot be
+    read."""
     with suppress(OSError):
         text = log.read_text(encoding="utf-8", errors="replace")
         lines = [one for one in text.splitlines() if one.strip()]
@@ -344,8 +358,8 @@ def read_tail(log: Path) -> str:
 
 
 class ScratchPool:
-    """Holds at most one pool, which can start before the environment has been checked. All of its
-    temporary files are below ``scratch``."""
+    """Holds at most one pool. The pool can be started before the environment has been checked. Its
+    temporary files are in ``scratch``."""
 
     def __init__(self, scratch: Path, imports: Sequence[str]) -> None:
         self.scratch, self.imports = scratch, imports
@@ -353,14 +367,14 @@ class ScratchPool:
         self.variables: Mapping[str, str] = {}
 
     def guess(self, profile: str) -> None:
-        """Start the pool early, because its imports take seconds. It uses the artifacts that
-        seem to be provisioned."""
+        """Start a pool before the artifacts of ``profile`` are verified, because its imports take
+        seconds. If any of the artifacts is missing, no pool is started."""
         with suppress(QnnCiError):
             self.open(locate_profile(profile, Progress()).apply(os.environ))
 
     def open(self, variables: Mapping[str, str]) -> Pool:
-        """Return a pool with the environment ``variables``. A pool with other variables is
-        closed."""
+        """Return a pool with the environment ``variables``. An open pool with other variables is
+        closed and replaced."""
         if self.pool is None or variables != self.variables:
             self.close()
             self.variables = variables
@@ -370,16 +384,18 @@ class ScratchPool:
         return self.pool
 
     def close(self) -> None:
-        """Stop the pool's processes."""
+        """Stop the processes of the pool, if one is open."""
         if self.pool:
             self.pool.close()
 
 
 @contextmanager
 def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
-    """Open a pool in a scratch directory, which is removed afterwards. multiprocessing
-    creates its sockets there too, so that none remain after a kill, unless the path is too long.
-    Raises OSError if the disk is full.
+    """Yield a ScratchPool with a new scratch directory. After the block, the pool is closed and the
+    directory is removed. Raises OSError if the disk is full.
+
+    multiprocessing creates its sockets in the directory too, unless the path is too long. If this
+    process is killed, the next call therefore removes them.
     """
     config: dict[str, str | None] = current_process()._config  # type: ignore[attr-defined]
     before = config.get("tempdir")

@@ -1,5 +1,5 @@
-"""Reads what QNN writes about a graph: Saver's calls as C source, a run's profile as CSV, and the
-summary of memory traffic in the log; and makes the footprint of a program and its lowering.
+"""Reads what QNN writes about a graph: Saver's calls as C source, the profile of a run as CSV, and
+the summary of memory traffic in the log. Also makes the footprint of a program and its lowering.
 
 Saver is a QNN backend that records API calls.
 """
@@ -36,16 +36,18 @@ FIGURES = {"CYCLES": "accelerator_cycles", "US": "accelerator_us"}
 
 
 def count_operators(calls: str) -> tuple[OpCount, ...]:
-    """Count the QNN operators per type in the C source that Saver wrote, most frequent first.
+    """Return the number of QNN operators of each type in the C source that Saver wrote, most
+    frequent first. Operators that ExecuTorch's partitioner only validates are not counted.
 
-    Raises FailedError unless each counted operator is an argument of graphAddNode.
+    Raises FailedError if there are none, or unless the source describes exactly the operators that
+    it passes to graphAddNode.
     """
     asked, added = set(ASKED.findall(calls)), ADDED.findall(calls)
     types = {name: kind for name, kind in TYPE.findall(calls) if name not in asked}
     if not added or types.keys() != {*added}:
         raise FailedError(
             f"{SAVER_CALLS} adds {len(added)} nodes, but describes {len(types)}",
-            fix="run without --saver: this QNN writes another format, or was interrupted",
+            fix="run without --saver: this QNN version writes another format, or was interrupted",
         )
     counts = sorted(
         Counter(types[name] for name in added).items(), key=lambda one: (-one[1], one[0])
@@ -54,7 +56,8 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
 
 
 def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int]:
-    """Return the figures of a profile in CSV format; empty if the file is missing."""
+    """Return the figures of a profile in CSV format, as sum_figures does. They are empty if the
+    file is missing."""
     rows: list[tuple[str, str, int]] = []
     with suppress(FileNotFoundError, csv.Error):
         lines = profile.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -68,11 +71,11 @@ def read_accelerator(profile: Path, runs: int, partitions: int) -> dict[str, int
 def sum_figures(
     events: Iterable[tuple[str, str, int]], runs: int, partitions: int
 ) -> dict[str, int]:
-    """Return the mean cycles and microseconds on the accelerator per run, by field of a report's
-    case.
+    """Return the mean cycles and microseconds on the accelerator per run. The keys are names of
+    fields of a report's case.
 
-    ``events`` are (unit, name, value). Each of ``runs`` executed ``partitions`` graphs. Only the
-    profile level "detailed" has cycles. A figure is omitted if any run or partition lacks it.
+    ``events`` are (unit, name, value). Each of the ``runs`` executed ``partitions`` graphs. Only
+    the profile level "detailed" has cycles. A figure is omitted if any run or partition lacks it.
     """
     found: dict[str, list[int]] = {}
     for unit, event, value in events:
@@ -110,7 +113,7 @@ class Peak:
 @contextmanager
 def measure_peak() -> Iterator[Peak]:
     """Measure the peak memory of this process while the block runs. If the kernel cannot reset the
-    peak, it is the peak since the process started."""
+    peak, the result is the peak since the process started."""
     peak = Peak()
     with suppress(OSError):
         RESET.write_text(RESET_PEAK, encoding="ascii")
@@ -121,8 +124,9 @@ def measure_peak() -> Iterator[Peak]:
 
 
 def read_traffic(log: str, graphs: int) -> dict[str, int]:
-    """Return the bytes read, written and spilled, summed over QNN's summaries. The result is empty
-    unless each of the ``graphs`` has a summary, because the sum would be too small."""
+    """Return the bytes read, written, spilled and filled, summed over the summaries that QNN
+    printed. The result is empty if any of the ``graphs`` has no summary, because the sums would be
+    too small."""
     summaries = [dict(FIGURE.findall(text)) for text in SUMMARY.findall(log)]
     if not graphs or len(summaries) != graphs:
         return {}
@@ -143,7 +147,7 @@ def make_footprint(
     operators: Iterable[OperatorCount],
     peak: Peak,
 ) -> Footprint:
-    """Return the footprint of a program. ``log`` is the text that QNN printed during lowering."""
+    """Return the footprint of a program. ``log`` is the text that QNN printed while lowering it."""
     graphs = tuple(
         GraphFigures(
             name=graph.name,

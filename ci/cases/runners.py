@@ -31,33 +31,33 @@ class HeldProgram(Protocol):
         """Return the outputs per input set."""
 
     def finish(self) -> Any:
-        """Return data from which the runner makes its notes."""
+        """Return the data from which ``PooledRunner.note`` makes the notes on the runs."""
 
 
 held: list[HeldProgram] = []  # the program that is open in a worker
 
 
 def open_held(opening: Callable[[Program], HeldProgram], program: Program) -> None:
-    """Open a program with ``opening`` and keep it in this worker."""
+    """Open a program with ``opening``. This worker keeps it for run_held and finish_held."""
     held.clear()
     held.append(opening(program))
 
 
 def run_held(sets: Sets) -> Sets:
-    """Run the program that is open in this worker."""
+    """Return the outputs, one list per input set, of the program that is open in this worker."""
     return held[-1].run(sets)
 
 
 def finish_held() -> Any:
-    """Finish the program that is open in its worker, and release it."""
+    """Finish the program that is open in this worker, and release it."""
     return held.pop().finish()
 
 
 @dataclass(frozen=True)
 class PooledRunner:
-    """Runs programs in workers of ``pool``. The worker calls ``opening``, which opens a program.
-    This process calls ``note``, which makes notes from the result of its ``finish``. With
-    ``alone``, each program has a separate process."""
+    """Runs programs in workers of ``pool``. The worker opens a program with ``opening``. When the
+    program is finished, this process passes the result of ``HeldProgram.finish`` to ``note``, which
+    returns the notes on the runs. With ``alone``, each program has a separate process."""
 
     name: str
     pool: Pool
@@ -98,7 +98,7 @@ class PooledProgram:
 
 
 def require(ended: Ended) -> Any:
-    """Return a job's result. Raises RunError if there is none."""
+    """Return a job's result. Raises RunError if the job failed."""
     if ended.failure:
         raise RunError(ended.failure, used=ended.used)
     return ended.result
@@ -125,7 +125,7 @@ class ProgramRunner:
 
 @dataclass
 class ExternalProgram:
-    """A .pte program that a ProgramRunner loads again for each run."""
+    """A program for which a ProgramRunner starts its external program once per run."""
 
     runner: ProgramRunner
     program: Program
@@ -134,20 +134,23 @@ class ExternalProgram:
 
     @property
     def flags(self) -> list[str]:
-        """The flags for the run options of the model's entry."""
+        """The flags for the external program that follow from the run options of the model's
+        entry."""
         flags = self.program.spec.source.run.flags
         times = {"performance_output_path": self.speed} if flags else {}
         return [f"--{name}={value}" for name, value in {**flags, **times}.items()]
 
     @property
     def speed(self) -> Path:
-        """The file to which the program writes the mean time of a run, in ms."""
+        """The file to which the external program writes the mean time of a run, in ms."""
         return self.program.directory / SPEED
 
     def run(self, sets: Sets) -> Sets:
-        """Write the inputs as raw files, start the program, and read the outputs that it wrote.
+        """Write the inputs as raw files, start the external program, and read the outputs that it
+        wrote.
 
-        Raises RunError. A process that the program leaves running is killed, and is also an error.
+        Raises RunError. If the external program leaves processes running, they are killed, and this
+        is also an error.
         """
         inputs, outputs = (self.program.path.with_name(INPUTS), self.program.directory / OUTPUTS)
         for directory in (inputs, outputs):
@@ -182,9 +185,9 @@ class ExternalProgram:
             raise RunError(f"the runner {ended.describe()}")
         if left:
             raise RunError(
-                f"the runner left {', '.join(left)} running; this was killed\n"
-                "  fix: let the runner wait for processes that it starts; start servers that stay,"
-                " such as adb's, before the session"
+                f"the runner exited but left {', '.join(left)} running, which was killed\n"
+                "  fix: let the runner wait for the processes that it starts; start servers that"
+                " keep running, such as adb's, before the session"
             )
         try:
             return read_outputs(outputs, self.program.compiled, len(sets))
@@ -198,7 +201,8 @@ class ExternalProgram:
 
 
 def find_program(word: str, environment: Mapping[str, str]) -> ProgramRunner:
-    """Return the runner for a user's command. Raises UsageError if the program does not exist."""
+    """Return the runner for a user's command. Raises UsageError if the command is not a program
+    that can be started."""
     try:
         words, why = shlex.split(word), "it is not a program that can be started"
     except ValueError as error:

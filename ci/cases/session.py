@@ -1,6 +1,5 @@
 """A session: runs every case through the pipeline and makes the report, with facts about the
-machine and the duration of the run.
-"""
+machine and the duration of the run."""
 
 from __future__ import annotations
 
@@ -43,7 +42,8 @@ UNRECORDED = (
 
 
 def read_host() -> Host:
-    """Return facts about this machine. ``processor`` is the kernel's name for it, if it has one."""
+    """Return facts about this machine. ``processor`` is the model name in /proc/cpuinfo, or else
+    Python's name for the processor."""
     named = re.search(r"^model name\s*: (.*)$", read_text(Path("/proc/cpuinfo")), re.MULTILINE)
     return Host(
         system=f"{platform.system()} {platform.release()}",
@@ -57,12 +57,14 @@ def read_host() -> Host:
 
 
 def started_now(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the current time as UTC in ISO 8601. Raises UsageError as read_clock does."""
+    """Return the current time, or that of SOURCE_DATE_EPOCH, as UTC in ISO 8601. Raises UsageError
+    if SOURCE_DATE_EPOCH is invalid."""
     return f"{read_clock(environ)[0]:%Y-%m-%dT%H:%M:%S}Z".zfill(20)
 
 
 def read_source(environ: Mapping[str, str] = os.environ) -> Source:
-    """Return commit, branch and pull request from the CI system's variables, or else from git.
+    """Return commit, branch and pull request from the CI system's variables. Commit and branch are
+    otherwise read from git. Unknown values are empty.
 
     For a pull request, GITHUB_SHA is GitHub's merge commit, so the commit is read from the event.
     """
@@ -88,7 +90,7 @@ def read_source(environ: Mapping[str, str] = os.environ) -> Source:
 
 @dataclass
 class Phases:
-    """The durations of a session's phases."""
+    """The durations of a session's phases in seconds."""
 
     progress: Progress
     rows: list[Phase] = field(default_factory=list)
@@ -96,7 +98,7 @@ class Phases:
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """Measure the wall-clock time of a block, in seconds."""
+        """Record the wall-clock time of the block as the duration of phase ``name``."""
         began = time.monotonic()
         try:
             yield
@@ -104,13 +106,13 @@ class Phases:
             self.rows.append(Phase(name=name, seconds=round(time.monotonic() - began, 3)))
 
     def wall_s(self) -> float:
-        """Return the seconds since the start."""
+        """Return the seconds since this object was created."""
         return round(time.monotonic() - self.started, 3)
 
 
 def check_data_of(engine: Engine, spec: CaseSpec, metric: Metric | None) -> str:
-    """Return what does not fit its model in the data of a policy; empty if everything does. It runs
-    in a worker."""
+    """Check the data files and the metric of a case in a worker. Return the error message, or "" if
+    they match the model."""
     try:
         sets = engine.read_data(spec)
         if metric:
@@ -127,8 +129,9 @@ class Session:
     """A run of a lane, such as test_emulator: its name, cases, engine, runner and options.
 
     ``parts`` are the packages and libraries of the toolchain. ``device`` names the required
-    hardware if neither this host nor the runner can run the programs. Outputs are compared with
-    those of ``emulator``, if there is one. ``make_run`` makes the object that runs one case.
+    hardware if neither this host nor the runner can run the programs. If there is an ``emulator``,
+    the runner's outputs are compared with its outputs. ``make_run`` makes the object that runs one
+    case.
     """
 
     name: str
@@ -166,9 +169,9 @@ class Session:
         return self.make_report(results, phases, () if compared else (UNRECORDED,))
 
     def check_data(self, pool: Pool, work: Path) -> None:
-        """Check a policy's data files before any model is lowered. Raises UsageError with the key
-        of a file that does not fit its model. Exceptions in the model's code fail its cases
-        later."""
+        """Check the data files of the models before any model is lowered. Raises UsageError with
+        the key of a file that does not match its model. If the code of a model raises another
+        exception, its cases fail later."""
         models = self.options.policy.models
         metrics = {name: entry.metric for name, entry in models.items()}
         for spec in {one.source: one for one in self.specs if one.source.has_data}.values():
@@ -178,8 +181,9 @@ class Session:
                 raise UsageError(f"models.{spec.model}.{ended.result}")
 
     def find_baselines(self) -> tuple[Mapping[str, Baseline], bool]:
-        """Return the baselines for this toolchain, and whether every baselines directory of these
-        cases has some. With --record, no baselines are read."""
+        """Return the baselines of these cases for this toolchain. The second value is false if one
+        of the baselines directories of these cases exists but has none for this toolchain. With
+        --record, no baselines are read."""
         found: dict[str, Baseline] = {}
         compared, users = True, self.options.baselines
         for folder, is_suite in ((suite_folder(), True), (users, False)):
@@ -197,7 +201,7 @@ class Session:
         return (*self.parts, Tool(name="numerics", version=NUMERICS))
 
     def report_unrun(self, phases: Phases, reason: str, library: str) -> Report:
-        """Return the report for a host that lacks a library. All cases are unsupported."""
+        """Return the report for a host that lacks ``library``. All cases are unsupported."""
         clear_beside(self.options)
         known = Evidence(lacks=library)
         results = [
@@ -239,7 +243,8 @@ class Session:
 
 
 def list_parts(environment: Environment) -> tuple[Tool, ...]:
-    """Return the artifacts of an environment, with the digests of their sources."""
+    """Return the artifacts of an environment as tools of the report. ``sha256`` is the digest of an
+    artifact's source, if it has one."""
     return tuple(
         Tool(name=artifact.name, version=artifact.version, sha256=artifact.origin.sha256 or None)
         for artifact in environment.artifacts
@@ -255,7 +260,7 @@ def clear_beside(options: SessionOptions) -> None:
 def run_cases(
     runs: Sequence[CaseRun], pool: Pool, jobs: int, progress: Progress
 ) -> list[CaseResult]:
-    """Run ``jobs`` cases in parallel, the longest first, so that no core works alone at the end.
+    """Run ``jobs`` cases in parallel, the longest first, so that all cores are busy until the end.
     Return the results in the order of ``runs``; after an interrupt, only those of finished
     cases."""
     done: dict[CaseSpec, CaseResult] = {}

@@ -1,4 +1,5 @@
-"""Selects the models, schemes, SoCs and backends of a run by name, without importing torch."""
+"""Selects the cases of a run by the names of models, schemes and SoCs, and checks that the backend
+supports them. This does not import torch."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend, read_backends, read_socs
 
 DEFAULT_SOC, LPAI_SOC = "SM8650", "SM8850"
-# Lowering options that QNN itself implements, tried with HTP only.
+# Lowering options that QNN itself implements. They were tried only with HTP.
 OF_HTP = frozenset(
     {
         "online_prepare",
@@ -36,8 +37,9 @@ OF_HTP = frozenset(
 
 @dataclass(frozen=True)
 class CaseSpec:
-    """One case: a model's name in reports, a scheme, the name of a SoC and, for a user's model, its
-    source. With ``layers``, the program returns its layers' outputs after the model's outputs."""
+    """One case: the name of a model as reports show it, a scheme, the name of a SoC and, for a
+    user's model, its source. With ``layers``, the program returns the outputs of its layers after
+    the model's own outputs."""
 
     model: str
     scheme: Scheme
@@ -47,12 +49,13 @@ class CaseSpec:
 
     @property
     def reference(self) -> str:
-        """The name or path by which the model is loaded."""
+        """What the model is loaded from: ``file.py:factory``, an ONNX file, or the name of a model
+        of the suite."""
         return self.source.reference or self.model
 
     @property
     def is_file(self) -> bool:
-        """Whether the model is an ONNX file instead of a function's result."""
+        """Whether the model is an ONNX file, not the result of a Python function."""
         return self.reference.endswith(ONNX.suffix)
 
     @property
@@ -76,10 +79,13 @@ def select_cases(
     lane: Lane = EXECUTORCH,
     default_soc: str = DEFAULT_SOC,
 ) -> list[CaseSpec]:
-    """Return the requested cases without duplicates, in the order of ``entries`` and the suite.
+    """Return the requested cases without duplicates, in the order of ``models``, or else of
+    ``entries`` and the suite.
 
-    Without ``schemes`` or ``soc_names``, a model has the supported ones of its entry or the suite,
-    or else the lane's defaults. Raises UsageError for a name or glob that matches nothing.
+    Without ``schemes``, a model is tested in those schemes of its entry or of the suite that the
+    lane supports, or else in the lane's default schemes. Without ``soc_names``, it is tested for
+    the SoCs of its entry, or else for ``default_soc``. Raises UsageError for a name or glob that
+    matches nothing, and for a model or an option that the lane or the scheme does not support.
     """
     known = {
         **{name: ModelEntry("", tuple(suite.get(name, ()))) for name in SUITE},
@@ -123,14 +129,16 @@ def select_cases(
 
 
 def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return the ``names`` that match the globs, in the order of the globs. Raises UsageError."""
+    """Return the ``names`` that match the globs in ``words``, in the order of the globs. Raises
+    UsageError if a glob matches none."""
     every = list(names)
     return [name for word in words for name in match_names(kind, word, every)]
 
 
 def find_models(word: str, known: Mapping[str, ModelEntry]) -> dict[str, ModelEntry]:
-    """Return models by their names in reports. ``word`` is a name or glob, a user's
-    ``file.py:factory``, or an ONNX file. Raises UsageError if there is none."""
+    """Return the entries of the models that ``word`` selects, by the models' names in reports.
+    ``word`` is a name or glob, a user's ``file.py:factory``, or an ONNX file. Raises UsageError if
+    there is no such model."""
     is_file = word.endswith(ONNX.suffix)
     if word.endswith(".py"):
         raise UsageError(f"{word} has no function name", fix=f"write {word}:{FACTORY}")
@@ -145,7 +153,8 @@ def find_models(word: str, known: Mapping[str, ModelEntry]) -> dict[str, ModelEn
 
 
 def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:
-    """Return the ``names`` that a glob matches, ignoring case. Raises UsageError if none does."""
+    """Return the ``names`` that the glob ``word`` matches, ignoring case. Raises UsageError if it
+    matches none."""
     every = list(names)
     found = [name for name in every if fnmatchcase(name.lower(), word.lower())]
     if found:
@@ -155,15 +164,16 @@ def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:
     raise UsageError(
         f"no {kind} {word!r}",
         why=f"the nearest is {nearest}" if nearest else "",
-        fix=f"one of: {', '.join(every)}",
+        fix=f"use one of: {', '.join(every)}",
     )
 
 
 def choose_lane(
     lane: Lane, backend: Backend, judged: Iterable[Scheme], asked: Sequence[str]
 ) -> Lane:
-    """Return the lane with only those of its schemes that are in ``judged``: the policy has limits
-    for them on ``backend``. Raises UsageError if a name in ``asked`` matches none."""
+    """Return the lane with the schemes that can be judged on ``backend``. For HTP, the lane is
+    unchanged. For another backend, it keeps only the schemes in ``judged``, for which the policy
+    has limits. Raises UsageError if a glob in ``asked`` matches only schemes without limits."""
     if backend is Backend.HTP:
         return lane
     schemes = tuple(scheme for scheme in lane.schemes if scheme in set(judged))
@@ -172,14 +182,16 @@ def choose_lane(
         if known and not any(fnmatchcase(scheme.value, word.lower()) for scheme in schemes):
             raise UsageError(
                 f"--scheme {word} with --backend {backend.value}",
-                why=f"the policy has limits for that backend only in {', '.join(schemes)}",
-                fix=f"use one of these, or add [backends.{backend.value}.{word}] to the policy",
+                why=f"the policy has limits for this backend only for {', '.join(schemes)}",
+                fix=f"use one of these schemes, or add [backends.{backend.value}.{word}] to the"
+                " policy",
             )
     return Lane(schemes, schemes)
 
 
 def default_soc(backend: Backend) -> str:
-    """Return the SoC of a case that does not specify one."""
+    """Return the SoC for cases on ``backend`` if neither the user nor the model's entry specifies
+    one."""
     return LPAI_SOC if backend.is_lpai else DEFAULT_SOC
 
 
@@ -197,13 +209,14 @@ def require_backend(specs: Sequence[CaseSpec], backend: Backend) -> None:
             raise UsageError(
                 f"models.{spec.model}.lowering has {', '.join(own)}: --backend {backend.value}"
                 " does not support them",
-                why="these are known to work only with HTP",
-                fix="choose models without these options, with --model",
+                why="these options were tried only with HTP",
+                fix="use --model to choose models without these options",
             )
 
 
 def require_options(backend: Backend, *, runner: str, plan: bool) -> None:
-    """Raise UsageError for an option that works only with HTP."""
+    """Raise UsageError if ``backend`` is not HTP and --plan is given, or if --runner cpp is given
+    and programs for ``backend`` cannot run on this host."""
     if backend is Backend.HTP:
         return
     if plan:
@@ -216,6 +229,6 @@ def require_options(backend: Backend, *, runner: str, plan: bool) -> None:
     if runner == "cpp" and device:
         raise UsageError(
             f"--runner cpp with --backend {backend.value}",
-            why=f"it runs on this machine, and the program needs {device}",
-            fix="omit --runner, or pass a program that runs the .pte there",
+            why=f"this runner runs on the host, but the program needs {device}",
+            fix="omit --runner, or pass a command that runs the .pte on a device that has it",
         )

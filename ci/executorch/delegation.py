@@ -45,7 +45,8 @@ BROKEN = {
 
 
 class Refusals(logging.Handler):
-    """Collects the refusal reasons by node name, and the last message in the partitioner's log."""
+    """Collects why the partitioner refused nodes, by the names of the nodes, and the last message
+    in its log."""
 
     def __init__(self, choices: Choices = NO_CHOICES) -> None:
         super().__init__()
@@ -58,14 +59,14 @@ class Refusals(logging.Handler):
         self.last = record.getMessage()
 
     def describe(self) -> list[str]:
-        """Return the refused operators, with the reason and the line in the model. Quantizing
-        operators are omitted."""
+        """Return the refused operators, each with the reason and the line in the model. Operators
+        that quantize or dequantize are omitted."""
         named = ((self.seen[name], reason) for name, reason in self.by_node.items())
         return [f"{op}: {reason}" for op, reason in named if not op.startswith(QUANTIZING)]
 
     def is_skipped(self, node: Any) -> bool:
-        """Return whether the model's entry leaves a node to the CPU. If it leaves any, nodes that
-        quantize are included."""
+        """Return whether the model's entry requests the CPU for a node. If the entry does so for
+        any node, nodes that quantize or dequantize count too."""
         choices, name = self.choices, name_operator(node)
         skips = bool(choices.skip_nodes or choices.skip_ops)
         return (
@@ -83,12 +84,12 @@ class Refusals(logging.Handler):
             for name in names:
                 if name not in known:
                     every = ", ".join(sorted({*known}))
-                    raise UsageError(f"{key}: the graph has no {name}", fix=f"one of: {every}")
+                    raise UsageError(f"{key}: the graph has no {name}", fix=f"use one of: {every}")
 
 
 def qnn_errors(text: str, known: str = "") -> str:
-    """Return QNN's error lines in a log without duplicates and without lines in ``known``, cut to
-    MAX_REASON characters."""
+    """Return QNN's error lines in a log, cut to MAX_REASON characters in total. Duplicates, and
+    lines that ``known`` contains, are omitted."""
     found = [match.group(1).strip() for match in QNN_ERROR.finditer(text)]
     kept = [line for line in dict.fromkeys(found) if not NOISE.search(line) and line not in known]
     return "; ".join(kept)[:MAX_REASON]
@@ -97,7 +98,9 @@ def qnn_errors(text: str, known: str = "") -> str:
 @contextmanager
 def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusals]:
     """Record the nodes that ExecuTorch's partitioner refuses while the block runs. The reason of a
-    refusal is taken from QNN's error lines in ``log``, or from the partitioner's log."""
+    refusal is taken from QNN's error lines in ``log``, or else from ExecuTorch's warnings or the
+    partitioner's log. If the block raises an exception, the refused operators are appended to
+    ``log``."""
     refusals = Refusals(choices)
     support = qnn_partitioner.QnnOperatorSupport
     original = support.is_node_supported
@@ -144,8 +147,8 @@ def name_operator(node: Any) -> str:
 
 
 def count_operators(graph_modules: Sequence[Any]) -> Iterator[OperatorCount]:
-    """Yield the number of nodes on the NPU and on the CPU for each operator in a program's lowered
-    graphs."""
+    """Yield for each operator in a program's lowered graphs how many nodes are on the NPU and on
+    the CPU."""
     npu, cpu = Counter[str](), Counter[str]()
     for one in graph_modules:
         cpu.update(map(name_operator, _list_computing(one.graph)))
@@ -158,7 +161,7 @@ def count_operators(graph_modules: Sequence[Any]) -> Iterator[OperatorCount]:
 
 
 def _list_computing(graph: Any) -> Iterator[Any]:
-    """Yield the nodes that compute something, except calls of a delegate."""
+    """Yield the nodes that compute something, except those that call a delegate."""
     for node in graph.nodes:
         name = name_operator(node) if node.op == "call_function" else ""
         if name and "executorch_call_delegate" not in name and name not in COMPUTES_NOTHING:
@@ -168,7 +171,8 @@ def _list_computing(graph: Any) -> Iterator[Any]:
 def audit_delegation(
     graph_modules: Sequence[Any], refusals: Refusals, backend: Backend = Backend.HTP
 ) -> Delegation:
-    """Count the nodes in a program's lowered graphs, and list those that stay on the CPU."""
+    """Return how many nodes of a program's lowered graphs QNN executes, and the nodes that stay on
+    the CPU."""
     infos = [get_delegation_info(one) for one in graph_modules]
     left = [
         node

@@ -99,7 +99,8 @@ DEBUG_BYTES = 256 << 20
 
 
 def open_program(program: Program, *, quantizes: bool = False) -> HeldProgram:
-    """Open a program in a worker. ``quantizes`` is true if the CPU quantizes its inputs."""
+    """Open a program in a worker. ``quantizes`` is true if the CPU quantizes its inputs and
+    outputs."""
     from ci.executorch.runtime import LoadedProgram
 
     return LoadedProgram(program, quantizes=quantizes, repeated=program.spec.source.run)
@@ -108,12 +109,12 @@ def open_program(program: Program, *, quantizes: bool = False) -> HeldProgram:
 def run_traced(
     program: Program, directory: Path, sets: Sets, debug_bytes: int = 0
 ) -> tuple[Sets, dict[str, int], tuple[str, ...]]:
-    """Run a program on input sets, in a worker, and write its trace to ``directory``, together with
-    files extracted from it.
+    """Run a program on input sets in a worker. Write its trace to ``directory``, and files that are
+    extracted from the trace: the times of QNN's events or, with ``debug_bytes``, intermediate
+    outputs.
 
-    With ``debug_bytes``, these are intermediate outputs instead of times.
-    Return the outputs, the accelerator's figures, and the names of the files. Raises FailedError if
-    the trace has nothing from QNN.
+    Return the outputs, the accelerator's figures, and the names of the extracted files. Raises
+    FailedError if the trace has nothing from QNN.
     """
     from ci.executorch.runtime import LoadedProgram, read_trace
 
@@ -125,7 +126,8 @@ def run_traced(
 
 
 def make_runner(pool: Pool, timeout_s: float, *, quantizes: bool = False) -> PooledRunner:
-    """Return a runner for ExecuTorch's Python runtime. ``timeout_s`` also limits a traced run."""
+    """Return a runner for ExecuTorch's Python runtime. If the model's entry requests a trace, the
+    program runs again with the trace, for at most ``timeout_s`` seconds."""
 
     def note(opened: PooledProgram, mean_s: float) -> RunNotes:
         source = opened.program.spec.source
@@ -139,8 +141,8 @@ def make_runner(pool: Pool, timeout_s: float, *, quantizes: bool = False) -> Poo
 
 
 def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s: float) -> RunNotes:
-    """Run a program again with the trace that the entry requests; ``judged`` are the outputs of the
-    first run.
+    """Run a program again with the trace that the model's entry requests, and return the notes on
+    this run. It fails the case if its outputs differ from ``judged``, those of the first run.
 
     Intermediate outputs are kept only for the first input set.
     """
@@ -166,7 +168,7 @@ def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s:
 
 def find_differences(traced: Sets, judged: Sets) -> Iterator[str]:
     """Yield differences between the outputs with and without a trace. The emulator is
-    deterministic, so a difference means that the trace does not belong to the judged run."""
+    deterministic, so a difference means that the trace does not describe the judged run."""
     for number, (these, those) in enumerate(zip(traced, judged, strict=False)):
         for index, (one, other) in enumerate(zip(these, those, strict=True)):
             if one.tobytes() != other.tobytes():

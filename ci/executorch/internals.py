@@ -46,8 +46,8 @@ PLACES: dict[str, tuple[str, ...]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return the object called ``name`` in PLACES. Raises ImportError if none of its places
-    exists."""
+    """Return the object called ``name`` in PLACES. Raises ImportError or AttributeError if it is at
+    none of its places, AttributeError if PLACES does not have the name."""
     if name not in PLACES:
         raise AttributeError(name)
     *others, last = PLACES[name]
@@ -58,8 +58,8 @@ def __getattr__(name: str) -> Any:
 
 
 def find(place: str) -> Any:
-    """Return a module of ExecuTorch, or an object in the form ``module:name``. Raises ImportError
-    or AttributeError."""
+    """Return what ``place`` names: a module of ExecuTorch, or an object in one, as ``module:name``.
+    Raises ImportError or AttributeError."""
     module, _, name = place.partition(":")
     found = importlib.import_module(f"executorch.{module}")
     return getattr(found, name) if name else found

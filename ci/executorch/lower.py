@@ -121,9 +121,9 @@ def _options(scheme: Scheme, choices: Choices, backend: Backend) -> Mapping[str,
 
 @dataclass(frozen=True)
 class Lowering:
-    """Lowers a model to a program in ``staging``. Each of the ``constants`` becomes a method of the
-    program that returns it. With ``runner_io``, the program suits upstream's runner for language
-    models: quantized inputs and outputs are integers, in memory that the caller allocates."""
+    """Lowers a model to a program in ``staging``. Each of the ``constants`` becomes a method that
+    returns it. With ``runner_io``, the program is made for upstream's runner for language models:
+    quantized inputs and outputs are integers, in memory that the caller allocates."""
 
     model: Model
     spec: CaseSpec
@@ -133,7 +133,8 @@ class Lowering:
     runner_io: bool = False
 
     def write(self) -> Compiled:
-        """Quantize the model if the scheme requires it, lower it, and write all files."""
+        """Quantize the model if the scheme requires it, lower it, and write the program and its
+        references."""
         spec, model = self.spec, self.model
         module: Any = model.module
         self.staging.write_float(model.reference, model.made)  # first: may raise FailedError
@@ -205,8 +206,7 @@ class Lowering:
                         path.write_bytes(np.asarray(tensor).tobytes())
 
     def compile(self, module: Any, choices: Choices) -> tuple[bytes, Delegation, Footprint]:
-        """Return the program of a float or quantized module, how many nodes QNN executes, and the
-        memory and size of the program and its lowering."""
+        """Return the program of a float or quantized module, its delegation and its footprint."""
         log, start = self.staging.log, self.staging.log.stat().st_size
         with measure_peak() as peak:
             with record_refusals(log, choices) as refusals:
@@ -238,7 +238,8 @@ class Lowering:
         return program, delegation, footprint
 
     def lower_edge(self, module: Any, spec: list[Any]) -> Any:
-        """Return a module in ExecuTorch's edge dialect, with QNN's nodes delegated."""
+        """Return ``module`` in ExecuTorch's edge dialect, with the nodes that QNN accepts delegated
+        to it."""
         choices = self.spec.source.choices
         # Without torch.no_grad, a model that disables gradients itself, such as Hugging Face's
         # Llama, is exported with a node that ExecuTorch's passes do not support. A DLC is written
@@ -263,8 +264,9 @@ class Lowering:
             )
 
     def write_calls(self, module: Any) -> None:
-        """Write QNN's calls as C code with its Saver, a backend that records calls instead of
-        compiling, and exits with SystemExit.
+        """Write the calls of QNN's API as C code. QNN's Saver, a backend that records calls instead
+        of compiling, does this and then exits with SystemExit. Raises FailedError if it wrote no
+        code.
 
         Call this only in a fork, because HTP's compiler must be the first compiler that a process
         loads.
@@ -278,8 +280,9 @@ class Lowering:
             raise FailedError(f"QNN's Saver wrote no {SAVER_CALLS}")
 
     def compile_unshared(self, module: Any, shared_bytes: int) -> bytes:
-        """Return the same program with one copy of the weights per method; empty without
-        weight_sharing. Raises FailedError if sharing did not reduce the size."""
+        """Return the same program with a separate copy of the weights for each method; empty if the
+        options do not have weight_sharing. Raises FailedError if sharing did not reduce the
+        size."""
         choices = self.spec.source.choices
         if not choices.weight_sharing:
             return b""
@@ -292,7 +295,7 @@ class Lowering:
 
 
 def tag_quantized() -> Any:
-    """Return ExecuTorch's passes, with the pass enabled that keeps inputs and outputs as
+    """Return ExecuTorch's passes. The pass is enabled that keeps quantized inputs and outputs as
     integers."""
     passes = qnn_passes.get_qnn_pass_manager_cls().get_capture_program_passes()
     passes[TagQuantIO]["activate"] = True
@@ -301,8 +304,8 @@ def tag_quantized() -> Any:
 
 
 def find_io_dtype(node: Any) -> torch.dtype | None:
-    """Return the dtype of a graph's input or output in the program. None for other nodes, and for
-    values that are not quantized to unsigned integers."""
+    """Return the integer dtype of a graph's input or output in the program. None for a node that is
+    neither, and for values that are not quantized to unsigned integers."""
     attributes = node.meta.get("quant_attrs")
     given = node.op == "placeholder" and not node.name.startswith(("p_", "b_", "c_"))
     if (
@@ -336,14 +339,14 @@ def describe_refusal(error: Exception, log: Path) -> str:
 
 
 def describe_methods(model: Model) -> tuple[str, ...]:
-    """Return the methods of a program that has several; empty if it has one."""
+    """Return the names of the methods of a program that has several; empty if it has one."""
     methods = tuple(split_module(model.module))
     return methods if len(methods) > 1 else ()
 
 
 def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
-    """Return a configuration in which mutable buffers start with their values. ExecuTorch's default
-    is zeros."""
+    """Return a configuration with which a program's mutable buffers initially contain the values
+    that they have in the model. By default, they would contain zeros."""
     names = []
     for method in sorted(edge.methods):
         signature = edge.exported_program(method).graph_signature
@@ -353,8 +356,8 @@ def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
 
 
 def describe_outputs(model: Model, lowered: Any) -> tuple[TensorInfo, ...]:
-    """Return dtype and shape of each output. If the model concatenates it, the sizes of its parts
-    are included; if it is quantized, its possible values."""
+    """Return dtype and shape of each output. For an output that the model concatenates, the sizes
+    of its parts are included; for a quantized output, its possible values."""
     with keep_state(model.module):
         joined = find_joined(model.module, model.evaluation[0])
     grids = find_grids(lowered) or [NO_GRID] * len(joined)
@@ -365,7 +368,7 @@ def describe_outputs(model: Model, lowered: Any) -> tuple[TensorInfo, ...]:
 
 
 def sign_by_content(program: bytes) -> bytes:
-    """Return ``program`` after replacing the signature of every context by a digest of the context,
+    """Return ``program`` with the signature of every context replaced by a digest of the context,
     so that the same lowering writes the same bytes.
 
     ExecuTorch's QnnContextCustomProtocol writes a header before each context binary: magic (u32),

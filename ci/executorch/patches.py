@@ -1,10 +1,10 @@
-"""Patches of torch that save time and do not change the resulting programs: three for every
-lowering, and one for the search for faults.
+"""Patches of torch and torchao that save time and do not change the resulting programs: three for
+every lowering, and one for the search for faults.
 
-Each patch lists the versions for which it is verified. To verify a patch, programs lowered with it
-are compared with programs lowered without it and by tests/plain_script.py
-(tests/integration/emulator/test_plain_script.py). With other versions a patch is disabled;
-``--plain`` disables all patches.
+Each patch lists the versions for which it is verified. To verify a patch, programs that are lowered
+with it are compared with programs that are lowered without it, and with those of
+tests/plain_script.py (tests/integration/emulator/test_plain_script.py). With other versions a patch
+is disabled; ``--plain`` disables all patches.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def warm_up(*, plain: bool) -> tuple[str, ...]:
 
 
 def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:
-    """Apply the patches that are verified with the installed versions. Yield why others are not
-    applied."""
+    """Apply the patches that are verified with the installed versions. Yield one line for each of
+    the others, with the versions."""
     for patch in patches:
         unproven = [
             f"{name} {version(name)} (verified: {', '.join(proven)})"
@@ -67,7 +67,8 @@ def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:
 
 
 def write_code_late() -> None:
-    """Generate the Python code of a module only when it is needed, not after each graph change.
+    """Make torch generate the Python code of a module only when it is needed, instead of after each
+    change of its graph.
 
     Most passes only read graphs: of 434 code texts generated in one lowering, only 13 ran.
     """
@@ -77,10 +78,10 @@ def write_code_late() -> None:
 
 
 def share_provenance() -> None:
-    """Let nodes share the record of their origin.
+    """Make nodes share the record of their origin.
 
-    torch makes a deep copy of it for each node, which is unnecessary because such a record never
-    changes. Without the copies, a recurrent net lowers in three quarters of the time.
+    torch makes a deep copy of the record for each node, although a record never changes. Without
+    the copies, a recurrent network is lowered in three quarters of the time.
     """
 
     def share(source: Any, memo: dict[int, Any]) -> Any:  # noqa: ARG001 - copy's protocol
@@ -90,9 +91,11 @@ def share_provenance() -> None:
 
 
 def materialize_once() -> None:
-    """Look up composite operators again only if one was registered since the last lookup.
+    """Make torch look up its composite operators again only if one was registered since the last
+    lookup.
 
-    In every decomposition, torch looks up all 800 of them for each of its 40 namespaces.
+    Otherwise torch looks up all 800 operators, for each of its 40 namespaces, in every
+    decomposition.
     """
     utils = torch._export.utils
     look_up, seen = utils._materialize_cpp_cia_ops, list[Any]()
@@ -136,7 +139,8 @@ PATCHES_OF_SEARCH = (Patch(skip_training_patterns, ("2.13.0",), ("1.5.1",)),)
 
 
 def recompile_late(module: Any) -> Unwritten:
-    """Discard the code of a module and of its submodules."""
+    """Discard the code of a module and of its submodules. Return an object that generates the code
+    when it is used. This replaces GraphModule.recompile."""
     if isinstance(module.graph._codegen, _PyTreeCodeGen):
         info = module.graph._codegen.pytree_info
         module._in_spec, module._out_spec = info.in_spec, info.out_spec
@@ -149,7 +153,8 @@ def recompile_late(module: Any) -> Unwritten:
 
 
 def reduce_written(module: Any) -> Any:
-    """Return what pickle needs to store a module, including its code."""
+    """Return what pickle needs to store a module, including its code. This replaces
+    GraphModule.__reduce__."""
     write_code(module)
     return reduce_module(module)
 

@@ -43,7 +43,7 @@ BLOCK_SCALE_STEPS = 16
 
 
 def make_quantizer(soc: str, backend: Backend = Backend.HTP) -> QnnQuantizer:
-    """Return a quantizer with the rules of the backend."""
+    """Return ExecuTorch's quantizer for a SoC and a backend."""
     chipset = qc_schema.QcomChipset[soc]
     if backend is Backend.HTP:
         return QnnQuantizer(soc_model=chipset)
@@ -58,7 +58,8 @@ def quantize_model(
     choices: Choices = NO_CHOICES,
     backend: Backend = Backend.HTP,
 ) -> Any:
-    """Quantize each method. The result can run eagerly and can be lowered to QNN."""
+    """Return the model's module with each method quantized. The result can run eagerly and can be
+    lowered to QNN."""
     parts = {
         name: quantize_method(part, scheme, choices, make_quantizer(soc, backend))
         for name, part in split_model(model).items()
@@ -73,8 +74,9 @@ def quantize_method(
     quantizer: Any,
     annotations: Sequence[Callable[[GraphModule], None]] = (),
 ) -> GraphModule:
-    """Calibrate a model, or train it if the scheme requires that, and convert it. The functions in
-    ``annotations`` run before the annotation of the options."""
+    """Return a quantized module, after calibration, or after training if the scheme requires that.
+    The functions in ``annotations`` run before the annotation function in ``choices``. Raises
+    UsageError for an invalid lowering option, FailedError if nothing would be quantized."""
     recipe = scheme.recipe
     # An exported program shares its weights with the module, and training must not change those.
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module
@@ -115,7 +117,8 @@ def quantize_method(
 
 
 def round_blocks(module: Any) -> Any:
-    """Return a copy with block scales rounded as for QNN: to sixteenths of the channel's largest.
+    """Return a copy of ``module`` in which the scales of blocks are rounded as for QNN: to
+    sixteenths of the largest scale of their channel.
 
     ExecuTorch's make_qnn_per_block_config in builders/node_visitor.py rounds them in this way.
     """
@@ -132,11 +135,12 @@ def round_blocks(module: Any) -> Any:
 
 
 def find_grids(module: Any) -> list[Grid]:
-    """Return a grid for each output, its possible values: the step, and the lowest and the highest
-    multiple.
+    """Return the grid of each output, which describes its possible values: the step, and the lowest
+    and the highest multiple of it.
 
-    NO_GRID for an output that is not dequantized. An output that only moves an input has a step but
-    no bounds, because ExecuTorch may not quantize it. Empty for a model without a graph.
+    The grid is NO_GRID for an output that is not dequantized. For an output that only moves the
+    elements of an input, it has a step but no bounds, because ExecuTorch may not quantize the
+    output. The list is empty for a model without a graph.
     """
     return [
         _find_grid(leaf)
@@ -162,7 +166,7 @@ def _find_grid(node: Any) -> Grid:
 
 
 def _is_moved_input(node: Any) -> bool:
-    """Return whether a node's value is an input with its elements only moved."""
+    """Return whether a node only moves or quantizes the elements of an input."""
     while isinstance(node, Node) and node.op == "call_function":
         name = name_operator(node)
         if computes(node) and not name.startswith("quantize_"):
@@ -174,8 +178,8 @@ def _is_moved_input(node: Any) -> bool:
 def block_sizes(
     graph_module: GraphModule, block: int, others: Sequence[Part] = ()
 ) -> dict[str, tuple[int, ...]]:
-    """Return the block shape (output, input, kernel...) per node, for layers that can have blocks,
-    except those of the parts in ``others``, whose schemes have no blocks.
+    """Return the block shape (output, input, kernel...) by node name, for layers that can have
+    blocks. Layers of the parts in ``others``, whose schemes have no blocks, are omitted.
 
     All layers have the same block size, because ExecuTorch 1.5.1 has one configuration per model.
     """
@@ -200,11 +204,11 @@ RECIPE = "a recipe's function has no parameters and returns ExecuTorch's QuantRe
 
 
 def configure(scheme: Scheme) -> dict[str, Any]:
-    """Return the arguments of QnnQuantizer and ModuleQConfig for a scheme.
+    """Return the arguments with which QnnQuantizer or ModuleQConfig is configured for a scheme.
 
     The moving average of ExecuTorch's default observer clips values if there are few calibration
-    sets, so this uses minimum and maximum. Training has other observers. Raises FailedError if the
-    installed ExecuTorch does not have the scheme.
+    sets, so an observer of the minimum and maximum is used instead, except for training. Raises
+    FailedError if the installed ExecuTorch does not have the scheme.
     """
     if scheme.recipe.dtype not in QuantDtype.__members__:
         installed = version("executorch")
@@ -229,10 +233,11 @@ def annotated(
     choices: Choices,
     annotations: Sequence[Callable[[GraphModule], None]] = (),
 ) -> Iterator[None]:
-    """Configure ``quantizer`` with ``annotations`` and with the lowering options.
+    """Configure ``quantizer`` with ``annotations`` and with the lowering options while the block
+    runs.
 
-    Raises UsageError for an invalid recipe. When the block ends, raises UsageError if a part has no
-    nodes, or if a node to discard does not exist.
+    Raises UsageError for an invalid recipe and, at the end of the block, if a part has no nodes or
+    if a node to discard does not exist.
     """
     found: set[Part] = set()
     names: list[str] = []
@@ -266,7 +271,7 @@ def annotated(
     for name in choices.discard_nodes:
         if name not in names:
             raise UsageError(
-                f"discard_nodes: there is no {name}", fix=f"one of: {', '.join(names)}"
+                f"discard_nodes: the graph has no {name}", fix=f"use one of: {', '.join(names)}"
             )
 
 
@@ -284,11 +289,11 @@ RATE = 1e-3
 
 
 def train(prepared: GraphModule, model: Model, steps: int) -> None:
-    """Train with Adam to match the float32 model's outputs for the calibration sets, with one set
-    per step.
+    """Train ``prepared`` with Adam so that it matches the float32 model's outputs for the
+    calibration sets, with one set per step.
 
     No labels are needed, because the float32 model is the teacher. Nothing is random, so training
-    always yields the same weights.
+    always results in the same weights.
     """
     with keep_state(model.module):
         wanted = run_eager(model.module, model.calibration)
@@ -308,17 +313,17 @@ def train(prepared: GraphModule, model: Model, steps: int) -> None:
 
 
 def measure_loss(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
-    """Return noise power over signal power, summed over the floating-point outputs."""
+    """Return the ratio of noise power to signal power, summed over the floating-point outputs."""
     pairs = [pair for pair in zip(made, wanted, strict=True) if pair[1].is_floating_point()]
     noise = [(one - other).square().mean() / other.square().mean() for one, other in pairs]
     return torch.stack(noise).sum()
 
 
 def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
-    """Set each range to the minimum and maximum over all sets, as calibration does.
+    """Set the range of each observer to the minimum and maximum over all sets, as calibration does.
 
     By default, torchao moves a range by a hundredth towards each set's range. After few sets, the
-    range would be too narrow and would clip values.
+    range would be too narrow, so values would be clipped.
     """
     fakes = [one for one in prepared.modules() if isinstance(one, FusedMovingAvgObsFakeQuantize)]
     observers = [one.activation_post_process for one in fakes]

@@ -44,7 +44,7 @@ class LoadedProgram:
 
     The process may load several, but no program can find the outputs of another in memory. The
     inputs and outputs of its methods are concatenated. ``quantizes`` is true if the CPU quantizes
-    inputs and outputs. With ``debug_bytes``, the runtime keeps a trace; it has at most so
+    inputs and outputs. If ``debug_bytes`` is given, the runtime records a trace, with at most this
     many bytes of intermediate outputs. ``repeated`` defines how often each input set runs.
     """
 
@@ -67,12 +67,14 @@ class LoadedProgram:
         self.repeated, self.times_s = repeated, list[float]()
 
     def run(self, sets: Sets) -> Sets:
-        """Execute every method for each input set, and return the outputs of the last run. Raises
-        FailedError if an input has a different size."""
+        """Execute every method for each input set, and return the outputs of each set's last run.
+        Raises FailedError if an input set has a wrong number of inputs, or an input has a wrong
+        size."""
         return [self.repeat_set(number, tensors) for number, tensors in enumerate(sets)]
 
     def repeat_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
-        """Return the outputs of the last run of one input set, and record the timed runs."""
+        """Run one input set as often as ``repeated`` requires. Record the times, except for warm-up
+        runs, and return the outputs of the last run."""
         for _ in range(self.repeated.warm_up):
             self.run_set(number, tensors)
         outputs: list[Any] = []
@@ -83,7 +85,7 @@ class LoadedProgram:
         return outputs
 
     def run_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
-        """Return the outputs of one input set."""
+        """Run one input set once, and return its outputs."""
         metas = [
             [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
             for meta in (method.method_meta() for method in self.methods)
@@ -102,25 +104,27 @@ class LoadedProgram:
         return outputs
 
     def finish(self) -> float:
-        """Return the mean duration of a run, in seconds."""
+        """Return the mean duration of the timed runs, in seconds."""
         return fmean(self.times_s)
 
     def write_trace(self, trace: Path, debug: Path) -> None:
-        """Write the trace of all runs so far, and the intermediate outputs."""
+        """Write the trace of all runs so far to ``trace``, and the intermediate outputs to
+        ``debug``."""
         self.program.write_etdump_result_to_file(str(trace), str(debug))
 
 
 def overwrite_freed_memory() -> None:
     """Make the allocator fill freed memory with FILL, and allocated memory with its complement. An
-    output that is not written then does not contain the outputs of an earlier program.
+    output that a program does not write then cannot contain the outputs of an earlier program.
 
-    Blocks of all sizes are filled only if GLIBC_TUNABLES has the TUNABLES of ci.cases.pool.
+    Small blocks are filled only if GLIBC_TUNABLES has the TUNABLES of ci.cases.pool.
     """
     ctypes.CDLL(None).mallopt(M_PERTURB, FILL)
 
 
 def convert_input(array: Any, meta: Any) -> torch.Tensor:
-    """Return a tensor with the dtype and shape that the program expects. Raises FailedError."""
+    """Return a tensor with the dtype and shape in ``meta``, which the program expects. Raises
+    FailedError if the array has another size in bytes."""
     dtype, shape = SCALAR_TYPES[int(meta.dtype())], tuple(meta.sizes())
     wanted = int(np.prod(shape)) * dtype.itemsize
     data = bytearray(np.ascontiguousarray(array).tobytes())
@@ -136,10 +140,11 @@ EVENT = re.compile(r"(.+) \((cycles|us|count)\)")
 def read_trace(
     directory: Path, runs: int, partitions: int, *, debug: bool
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Write the contents of a trace to files. Return the accelerator's figures and the names of the
-    files.
+    """Write QNN's events in a trace to a CSV file or, with ``debug``, the intermediate outputs to
+    one file each. Return the accelerator's figures, which are empty with ``debug``, and the names
+    of the files.
 
-    Raises FailedError if the trace has no QNN event.
+    Raises FailedError if the trace has no QNN event or no intermediate output.
     """
     inspector = internals.Inspector(
         etdump_path=str(directory / ETDUMP),
@@ -154,7 +159,10 @@ def read_trace(
         return {}, tuple(write_tensors(events, directory / INTERMEDIATES))
     rows = [row for event in events for row in list_rows(event)]
     if not rows:
-        raise FailedError("the trace has no QNN event", fix="profile_level needs QNN's profiler")
+        raise FailedError(
+            "the trace has no QNN event",
+            fix="remove profile_level, or use QNN libraries with a profiler",
+        )
     with (directory / PROFILE_CSV).open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(("Event Identifier", "Unit of Measurement", "Run", "Time"))
@@ -164,7 +172,8 @@ def read_trace(
 
 
 def list_rows(event: Any) -> Iterator[tuple[str, str, int, int]]:
-    """Yield rows of name, unit, run and value for an event, one row per run."""
+    """Yield rows of name, unit, run and value for an event, one row per run. Events whose name has
+    no known unit are skipped."""
     match = EVENT.fullmatch(event.name)
     if match and event.perf_data:
         for number, value in enumerate(event.perf_data.raw):

@@ -1,4 +1,5 @@
-"""Lists what determines ExecuTorch's programs besides the model: versions, digests, libraries."""
+"""Lists what determines ExecuTorch's programs besides the model: versions, digests and
+libraries."""
 
 from __future__ import annotations
 
@@ -45,15 +46,17 @@ PACKAGE = "qti.aisw.converters.common.backend_opinfo"
 
 
 def find_on_path(variables: Mapping[str, str]) -> None:
-    """Add PYTHONPATH to sys.path, so that this process finds the same modules as its jobs."""
+    """Add the directories of PYTHONPATH in ``variables`` to sys.path, so that this process finds
+    the same modules as its jobs."""
     for entry in reversed(variables.get("PYTHONPATH", "").split(os.pathsep)):
         if entry and entry not in sys.path:
             sys.path.insert(0, entry)
 
 
 def describe_toolchain(environment: Environment) -> Iterator[Tool]:
-    """Yield artifacts and packages, and the parts without a version: the QNN adaptor, QNN's build,
-    and whether ExecuTorch validates operators with the SDK."""
+    """Yield the artifacts and packages of the toolchain. Their versions do not determine
+    everything, so QNN's build, the QNN adaptor, and whether ExecuTorch validates operators with the
+    SDK follow."""
     yield from list_parts(environment)
     yield from (Tool(name=name, version=importlib.metadata.version(name)) for name in PACKAGES)
     root = Path(environment.variables["QNN_SDK_ROOT"])
@@ -83,11 +86,12 @@ def find_validation(root: Path, variables: Mapping[str, str]) -> str:
 
 
 def name_toolchain(parts: tuple[Tool, ...], environment: Environment) -> tuple[str, ...]:
-    """Return text that determines a program besides the model: versions and digests. An SDK that is
-    used in place has no digest, so its libraries are listed by size and time.
+    """Return everything besides the model that determines a program, as text: versions and digests.
+    An SDK that is used in place has no digest, so its libraries are listed with size and
+    modification time.
 
-    One digest covers the contents of the lowering packages and of the QNN adaptor, because they may
-    be edited in place, and PYTHONPATH may put another copy before the wheel.
+    One digest covers the contents of the packages that lower a model and of the QNN adaptor,
+    because they may be edited in place, and PYTHONPATH may put another copy before the wheel.
     """
     adopted = (artifact.root for artifact in environment.artifacts if artifact.adopted)
     stamps = [
@@ -100,6 +104,6 @@ def name_toolchain(parts: tuple[Tool, ...], environment: Environment) -> tuple[s
 
 
 def list_places() -> list[str]:
-    """Return the directories from which ExecuTorch is imported."""
+    """Return the directories from which ExecuTorch is imported; empty if it is not installed."""
     spec = importlib.util.find_spec("executorch")
     return list(spec.submodule_search_locations or ()) if spec else []

@@ -94,7 +94,7 @@ class Trial:
         if limit_s > 0:
             log = self.scratch / f"{next(NUMBERS)}.log"
             job = TrialJob(items, self.frontend, self.scheme, self.soc, self.options)
-            ended = self.workers.run(job, log, limit_s, most_bytes=MOST_BYTES)
+            ended = self.workers.run(job, log, limit_s, max_bytes=MOST_BYTES)
             log.unlink(missing_ok=True)
             if not ended.failure:
                 return list(ended.result)

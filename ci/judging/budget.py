@@ -15,7 +15,7 @@ MEASURED = ("lowering_memory_bytes",)  # figures that vary between runs
 UNITS = {"vtcm_mb": " MB", "partitions": "", LEAST: ""}  # the unit of all others is bytes
 TILES = "activations do not fit into VTCM: use smaller inputs, fewer bits or a SoC with more VTCM"
 TRAFFIC = "use fewer bits, or fewer operators that only move data, such as transposes"
-OPERATORS = "write that part of the model differently, so that it needs fewer of them"
+OPERATORS = "write the model differently, so that it needs fewer of these operators"
 UNKNOWN = (
     "lower for HTP on this host, without online_prepare, so that QNN prepares the graph and prints"
     " its DDR bandwidth summary, or remove the limit"
@@ -51,20 +51,20 @@ SLOW = (
     " profile_level = detailed shows where the time goes"
 )
 HOT = "the device was throttled: let it cool and run again"
-TIMELESS = "run it with a qnn_executor_runner that was built with EXECUTORCH_ENABLE_EVENT_TRACER"
+TIMELESS = "use a qnn_executor_runner that was built with EXECUTORCH_ENABLE_EVENT_TRACER"
 
 
 @dataclass(frozen=True)
 class Overrun:
-    """An exceeded limit: a text with the figure and the excess, and the fix."""
+    """An exceeded limit: ``text`` has the figure and the excess, ``fix`` what the user can do."""
 
     text: str
     fix: str
 
 
 def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> Iterator[Overrun]:
-    """Yield the figures that exceed a budget. A limit of the model's ``own`` budget is also
-    exceeded if its figure is unknown, because it cannot be checked."""
+    """Yield the figures that exceed a budget. If a figure is unknown, its limit counts as exceeded
+    only if the model's ``own`` budget has it, because then the user relies on it."""
     known = footprint or Footprint()
     for name, (what, fix) in FIGURES.items():
         limit, now = getattr(budget, name), getattr(known, name)
@@ -92,8 +92,9 @@ def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> I
 def find_slow(
     device: DeviceFigures | None, budget: Budget
 ) -> tuple[tuple[Overrun, ...], tuple[str, ...]]:
-    """Return a device's figures that exceed a budget by more than their spread, and warnings for
-    those that exceed it by less. Nothing is returned for a host that only emulates a device."""
+    """Return a device's figures that exceed a budget by more than their spread or are unknown, and
+    warnings for those that exceed it by less. Nothing is returned without a device, or for a host
+    that emulates one."""
     excesses: list[Overrun] = []
     warnings: list[str] = []
     limits = ((name, getattr(budget, name)) for name in TIMES)
@@ -118,14 +119,14 @@ def find_slow(
 
 
 def advise_on_budget(excesses: Sequence[Overrun]) -> list[str]:
-    """Return the line with the fixes; empty if there are no excesses."""
+    """Return one line with the fixes of all excesses; empty if there are none."""
     fixes = dict.fromkeys(one.fix for one in excesses)
-    return [f"  fix: {'; '.join(fixes)}; if it is intended, raise the budget"] if fixes else []
+    return [f"  fix: {'; '.join(fixes)}; or raise the budget if this is intended"] if fixes else []
 
 
 def suggest_tighter(footprint: Footprint | None, own: Budget) -> Iterator[str]:
-    """Yield a warning for each limit of the model's ``own`` budget that its figure is more than
-    10 % below. Such a limit would not detect small increases."""
+    """Yield a warning for each figure that is more than 10 % below its limit in the model's ``own``
+    budget. Such a limit would not detect small increases."""
     for name, (what, _) in FIGURES.items():
         limit, now = getattr(own, name), getattr(footprint, name, None)
         if limit and now is not None and name != LEAST and now < ROOM * limit:

@@ -15,7 +15,7 @@ from ci.models.tensors import TensorInfo
 from ci.report.schema import ControlKind, Question, Threshold
 
 CONTROL_SEED = 20250724
-# A gate should reject the first of these. If the allowed noise hides it, larger ones are tried.
+# The gate should reject the first value of each. If the allowed noise hides it, the next is tried.
 GAINS = (1.05, 1.1, 1.25, 2.0)
 GARBAGE_SHARES = (0.02, 0.05, 0.1, 0.25)
 # The loss of a channel is detectable only if its power exceeds the allowed error by this factor.
@@ -40,10 +40,11 @@ Maker = Callable[[Asked], Iterator[Array]]
 def make_controls(
     kind: ControlKind, right: Expected, prediction: Prediction, limits: Threshold
 ) -> Iterator[Array]:
-    """Yield outputs that are wrong in one way, to an increasing degree. Outputs that are correct by
-    chance are skipped.
+    """Yield outputs that are wrong in the way ``kind``, to an increasing degree. Outputs that are
+    correct by chance are skipped.
 
-    ``right`` is the output that the program should compute, ``prediction`` its allowed noise.
+    ``right`` is the output that the program should compute, and ``prediction`` the noise that it
+    may have.
     """
     random = np.random.default_rng(CONTROL_SEED)
     for wrong in MAKERS[kind](Asked(right.values, random, prediction, limits)):
@@ -61,9 +62,10 @@ def is_rejected(
     info: TensorInfo,
     limits: Threshold,
 ) -> tuple[bool, float | None]:
-    """Return whether the gate rejects a wrong output, and its SQNR in dB. Two reasons are ignored.
-    Values that are not multiples of the output's step would not result from a fault in a program.
-    The error of the quantized model against float32 is also in a correct output."""
+    """Return whether the gate rejects a wrong output, and its SQNR in dB against the float32 model,
+    if it is floating-point. Two kinds of reasons do not count. A fault in a program would not cause
+    values that are not multiples of the output's step. The error of the quantized model against
+    float32 is the same for correct outputs."""
     judgement = judge_output(references, index, wrong, structs.replace(info, step=0.0), limits)
     figures = judgement.float_figures
     rejected = judgement.fails(Question.FAITHFUL)
@@ -73,7 +75,8 @@ def is_rejected(
 
 
 def draw_noise(right: Array, random: Random) -> Array:
-    """Return noise with the RMS or the range of an output, and its shape and type."""
+    """Return random elements in the shape and dtype of an output: floating-point noise with its
+    RMS, or integers in its range."""
     if not is_floating(right):
         low, high = int(right.min()), int(right.max())
         return random.integers(low, high, right.shape, endpoint=True).astype(right.dtype)
@@ -95,8 +98,8 @@ def _give_other_input(asked: Asked) -> Iterator[Array]:
 
 
 def _silence_channel(asked: Asked) -> Iterator[Array]:
-    """Yield the output with one channel set to zero: the quietest channel that is
-    above its allowed error."""
+    """Yield the output with one channel set to zero: the quietest of those whose power is above
+    their allowed error."""
     right = asked.right
     if not is_floating(right):
         return
@@ -124,7 +127,7 @@ def _add_one(asked: Asked) -> Iterator[Array]:
 
 
 def _spoil_tail(asked: Asked) -> Iterator[Array]:
-    """Yield outputs with garbage at the end of each input set, in increasing shares."""
+    """Yield outputs with garbage in the last elements of each input set, in increasing numbers."""
     right = asked.right
     garbage = draw_noise(right, asked.random) if is_floating(right) else right + np.ones_like(right)
     for share in GARBAGE_SHARES:

@@ -1,6 +1,6 @@
-"""Describes outputs: details of each for a report (SQNR by input set and channel, a histogram of
-errors, the worst element), and the pattern of a wrong one with its likely cause. The verdict does
-not depend on them."""
+"""Describes outputs. For a report: the SQNR of each input set and of the worst channels, a
+histogram of errors, and the worst element. For a wrong output: the pattern of its errors and its
+likely cause. The verdict does not depend on these descriptions."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SETS, CHANNELS, BINS = 64, 6, 31
 
 
 def describe_outputs(references: References, outputs: Sequence[Array]) -> tuple[OutputFigures, ...]:
-    """Return a report's details of each output, [input set, *shape]. Details by input set cover the
-    first SETS sets."""
+    """Return the details that a report shows of each output, [input set, *shape]. Details by input
+    set cover only the first SETS sets."""
     return tuple(describe_output(references, *pair) for pair in enumerate(outputs))
 
 
 def describe_output(references: References, index: int, output: Array) -> OutputFigures:
-    """Return a report's details of one output."""
+    """Return the details that a report shows of one output."""
     eager, best = references.float32[index], references.best(index)[0]
     magnitudes = is_floating(output)
     error = output.astype(np.float64) - best.values
@@ -67,7 +67,8 @@ def _measure_sets(expected: Expected, output: Array) -> tuple[float | None, ...]
 
 
 def _measure_channels(expected: Array, output: Array) -> Iterator[ChannelFigures]:
-    """Yield the channels with the lowest SQNR along each axis, starting with the worst."""
+    """Yield the channels with the lowest SQNR, at most CHANNELS along each axis, starting with the
+    worst."""
     wanted = expected.astype(np.float64)
     error = output - wanted
     for axis in channel_axes(wanted.ndim):
@@ -92,7 +93,7 @@ def _plain(value: float) -> float | None:
 
 
 RUNNER = "the runner or its files, not QNN"
-LAYOUT = "a memory layout: a permute missing in QNN or the runner"
+LAYOUT = "the memory layout: a permute is missing in QNN or the runner"
 # An explanation is accepted if the SQNR is at least the first value with it, and improves by the
 # second.
 BELIEVED_DB, GAINED_DB = 15.0, 8.0
@@ -101,7 +102,8 @@ ODD = 0.3  # an element is wrong if its error exceeds this share of the referenc
 
 
 def find_sighting(right: Sequence[Array], output: Array, index: int) -> str:
-    """Describe the pattern of a wrong output and its likely cause; empty if no pattern matches.
+    """Return a description of the pattern of a wrong output, with its likely cause; empty if no
+    pattern matches.
 
     ``right`` has the reference's outputs, [input set, *shape] each; ``index`` is the output's
     index.
@@ -148,7 +150,7 @@ def _see_ids(wanted: Array, output: Array) -> str:
     if output.min() < wanted.min() or output.max() > 2 * max(int(wanted.max()), 1):
         return (
             f"values of {output.min()} to {output.max()} instead of {wanted.min()} to"
-            f" {wanted.max()}; likely another integer type: int32 read as int64"
+            f" {wanted.max()}; likely another integer type, such as int32 read as int64"
         )
     return ""
 
@@ -209,13 +211,14 @@ def _see_channels(wanted: Array, output: Array, _least_db: float) -> str:
             many = f"channels {dead[0]} to {dead[-1]}" if dead.size > 1 else f"channel {dead[0]}"
             return (
                 f"zero in {many} ({dead.size} of {signal.size}) along axis {axis - 1};"
-                " likely QNN, which omits part of a layer"
+                " likely QNN, which does not compute part of a layer"
             )
     return ""
 
 
 def _see_stretch(wanted: Array, output: Array, _least_db: float) -> str:
-    """Describe errors that occur only in one range of elements or in one input set."""
+    """Return a description of errors that occur only in one range of elements or in one input set;
+    empty if there are others."""
     rms = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
     odd = (np.abs(output - wanted) > ODD * rms).reshape(len(wanted), -1)
     places = np.flatnonzero(odd.any(axis=0))

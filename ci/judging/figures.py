@@ -20,7 +20,7 @@ def is_floating(array: Array) -> bool:
 
 @dataclass(frozen=True)
 class Figures:
-    """The error of an output in its worst input set.
+    """The error of an output. Each figure is that of the input set where it is worst.
 
     ``sqnr_db`` is 10 log10(sum(ref^2) / sum((ref - out)^2)) in dB, infinite if both are equal.
     """
@@ -32,10 +32,10 @@ class Figures:
 
 @dataclass(frozen=True)
 class Fit:
-    """A straight line fitted to an output as a function of its reference, over all input sets.
+    """How an output depends linearly on its reference, over all input sets.
 
-    ``gain`` is the slope minus 1. ``offset`` is the mean error divided by the reference's standard
-    deviation.
+    ``gain`` is the slope of the best line through the origin, minus 1. ``offset`` is the mean error
+    divided by the reference's standard deviation, or 0 if the reference is constant.
     """
 
     gain: float
@@ -43,7 +43,8 @@ class Fit:
 
 
 def measure(reference: Array, output: Array) -> Figures:
-    """Return the error in the worst input set. It is infinite if the output has NaN or infinity."""
+    """Return the worst figures over all input sets. If the output has NaN or infinite elements, the
+    SQNR is minus infinity and the largest error is infinite."""
     sets = [_measure_set(*pair) for pair in zip(reference, output, strict=True)]
     return Figures(
         min(one.sqnr_db for one in sets),
@@ -73,7 +74,7 @@ class Nearness:
 
 
 def find_nearness(pairs: Iterable[tuple[Array, Array]]) -> Nearness:
-    """Return how close outputs are to references; ``pairs`` are (reference, output)."""
+    """Return how close outputs are to their references; ``pairs`` are (reference, output)."""
     sqnr_db, equal, count = math.inf, 0, 0
     for reference, output in pairs:
         sqnr_db = min(sqnr_db, measure(reference, output).sqnr_db)
@@ -85,7 +86,8 @@ def find_nearness(pairs: Iterable[tuple[Array, Array]]) -> Nearness:
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Return the ratio of two powers in dB; infinite if the noise is zero."""
+    """Return the ratio of two powers in dB: infinity if the noise is zero, else minus infinity if
+    the signal is."""
     if not noise:
         return math.inf
     ratio = signal / noise
@@ -100,8 +102,9 @@ def measure_pooled(reference: Array, output: Array) -> float:
 
 
 def channel_axes(dims: int) -> list[int]:
-    """Return the channel axes of an output with ``dims`` dimensions, [input set, *shape]: the
-    second and the last axis of the shape; for images (four or more axes) only the second."""
+    """Return the channel axes of an output with ``dims`` dimensions, [input set, *shape]. A shape
+    with three axes has two: the second and the last. With more axes, as for images, it is only the
+    second; with fewer, only the last."""
     if dims > 4:
         return [2]
     return sorted({dims - 1, 2 if dims == 4 else dims - 1} - {0})
@@ -114,7 +117,8 @@ def channel_rms(stacked: Array, axis: int) -> Array:
 
 
 def fit_line(reference: Array, output: Array) -> Fit:
-    """Return gain and offset. Both arrays must be finite; the reference must not be all zero."""
+    """Return gain and offset of an output relative to its reference. Both arrays must be finite;
+    the reference must not be all zero."""
     wanted = reference.astype(np.float64).reshape(-1)
     got = output.astype(np.float64).reshape(-1)
     power = float(np.sum(wanted**2))  # without @, because BLAS would start threads
@@ -126,10 +130,10 @@ def fit_line(reference: Array, output: Array) -> Fit:
 def share_equal(low: Array, reference: Array, high: Array, output: Array) -> float:
     """Return the share of correct elements, for indices, classes and booleans.
 
-    An element is correct if it is between ``low`` and ``high``. The two differ where noise can
-    change the result of the float model's comparison. The share is computed separately for the
-    elements with the most frequent value and for all others, and the lower one is returned.
-    Otherwise the few set bits of a mask would have no effect.
+    An element is correct if it is between ``low`` and ``high``. These differ where noise can change
+    the result of the float model's comparison. The share is computed separately for the elements
+    with the most frequent value and for all others, and the lower one is returned. With a single
+    share, errors in the few set bits of a mask would have almost no effect.
     """
     right = (low <= output) & (output <= high)
     values, counts = np.unique(reference, return_counts=True)

@@ -50,21 +50,24 @@ class Expected:
 
 @dataclass(frozen=True)
 class References:
-    """The outputs of both reference models, and the predicted noise of a correct program. Each has
-    one entry per output; an output without a prediction has None."""
+    """The outputs of the float32 and the quantized model, and the predicted noise of a correct
+    program. Each list has one entry per output. An output without a prediction has None, and so
+    does ``quantized`` if there is no quantized model."""
 
     float32: Sequence[Expected]
     quantized: Sequence[Expected] | None = None
     noise: Sequence[Prediction | None] = ()
 
     def best(self, index: int) -> tuple[Expected, str]:
-        """Return the output that the program should compute, and which model computed it."""
+        """Return the output that the program should compute, and the name of the model that
+        computed it: the quantized model if there is one, else the float32 model."""
         if self.quantized is None:
             return self.float32[index], FLOAT32
         return self.quantized[index], QUANTIZED
 
     def predict(self, index: int, info: TensorInfo) -> Prediction:
-        """Return the prediction for an output. Without one, the program has to be exact."""
+        """Return the prediction for an output. If there is none, no noise is predicted, so the
+        program has to be exact."""
         found = self.noise[index] if self.noise else None
         if found is not None:
             return found
@@ -74,8 +77,8 @@ class References:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why an output is rejected, and the question that it fails. ``is_model`` is true if the
-    float32 model fails it too."""
+    """Why an output is rejected, and which question it fails. ``is_model`` is true if the float32
+    model fails the same question."""
 
     question: Question
     text: str
@@ -87,9 +90,9 @@ class OutputJudgement:
     """The judgement of one output. ``reasons`` is empty if the gate accepts it.
 
     Floating-point outputs have figures, a fitted line, and ``excesses``: how far parts of the error
-    exceed their prediction, worst first. Other outputs have shares of equal elements, where
-    ``equal_exact`` ignores ``low`` and ``high``. ``scheme_figures`` compare the quantized model
-    with the float32 model.
+    exceed their prediction, worst first. Other outputs have shares of correct elements instead;
+    ``equal_exact`` is the share of those that equal the reference exactly. ``scheme_figures``
+    compare the quantized model with the float32 model.
     """
 
     reasons: tuple[Reason, ...] = ()
@@ -144,7 +147,7 @@ def judge(
 def judge_output(
     references: References, index: int, output: Array, info: TensorInfo, limits: Threshold
 ) -> OutputJudgement:
-    """Judge one output according to its dtype, with specific limits if it has any."""
+    """Judge one output according to its dtype, with its own limits if the policy has any."""
     limits = limits.of_output(index)
     quantized = references.quantized[index] if references.quantized is not None else None
     if not is_floating(output):
@@ -233,8 +236,8 @@ def _judge_magnitudes(
 
 
 def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
-    """Yield a reason if values of a quantized output are out of range or no multiple of its
-    step."""
+    """Yield a reason if a quantized output has values that are out of its range or not multiples of
+    its step."""
     if info.step and info.highest > info.lowest:
         steps = output.astype(np.float64) / info.step
         near = GRID + SCALE * np.abs(steps)
@@ -252,7 +255,8 @@ def _off_grid(output: Array, info: TensorInfo) -> Iterator[Reason]:
 def _parts_too_far(
     eager: Array, asked: Array, info: TensorInfo, wanted_db: float | None
 ) -> Iterator[Reason]:
-    """Yield each part of a concatenation with less SQNR than a separate output would need."""
+    """Yield a reason for each part of a concatenation that has less SQNR than a separate output
+    would need."""
     stops = [int(stop) for stop in np.cumsum(info.joined)]
     for start, stop in zip([0, *stops[:-1]], stops, strict=False):
         place, axis = range(start, stop), info.joined_axis + 1

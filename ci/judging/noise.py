@@ -1,7 +1,8 @@
 """Decides whether correct arithmetic can explain an output's error.
 
-A prediction has the errors of a disturbed eager model, [run, input set, *shape] (ci.models.noise).
-From a program's error and from each of these runs, the same statistics are computed: the power of
+A prediction consists of the errors of a disturbed eager model, [run, input set, *shape]: see
+ci.models.noise. The same statistics are computed from a program's error and from each of these
+runs: the power of
 the whole output and of each input set, row of the batch, channel, part of a concatenation and
 element, and gain and offset. A statistic of the program may exceed the largest of the runs by a
 margin in dB, because the prediction is not exact.
@@ -38,9 +39,12 @@ WHOLE, ELEMENT_DB, LINE_DB = "all input sets", 10.0, 100.0
 @dataclass(frozen=True)
 class Excess:
     """How far the error in a part of an output is above the prediction (``above_db``) and above the
-    limit (``over_db``, negative if the part is accepted), in dB. A message shows the part with the
-    largest ``over_db`` minus ``names_db``, because an element always differs by more than its row.
-    ``is_partial`` is true if other parts of the same kind are accepted."""
+    limit (``over_db``, negative if the part is accepted), in dB.
+
+    A message names the part with the largest ``over_db`` after ``names_db`` is subtracted;
+    otherwise it would always name an element, because an element differs by more than its row.
+    ``is_partial`` is true if other parts of the same kind are accepted.
+    """
 
     place: str
     above_db: float
@@ -51,14 +55,14 @@ class Excess:
 
 class Parts(NamedTuple):
     """The powers of an error's parts of one kind, [..., part]. The parts are the slices along
-    ``axis`` of [input set, *shape], or other parts if ``axis`` is None."""
+    ``axis`` of [input set, *shape]; ``axis`` is None for parts that are not such slices."""
 
     kind: str
     axis: int | None
     powers: Array
 
     def name(self, index: int) -> str:
-        """Return a name such as ``channel 3 of 16``; only the kind if there is one part."""
+        """Return a name such as ``channel 3 of 16``; only the kind if it has a single part."""
         count = self.powers.shape[-1]
         return f"{self.kind} {index} of {count}" if count > 1 else self.kind
 
@@ -92,7 +96,7 @@ def name_axes(info: TensorInfo) -> list[tuple[str, int]]:
 @dataclass(frozen=True)
 class Prediction:
     """The prediction for one output. ``reference`` is the output of the undisturbed model, [input
-    set, *shape]. ``runs`` are the errors of two or more disturbed runs, [run, input set,
+    set, *shape]. ``runs`` are the errors of at least two disturbed runs, [run, input set,
     *shape]."""
 
     reference: Array
@@ -106,18 +110,19 @@ class Prediction:
 
     @cached_property
     def noise(self) -> float:
-        """The RMS of the predicted error, divided by the RMS of the reference."""
+        """The RMS of the predicted error, divided by the RMS of the reference; 0 if the reference
+        is all zero."""
         return math.sqrt(float(np.mean(self._squares))) / self.rms if self.rms else 0.0
 
     @cached_property
     def floor(self) -> float:
-        """The power of an error that is always accepted."""
+        """The power up to which an error is always accepted."""
         return float(max(FLOOR_STEPS * self.info.step, FLOOR_RELATIVE * self.rms) ** 2)
 
     @cached_property
     def expected(self) -> list[tuple[Array, float]]:
-        """The expected power of each part of each kind, and the largest factor, at least 1, by
-        which one run exceeds the mean of the others."""
+        """For each kind of parts: the expected power of every part, and the largest factor by which
+        a run exceeds the mean of the other runs, at least 1."""
         return [self._expect(parts.powers) for parts in divide(self._squares, self.info)]
 
     @property
@@ -149,8 +154,9 @@ class Prediction:
                 yield parts.axis, expected * spread * 10 ** (margin_db / 10)
 
     def find_excesses(self, output: Array, margin_db: float) -> list[Excess]:
-        """Return the part of each kind that exceeds its limit most, worst first. Gain and offset
-        come after other parts above their limits. ``output`` must be finite."""
+        """Return for gain, offset and each kind of parts how far the worst one is above its limit.
+        Those above their limits come first, with gain and offset after the others. ``output`` must
+        be finite."""
         error = output.astype(np.float64) - self.reference
         found = list(self._compare_line(error, margin_db)) if self.rms else []
         for parts, (expected, spread) in zip(

@@ -21,9 +21,9 @@ CALIBRATE = (
     " choose a scheme with more bits"
 )
 APART = "return the parts as separate outputs, because a concatenation has only one step size"
-FLOAT16 = "float16 has 11 bits: keep values small, or choose a quantized scheme of 16 bits"
+FLOAT16 = "float16 has 11 significant bits: keep values small, or choose a 16-bit quantized scheme"
 OTHER_FORM = "in another scheme, or write that part of the model differently"
-BATCH = "lower the model with batch 1, because QNN is known to compute other rows incorrectly"
+BATCH = "lower the model with batch 1, because QNN is known to compute some rows incorrectly"
 UINT8 = "use int32 or float32 inputs, because QNN reads each uint8 of an input as 0 or 1"
 NEAR_DB = 3.0  # noise alone decides which of two parts has the larger excess
 SCHEME = (
@@ -44,8 +44,8 @@ NEGATIONS = {
 
 @dataclass(frozen=True)
 class CaseFigures:
-    """The worst value of each figure over a case's outputs; None if no output has the figure. The
-    fields are those of the report's Case."""
+    """The worst value of each figure over the outputs of a case, or None if no output has the
+    figure. The fields are those of the report's Case."""
 
     sqnr_db: float | None = None
     sqnr_db_quantized: float | None = None
@@ -65,7 +65,7 @@ class CaseFigures:
 
 @dataclass(frozen=True)
 class ControlResult:
-    """Whether the gate rejected one kind of wrong outputs, and their highest SQNR in dB."""
+    """Whether the gate rejected the wrong outputs of one kind, and their highest SQNR in dB."""
 
     kind: ControlKind
     rejected: bool
@@ -75,7 +75,8 @@ class ControlResult:
 @dataclass(frozen=True)
 class Verdict:
     """The verdict on a case. ``reasons`` is empty if the outputs are correct. ``proofless`` lists
-    wrong outputs that the gate accepts; ``warnings`` has outputs that cannot test the gate well."""
+    kinds of wrong outputs that the gate accepts. ``warnings`` has outputs that cannot test the gate
+    well."""
 
     figures: CaseFigures
     reasons: tuple[Reason, ...] = ()
@@ -114,24 +115,24 @@ def judge_outputs(
 def find_vague(
     references: References, infos: Sequence[TensorInfo], limits: Threshold
 ) -> Iterator[str]:
-    """Yield a warning for each output whose rounding error may be as large as the output. There, a
-    wrong program cannot be distinguished from a correct one."""
+    """Yield a warning for each output whose error may be as large as the output itself. A wrong
+    program cannot be distinguished from a correct one by such an output."""
     for index, info in enumerate(infos):
         db = limits.of_output(index).max_above_noise_db
         noise = references.predict(index, info).noise if info.dtype.startswith("float") else 0.0
         if noise > 10 ** (-db / 20):
             yield (
                 f"output {index}: rounding may leave only {-20 * math.log10(noise):.0f} dB of SQNR,"
-                " so few faults of the program would show: choose a scheme with more bits"
+                " so most faults in the program would go unnoticed: choose a scheme with more bits"
             )
 
 
 def feed_controls(
     references: References, infos: Sequence[TensorInfo], limits: Threshold
 ) -> Iterator[ControlResult]:
-    """Yield whether the gate rejects each kind of wrong outputs, which are made from the reference.
+    """Make wrong outputs of each kind from the reference, and yield whether the gate rejects them.
 
-    A kind is rejected if, for each output, at least one of its degrees is rejected.
+    A kind is rejected if the gate rejects at least one of its degrees for every output.
     """
     for kind in MAKERS:
         results = [
@@ -148,8 +149,8 @@ def feed_controls(
 def feed_control(
     kind: ControlKind, references: References, index: int, info: TensorInfo, limits: Threshold
 ) -> tuple[bool, float | None] | None:
-    """Return whether the gate rejects an output that is wrong in one way, and its SQNR in dB; None
-    if this output cannot be wrong in that way."""
+    """Return whether the gate rejects an output that is wrong in the way ``kind``, and its SQNR in
+    dB; None if this output cannot be wrong in that way."""
     right, noise = references.best(index)[0], references.predict(index, info)
     own, result = limits.of_output(index), None
     for wrong in make_controls(kind, right, noise, own):
@@ -160,7 +161,7 @@ def feed_control(
 
 
 def summarize_figures(judgement: Judgement) -> CaseFigures:
-    """Return the worst value of every figure over all outputs."""
+    """Return the worst value of each figure over all outputs."""
     every = judgement.outputs
     worst = [(index, one.excesses[0]) for index, one in enumerate(every) if one.excesses]
     index, excess = max(worst, key=lambda pair: pair[1].over_db, default=(0, None))
@@ -196,8 +197,8 @@ def advise_on_figures(
     outputs: Sequence[Array],
     inputs: Sequence[TensorInfo],
 ) -> Iterator[str]:
-    """Yield lines with the pattern, the cause and the fix. If the program is not faithful, the
-    runner, an input or QNN is at fault, otherwise the quantization."""
+    """Yield lines with the pattern of wrong outputs, the cause and the fix. If the program is not
+    faithful, the cause is the runner, an input or QNN; otherwise it is the quantization."""
     right = [references.best(index)[0].values for index in range(len(outputs))]
     wrong = [n for n, one in enumerate(judgement.outputs) if one.fails(Question.FAITHFUL)]
     several = len(outputs) > 1
@@ -243,9 +244,9 @@ def _advise_on_scheme(judgement: Judgement, references: References) -> Iterator[
 
 
 def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
-    """Yield why a program is not good enough for its task. A metric that accepts outputs of other
-    inputs is also a reason, because it proves nothing. If the quantized model fails like its
-    program, but the float32 model does not, the quantization is at fault."""
+    """Yield why a program is not good enough for its task. A metric that also accepts the outputs
+    of other inputs is a reason, because it proves nothing. If the quantized model fails as its
+    program does, but the float32 model does not, the quantization is at fault."""
     value, float32, shifted = result.value, result.float32, result.shifted
     quantized = result.quantized
     both = quantized is not None and all(_fails(metric, one, float32) for one in (value, quantized))
@@ -266,14 +267,14 @@ def judge_metric(metric: Metric, result: MetricResult) -> Iterator[Reason]:
         yield Reason(Question.TASK, text, is_model=worse)
     if float32 - shifted <= metric.max_drop:
         text = (
-            f"{metric.name} also returns {shifted:.4g} for the outputs of other inputs: labels and"
-            " inputs have to vary, and max_drop must be too small to pass by chance"
+            f"{metric.name} also returns {shifted:.4g} for the outputs of other inputs: use labels"
+            " and inputs that vary, and a max_drop that such outputs exceed"
         )
         yield Reason(Question.TASK, text, is_model=True)
 
 
 def _fails(metric: Metric, value: float, float32: float) -> bool:
-    """Return whether a model with this ``value`` of the metric is too poor for its task."""
+    """Return whether a model whose metric is ``value`` is not good enough for its task."""
     enough = metric.min is None or value >= metric.min
     return not (float32 - value <= metric.max_drop and enough)
 
@@ -281,10 +282,11 @@ def _fails(metric: Metric, value: float, float32: float) -> bool:
 def forgive(
     reasons: Sequence[Reason], metric: Metric | None
 ) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return the reasons that fail a case, ordered by question, and warnings.
+    """Return the reasons that fail a case, ordered by question, and the texts of the others as
+    warnings.
 
-    If a metric passes and is not ``strict``, poor quantization is only a warning. A program that is
-    not faithful always fails. If the float32 model is not good enough for its task, that reason
+    If the metric passes and is not ``strict``, poor quantization is only a warning. A program that
+    is not faithful always fails. If the float32 model is not good enough for its task, that reason
     comes before poor quantization.
     """
     good = metric is not None and not metric.strict
@@ -296,7 +298,7 @@ def forgive(
 
 
 def name_reasons(reasons: Sequence[Reason]) -> list[str]:
-    """Return the reasons as texts, one per question."""
+    """Return one text per question, with all reasons that fail it."""
     texts: dict[Question, list[str]] = {}
     for reason in reasons:
         texts.setdefault(reason.question, []).append(reason.text)

@@ -405,7 +405,7 @@ def test_kept_artifacts_are_whole_and_damage_in_the_cache_is_noticed(
     again = run_case("superres", Scheme.A8W8)
     assert again.case.status is Status.PASSED
     assert not again.case.cached
-    assert again.remark == "a damaged cache entry was lowered again"
+    assert again.remark == "a damaged cache entry was replaced"
 
 
 def test_an_exception_in_a_case_is_its_failure_and_no_other_s(

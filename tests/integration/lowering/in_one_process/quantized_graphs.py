@@ -144,7 +144,7 @@ def test_choices_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) 
     for choices, told in (
         (Choices(recipe="mlp:gone"), "mlp has no function 'gone'"),
         (Choices(parts=(part,)), f"no node belongs to the part {part}"),
-        (Choices(discard_nodes=("gone",)), "there is no gone"),
+        (Choices(discard_nodes=("gone",)), "the graph has no gone"),
     ):
         with pytest.raises(UsageError, match=told) as caught:
             annotate(choices)

@@ -454,7 +454,9 @@ def test_a_node_is_left_out_of_quantization_or_said_not_to_be_there() -> None:
     made = quantize_model(model, Scheme.A8W8, "SM8650", Choices(discard_nodes=("linear_1",)))
     (output,) = (node for node in made.graph.nodes if node.op == "output")
     assert [node.name for node in output.all_input_nodes] == ["linear_1"]  # and no dequantize
-    with pytest.raises(UsageError, match=r"there is no relu_9\n  fix: one of: linear, relu, "):
+    with pytest.raises(
+        UsageError, match=r"the graph has no relu_9\n  fix: use one of: linear, relu, "
+    ):
         quantize_model(model, Scheme.A8W8, "SM8650", Choices(discard_nodes=("relu_9",)))
 
 
@@ -494,7 +496,7 @@ def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
             with pytest.raises(
                 UsageError,
                 match=r"^skip_(nodes|ops): the graph has no relu\n"
-                r"  fix: one of: (aten\.)?relu[^ ]*, (aten\.)?view$",
+                r"  fix: use one of: (aten\.)?relu[^ ]*, (aten\.)?view$",
             ):
                 refusals.require_skipped()
 

@@ -84,7 +84,7 @@ def test_all_calls_of_a_lease_share_its_time(tmp_path: Path) -> None:
         def __init__(self) -> None: ...
 
         def call(
-            self, job: Any, log: Path, timeout_s: float, most_bytes: float = 0.0
+            self, job: Any, log: Path, timeout_s: float, max_bytes: float = 0.0
         ) -> tuple[Any, str]:
             given.append(timeout_s)
             lease.deadline -= 40.0  # what the call took

@@ -85,7 +85,7 @@ def test_a_forged_row_is_judged_by_its_outputs(kept: Path) -> None:
         path.write_bytes(bytes(path.stat().st_size))
     (case,) = judge(kept).cases
     assert (case.status, case.question) == (Status.FAILED, Question.FAITHFUL)
-    assert "its report has sqnr_db" in case.reason
+    assert "the run's report has sqnr_db" in case.reason
 
 
 @pytest.mark.parametrize(

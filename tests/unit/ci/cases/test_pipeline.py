@@ -291,7 +291,7 @@ def make_directory(file: Path) -> None:
         (lambda file: file.unlink(), "output_3_2.raw was not written"),
         (lambda file: file.write_bytes(b"\0" * 5), "output_3_2.raw has 5 bytes instead of 6"),
         (lambda file: file.write_bytes(b"\0" * 7), "output_3_2.raw has 7 bytes instead of 6"),
-        (link_to_a_twin, "output_3_2.raw is a link"),
+        (link_to_a_twin, "output_3_2.raw is a symbolic link"),
         (share_with_a_twin, "output_3_2.raw"),
         (make_pipe, "output_3_2.raw is not a regular file"),
         (make_directory, "output_3_2.raw is not a regular file"),
@@ -554,7 +554,7 @@ def test_a_damaged_program_is_compiled_again_and_a_hard_link_is_no_damage(tmp_pa
     (directory / INPUTS / "0_0.raw").unlink()
     again = run_case(tmp_path, engine, runner)
     assert (again.case.status, again.case.cached) == (Status.PASSED, False)
-    assert again.remark == "a damaged cache entry was lowered again"
+    assert again.remark == "a damaged cache entry was replaced"
 
 
 def test_references_that_prove_nothing_fail_before_and_after_the_cache(tmp_path: Path) -> None:

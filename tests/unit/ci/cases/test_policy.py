@@ -104,12 +104,12 @@ def test_another_backend_has_its_own_limits_and_none_that_was_found_on_htp() -> 
         other.limits_of("mlp", FP16)
     assert caught.value.what == "no limits for scheme fp16"
     assert caught.value.why == "a case without limits proves nothing"
-    assert caught.value.fix == "add [schemes.fp16] to the emulator policy"
+    assert caught.value.fix == "add [schemes.fp16] to the policy"
     with pytest.raises(UsageError) as refused:
         msgspec.structs.replace(policy, backends={}).for_backend(LPAI)
     assert refused.value.what == f"the policy has no limits for backend {LPAI.value}"
     assert refused.value.why == "a case without limits proves nothing"
-    assert refused.value.fix == f"add [backends.{LPAI.value}.SCHEME] to it"
+    assert refused.value.fix == f"add [backends.{LPAI.value}.SCHEME] to the policy"
 
 
 def test_a_models_limits_carry_its_metric() -> None:

@@ -13,7 +13,7 @@ RANDOM = np.random.default_rng(11)
 EAGER = RANDOM.standard_normal((4, 3, 6, 6))
 NOISE = RANDOM.standard_normal(EAGER.shape)
 RUNNER = "the runner or its files, not QNN"
-LAYOUT = "a memory layout: a permute missing in QNN or the runner"
+LAYOUT = "the memory layout: a permute is missing in QNN or the runner"
 SCALE = "the right values; likely a wrong scale in QNN"
 INTEGERS = "values of 0 to 42949672970 instead"
 # Eight elements an input set, far from zero, and what is wrong in each by more than its size.
@@ -109,7 +109,7 @@ def test_dead_channels_are_named_from_the_first_to_the_last() -> None:
     right = RANDOM.standard_normal((4, 1, 5, 9))
     right[:, :, 0] = 0
     wrong = put((slice(None), 0, slice(1, 4)), 0.0, right)
-    told = "zero in channels 1 to 3 (3 of 5) along axis 1; likely QNN, which omits part of a"
+    told = "zero in channels 1 to 3 (3 of 5) along axis 1; likely QNN"
     assert find_sighting([right], wrong, 0).startswith(told)
     wrong = put((slice(None), 0, slice(1, 3)), 0.0, right)
     assert find_sighting([right], wrong, 0).startswith("zero in channels 1 to 2 (2 of 5)")

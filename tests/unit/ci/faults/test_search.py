@@ -374,9 +374,9 @@ class Dying:
     def __init__(self, slow_s: float = 0.0) -> None:
         self.slow_s = slow_s
 
-    def run(self, job: TrialJob, log: Path, timeout_s: float, *, most_bytes: float) -> Ended:
+    def run(self, job: TrialJob, log: Path, timeout_s: float, *, max_bytes: float) -> Ended:
         del log
-        assert most_bytes < 1 << 33
+        assert max_bytes < 1 << 33
         texts = " ".join(one.text for one in job.items)
         if "tanh" in texts:
             return Ended(None, "its process was ended by SIGSEGV", "")

@@ -56,7 +56,7 @@ def test_a_floating_output_that_no_input_changes_proves_nothing_whatever_is_besi
 
 def test_a_spread_is_a_share_of_the_magnitude() -> None:
     reference = [[one * 1.0 + 100] for (one,) in draw(3)]
-    assert find_degenerate(reference, POLICY).startswith("output 0 is constant (spread 0.0")
+    assert find_degenerate(reference, POLICY).startswith("output 0 is constant (its spread is 0.0")
 
 
 def test_one_input_alone_is_not_the_same_for_every_input() -> None:
