@@ -1,2 +1,5 @@
-"""Docker images and the dev shell. Images are reproducible, and no layer contains a vendor's
-files."""
+"""Docker images and the dev shell.
+
+Two builds of an image have the same bytes. Vendor files are put into an image only on request, and
+such an image is never pushed.
+"""

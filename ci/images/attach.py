@@ -1,5 +1,6 @@
-"""Connect a terminal, or plain streams, to a container: data, changes of size, and the end of
-input."""
+"""Connect this process to a container: copy stdin, stdout and stderr, and pass on changes of the
+terminal's size.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ STDERR = 2
 
 
 def open_stream(client: DockerClient, container_id: str) -> socket.socket:
-    """Return the container's stdin, stdout and stderr as one socket. Call this before the container
-    starts."""
+    """Return one socket for the container's stdin, stdout and stderr. Call this before the
+    container starts, so that no output is lost.
+    """
     wanted = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
     opened: Any = client.api.attach_socket(container_id, params=wanted)
     stream: socket.socket = getattr(opened, "_sock", opened)
@@ -37,7 +39,11 @@ def open_stream(client: DockerClient, container_id: str) -> socket.socket:
 
 
 def copy_streams(stream: socket.socket, *, terminal: bool) -> None:
-    """Copy in both directions until the container closes its side."""
+    """Copy stdin to ``stream``, and ``stream`` to stdout and stderr, until the container closes its
+    side.
+
+    If the container has a ``terminal``, its stderr is part of its stdout.
+    """
     done = threading.Event()
     feeder = threading.Thread(target=_feed, args=(stream, done), daemon=True)
     feeder.start()
@@ -74,7 +80,10 @@ def _pieces(stream: socket.socket, terminal: bool) -> Iterator[tuple[int, bytes]
 
 @contextmanager
 def raw_terminal(client: DockerClient, container_id: str) -> Iterator[None]:
-    """Send keys to the container as they are typed, and the terminal's size when it changes."""
+    """Send keys to the container as they are typed, and the terminal's size when it changes.
+
+    The terminal's settings are restored at the end of the block.
+    """
     before = termios.tcgetattr(0)
     former = signal.getsignal(signal.SIGWINCH)
 

@@ -1,4 +1,4 @@
-"""Build an image and its parents. A tag is set only on a complete image."""
+"""Build an image and its parents. An image gets its tag only once it is complete."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ class Built:
 def build_image(
     client: DockerClient, name: str, progress: Progress, *, base: str = "", fresh: bool = False
 ) -> Built:
-    """Return image ``name``, after building it and its parents if needed. ``fresh`` uses no cache.
+    """Return the image ``name``, and build it and its parents unless the engine has them.
 
-    Raises UnfitError, UsageError, DownloadError, ToolError, StoreError.
+    If ``fresh`` is true, all of them are built, without a cache. Raises UnfitError, UsageError,
+    DownloadError, ToolError, StoreError.
     """
     below = find_image(name).parent
     parent = build_image(client, below, progress, base=base, fresh=fresh) if below else None
@@ -65,7 +66,7 @@ def build_image(
 
 
 def find_built(client: DockerClient, plan: ImagePlan) -> Built | None:
-    """Return the image of this plan, or None if the engine does not have it."""
+    """Return the image of ``plan``, or None if the engine does not have it."""
     reference = plan.reference()
     try:
         image = client.images.get(reference)
@@ -117,9 +118,9 @@ def _build_one(
 
 
 def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None:
-    """Pull the base unless the engine has it, before wheels are fetched.
+    """Pull the base of ``plan`` unless the engine has it.
 
-    Raises DownloadError or StoreError.
+    Raises DownloadError, or StoreError if the engine's disk is full.
     """
     with suppress(ImageNotFound):
         client.images.get(plan.base_digest)
@@ -150,7 +151,7 @@ def _tag_image(client: DockerClient, image_id: str, reference: str) -> Built:
 def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress) -> str:
     """Show the steps of a build and return the id of its image.
 
-    Raises ToolError with the last lines of the step that failed, StoreError for a full disk.
+    Raises ToolError with the last lines of the step that failed, or StoreError if the disk is full.
     """
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     step, image_id, failure = "", "", None
@@ -178,7 +179,7 @@ def _explain_step(name: str, step: str, error: str, tail: list[str]) -> Exceptio
     return ToolError(
         f"image {name} was not built: {step or 'the build did not start'}",
         why="\n".join([*tail, error]),
-        fix="see the last lines of that step above; no tag was set",
+        fix="read the last lines of that step above; the image was not tagged",
     )
 
 
@@ -200,9 +201,9 @@ def _load_normalized(
 
 
 def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
-    """Write the build context: a tar with only this project's files and verified wheels.
+    """Write the build context: a tar with files of this project and ``wheels``.
 
-    Only an image without a parent gets wheels, because the others inherit them.
+    ``wheels`` is empty for an image with a parent, because it inherits the parent's packages.
     """
     docker = plan.checkout / "docker"
     members = {f"docker/{name}": docker / name for name in SCRIPTS}
@@ -225,10 +226,10 @@ def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
 def bake_toolchains(
     client: DockerClient, plan: ImagePlan, built: Built, progress: Progress
 ) -> Built:
-    """Return ``built`` with its profile's artifacts added. Such an image is for private use:
-    push_image refuses it.
+    """Build an image that adds the artifacts of its profile to ``built``, and return the new image.
 
-    Raises UnfitError if an artifact is missing, or is an installation outside the store.
+    Such an image is for private use: ``push_image`` refuses it. Raises UnfitError if an artifact is
+    missing, or is an installation outside the store.
     """
     environment = locate_profile(plan.image.profile, progress)
     if adopted := [one for one in environment.artifacts if one.adopted]:

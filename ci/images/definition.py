@@ -1,5 +1,6 @@
-"""The definition of an image: manifests/images.toml and docker/. A digest of both is the image's
-tag."""
+"""The definition of an image, from manifests/images.toml and docker/. The image's tag is a digest
+of everything that determines its content.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ PYTHONS = {
 
 
 class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A base image: its digest, the snapshot of its package archive, and its Python version."""
+    """A base image: a reference with a digest, the version of its Python, and the snapshot of its
+    package archive, "" if it has none.
+    """
 
     image: str
     python: str
@@ -49,7 +52,10 @@ class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An image: what it adds to ``parent``, its profile, and its size limit in MB (10^6 bytes)."""
+    """An image of manifests/images.toml. ``budget_mb`` limits its size in MB (10^6 bytes), and
+    ``profile`` is the profile that its dev shell uses. ``parent`` is the image that it extends, ""
+    if it is built on a base.
+    """
 
     summary: str
     profile: str
@@ -69,7 +75,8 @@ class Images(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ImagePlan:
     """One image on one base, with everything that determines the image and therefore its tag.
 
-    ``base`` is a row of the manifest, or the user's own image with its id as digest.
+    ``base`` is a base in manifests/images.toml or the user's own image. ``base_digest`` is the
+    base's reference with a digest, or the id of the user's image.
     """
 
     name: str
@@ -81,21 +88,27 @@ class ImagePlan:
 
     @property
     def locks(self) -> Path:
-        """The directory of this base's package locks."""
+        """The directory that contains the package locks of all images."""
         return manifests_root() / "locks" / "images"
 
     @property
     def apt_lock(self) -> Path:
-        """The lock with a line name=version per package, for a base without a snapshot."""
+        """The lock of apt packages, with a line name=version for each. It is for a base without a
+        snapshot.
+        """
         return self.locks / f"{self.base_name}-{self.name}.apt.txt"
 
     @property
     def python_lock(self) -> Path:
-        """The lock with the hashes of each requirement, for the base's Python."""
+        """The lock of Python packages for the base's Python version, with a hash for each except
+        torch.
+        """
         return self.locks / f"python-{self.base.python}.txt"
 
     def inputs(self) -> dict[str, str]:
-        """The image's inputs by name. A value is the SHA-256 of a file, or the input itself."""
+        """Return the inputs that determine the image, by name. A value is the SHA-256 of an input,
+        or the input itself.
+        """
         docker = self.checkout / "docker"
         files = [docker / name for name in SCRIPTS]
         files += [docker / "packages" / f"{name}.txt" for name in chain(self.name)]
@@ -108,7 +121,7 @@ class ImagePlan:
         }
 
     def labels(self) -> dict[str, str]:
-        """Labels that state the origin of the image: the commit, the pins and the base."""
+        """Return labels that state the origin of the image: its commit, its inputs and its base."""
         return {
             f"{LABEL}.image": self.name,
             f"{LABEL}.base": self.base.image,
@@ -117,14 +130,14 @@ class ImagePlan:
         }
 
     def reference(self) -> str:
-        """``executorch-qnn-ci/NAME:TAG``, where the tag is a digest of the inputs."""
+        """Return ``executorch-qnn-ci/NAME:TAG``, where the tag is a digest of the inputs."""
         text = "\n".join(f"{name} {value}" for name, value in sorted(self.inputs().items()))
         tag = hashlib.sha256(text.encode()).hexdigest()[:TAG_DIGITS]
         return f"{REPOSITORY}/{self.name}:{tag}"
 
 
 def wanted_requirements(checkout: Path) -> list[str]:
-    """Return the requirements of ./nox and of the environments that sessions share."""
+    """Return the requirements of ./nox and of the environments that nox sessions share, sorted."""
     groups = msgspec.toml.decode((checkout / "pyproject.toml").read_bytes())["dependency-groups"]
     nox_version = re.search(r"(?m)^NOX_VERSION=(\S+)$", (checkout / "nox").read_text("utf-8"))
     if nox_version is None:
@@ -142,8 +155,9 @@ def _expand(groups: dict[str, list[object]], name: str) -> Iterator[str]:
 
 
 def describe_environments(checkout: Path) -> str:
-    """Return a digest of what is installed and how, derived from the requirements and the
-    noxfile."""
+    """Return the SHA-256 over the requirements and over the functions of the noxfile that install
+    them.
+    """
     text = (checkout / "noxfile.py").read_text("utf-8")
     functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
     how = [ast.unparse(node) for node in functions if node.name in INSTALLING]
@@ -156,12 +170,12 @@ def read_images() -> Images:
 
 
 def find_image(name: str) -> Image:
-    """Return an image by name. Raises UsageError, which lists the existing names."""
+    """Return the image ``name``. Raises UsageError, which lists the existing names."""
     return find_row(read_images().images, name, "image")
 
 
 def chain(name: str) -> list[str]:
-    """Return the names of the image and its parents, starting with the lowest parent."""
+    """Return the names of the image and its parents, starting with the one that has no parent."""
     image = find_image(name)
     return [*(chain(image.parent) if image.parent else []), name]
 
@@ -179,20 +193,21 @@ def find_checkout() -> Path:
 
 
 def recall_base(checkout: Path) -> str:
-    """Return the base of a checkout's last build, or an empty string if it is not known."""
+    """Return the base that ``remember_base`` wrote in ``checkout``, or "" if there is none."""
     file = checkout / REMEMBERED
     return file.read_text("utf-8").strip() if file.is_file() else ""
 
 
 def remember_base(checkout: Path, base: str) -> None:
-    """Remember ``base`` for later builds in this checkout that select no base."""
+    """Remember ``base`` for later builds in ``checkout`` that do not specify a base."""
     if recall_base(checkout) != base:
         (checkout / REMEMBERED).parent.mkdir(exist_ok=True)
         write_whole(checkout / REMEMBERED, f"{base}\n")
 
 
 def describe_revision(checkout: Path) -> str:
-    """Return the commit that last changed the sources of images, with ``+changes`` if files differ.
+    """Return the commit that last changed the sources of images, with ``+changes`` if files differ
+    from the last commit.
 
     The result is empty outside a repository.
     """
@@ -211,9 +226,11 @@ def name_base(reference: str) -> str:
 
 
 def plan_image(client: DockerClient, name: str, base: str = "") -> ImagePlan:
-    """Return the plan of ``name`` on ``base``: a row of the manifest, or an image in the engine.
+    """Return the plan of the image ``name`` on ``base``.
 
-    Raises UsageError for an image that the engine does not have.
+    ``base`` is the name of a base in manifests/images.toml or of an image in the engine; "" selects
+    the default base. Raises UsageError if there is no such image or base, or if the version of the
+    base's Python is unknown.
     """
     images = read_images()
     image = find_image(name)
@@ -233,14 +250,16 @@ def _find_local(client: DockerClient, reference: str) -> str:
     except ImageNotFound as error:
         known = ", ".join(read_images().bases)
         raise UsageError(
-            f"no base {reference!r}",
-            why="manifests/images.toml has no such row, and the engine has no image of that name",
+            f"there is no base {reference!r}",
+            why="manifests/images.toml does not list it, and the engine has no image of that name",
             fix=f"run `docker pull {reference}`, or use one of: {known}",
         ) from error
 
 
 def _read_python(client: DockerClient, reference: str, image_id: str) -> str:
-    """Return the Python version of the base's distribution, by its release."""
+    """Return the Python version of the base's distribution, which follows from its release. Raises
+    UsageError if the release is unknown.
+    """
     container = client.containers.create(image_id, ["true"])
     try:
         text = read_file(client, str(container.id), "/usr/lib/os-release")

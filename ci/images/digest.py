@@ -1,7 +1,7 @@
-"""Check that an image is reproducible, by comparing the layers of two clean builds, and write its
-locks.
+"""Compare two clean builds of an image, to check that it is reproducible, and write package locks.
 
-The locks list wheels with hashes for its Python, and packages with versions for its base.
+A lock lists Python packages with their hashes for one version of Python, or apt packages with their
+versions for one image on one base.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two builds of one image: their ids, and the paths that differ in each layer."""
+    """Two builds of one image: their ids, their number of layers, and the paths that differ, by the
+    index of the layer.
+    """
 
     name: str
     ids: tuple[str, str]
@@ -42,7 +44,9 @@ class Comparison:
 
 
 def describe_digest(client: DockerClient, built: Built) -> dict[str, Any]:
-    """Return the reference, the id (a digest of the configuration) and the layers' digests."""
+    """Return the reference, the id (a digest of the configuration) and the digests of the
+    layers.
+    """
     diff_ids = _digests(client, built.image_id)
     return {"reference": built.reference, "id": built.image_id, "diff_ids": diff_ids}
 
@@ -50,7 +54,7 @@ def describe_digest(client: DockerClient, built: Built) -> dict[str, Any]:
 def compare_builds(
     client: DockerClient, name: str, progress: Progress, *, base: str = ""
 ) -> Comparison:
-    """Build ``name`` twice without any cache, and compare the layers path by path."""
+    """Build the image ``name`` twice without any cache, and compare the layers path by path."""
     first = build_image(client, name, progress, base=base, fresh=True)
     second = build_image(client, name, progress, base=base, fresh=True)
     found = find_differences(client, first.image_id, second.image_id)
@@ -59,8 +63,9 @@ def compare_builds(
 
 
 def find_differences(client: DockerClient, first: str, second: str) -> dict[int, tuple[str, ...]]:
-    """Return the paths that differ, by the index of their layer. Return nothing if all layers are
-    equal."""
+    """Return the paths that differ between two images, by the index of the layer. The result is
+    empty if all layers are equal.
+    """
     pairs = zip(_digests(client, first), _digests(client, second), strict=True)
     unequal = [index for index, (one, other) in enumerate(pairs) if one != other]
     if not unequal:
@@ -94,7 +99,7 @@ def describe_comparison(compared: Comparison) -> list[str]:
     lines = [f"{compared.name}: two clean builds are {verdict}, {compared.layers} layers"]
     lines += [f"  id {one}" for one in compared.ids]
     for index, paths in compared.differences.items():
-        lines.append(f"  layer {index}: differences in {count(len(paths), 'path')}")
+        lines.append(f"  layer {index}: {count(len(paths), 'path')} with differences")
         lines += [f"    {path}" for path in paths[:SHOWN]]
     return lines
 
@@ -105,10 +110,12 @@ PACKAGES = "/opt/qnn-ci/packages"
 def write_locks(
     client: DockerClient, name: str, progress: Progress, *, base: str = "", write: bool = False
 ) -> str:
-    """Return the diff of all locks of ``name``. With ``write``, write the files.
+    """Return the differences between the existing locks of the image ``name`` and current ones. If
+    ``write`` is true, write the current locks.
 
-    The lock of packages lists the packages of an image that is built now. A base with a snapshot
-    needs no such lock.
+    A lock of apt packages, which only a base without a snapshot needs, is made by building the
+    image and listing its packages. If there is no lock of Python packages yet and ``write`` is
+    false, locks of apt packages are left out, because the image cannot be built.
     """
     first = plan_image(client, chain(name)[0], base)
     diff = _change(first.python_lock, resolve_lock(first, progress), write=write)

@@ -18,21 +18,22 @@ from provisioning.errors import QnnCiError, StoreError, ToolError, UnfitError
 
 TIMEOUT_S = 1800
 GROUP_FIX = (
-    "add yourself to its group (sudo usermod -aG docker $USER, then log in again), "
+    "add yourself to the group docker (sudo usermod -aG docker $USER, then log in again), "
     "or set DOCKER_HOST to another engine's socket"
 )
 START_FIX = (
-    "start it (sudo systemctl start docker; for Podman: systemctl --user start podman.socket and "
+    "start it (sudo systemctl start docker, or for Podman systemctl --user start podman.socket and "
     "DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock), or install docker.io"
 )
 
 
 @contextmanager
 def connect_engine() -> Iterator[DockerClient]:
-    """Yield a client of the engine that DOCKER_HOST names, or of the local one.
+    """Yield a client of the engine in the variable DOCKER_HOST, or of the local engine if it is not
+    set.
 
-    Raises UnfitError if no engine answers. Errors of the block are raised as explain_error returns
-    them.
+    Raises UnfitError if no engine answers. Errors of the engine in the block are raised as
+    ``explain_error`` returns them.
     """
     try:
         client = DockerClient.from_env(timeout=TIMEOUT_S)
@@ -48,7 +49,7 @@ def connect_engine() -> Iterator[DockerClient]:
 
 
 def explain_connection(error: Exception) -> UnfitError:
-    """Return an error that states the socket, why it did not answer, and the fix."""
+    """Return an error that states the socket, the reason why it does not answer, and the fix."""
     where = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     denied = "Permission denied" in str(error)
     return UnfitError(
@@ -59,12 +60,14 @@ def explain_connection(error: Exception) -> UnfitError:
 
 
 def is_full(text: str) -> bool:
-    """Return whether an engine's message is about a full disk."""
+    """Return whether an engine's message reports a full disk."""
     return "no space left on device" in text.lower()
 
 
 def explain_error(error: Exception) -> QnnCiError:
-    """Return an engine's error as an error of this project. A full disk has a separate class."""
+    """Return StoreError if ``error`` reports a full disk, otherwise ToolError with the engine's
+    message.
+    """
     text = str(getattr(error, "explanation", None) or error)
     if is_full(text):
         return StoreError(
@@ -82,13 +85,15 @@ def is_podman(client: DockerClient) -> bool:
 
 
 def bind_mount(outside: Path, inside: Path, *, read_only: bool = False) -> Mount:
-    """Mount a directory or file of this machine, whose path may contain a colon (``A:B`` may
-    not)."""
+    """Return a mount of ``outside``, a directory or file of this machine, at ``inside``.
+
+    The paths may contain a colon, unlike in Docker's short form ``outside:inside``.
+    """
     return Mount(str(inside), str(outside), type="bind", read_only=read_only)
 
 
 def read_file(client: DockerClient, container_id: str, path: str) -> str:
-    """Return a text file of a container, whether the container is running or not."""
+    """Return the text of the file ``path`` in a container, which need not be running."""
     stream, _ = client.api.get_archive(container_id, path)
     with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as archive:
         body: Any = archive.extractfile(Path(path).name)

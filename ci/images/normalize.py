@@ -1,8 +1,8 @@
-"""Make an image reproducible, so that equal contents become equal bytes.
+"""Make an image reproducible: rewrite it so that equal contents have equal bytes.
 
-An engine puts times, container ids and host names into layers and configuration. This module
-rewrites an image that was saved as a tar. Members of all layers above the base get the same time
-and no owner names. The configuration keeps only the labels and what a container needs.
+An engine puts times, container ids and host names into layers and into the configuration. This
+module rewrites an image that was saved as a tar. Members of all layers above the base get the same
+time and no owner names. The configuration keeps only the labels and what a container needs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def normalize_image(
 ) -> tuple[str, ...]:
     """Rewrite the saved image ``saved`` as ``target``, and return the digests of its layers.
 
-    The lowest ``keep_layers`` layers stay unchanged, so that images share their base.
+    The lowest ``keep_layers`` layers stay unchanged, so that images share the layers of their base.
+    All other files get the time ``time_s``, in seconds since the epoch.
     """
     with tarfile.open(saved) as source, tarfile.open(target, "w") as out:
         manifest = json.load(_open_member(source, "manifest.json"))[0]
@@ -55,8 +56,9 @@ def normalize_image(
 
 
 def saved_layers(saved: Path) -> Iterator[tarfile.TarFile]:
-    """Yield all layers of a saved image, starting with the lowest. Each is open for reading in
-    sequence."""
+    """Yield the layers of a saved image, starting with the lowest. Members of a layer can only be
+    read in sequence.
+    """
     with tarfile.open(saved) as source:
         manifest = json.load(_open_member(source, "manifest.json"))[0]
         for path in manifest["Layers"]:
@@ -110,7 +112,7 @@ def _rewrite_layer(
 
 
 def add_file(out: tarfile.TarFile, name: str, path: Path, mode: int = 0o644) -> None:
-    """Add a file of this machine, without its owner and time."""
+    """Add the file ``path`` to ``out`` as ``name``, without its owner and time."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = path.stat().st_size, mode
     with path.open("rb") as body:
@@ -118,14 +120,16 @@ def add_file(out: tarfile.TarFile, name: str, path: Path, mode: int = 0o644) -> 
 
 
 def add_text(out: tarfile.TarFile, name: str, text: str) -> None:
-    """Add a file with the content ``text``."""
+    """Add a file ``name`` with the content ``text`` to ``out``."""
     info = tarfile.TarInfo(name)
     info.size = len(text.encode())
     out.addfile(info, io.BytesIO(text.encode()))
 
 
 def read_layers(client: DockerClient, image_id: str) -> Iterator[tarfile.TarFile]:
-    """Yield the layers of an image, starting with the lowest, each to be read in sequence."""
+    """Yield the layers of an image in the engine, starting with the lowest. Members of a layer can
+    only be read in sequence.
+    """
     with tempfile.TemporaryDirectory(prefix="qnn-ci-image-") as directory:
         saved = Path(directory) / "saved.tar"
         save_image(client, image_id, saved)

@@ -1,4 +1,4 @@
-"""Find what can be removed: outdated images, and containers and volumes that are no longer used."""
+"""Find and remove outdated images, and containers and volumes that are no longer used."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from ci.images.definition import LABEL, REPOSITORY, TOOLCHAINS
 
 @dataclass(frozen=True)
 class Stale:
-    """Something in the engine that this project created and nothing uses: an image, a container or
-    a volume."""
+    """An image, a container or a volume that this project created and that nothing uses now."""
 
     kind: str
     name: str
@@ -25,22 +24,24 @@ PODMAN_DOMAIN = "docker.io/"  # Podman's prefix for a name without a domain
 
 
 def list_images(client: DockerClient) -> dict[str, Image]:
-    """Return our images by id, with or without a tag: those that have our label or our name."""
+    """Return the images of this project by id: those with its label and those with its name. Some
+    have no tag.
+    """
     labelled = client.images.list(filters={"label": f"{LABEL}.image"})
     return {str(one.id): one for one in [*labelled, *client.images.list(name=f"{REPOSITORY}/*")]}
 
 
 def find_bases(client: DockerClient) -> set[str]:
-    """Return the base images on which our images were built."""
+    """Return the names of the base images on which this project's images were built."""
     named = (one.labels.get(f"{LABEL}.base", "") for one in list_images(client).values())
     return set(filter(None, named))
 
 
 def find_stale(client: DockerClient, current: set[str]) -> list[Stale]:
-    """Return our outdated images, containers of shells that never started or have ended, and unused
-    volumes.
+    """Return this project's outdated images, its unused volumes, and the containers of shells that
+    have ended or never started.
 
-    An image is outdated if ``current`` has none of its references. An image with toolchains is
+    An image is outdated if none of its references is in ``current``. An image with toolchains is
     outdated if the image that it extends is.
     """
     stale = []
@@ -58,8 +59,9 @@ def find_stale(client: DockerClient, current: set[str]) -> list[Stale]:
 
 
 def remove_stale(client: DockerClient, stale: list[Stale]) -> list[Stale]:
-    """Remove the given objects, except those that are in use by now. Return those that were
-    removed."""
+    """Remove the objects in ``stale`` and return those that were removed. Objects that are in use
+    by now are left.
+    """
     left, gone = sorted(stale, key=lambda one: one.kind), []  # containers, images, volumes
     while went := [
         one for one in left if _remove(client, one)

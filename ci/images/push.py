@@ -1,4 +1,4 @@
-"""Push an image, unless it contains something that may not be published."""
+"""Push an image, unless it contains something that must not be published."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ FORBIDDEN = {
 
 
 def push_image(client: DockerClient, built: Built, reference: str, progress: Progress) -> str:
-    """Tag ``built`` as ``reference``, push it, and return the digest from the registry.
+    """Tag ``built`` as ``reference``, push it, and return the digest that the registry reports.
 
-    Raises UsageError for an image that contains something that must not be published, ToolError if
-    the registry refuses.
+    Raises UsageError if ``reference`` is invalid or the image contains something that must not be
+    published, and ToolError if the registry refuses the image.
     """
     labels = client.images.get(built.image_id).labels
     if TOOLCHAINS_LABEL in labels:
         raise UsageError(
             f"{built.reference} is not pushed",
-            why=f"it contains {labels[TOOLCHAINS_LABEL]}; the licence forbids publishing that",
-            fix="build it without --with-toolchains, and provision on the machine that runs it",
+            why=f"it contains {labels[TOOLCHAINS_LABEL]}, whose licences forbid publishing it",
+            fix="build it without --with-toolchains, and provision the toolchains on the machine "
+            "that runs it",
         )
     if not REFERENCE.fullmatch(reference):
         raise UsageError(f"{reference!r} is not an image reference", fix="pass REGISTRY/NAME:TAG")
@@ -50,7 +51,7 @@ def push_image(client: DockerClient, built: Built, reference: str, progress: Pro
         raise UsageError(
             f"{built.reference} is not pushed",
             why="\n".join(found[:SHOWN]),
-            fix="the base has these files, or they were added by hand: use a base without them",
+            fix="these files come from the base or were added by hand: use a base without them",
         )
     head, _, tail = reference.rpartition(":")
     repository, tag = (

@@ -47,7 +47,10 @@ PASSED = (
 @dataclass(frozen=True)
 class ShellRequest:
     """The command to run, and the image to run it in. Without ``words``, an interactive shell is
-    run."""
+    run.
+
+    If ``baked`` is true, the image contains its toolchains, so this machine's store is not mounted.
+    """
 
     plan: ImagePlan
     built: Built
@@ -57,10 +60,9 @@ class ShellRequest:
 
 
 def run_shell(client: DockerClient, request: ShellRequest) -> int:
-    """Run the command until it ends, and return its exit code.
+    """Run the command in a container until it ends, and return its exit code.
 
-    On KeyboardInterrupt, end the container as the signal would end the command, then raise it
-    again.
+    On KeyboardInterrupt, the container is ended first.
     """
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with _caller_pipe() as pipe, _prepared(client, request, pipe, terminal) as container_id:
@@ -83,8 +85,9 @@ def run_shell(client: DockerClient, request: ShellRequest) -> int:
 
 @contextmanager
 def _caller_pipe() -> Iterator[Path]:
-    """Yield a pipe that only this process holds open, so that a reader notices when this process
-    ends."""
+    """Yield a pipe that only this process holds open. A process that reads from it notices when
+    this process ends.
+    """
     with tempfile.TemporaryDirectory(prefix="qnn-ci-caller-") as directory:
         path = Path(directory) / "pipe"
         os.mkfifo(path)
@@ -118,7 +121,9 @@ class _Waiter:
 
 
 def _end(client: DockerClient, container_id: str, code: _Waiter, *, terminal: bool) -> None:
-    """Signal the container, then kill it. (An interactive shell ignores SIGINT and SIGTERM.)"""
+    """End the container: send SIGINT and SIGTERM or, because an interactive shell ignores these,
+    SIGHUP if there is a terminal. Finally send SIGKILL.
+    """
     asked = (signal.SIGHUP,) if terminal else (signal.SIGINT, signal.SIGTERM)
     for number in (*asked, signal.SIGKILL):
         with suppress(Exception):  # it may have exited by itself
@@ -174,8 +179,9 @@ def _variables(request: ShellRequest) -> dict[str, str]:
 
 
 def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[Mount]:
-    """Return the mounts: the checkout, git directories and the store outside it, the volumes, and
-    the pipe."""
+    """Return the mounts: the checkout, its git directory if that is outside, the store unless the
+    image contains toolchains, the volumes, and the pipe.
+    """
     checkout = request.plan.checkout
     places = [checkout, *_outer_git(checkout)]
     home, frozen = store_home(), []
@@ -192,8 +198,9 @@ def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[
 
 
 def _outer_git(checkout: Path) -> list[Path]:
-    """Return the repository directory of a git work tree if that directory is outside the
-    checkout."""
+    """Return the common git directory of the checkout if it is outside the checkout, as in a work
+    tree of git; otherwise an empty list.
+    """
     try:
         words = ("rev-parse", "--path-format=absolute", "--git-common-dir")
         found = Path(ask_git(checkout, *words).decode().rstrip("\n"))
@@ -203,8 +210,10 @@ def _outer_git(checkout: Path) -> list[Path]:
 
 
 def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
-    """Return the volumes with their mount points: .nox, and a home with the caches of pip and
-    ccache."""
+    """Return the mount points of the caller's volumes by their names, and create missing volumes.
+
+    One volume is for .nox, one for a home directory with the caches of pip and ccache.
+    """
     checkout = request.plan.checkout
     place = hashlib.sha256(str(checkout).encode()).hexdigest()[:8]
     volumes = {
@@ -233,8 +242,9 @@ def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
 
 
 def _name_user(client: DockerClient, container_id: str) -> None:
-    """Give the caller's user and group ids names in the container, which git, ssh and getpass
-    need."""
+    """Add the caller's user and group ids to /etc/passwd and /etc/group in the container, because
+    git, ssh and getpass need their names.
+    """
     uid, gid = os.getuid(), os.getgid()
     if uid == 0:
         return

@@ -1,6 +1,8 @@
-"""Fetch the wheels of an image on this machine with its pip settings, and check their hashes.
+"""Fetch the Python packages of an image with this machine's pip and its settings, and check their
+hashes.
 
-No index, credential or proxy of this machine is used in the build or stored in a layer.
+Indexes, credentials and proxies of this machine are neither used in the build nor stored in a
+layer.
 """
 
 from __future__ import annotations
@@ -31,15 +33,16 @@ CUDA = re.compile(r"(nvidia|cuda|triton)(-|$)")
 
 
 def resolve_lock(plan: ImagePlan, progress: Progress) -> str:
-    """Return requirements with hashes for the base's Python, except torch, which has no hash.
+    """Return the requirements for the base's Python, each with its version and, except for torch,
+    its hash.
 
     pip evaluates markers for the Python that runs it, so a Python of the base's version is needed.
-    Raises DownloadError or UnfitError.
+    Raises UnfitError if there is none, and DownloadError if pip fails.
     """
     python = shutil.which(f"python{plan.base.python}")
     if python is None:
         raise UnfitError(
-            f"no python{plan.base.python} on PATH",
+            f"python{plan.base.python} is not on PATH",
             why="pip resolves packages for the Python that runs it",
             fix=f"install it, or run this command in a container of {plan.base.image}",
         )
@@ -54,8 +57,9 @@ def resolve_lock(plan: ImagePlan, progress: Progress) -> str:
 
 
 def pin_lines(rows: Sequence[dict[str, dict[str, object]]]) -> Iterator[str]:
-    """Yield the lines of a lock, made from the rows of pip's report, without packages for CUDA
-    builds."""
+    """Yield the lines of a lock for the packages in pip's report, except those that only a CUDA
+    build of torch needs.
+    """
     for row in rows:
         name = str(row["metadata"]["name"]).lower().replace("_", "-")
         if CUDA.match(name):
@@ -66,15 +70,15 @@ def pin_lines(rows: Sequence[dict[str, dict[str, object]]]) -> Iterator[str]:
 
 
 def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
-    """Fetch the wheels of the lock into the store's downloads.
+    """Fetch the packages in the lock into the store's downloads, and return their files.
 
-    Raises DownloadError or UnfitError.
+    Raises UnfitError if there is no lock, and DownloadError if pip fails.
     """
     if not plan.python_lock.is_file():
         raise UnfitError(
-            f"no lock of packages for Python {plan.base.python}",
+            f"there is no lock of packages for Python {plan.base.python}",
             why=f"{plan.python_lock} is missing",
-            fix=f"run `python -m ci image lock {plan.name}` with the same --base",
+            fix=f"run `python -m ci image lock {plan.name} --write` with the same --base",
         )
     lines = plan.python_lock.read_text("utf-8").splitlines()
     directory = store_home() / "downloads" / "wheels" / f"python-{plan.base.python}"
@@ -92,8 +96,12 @@ def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
 
 
 def _fetch_torch(words: Sequence[str | Path]) -> None:
-    """Fetch torch from the same index as ./nox: QNN_CI_TORCH_INDEX, otherwise PyTorch's CPU index,
-    otherwise pip's index."""
+    """Fetch torch from the same index as ./nox.
+
+    This is the index in QNN_CI_TORCH_INDEX. If the variable is empty or ``none``, it is pip's
+    index. If the variable is not set, it is PyTorch's index for the CPU, or pip's index if that
+    fails.
+    """
     named = os.environ.get("QNN_CI_TORCH_INDEX")
     if named is None:
         try:
@@ -105,13 +113,17 @@ def _fetch_torch(words: Sequence[str | Path]) -> None:
 
 
 def wheel_name(pin: str) -> str:
-    """Return ``NAME-VERSION``, the start of a wheel's file name, for ``name==version``."""
+    """Return the start of a wheel's file name, ``NAME-VERSION``, for the requirement
+    ``name==version``.
+    """
     name, version = pin.split("==")
     return f"{re.sub(r'[-_.]+', '_', name)}-{version}"
 
 
 def is_wanted(path: Path, names: set[str]) -> bool:
-    """Return whether a wheel or a source archive is for one of ``names``."""
+    """Return whether ``path`` is a wheel or a source archive whose name and version are in
+    ``names``, in the form that ``wheel_name`` returns.
+    """
     if path.suffix == ".whl":
         name, version = path.name.split("-")[:2]
     elif not path.name.endswith(".tar.gz"):

@@ -150,9 +150,9 @@ def test_a_comparison_is_told_with_ids_and_the_first_paths() -> None:
         "tiny: two clean builds are NOT equal, 3 layers",
         "  id a",
         "  id b",
-        "  layer 1: differences in 1 path",
+        "  layer 1: 1 path with differences",
         "    one",
-        "  layer 2: differences in 25 paths",
+        "  layer 2: 25 paths with differences",
         *(f"    {path}" for path in paths[:20]),
     ]
     assert not unequal.equal
@@ -333,7 +333,7 @@ def test_a_row_of_the_manifest_and_a_base_of_ones_own_are_planned(engine: Any) -
     assert engine.calls == [("probe", probe), ("probe removed", {})]
     with pytest.raises(UsageError) as caught:
         plan_image(engine, "aot", "gone:1")
-    assert caught.value.what == "no base 'gone:1'"
+    assert caught.value.what == "there is no base 'gone:1'"
     assert caught.value.fix.endswith(", ".join(IMAGES.bases))
 
 
@@ -554,7 +554,7 @@ def test_what_is_not_pushed_says_why_and_what_to_do() -> None:
     with pytest.raises(UsageError) as caught:
         Registry(LOW, **{TOOLCHAINS_LABEL: "ndk-1"}).publish("host/tiny")
     assert caught.value.what == f"{TINY.reference} is not pushed"
-    assert caught.value.why == "it contains ndk-1; the licence forbids publishing that"
+    assert caught.value.why == "it contains ndk-1, whose licences forbid publishing it"
     assert "--with-toolchains" in caught.value.fix
     for reference in ("-x", "X/y", "a", "a-", "host/tiny:2 "):
         with pytest.raises(UsageError) as wrong:
