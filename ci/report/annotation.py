@@ -1,5 +1,8 @@
-"""Annotations for the lines of a change, in no CI system's format. A failure is shown at the line
-of the user's file that caused it, with the command that repeats it."""
+"""Annotations: messages for lines of the user's files, in no CI system's format.
+
+A failed case is annotated at each line that caused the failure. This module also makes the command
+that repeats a case.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,9 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Annotation:
-    """A one-line message on a line of a file. If it belongs to no file or no line, ``path`` is
-    empty or ``line`` is 0."""
+    """A one-line message for a line of a file. ``path`` is empty if the message belongs to no file,
+    and ``line`` is 0 if it belongs to no line.
+    """
 
     level: Level
     message: str
@@ -48,7 +52,7 @@ def one_line(text: str) -> str:
 
 
 def safe_line(text: str) -> str:
-    """Return one line that no CI system interprets as a command."""
+    """Return ``text`` as one line that no CI system interprets as a command."""
     line = defuse_commands(one_line(text))
     return line.replace("::", ": :", 1) if line.lstrip().startswith("::") else line
 
@@ -58,8 +62,11 @@ SHOWN_CASES = 6
 
 
 def make_annotations(report: Report) -> list[Annotation]:
-    """Return one annotation per line and reason, with the names of its cases. CI systems show only
-    a few annotations."""
+    """Return an annotation for each combination of line, model and reason among the failed cases,
+    with the names of the cases.
+
+    Cases share an annotation because CI systems show only a few annotations per run.
+    """
     groups: dict[tuple[Place, str, str], list[Case]] = {}
     for case in report.cases:
         if case.status is Status.FAILED:
@@ -78,26 +85,31 @@ def make_annotations(report: Report) -> list[Annotation]:
 
 
 def shorten(reason: str) -> str:
-    """Return a reason and its fix on one line."""
+    """Return a reason, which may include a fix, on one line of about REASON_CHARS characters at
+    most.
+    """
     line = " ".join(reason.split())
     return line if len(line) <= REASON_CHARS else f"{line[:REASON_CHARS]}..."
 
 
 def name_cases(cases: list[Case]) -> str:
-    """Return text such as ``8a8w SM8650, fp16 SM8650 and 3 more``."""
+    """Return text such as ``8a8w SM8650, fp16 SM8650 and 3 more``, with up to SHOWN_CASES names."""
     return name_some([f"{case.scheme} {case.soc}" for case in cases], SHOWN_CASES)
 
 
 def repeat_command(report: Report, case: Case) -> str:
-    """Return the command that repeats a case at the repository's root, or an empty string if the
-    command is not known."""
+    """Return the command that repeats a case, to be run at the root of the repository, or an empty
+    string if it is not known.
+    """
     if not report.command:
         return ""
     return choose_case(report.command, case.model, case.scheme, case.soc)
 
 
 def choose_case(command: str, model: str, scheme: str, soc: str) -> str:
-    """Return a run's ``command`` with options that select one case, or one test of a suite."""
+    """Return a run's ``command`` with options that select one case or, in a run of an upstream
+    suite, the one test ``model``.
+    """
     if " --suite " in command:
         return f"{command} {shlex.join(('--filter', model))}"
     return f"{command} {shlex.join(('--model', model, '--scheme', scheme, '--soc', soc))}"

@@ -1,4 +1,4 @@
-"""Figures of cases as bars, and charts of bars on one scale."""
+"""Bars that show figures of cases, and charts of bars on one scale."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ WAYS = ("read", "write", "spill", "fill")
 
 @dataclass(frozen=True)
 class Bar:
-    """A figure drawn as a bar: a ``label``, and ``segments`` placed end to end, each with a CSS
-    class.
+    """A figure drawn as a bar: a ``label``, and ``segments`` placed end to end, each with a length
+    and a CSS class.
 
-    ``limit`` is a line that the bar has to reach, ``marker`` a second figure. ``note`` is shown
-    after the label, ``hint`` as a tooltip.
+    ``limit`` is the figure's limit, and ``marker`` is a second figure; None draws none. ``note`` is
+    shown after the label, ``hint`` as a tooltip.
     """
 
     label: str = "-"
@@ -30,7 +30,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart: bars below each other on one scale."""
+    """A chart: bars one below the other, on one scale."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -64,7 +64,9 @@ class Figure:
 
 
 def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
-    """Return a bar for the SQNR against the float32 model, with its limit."""
+    """Return a bar for the SQNR against the float32 model, with its limit and, as marker, the SQNR
+    against the quantized model.
+    """
     quantized, limit = case.sqnr_db_quantized, rule.min_sqnr_db if rule else None
     label = show_decibels(case.sqnr_db, case.max_abs)
     if label == "-":
@@ -81,15 +83,17 @@ def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
 
 
 def draw_delegation(case: Case, _rule: Threshold | None) -> Bar:
-    """Return a bar for the nodes on the NPU and those left to the CPU."""
+    """Return a bar for the number of nodes on the NPU and the number of those left on the CPU."""
     delegated, fallback = case.delegated_nodes or 0, case.fallback_nodes or 0
     label = show_share(case.delegated_nodes, case.fallback_nodes)
     return Bar(label, ((delegated, "value"), (fallback, "fallback")))
 
 
 def draw_bytes(size: int | None, recorded: int | None, limit: int | None, parts: str = "") -> Bar:
-    """Return a bar for a number of bytes, with its budget and the recorded figure. ``parts``
-    describes the parts of the sum, as a tooltip."""
+    """Return a bar for a number of bytes, with its budget and, as marker, the recorded figure.
+
+    The tooltip shows ``parts``, which describes the parts of a sum, or the exact size.
+    """
     if size is None:
         return Bar()
     hint = parts or f"{size:,} bytes"
@@ -104,15 +108,20 @@ def draw_size(case: Case, rule: Threshold | None) -> Bar:
 
 
 def sum_traffic(sizes: Sizes | None) -> int | None:
-    """Return the bytes that an inference reads from DDR and writes to it."""
+    """Return the bytes that an inference reads from DDR and writes to it, or None if either is not
+    known.
+    """
     if sizes is None or sizes.read_bytes is None or sizes.write_bytes is None:
         return None
     return sizes.read_bytes + sizes.write_bytes
 
 
 def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
-    """Return a bar for the bytes that an inference reads from DDR and writes to it, with the
-    recorded figure and, if both directions are limited, the sum of their budgets."""
+    """Return a bar for the bytes that an inference reads from DDR and writes to it.
+
+    It has the recorded figure as marker and, if the budget limits both directions, their sum as
+    limit.
+    """
     figures = (f"{way} {getattr(case.footprint, f'{way}_bytes', None) or 0:,}" for way in WAYS)
     recorded = sum_traffic(case.recorded_footprint)
     limit = sum_traffic(rule.budget if rule else None)
@@ -120,7 +129,9 @@ def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
 
 
 def draw_time(seconds: float | None, *, cached: bool = False) -> Bar:
-    """Return a bar for a time. The time of a cached lowering is that of an earlier run."""
+    """Return a bar for a time. A ``cached`` time is that of an earlier run, and is drawn in another
+    colour.
+    """
     if seconds is None:
         return Bar()
     tone = "cached" if cached else "value"

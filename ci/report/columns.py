@@ -24,12 +24,14 @@ NO_GATE = "varies between runs on the emulator, not judged"
 
 @dataclass(frozen=True)
 class Column:
-    """A figure or text of a case. ``sort`` returns the sort key if ``show``'s text is not suitable.
+    """A figure or text of a case. ``show`` returns it as text, and ``sort`` the sort key, which is
+    only needed if that text is not suitable.
 
-    ``terminal`` and ``summary`` are the headings in these outputs, empty where the column is
-    omitted. ``told`` is JUnit's phrase for the value, with a placeholder. ``draw`` makes a bar for
-    the chart titled ``chart``. ``heading`` is the heading on the HTML page if it differs from
-    ``name``. A column is omitted everywhere if no case has a value for it.
+    If ``number`` is true, the text is aligned as a number, and the column is omitted everywhere if
+    no case has a value for it. ``terminal`` and ``summary`` are the headings in these outputs,
+    empty where the column is omitted. ``heading`` is the heading on the HTML page if it differs
+    from ``name``. ``told`` is the phrase for the value in JUnit, with a placeholder. ``hint``
+    returns a tooltip. ``draw`` makes a bar for the chart with the title ``chart``.
     """
 
     name: str
@@ -45,8 +47,9 @@ class Column:
     heading: str = ""
 
     def value(self, case: Case) -> str:
-        """Return the sort key as text, or an empty string if the column is sorted by the shown
-        text."""
+        """Return the sort key as text, ``-`` if the case has none, or an empty string if the column
+        is sorted by the shown text.
+        """
         found = self.sort(case) if self.sort else ""
         return NOTHING if found is None else str(found)
 
@@ -68,15 +71,18 @@ def show_equal(share: float | None) -> str:
 
 
 def show_shares(equal: float | None, exact: float | None) -> str:
-    """Return ``100 %``, or ``100 % (97.00 % exact)`` if the rule for ties accepts additional
-    values."""
+    """Return ``100 %`` or, if the shares differ, ``100 % (97.00 % exact)``.
+
+    ``equal`` includes the values that the rule for ties accepts in addition to ``exact`` ones.
+    """
     shown = show_equal(equal)
     return shown if exact is None or exact == equal else f"{shown} ({show_equal(exact)} exact)"
 
 
 def show_operators(case: Case, most: int = 3) -> str:
     """Return text such as ``12: Conv2d 4, Relu 4, Transpose 2 ...``: the number of QNN operators,
-    then the ``most`` first types with their counts."""
+    then the first ``most`` types with their numbers.
+    """
     if not case.qnn_ops:
         return NOTHING
     named = ", ".join(f"{one.op} {one.count}" for one in case.qnn_ops[:most])
@@ -129,7 +135,9 @@ def describe_timing(case: Case) -> str:
 
 
 def show_heat(case: Case) -> str:
-    """Return text such as ``31 -> 45 C, throttled``: the hottest sensor before and after a run."""
+    """Return text such as ``31 -> 45 C, throttled``: the temperature of the hottest sensor before
+    and after a run, and whether the device was throttled.
+    """
     if case.device is None:
         return NOTHING
     ends = (case.device.before.hottest_c, case.device.after.hottest_c)
@@ -369,8 +377,12 @@ COLUMNS = (
 
 
 def columns_of(cases: Sequence[Case]) -> list[Column]:
-    """Return the columns that name a case, and those for which any case has a value. Models are
-    shown without their path if their names stay unique."""
+    """Return the columns that identify a case or have its status, and those for which any case has
+    a value.
+
+    Models are shown without their path if their names stay unique. If all cases ran in ONNX
+    Runtime, the column with the size of the program has another heading.
+    """
     names = name_models(case.model for case in cases)
     model = replace(COLUMNS[0], show=lambda case: names[case.model], hint=lambda case: case.model)
     columns = [model, *COLUMNS[1:]]
@@ -392,7 +404,9 @@ def columns_of(cases: Sequence[Case]) -> list[Column]:
 
 
 def name_models(every: Iterable[str]) -> dict[str, str]:
-    """Return each model's short name: the last part of its path, if that is unique."""
+    """Return the shown name of each model: the last part of its path if that is unique, otherwise
+    the whole name.
+    """
     models = {*every}
     short = Counter(model.rpartition("/")[2] for model in models)
     ends = {model: model.rpartition("/")[2] for model in models}
@@ -435,8 +449,11 @@ BUDGETS: dict[str, Callable[[Threshold], str]] = {
 
 
 def show_limit(name: str, rule: Threshold) -> str:
-    """Return the limit of a figure as text. If the SQNR of single input sets has no limit, return
-    the limit over all sets."""
+    """Return the limit of the figure ``name`` as text, ``-`` if there is none.
+
+    If there is no limit for the SQNR of single input sets, the limit over all sets is shown
+    instead.
+    """
     every = rule.min_sqnr_db_all
     if name == "SQNR" and rule.min_sqnr_db is None and every is not None:
         return f"{every:.1f} over all sets"
@@ -445,7 +462,9 @@ def show_limit(name: str, rule: Threshold) -> str:
 
 
 def list_charts(reports: Sequence[Report]) -> list[Column]:
-    """Return the columns that are drawn as bars, with DDR traffic only if a case has any."""
+    """Return the columns that are drawn as bars. DDR traffic is among them only if any
+    case has it.
+    """
     cases = [case for report in reports for case in report.cases]
     return [
         one
@@ -456,7 +475,10 @@ def list_charts(reports: Sequence[Report]) -> list[Column]:
 
 def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
     """Return the smallest margin in dB between a figure and its limit, with that figure's name and
-    value."""
+    value.
+
+    The margin is negative if the figure exceeds its limit. None means that no figure has a limit.
+    """
     rule, noise = report.threshold_for(case), case.above_noise_db
     if rule is None:
         return None

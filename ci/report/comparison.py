@@ -1,4 +1,4 @@
-"""Compare a report with the report of the change's base, case by case."""
+"""Compare a report with an earlier one, the base, case by case."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEN_DB = 0.05  # the smallest difference that is visible with one decimal
 
 
 def compare_reports(base: Report, report: Report) -> Comparison:
-    """Return the differences between the cases of a base and those of a report."""
+    """Return the differences between the cases of ``base`` and those of ``report``."""
     same_host = base.host.processor == report.host.processor
     before, now = ({one.name: one for one in each.cases} for each in (base, report))
     pairs = [(before[name], case) for name, case in now.items() if name in before]
@@ -43,7 +43,11 @@ def compare_reports(base: Report, report: Report) -> Comparison:
 
 
 def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
-    """Return how a case differs. Differences of SQNR that are too small to be shown are ignored."""
+    """Return the changes of one case. A change of the SQNR that is too small to be shown is
+    ignored.
+
+    The outputs of the float32 model are not compared if the processor is another one.
+    """
     sqnr_db = _subtract(now.sqnr_db, before.sqnr_db)
     same_metric = now.metric_name == before.metric_name
     return Change(
@@ -69,7 +73,9 @@ def is_shown(change: Change) -> bool:
 
 
 def list_remarks(comparison: Comparison) -> tuple[str, ...]:
-    """Return a warning for each kind of source in which cases differ from the base."""
+    """Return a warning for each kind of source, such as weights, that differs from the base in any
+    case.
+    """
     return tuple(
         f"warning: {what} differ from the base: {name_some(names, NAMES)}"
         for source, what in SOURCES.items()

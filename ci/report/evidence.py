@@ -1,7 +1,9 @@
-"""A verdict to ship with its program: an in-toto Statement with the test-result predicate.
+"""Statements that a program was judged, to ship with the program: an in-toto Statement with the
+test-result predicate.
 
-The program is the subject of evidence/SHA256.intoto.json, named after its SHA-256. The predicate's
-configuration has the case, its limits, and versions and digests of the toolchain and policy.
+The file evidence/SHA256.intoto.json is named after the SHA-256 of the program, which is the subject
+of the statement. The predicate's configuration contains the case, its limits, and the versions and
+digests of the toolchain and the policy.
 https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
 """
 
@@ -60,11 +62,13 @@ class TestResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     failed_tests: tuple[str, ...] = ()
 
     def find(self, name: str) -> Descriptor | None:
-        """Return a descriptor by its name."""
+        """Return the descriptor ``name`` of the configuration, or None."""
         return next((one for one in self.configuration if one.name == name), None)
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return a descriptor's annotations, or nothing if it does not exist."""
+        """Return the annotations of the descriptor ``name``, or an empty dict if there is no such
+        descriptor.
+        """
         found = self.find(name)
         return found.annotations if found else {}
 
@@ -83,9 +87,10 @@ class Statement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def write_evidence(
     report: Report, directory: Path, version: str, digests: Mapping[str, str]
 ) -> list[Path]:
-    """Write a statement for each judged case's program into ``directory``, and return the files.
+    """Write a statement into ``directory`` for each program that was judged, and return the files.
 
-    ``version`` is that of this project, ``digests`` are those of the policy and the baselines, by
+    Unsupported cases have no statement. If several cases share a program, a failed one is stated.
+    ``version`` is that of this project; ``digests`` are those of the policy and the baselines, by
     name. Needs in-toto-attestation. Raises StoreError if a file cannot be written.
     """
     judged = [case for case in report.cases if case.program and case.status is not REFUSED]
@@ -99,7 +104,7 @@ def write_evidence(
 
 
 def make_statement(report: Report, case: Case, version: str, digests: Mapping[str, str]) -> str:
-    """Return the statement of a judged case, checked by in-toto-attestation."""
+    """Return the statement of a judged case as JSON, after in-toto-attestation has validated it."""
     from google.protobuf.json_format import MessageToJson
     from in_toto_attestation.v1 import statement
     from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
@@ -157,8 +162,11 @@ def describe_result(
 
 
 def digest_limits(limits: Threshold | None, written: Mapping[str, Any] | None = None) -> str:
-    """Return the SHA-256 of limits as sorted JSON, restricted to the keys of ``written`` (a
-    statement's limits) if given, because older statements lack newer kinds of limits."""
+    """Return the SHA-256 of ``limits`` as sorted JSON.
+
+    If ``written``, the limits in a statement, is given, only its keys are included: an older
+    statement lacks newer kinds of limits.
+    """
     made = msgspec.to_builtins(limits)
     if written is not None:
         made = _select(made, written)
@@ -172,7 +180,7 @@ def _select(made: Any, written: Any) -> Any:
 
 
 def parse_statement(data: bytes) -> Statement:
-    """Parse a statement. Raises ValueError unless it states a test result."""
+    """Parse a statement. Raises ValueError if it is not the statement of a test result."""
     try:
         json.loads(data, object_pairs_hook=refuse_twice)  # decoders differ on which one wins
         return msgspec.json.decode(data, type=Statement)
@@ -181,7 +189,7 @@ def parse_statement(data: bytes) -> Statement:
 
 
 def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raise ValueError for a JSON object that has a key twice."""
+    """Return a JSON object as a dict. Raises ValueError if the object has a key twice."""
     names = [name for name, _ in pairs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -195,23 +203,32 @@ def find_faults(
     build: str,
     wanted: Wanted | None,
 ) -> Iterator[str]:
-    """Yield the faults of a statement: it contradicts itself, is not about the program with
-    ``sha256`` and QNN ``build``, is not a pass, or has weaker limits than ``wanted`` returns."""
+    """Yield the faults of ``statement``.
+
+    It must be consistent and state a pass, for the program with ``sha256`` that was compiled by QNN
+    ``build``. If ``wanted`` is given, the limits must not be weaker than those that it returns.
+    """
     result = statement.predicate
     if not any(one.digest.get("sha256") == sha256 for one in statement.subject):
         told = ", ".join(one.digest.get("sha256", "none")[:16] for one in statement.subject)
-        yield f"it is about another program: SHA-256 {told}, this one has {sha256[:16]}"
+        yield f"it is about another program, with SHA-256 {told}; this one has {sha256[:16]}"
     if result.result not in PASSES:
-        yield f"its result is {result.result}: {', '.join(result.failed_tests) or 'no test'}"
+        yield (
+            f"its result is {result.result}; failed tests: "
+            f"{', '.join(result.failed_tests) or 'none'}"
+        )
     if result.result in PASSES and result.failed_tests:
-        yield f"its result is {result.result}, but these failed: {', '.join(result.failed_tests)}"
+        yield (
+            f"its result is {result.result}, but these tests failed: "
+            f"{', '.join(result.failed_tests)}"
+        )
     every = [*result.passed_tests, *result.warned_tests, *result.failed_tests]
     if len(set(every)) < len(every):
         yield "a test is listed twice"
     if not {*QUESTIONS, OTHER} <= set(result.passed_tests):
         yield "not all questions passed"
     if not any(name.startswith(CONTROL.format("")) for name in result.passed_tests):
-        yield "no control was rejected: nothing shows that its gate rejects wrong outputs"
+        yield "no control was rejected, so nothing shows that the gate rejects wrong outputs"
     names = [one.name for one in result.configuration]
     twice = {name for name in names if names.count(name) > 1}
     if twice or NEEDED - set(names):
@@ -219,7 +236,10 @@ def find_faults(
         return
     own = result.describe(BUILD).get("version")
     if own != build:
-        yield f"it is about a program of QNN {own}, but this one was compiled by {build or 'none'}"
+        yield (
+            f"it is about a program that QNN {own} compiled, but this program was compiled by "
+            f"{build or 'no known QNN'}"
+        )
     yield from _find_limit_faults(result, wanted)
 
 
@@ -232,7 +252,7 @@ def _find_limit_faults(result: TestResult, wanted: Wanted | None) -> Iterator[st
         return
     given = result.find(LIMITS)
     if given is None or given.digest != {"sha256": digest_limits(limits, given.annotations)}:
-        yield "the digest of its limits does not match the limits in it"
+        yield "its limits do not match the digest that it states for them"
     if not all(isinstance(case.get(name), str) for name in NAMES):
         yield "it does not name its case"
         return
@@ -249,7 +269,9 @@ def _find_limit_faults(result: TestResult, wanted: Wanted | None) -> Iterator[st
 
 
 def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
-    """Yield each limit that is weaker than the wanted one, for any output."""
+    """Yield each limit of ``wanted``, for all or for single outputs, that is missing or weaker in
+    ``limits``.
+    """
     for name, own, asked, is_least in _pair_limits(limits, wanted):
         if asked is not None and (own is None or (own < asked if is_least else own > asked)):
             yield f"{name} {own}, required {asked}"
@@ -260,7 +282,9 @@ def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
 def _pair_limits(
     limits: Threshold, wanted: Threshold
 ) -> Iterator[tuple[str, float | None, float | None, bool]]:
-    """Yield each limit with its name, the wanted one, and whether it is a lower limit."""
+    """Yield the name of each limit, its value in ``limits``, its value in ``wanted``, and whether
+    it is a lower limit.
+    """
     outputs = {None, *(one.output for one in (*limits.outputs, *wanted.outputs))}
     for index in sorted(outputs, key=lambda one: -1 if one is None else one):
         own, asked = (one if index is None else one.of_output(index) for one in (limits, wanted))

@@ -45,9 +45,10 @@ LEFT_OUT = "The rest is in report.json, because the size of a summary is limited
 
 
 def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> bool:
-    """Show the report on the CI system's page of the run. Return whether it has such a page.
+    """Append the report to the run's page in the CI system. Return whether the CI system has such a
+    page.
 
-    Raises StoreError if it cannot be written.
+    Raises StoreError if the page cannot be written.
     """
     used = 0
     with suppress(OSError):
@@ -57,10 +58,11 @@ def append_summary(report: Report, environ: Mapping[str, str] = os.environ) -> b
 
 
 def render_summary(report: Report, *, limit_bytes: int = LIMIT_BYTES) -> str:
-    """Return Markdown of at most ``limit_bytes``: the verdict, differences from the base, failures,
-    the cases nearest to their limits, the cases that did not run, every case.
+    """Return the report as Markdown of at most ``limit_bytes``.
 
-    Failures and their logs get the space that the other parts leave.
+    The parts are the verdict, the controls, differences from the base, failures, the cases nearest
+    to their limits, warnings, the cases that did not run, and a table of the cases. Failures and
+    their logs get the space that the other parts leave.
     """
     head = f"## {escape_markdown(report.title)}: {report.verdict}\n\n"
     head += f"{show_counts(report.summary)} in {report.summary.wall_s:.1f} s\n\n"
@@ -77,13 +79,15 @@ def render_summary(report: Report, *, limit_bytes: int = LIMIT_BYTES) -> str:
 
 
 class SizeBudget:
-    """The bytes that a limit leaves. ``is_full`` is set when a part does not fit."""
+    """The number of bytes that are left. ``is_full`` is set when a part does not fit."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.left_bytes, self.is_full = limit_bytes, False
 
     def take(self, parts: Iterable[str]) -> list[str]:
-        """Return the parts up to the first one that does not fit. Later parts are not generated."""
+        """Return the parts before the first one that does not fit. Later parts are not
+        generated.
+        """
         kept: list[str] = []
         for part in parts:
             size = len(part.encode())
@@ -96,13 +100,15 @@ class SizeBudget:
 
 
 def escape_markdown(text: str) -> str:
-    """Return one line without markup, links, mentions of people or cell borders."""
+    """Return ``text`` on one line, so that it contains no markup, links, mentions of people or cell
+    borders.
+    """
     line = _REFERENCE.sub(WORD_JOINER, clean_log_line(text))
     return _MARKDOWN.sub(lambda m: f"&#{ord(m[1])};" if m[1] else m[0], line)
 
 
 def escape_name(text: str) -> str:
-    """Escape a name as escape_markdown does, shortened to NAME_CHARS."""
+    """Return a name as ``escape_markdown`` does, shortened to NAME_CHARS characters."""
     return escape_markdown(text if len(text) <= NAME_CHARS else f"{text[: NAME_CHARS - 3]}...")
 
 
@@ -124,7 +130,9 @@ def _describe_controls(report: Report) -> Iterator[str]:
 
 
 def _list_worst(report: Report) -> Iterator[str]:
-    """Yield the cases with the smallest margins to a limit, in dB."""
+    """Yield a table of the cases with the smallest margins to a limit, in dB, if several cases have
+    one.
+    """
     margins = [(margin, case) for case in report.cases if (margin := find_margin(report, case))]
     if len(margins) > 1:
         rows = [
@@ -136,7 +144,9 @@ def _list_worst(report: Report) -> Iterator[str]:
 
 
 def _describe_changes(report: Report) -> Iterator[str]:
-    """Yield the differences from the base: figures, cases that are gone or skipped, and tools."""
+    """Yield the differences from the base: tools, cases that are only in one report or no longer
+    run, and figures.
+    """
     if report.uncompared:
         yield f"Nothing to compare with: {escape_markdown(report.uncompared)}\n\n"
     base, cases_now = report.comparison, {case.name: case for case in report.cases}
@@ -205,7 +215,7 @@ def _describe_problem(report: Report, case: Case) -> str:
 
 
 def _list_warnings(report: Report) -> Iterator[str]:
-    """Yield the warnings, which do not fail a case."""
+    """Yield a list of the warnings, which do not fail a case."""
     rows = [(case, warning) for case in report.cases for warning in case.warnings]
     if rows:
         yield "Warnings:\n\n"
@@ -215,7 +225,7 @@ def _list_warnings(report: Report) -> Iterator[str]:
 
 
 def _list_refused(report: Report) -> Iterator[str]:
-    """Yield the cases that did not run, by reason."""
+    """Yield a list of the reasons why cases did not run, with their cases."""
     refused = [case for case in report.cases if case.status is Status.UNSUPPORTED]
     if not refused:
         return
@@ -227,7 +237,9 @@ def _list_refused(report: Report) -> Iterator[str]:
 
 
 def _make_table(cases: tuple[Case, ...]) -> str:
-    """Return a table of the cases. If not all of them fit, the failed ones come first."""
+    """Return a table of the cases. If there are more than ROWS, the failed ones come first, and the
+    rest is cut off.
+    """
     columns = [column for column in columns_of(cases) if column.summary]
     shown = (
         sorted(cases, key=lambda case: case.status is not Status.FAILED)
@@ -245,7 +257,7 @@ def _make_table(cases: tuple[Case, ...]) -> str:
 
 
 def render_sheets(title: str, sheets: Iterable[Sheet]) -> str:
-    """Return tables that are not a report of cases."""
+    """Return Markdown with the heading ``title`` and a table for each of ``sheets``."""
     parts = [f"## {title}\n\n"]
     for one in sheets:
         rows = [

@@ -1,7 +1,8 @@
 """Render the report as one self-contained HTML file: differences from a base, failures by cause,
 charts, and every case with its details. Also render the trend over several reports.
 
-Jinja escapes every value, and the page's security policy blocks other scripts and styles.
+Jinja escapes every value, and the page's content security policy blocks all scripts and styles
+except its own.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ ROOM = {6.0: "wide", 2.0: "fair"}
 
 
 def render_html(report: Report) -> str:
-    """Return index.html: the verdict, differences from the base, failures and causes, charts, every
-    case with its outputs, toolchain and controls."""
+    """Return index.html: the verdict, differences from the base, failures and their causes, charts,
+    every case with its outputs, the toolchain and the controls.
+    """
     cases = list(enumerate(report.cases))
     shown = choose_bars(report)
     return render_page(
@@ -80,7 +82,11 @@ def render_html(report: Report) -> str:
 
 
 def render_page(name: str, **values: Any) -> str:
-    """Return a page with the style and script of all pages, and a policy that allows only these."""
+    """Return the page that the template ``name`` makes of ``values``.
+
+    All pages share one style and one script, and have a content security policy that allows only
+    these.
+    """
     style, script = (
         (TEMPLATES / part).read_text(encoding="utf-8") for part in ("report.css", "report.js")
     )
@@ -100,7 +106,7 @@ def render_page(name: str, **values: Any) -> str:
 
 @dataclass(frozen=True)
 class SheetRow:
-    """A row of a sheet. ``tone`` is the status that determines its colour, or empty."""
+    """A row of a sheet. ``tone`` is the status that determines the row's colour, empty for none."""
 
     cells: tuple[str, ...]
     tone: str = ""
@@ -108,7 +114,9 @@ class SheetRow:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of a page. ``verdict`` and ``numbers`` are indexes of its columns."""
+    """A table of a page. ``verdict`` is the index of the column with the verdict, -1 if there is
+    none, and ``numbers`` are the indexes of the columns with numbers.
+    """
 
     title: str
     caption: str
@@ -119,15 +127,17 @@ class Sheet:
 
 
 def render_tables(title: str, notes: Sequence[str], sheets: Sequence[Sheet]) -> str:
-    """Return a page of tables that are not a report of cases. The page's filter acts on the first
-    table."""
+    """Return an HTML page with the tables ``sheets`` instead of cases. The page's filter acts on
+    the first table.
+    """
     return render_page("tables.html.j2", title=title, notes=notes, sheets=sheets)
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Why cases failed: the first line of the first case's ``reason``, the lines of advice that
-    follow it, and the cases with their indexes in the report."""
+    """Why cases failed. ``reason`` is the first line of the first case's reason, ``advice`` the
+    lines that follow it, and ``cases`` has the cases with their indexes in the report.
+    """
 
     reason: str
     advice: str
@@ -153,7 +163,9 @@ def group_causes(report: Report) -> list[Cause]:
 
 
 def name_cause(case: Case) -> tuple[str, str]:
-    """Return the part of a reason that is the same for all cases of one cause."""
+    """Return what the reasons of all cases of one cause have in common: the first line, with
+    placeholders for figures and names of the case, and the fix.
+    """
     first, _, advice = case.reason.partition("\n")
     for word in (case.model, Path(case.model).stem, case.scheme, case.soc):
         first = first.replace(word, "*") if word else first
@@ -193,8 +205,11 @@ def _hash(text: str) -> str:
 
 
 def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:
-    """Yield start, height and width of a histogram's bins in percent. A height is the square root
-    of the count's ratio to the largest count, so that small counts are visible."""
+    """Yield the start, height and width in percent of each bin of a histogram that is not empty.
+
+    A height is the square root of the ratio of a count to the largest count, so that small counts
+    are visible.
+    """
     most, width = max(counts, default=0) or 1, 100 / max(len(counts), 1)
     for index, count in enumerate(counts):
         if count:
@@ -202,8 +217,9 @@ def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:
 
 
 def choose_bars(report: Report) -> list[tuple[int, Case]]:
-    """Return the cases to draw as bars: all of them or, if there are more than MOST_BARS, the WORST
-    ones, which failed or are nearest to a limit."""
+    """Return the cases to draw as bars, with their indexes: all of them or, if there are more than
+    MOST_BARS, the WORST ones, which failed or are nearest to a limit.
+    """
     every = list(enumerate(report.cases))
     if len(every) <= MOST_BARS:
         return every
@@ -217,7 +233,7 @@ def choose_bars(report: Report) -> list[tuple[int, Case]]:
 
 
 def make_figures(report: Report, shown: Sequence[tuple[int, Case]]) -> list[Figure]:
-    """Return the charts of the columns that have one, with a bar per shown case."""
+    """Return a chart for each column that has one, with a bar for each case in ``shown``."""
     return [
         Figure(
             column.chart,
@@ -230,7 +246,9 @@ def make_figures(report: Report, shown: Sequence[tuple[int, Case]]) -> list[Figu
 
 @dataclass(frozen=True)
 class Cell:
-    """A case in the map of all cases: its index in the report and its margin to a limit."""
+    """A case in the map of all cases: its index in the report, a CSS class for its margin to a
+    limit, and a tooltip.
+    """
 
     index: int
     case: Case
@@ -239,14 +257,14 @@ class Cell:
 
 
 def make_map(report: Report) -> dict[str, dict[tuple[str, str], Cell]]:
-    """Return the cells of every case by model, then by scheme and SoC."""
+    """Return the cell of every case, by model and then by scheme and SoC."""
     rows: dict[str, dict[tuple[str, str], Cell]] = {}
     for index, case in enumerate(report.cases):
         margin = find_margin(report, case)
         tone = next((name for room, name in ROOM.items() if margin and margin[0] >= room), "near")
         tone = tone if case.status is Status.PASSED else case.status.value
         tone = tone if margin or case.status is not Status.PASSED else "free"
-        near = f"{margin[0]:+.1f} dB within its limit ({margin[1]})" if margin else "no limit"
+        near = f"margin {margin[0]:+.1f} dB ({margin[1]})" if margin else "no limit"
         cell = Cell(index, case, tone, f"{case.name}, {case.status.value}: {near}")
         rows.setdefault(case.model, {})[case.scheme, case.soc] = cell
     return rows

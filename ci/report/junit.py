@@ -2,9 +2,9 @@
 read.
 
 There is no standard; the elements and attributes are those of the Jenkins JUnit plug-in's
-junit-10.xsd. A case is a test case of the suite ``session``, which also names a backend other than
-HTP; a control is a test case of the suite ``session.controls``. An unsupported case is skipped, or
-an error if this machine lacked something.
+junit-10.xsd. Each case is a test case of a suite that is named after the session and, unless it is
+HTP, the backend. Each control is a test case of a second suite, whose name ends with ``.controls``.
+An unsupported case is skipped, or an error if this machine lacks something that the case needs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TAGS = {Status.FAILED: "failure", Status.UNSUPPORTED: "skipped"}
 
 
 def render_junit(report: Report) -> bytes:
-    """Return junit.xml: UTF-8 with an XML declaration, indented."""
+    """Return the content of junit.xml: UTF-8 with an XML declaration, indented."""
     root = ET.Element("testsuites", name=clean(report.title))
     suite = _add_suite(root, report, report.title)
     for case in report.cases:
@@ -93,7 +93,7 @@ def _add_test(
     output: str,
     seconds: float = 0.0,
 ) -> None:
-    """Add a test case. ``tag`` is failure, error, skipped, or empty if it passed."""
+    """Add a test case. ``tag`` is failure, error or skipped, or empty if the test passed."""
     group = clean(model).replace(".", "_")  # readers split a class name at its last dot
     element = ET.SubElement(
         suite,

@@ -1,4 +1,6 @@
-"""Merge the shards of one run into one report. Incomplete sets and mixed runs are refused."""
+"""Merge the reports of all shards of one run into one report. A report that is missing or belongs
+to another run is an error.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ Shards = Sequence[tuple[Report, ShardMark]]
 
 
 def digest_names(names: Iterable[CaseName]) -> str:
-    """Return the SHA-256 over the names of a whole run's cases, in order."""
+    """Return the SHA-256 over the names of all cases of a run, in order."""
     return hashlib.sha256("\n".join(map(str, names)).encode()).hexdigest()
 
 
@@ -27,7 +29,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     faults = find_faults(reports)
     if faults:
         raise UsageError(
-            "these are not the shards of one run",
+            "these reports are not the shards of one run",
             why="; ".join(faults),
             fix="pass the report of each shard once",
         )
@@ -57,7 +59,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
 
 
 def _order_thresholds(reports: Sequence[Report], cases: Iterable[Case]) -> Iterator[Threshold]:
-    """Yield the limits in the order in which the cases need them."""
+    """Yield the limits in the order of the first case that each applies to."""
     rules = {
         case.name: rule
         for report in reports
@@ -77,7 +79,9 @@ def _longest_phases(reports: Sequence[Report]) -> list[Phase]:
 
 
 def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) -> list[str]:
-    """Return why reports are not the shards of one run, or do not cover the ``wanted`` cases."""
+    """Return why ``reports`` are not all the shards of one run. If ``wanted`` is given, also return
+    whether they have other cases.
+    """
     shards = [(report, report.shard) for report in reports if report.shard]
     if not shards or len(shards) < len(reports):
         return [
@@ -95,7 +99,9 @@ def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) ->
 
 
 def _compare_runs(shards: Shards) -> Iterator[str]:
-    """Yield each property that must be the same in all shards of one run but differs."""
+    """Yield a text for each property that must be the same in all shards of one run, but
+    differs.
+    """
     views: dict[str, set[object]] = {
         "sessions": {report.session for report, _ in shards},
         "backends": {report.backend for report, _ in shards},
@@ -121,7 +127,7 @@ def _check_cases(shards: Shards, wanted: Collection[CaseName]) -> Iterator[str]:
     elif digest_names(names) != shards[0][1].whole:
         yield "the cases are not those of the whole run"
     for word, those in (
-        ("planned", set(wanted) - set(names)),
+        ("planned, but missing", set(wanted) - set(names)),
         ("not planned", set(names) - set(wanted)),
     ):
         if wanted and those:

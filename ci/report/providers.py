@@ -1,7 +1,6 @@
 """Output for a CI system: commands and files on GitHub Actions, plain text on all others.
 
-Functions return text, and the caller chooses the stream. Names, messages and values are escaped, so
-that they never act as commands.
+Names, messages and values are escaped, so that they never act as commands.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ DROPPED = {
 
 @dataclass(frozen=True)
 class Provider:
-    """GitHub Actions, with its workflow commands and the files named by GITHUB_* variables, or a
-    terminal. CI systems without such features, such as Jenkins or GitLab, count as a terminal.
+    """GitHub Actions, with its workflow commands and the files in its GITHUB_* variables, or a
+    terminal. Other CI systems, such as Jenkins or GitLab, count as a terminal.
 
     https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
     """
@@ -46,20 +45,23 @@ class Provider:
         return self.environ.get("GITHUB_ACTIONS") == "true"
 
     def annotate(self, annotations: Sequence[Annotation]) -> str:
-        """Return the log text that shows annotations on lines of the change."""
+        """Return text for the log. On GitHub, it shows the annotations on the lines of
+        the change.
+        """
         if self.is_github:
             return "".join(map(_command, annotations))
         return "".join(f"{one.plain()}\n" for one in annotations)
 
     def add_summary(self, markdown: str) -> bool:
-        """Show Markdown on the run's page. Return whether there is such a page."""
+        """Append Markdown to the run's page. Return whether there is such a page."""
         return self._append("GITHUB_STEP_SUMMARY", markdown)
 
     def export(
         self, variables: Mapping[str, str], programs: Sequence[Path], outputs: Mapping[str, str]
     ) -> bool:
-        """Pass variables, directories for PATH, and outputs to later steps. Return False if the CI
-        system cannot do that."""
+        """Pass variables, directories for PATH, and outputs to later steps. Return whether the CI
+        system supports this.
+        """
         lines = "".join(f"{path}\n" for path in programs)
         done = [
             self._append("GITHUB_ENV", _render(variables)),
@@ -99,7 +101,7 @@ def _escape_data(text: str) -> str:
 
 
 def warn_of_dropped(progress: Progress, environ: Mapping[str, str] = os.environ) -> None:
-    """Print a warning on a CI system that no longer gets special output."""
+    """Print a warning on each CI system whose special output was removed."""
     for variable, text in DROPPED.items():
         if environ.get(variable) == "true":
             progress.step(f"warning: {text}")
@@ -107,7 +109,7 @@ def warn_of_dropped(progress: Progress, environ: Mapping[str, str] = os.environ)
 
 @contextmanager
 def group(provider: Provider, progress: Progress, label: str) -> Iterator[None]:
-    """Fold the output of the block on GitHub."""
+    """Fold the output of the block in GitHub's log, under ``label``. Elsewhere, do nothing."""
     begin = f"::group::{_escape_data(label)}\n"
     begin, end = (begin, "::endgroup::\n") if provider.is_github else ("", "")
     _write(progress, begin)
@@ -124,18 +126,20 @@ def _write(progress: Progress, text: str) -> None:
 
 
 def mask_secrets(provider: Provider, environ: Mapping[str, str]) -> None:
-    """Mask the secrets inside our variables, also in other programs' output. GitHub itself only
-    masks whole variables."""
+    """On GitHub, mask the secrets that are parts of this project's variables, also in the output of
+    other programs. GitHub itself only masks the whole values of variables.
+    """
     lines = [line for one in find_secrets(environ) for line in one.splitlines() if line.strip()]
     masks = (f"::add-mask::{_escape_data(line)}\n" for line in lines)
     write_through(sys.stderr, "".join(masks) if provider.is_github else "")
 
 
 def find_secrets(environ: Mapping[str, str]) -> list[str]:
-    """Return the tokens of QNN_CI_BEARER_TOKENS, and the password and query values of
+    """Return the tokens in QNN_CI_BEARER_TOKENS, and the password and query values in
     QNN_CI_MIRROR.
 
-    Raises UnfitError if the former is malformed.
+    Values of fewer than SHORTEST_SECRET characters are left out. Raises UnfitError if the first
+    variable is malformed.
     """
     tokens = list(parse_tokens(environ.get(TOKENS_VARIABLE, "")).values())
     with suppress(ValueError):

@@ -1,4 +1,6 @@
-"""Publish a run to the reviewers of a change: summary, annotations, a file for code scanning."""
+"""Publish a run to the reviewers of a change: reports, a summary, annotations, and a file for code
+scanning.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare_base(report: Report, path: Path | None) -> Report:
-    """Return the report with its differences from a base, or with the reason why they cannot be
-    compared. Verdicts do not depend on the base. Remarks name the sources of cases that differ."""
+    """Return the report with its differences from the base in the file ``path``, or with the reason
+    why they cannot be compared.
+
+    Verdicts do not depend on the base. If sources of cases, such as weights, differ, remarks are
+    added.
+    """
     if path is None:
         return report
     try:
@@ -54,10 +60,11 @@ def compare_base(report: Report, path: Path | None) -> Report:
 def publish_run(
     report: Report, directory: Path, args: argparse.Namespace, progress: Progress
 ) -> Report:
-    """Write a run's report into ``directory`` and the requested files, and show it on the CI
-    system's page, with annotations. Return it with its differences from the base.
+    """Write the report into ``directory`` and into the files requested by ``args``, show it on the
+    CI system's page of the run, and print annotations.
 
-    Raises StoreError if a file cannot be written.
+    Return the report with its differences from the base. Raises StoreError if a file cannot be
+    written.
     """
     report = compare_base(report, args.base)
     write_report(report, directory)
@@ -75,6 +82,6 @@ def publish_run(
 
 
 def write_sarif(report: Report, path: Path) -> None:
-    """Write the failures as SARIF. Raises StoreError if the file cannot be written."""
+    """Write the failures as SARIF to ``path``. Raises StoreError if it cannot be written."""
     results = render_annotations(RULE, make_annotations(report))
     write_json(path, render_log("executorch-qnn-ci", read_version(), ROOT, RULES, results))

@@ -24,8 +24,11 @@ MAX_RESULTS = 25_000
 def render_log(
     name: str, version: str, root: str, rules: Mapping[str, str], results: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return a log of one run. ``rules`` maps ids to descriptions, ``root`` describes the directory
-    that paths are relative to."""
+    """Return a SARIF log with one run, which has at most MAX_RESULTS of ``results``.
+
+    ``rules`` maps ids to descriptions, and ``root`` describes the directory that paths are relative
+    to.
+    """
     driver = {
         "name": name,
         "version": version,
@@ -46,7 +49,9 @@ def render_log(
 
 
 def render_annotations(rule: str, annotations: Iterable[Annotation]) -> list[dict[str, Any]]:
-    """Return the results of ``rule``. Their fingerprints do not depend on line numbers."""
+    """Return a result of ``rule`` for each annotation. Its fingerprint does not depend on the line
+    number.
+    """
     return [
         {
             "ruleId": rule,
@@ -72,7 +77,9 @@ def render_message(text: str) -> dict[str, str]:
 
 
 def render_location(path: str, line: int) -> dict[str, Any]:
-    """Return the location of a line, in a file of the tree or outside of it."""
+    """Return the location of a line. ``path`` is relative to the tree, or absolute for a file
+    outside it.
+    """
     return {
         "physicalLocation": {
             "artifactLocation": render_artifact(path),
@@ -82,7 +89,7 @@ def render_location(path: str, line: int) -> dict[str, Any]:
 
 
 def render_artifact(path: str) -> dict[str, str]:
-    """Return a path as a URI: relative to the tree, or absolute outside of it."""
+    """Return ``path`` as a URI: relative to the tree, or absolute for a file outside it."""
     if path.startswith("/"):
         return {"uri": "file://" + quote(path)}
     return {"uri": quote(path), "uriBaseId": TREE}

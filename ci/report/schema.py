@@ -1,8 +1,8 @@
-"""The contents of report.json as frozen values, from which docs/schemas/report.schema.json is
+"""The contents of report.json as immutable objects, from which docs/schemas/report.schema.json is
 generated.
 
-A figure that is not finite or not known is None, null in JSON: an SQNR is null if the outputs are
-equal (then ``max_abs`` is 0) or if nothing was compared.
+A figure that is not finite or not known is None, which is null in JSON. An SQNR is also None if the
+outputs are equal (then ``max_abs`` is 0) or if nothing was compared.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ class ControlKind(str, Enum):
 
 class Question(str, Enum):
     """The questions that a case answers, each with a verdict. ``faithful``: does the program
-    compute its quantized model (in float16, its float32 model)? ``quantized``: is that model close
-    enough to the float32 model? ``task``: is the result good enough for the user's task?
-    ``budget``: is the program within its budget?"""
+    compute its quantized model (for scheme fp16, its float32 model)? ``quantized``: is that model
+    close enough to the float32 model? ``task``: is the result good enough for the user's task?
+    ``budget``: is the program within its budget?
+    """
 
     FAITHFUL = "faithful"
     QUANTIZED = "quantized"
@@ -93,8 +94,9 @@ class Question(str, Enum):
 
 
 class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value of the report. numpy's numbers are converted to Python's, and NaN and infinity to
-    None."""
+    """A value of the report. Numbers of numpy are converted to Python's, NaN and infinity become
+    None, and characters that UTF-8 cannot encode are replaced.
+    """
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -160,8 +162,9 @@ class OutputThreshold(AccuracyLimits, frozen=True, kw_only=True):
 
 
 class Sizes(Record, frozen=True, kw_only=True):
-    """Sizes and memory traffic of a program, and the memory of its lowering. A value is a figure,
-    or the limit of a figure."""
+    """Sizes and memory traffic of a program, and the memory that lowering it takes. Each value is a
+    figure or the limit of a figure.
+    """
 
     program_bytes: Count | None = None
     context_bytes: Count | None = None
@@ -177,8 +180,10 @@ class Sizes(Record, frozen=True, kw_only=True):
 
 class Budget(Sizes, frozen=True, kw_only=True):
     """Upper limits for the figures of Footprint, except ``segment_align``, which is a lower limit.
-    ``operators`` limits the number of nodes per type, by globs of their names. ``p50_ms``,
-    ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit DeviceFigures. None means no limit."""
+    ``operators`` maps globs to upper limits: of all nodes whose type matches the glob, no more may
+    be in the lowered model. ``p50_ms``, ``p90_ms``, ``load_ms`` and ``device_memory_bytes`` limit
+    the figures of DeviceFigures. None means no limit.
+    """
 
     p50_ms: Milliseconds | None = None
     p90_ms: Milliseconds | None = None
@@ -187,7 +192,7 @@ class Budget(Sizes, frozen=True, kw_only=True):
     operators: dict[str, Count] = msgspec.field(default_factory=dict)
 
     def merge(self, own: Budget) -> Budget:
-        """Return the budget with limits overridden by those of ``own``."""
+        """Return this budget, with each limit that ``own`` has replaced by that one."""
         names = (name for name in Budget.__struct_fields__ if name != "operators")
         given = {name: value for name in names if (value := getattr(own, name)) is not None}
         operators = {**self.operators, **own.operators}
@@ -200,7 +205,7 @@ NO_BUDGET = Budget()
 class Threshold(AccuracyLimits, frozen=True, kw_only=True):
     """The policy's limits for ``scheme``. ``model`` is "*", or a model that has its own limits.
 
-    None means no limit.
+    None means no limit. ``reason`` is the policy's reason for the limits.
     """
 
     scheme: str
@@ -234,7 +239,7 @@ class FallbackOp(Record, frozen=True, kw_only=True):
 
 
 class OpCount(Record, frozen=True, kw_only=True):
-    """The number of operators of one QNN type in a graph."""
+    """The number of operators of one QNN type in a program."""
 
     op: str
     count: Count
@@ -249,8 +254,9 @@ class OperatorCount(Record, frozen=True, kw_only=True):
 
 
 class GraphFigures(Record, frozen=True, kw_only=True):
-    """A graph that QNN compiled: the size of its context binary and, if the context names them, the
-    size of its constants and the VTCM for which it was compiled."""
+    """A graph that QNN compiled: the size of its context binary and, if they are known, the size of
+    its constants and the amount of VTCM that it was compiled for.
+    """
 
     name: str
     context_bytes: Count
@@ -259,28 +265,31 @@ class GraphFigures(Record, frozen=True, kw_only=True):
 
 
 class Footprint(Sizes, frozen=True, kw_only=True):
-    """Sizes, memory traffic and memory of a program and its lowering; None if not known.
+    """Sizes and memory traffic of a program, and the memory that lowering it took; None if not
+    known.
 
     ``spill_bytes``, ``fill_bytes``, ``read_bytes`` and ``write_bytes`` are the traffic of an
-    inference between VTCM and DDR, from the bandwidth summary that QNN prints when it prepares a
-    graph, summed over the graphs. ``context_bytes`` is the size of the largest context binary,
-    ``vtcm_mb`` the largest VTCM for which a graph was compiled. ``segment_align`` is the largest
-    power of two, up to 4096, that divides the start of every segment. ``lowering_memory_bytes`` is
-    the peak resident memory of the process while ExecuTorch or ONNX Runtime lowered the model."""
+    inference between VTCM and DDR, summed over the graphs. They are from the bandwidth summary that
+    QNN prints when it prepares a graph. ``context_bytes`` is the size of the largest context
+    binary, and ``vtcm_mb`` the largest amount of VTCM that a graph was compiled for.
+    ``segment_align`` is the largest power of two, up to 4096, that divides the start of every
+    segment. ``lowering_memory_bytes`` is the peak resident memory of the process in which
+    ExecuTorch or ONNX Runtime lowered the model.
+    """
 
     graphs: tuple[GraphFigures, ...] = ()
     operators: tuple[OperatorCount, ...] = ()
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """A line of a user's file. The path is relative to the file's repository."""
+    """A line of a user's file. The path is relative to the root of the file's repository."""
 
     file: str
     line: Annotated[int, Meta(ge=1)]
 
 
 class ChannelFigures(Record, frozen=True, kw_only=True):
-    """The SQNR of channel ``index`` along ``axis`` of an output."""
+    """The SQNR of one channel of an output: that with ``index`` along ``axis``."""
 
     axis: Count
     index: Count
@@ -288,8 +297,9 @@ class ChannelFigures(Record, frozen=True, kw_only=True):
 
 
 class Element(Record, frozen=True, kw_only=True):
-    """An element of an output for ``input_set``: the program's ``value``, and the ``expected``
-    value of the model that the program should compute. A value that is not finite is None."""
+    """An element of an output for ``input_set``. ``value`` is the program's, and ``expected`` that
+    of the model that the program should compute. A value that is not finite is None.
+    """
 
     input_set: Count
     index: tuple[Count, ...]
@@ -298,11 +308,13 @@ class Element(Record, frozen=True, kw_only=True):
 
 
 class OutputFigures(Record, frozen=True, kw_only=True):
-    """One output of a case. Per input set: ``sqnr_db`` against the float32 model,
-    ``sqnr_db_quantized`` against the quantized one and, for outputs of integers and booleans, the
-    share of ``equal`` elements. Against the model that the program should compute: the ``channels``
-    with the lowest SQNR, ``errors``, a histogram with equal bins from ``-max_error`` to
-    ``max_error``, and the ``worst`` element, if any differs."""
+    """One output of a case. Three tuples have a value for each input set: ``sqnr_db`` is against
+    the float32 model, ``sqnr_db_quantized`` against the quantized model, and ``equal`` is the share
+    of equal elements, for outputs of integers and booleans. The other figures compare with the
+    model that the program should compute: ``channels`` are those with the lowest SQNR, ``errors``
+    is a histogram with equal bins from ``-max_error`` to ``max_error``, and ``worst`` is the
+    element with the largest error, if any differs.
+    """
 
     dtype: str
     shape: tuple[Count, ...]
@@ -316,17 +328,18 @@ class OutputFigures(Record, frozen=True, kw_only=True):
 
 
 class ProgramFile(Record, frozen=True, kw_only=True):
-    """A file of a program."""
+    """One of the files that a program consists of."""
 
     name: str
     sha256: Sha256
 
 
 class Digests(Record, frozen=True, kw_only=True):
-    """SHA-256 of the sources of a case, None if not known: the float32 model's ``weights``
-    (parameters and buffers, or constants of an ONNX file), the ``inputs`` on which it is judged,
-    the ``calibration`` sets if its scheme quantizes, and ``float_outputs``, the float32 model's
-    outputs for the inputs."""
+    """The SHA-256 of each source of a case, None if it is not known. ``weights`` are the float32
+    model's parameters and buffers, or the constants of an ONNX file. ``inputs`` are those on which
+    the case is judged, and ``float_outputs`` are the float32 model's outputs for them.
+    ``calibration`` are the calibration sets, if the scheme quantizes.
+    """
 
     weights: Sha256 | None = None
     inputs: Sha256 | None = None
@@ -334,7 +347,7 @@ class Digests(Record, frozen=True, kw_only=True):
     float_outputs: Sha256 | None = None
 
     def differing(self, base: Digests) -> tuple[str, ...]:
-        """Return the names of digests that are known in both and differ."""
+        """Return the names of the digests that are known in both cases and differ."""
         pairs = {
             name: (getattr(base, name), getattr(self, name)) for name in self.__struct_fields__
         }
@@ -342,9 +355,11 @@ class Digests(Record, frozen=True, kw_only=True):
 
 
 class Heat(Record, frozen=True, kw_only=True):
-    """A device's temperature: Android's thermal ``status`` (0 none to 6 shutdown), its hottest
-    sensor, ``hottest_c`` in degrees Celsius, in ``zone``, and the parts ``slowed`` to cool it. A
-    field that the device does not report is None or empty."""
+    """A device's temperature. ``status`` is Android's thermal status, from 0 (none) to 6
+    (shutdown). ``hottest_c`` is the temperature of the hottest sensor in degrees Celsius, and
+    ``zone`` its name. ``slowed`` are the parts of the device that are slowed down to cool it. A
+    field that the device does not report is None or empty.
+    """
 
     status: Annotated[int, Meta(ge=0)] | None = None
     hottest_c: float | None = None
@@ -358,13 +373,15 @@ class Heat(Record, frozen=True, kw_only=True):
 
 
 class DeviceFigures(Record, frozen=True, kw_only=True):
-    """Times and memory of a program on a device, over ``starts`` of its runner and ``runs`` timed
-    runs. Times are in milliseconds: ``first_ms`` of the first run after a start (median of the
-    starts), ``p50_ms`` and ``p90_ms`` (median and 90th percentile of the runs), ``load_ms`` of
-    loading. A ``spread`` is half the range of the figure between starts or, with only one start,
-    between the quartiles of its runs. ``peak_memory_bytes`` is the largest resident memory of the
-    runner's process, without the DSP's memory. ``emulated`` is true if a host emulated the SoC. The
-    times then say nothing about a device."""
+    """Times and memory of a program on a device. The runner was started ``starts`` times, with
+    ``runs`` timed runs in total. Times are in milliseconds. ``first_ms`` is the time of the first
+    run after a start, and ``load_ms`` that of loading; both are medians of the starts. ``p50_ms``
+    and ``p90_ms`` are the median and the 90th percentile of all timed runs. A ``spread`` is half
+    the range of the figure between starts or, with only one start, between the quartiles of its
+    runs. ``loads_ms`` has the loading time of each start. ``peak_memory_bytes`` is the largest
+    resident memory of the runner's process, without the DSP's memory. ``emulated`` is true if a
+    host emulated the SoC. The times then say nothing about a device.
+    """
 
     starts: Annotated[int, Meta(ge=1)]
     runs: Count
@@ -395,7 +412,7 @@ class CaseName(Record, frozen=True, order=True):
 
     @property
     def name(self) -> CaseName:
-        """Return the name of the case."""
+        """Return the name of the case without its other fields."""
         return CaseName(self.model, self.scheme, self.soc)
 
 
@@ -404,27 +421,30 @@ class Case(CaseName, frozen=True, kw_only=True):
     ``inputs``, and over the outputs that they apply to. Figures named ``_quantized`` compare with
     the quantized model, and so do ``gain`` and ``offset`` if there is one. All others compare with
     the float32 model. ``sqnr_db_scheme`` is the SQNR of the quantized model against the float32
-    model. ``predicted_sqnr_db`` is the SQNR of the program predicted from rounding, and
-    ``above_noise_db`` how far the error of ``above_noise_place`` exceeds that prediction.
+    model. ``predicted_sqnr_db`` is the SQNR of the program that is predicted from rounding, and
+    ``above_noise_db`` is how far the error at ``above_noise_place`` exceeds that prediction.
     ``question`` is the first question whose answer is no in a failed case. ``warnings`` do not fail
-    the case. ``equal`` is the share of correct elements in outputs of integers or booleans,
-    ``equal_exact`` the share that equals the reference without the rule for ties. ``gain`` is the
-    slope of an output over its reference, less 1, and ``offset`` the mean error in standard
-    deviations. ``metric`` is the value of the user's metric, which is named ``metric_name``;
-    ``metric_float`` and ``metric_quantized`` are its values for these models. ``recorded_`` figures
-    are from an earlier run with this toolchain. ``lower_s`` of a cached case is the time of its
-    original lowering. ``places`` are the lines of the user's files that caused a failure.
-    ``compiler`` is the build of QNN that compiled the program. ``choices`` are the lowering options
-    of the model's entry. ``qnn_ops`` are the operators passed to QNN. ``accelerator_`` figures are
-    means over the inputs from QNN's profile; on the emulator they vary between runs, so they are
-    not judged. Both are present only on request. ``lacks`` is the library or device without which
-    the case could not run here. ``made_inputs`` describes generated inputs, such as random inputs.
-    ``digests`` identify the case's sources, and ``outputs`` has details of each output. ``program``
-    lists the files of the program, starting with the one that a runtime opens. ``footprint`` has
-    figures of the program and its lowering, ``recorded_footprint`` the recorded ones. ``device``
-    has the figures of a run on a device. In such a run, ``sqnr_db_emulator`` and ``equal_emulator``
-    (the share of elements with the same bits) compare the outputs with the emulator's. ``outcome``
-    is the result of an upstream test, by upstream's verdict and by ours."""
+    the case. ``equal`` is the share of correct elements in outputs of integers or booleans.
+    ``equal_exact`` is the share of elements that equal the reference; ``equal`` also includes those
+    that the rule for ties accepts. ``gain`` is the slope of an output over its reference, minus 1,
+    and ``offset`` the mean error in standard deviations. ``metric`` is the value of the user's
+    metric, which is named ``metric_name``; ``metric_float`` and ``metric_quantized`` are its values
+    for the float32 model and the quantized model. ``recorded_`` figures are from an earlier run
+    with this toolchain. ``lower_s`` of a cached case is the time of its original lowering.
+    ``places`` are the lines of the user's files that caused a failure. ``compiler`` is the build of
+    QNN that compiled the program. ``choices`` are the lowering options of the model's entry in the
+    policy. ``qnn_ops`` are the operators passed to QNN. ``accelerator_`` figures are means over the
+    inputs, from QNN's profile; on the emulator they vary between runs, so they are not judged.
+    ``qnn_ops`` and ``accelerator_`` figures are present only on request. ``lacks`` is the library
+    or device without which the case could not run here. ``made_inputs`` describes generated inputs,
+    such as random inputs. ``digests`` identify the case's sources, and ``outputs`` has details of
+    each output. ``program`` lists the files of the program, starting with the one that a runtime
+    opens. ``footprint`` has figures of the program and its lowering, ``recorded_footprint`` the
+    recorded ones. ``device`` has the figures of a run on a device. In such a run,
+    ``sqnr_db_emulator`` and ``equal_emulator`` (the share of elements with the same bits) compare
+    the outputs with the emulator's. ``outcome`` is the result of an upstream test, by upstream's
+    verdict and by ours.
+    """
 
     status: Status
     outcome: str = ""
@@ -501,8 +521,9 @@ class Phase(Record, frozen=True, kw_only=True):
 
 
 class Summary(Record, frozen=True, kw_only=True):
-    """The counts of a run: ``cached`` counts cases lowered earlier, ``controls_passed`` wrong
-    outputs that the gate accepted (more than 0 fails the run)."""
+    """The counts of a run. ``cached`` counts the cases that an earlier run lowered.
+    ``controls_passed`` counts the wrong outputs that the gate accepted; more than 0 fails the run.
+    """
 
     passed: Count
     failed: Count
@@ -515,9 +536,10 @@ class Summary(Record, frozen=True, kw_only=True):
 
 
 class ShardMark(Record, frozen=True, kw_only=True):
-    """The part of a run that a report covers: shard ``index`` of ``count``, from 1. ``positions``
-    are the positions of its cases in the whole run, ``whole`` is a digest of all cases in order,
-    ``policy`` a digest of their options and limits."""
+    """The part of a run that a report covers: shard ``index``, from 1, of ``count``. ``positions``
+    are the positions of its cases in the whole run. ``whole`` is a digest of the names of all cases
+    in order, and ``policy`` a digest of their options and limits.
+    """
 
     index: Annotated[int, Meta(ge=1)]
     count: Annotated[int, Meta(ge=1)]
@@ -527,8 +549,9 @@ class ShardMark(Record, frozen=True, kw_only=True):
 
 
 class Source(Record, frozen=True, kw_only=True):
-    """The commit of a run, its branch, and the number of the pull or merge request. Each is empty
-    if it is not known."""
+    """The commit of a run, its branch, and the number of its pull request or merge request. Each is
+    empty if it is not known.
+    """
 
     commit: str = ""
     branch: str = ""
@@ -541,8 +564,9 @@ class Source(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """A case that differs from the base: its status before and now, the changes of its figures
-    (now minus before), and the ``sources`` that differ, as fields of its digests."""
+    """A case that differs from the base: its status before and now, the changes of its figures (now
+    minus before), and the ``sources`` that differ, by their names in Digests.
+    """
 
     case: CaseName
     before: Status
@@ -592,20 +616,22 @@ class Comparison(Record, frozen=True, kw_only=True):
         return tuple(one.case for one in found)
 
     def moved(self, direction: int) -> tuple[Change, ...]:
-        """Return the changes in a direction, without the skipped cases."""
+        """Return the changes whose direction is ``direction``, without those of skipped cases."""
         skipped = self.skipped
         found = (one for one in self.changed if one.direction == direction)
         return tuple(one for one in found if one.case not in skipped)
 
 
 class Report(Record, frozen=True, kw_only=True):
-    """A run of a session. ``started`` is in UTC and ISO 8601, or SOURCE_DATE_EPOCH if that is set.
+    """A run of a session. ``started`` is in UTC and ISO 8601; SOURCE_DATE_EPOCH overrides it.
     ``command`` is the start of the command that repeats a case; the case's model, scheme and SoC
-    are appended to it. ``runtimes`` are the QNN versions on devices, if the policy names them.
-    ``backend`` is the QNN backend of the run. ``unsupported`` is not empty if the run tried
-    versions that are not known to work together. ``remarks`` are further notes on the run.
-    ``unjudged`` counts the cases that an interrupted run did not judge. ``comparison`` has the
-    differences from the base, or ``uncompared`` the reason why there are none."""
+    are appended to it. ``runtimes`` are the versions of QNN on devices, if the policy specifies
+    where devices get QNN from. ``backend`` is the QNN backend of the run. ``unsupported`` states
+    which versions that are not known to work together were tried, and is empty if there were none.
+    ``remarks`` are further notes on the run. ``unjudged`` counts the cases that an interrupted run
+    did not judge. ``comparison`` has the differences from the base, or ``uncompared`` the reason
+    why there are none.
+    """
 
     session: str
     started: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -629,27 +655,34 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether a case passed, no case or control failed, and nothing was missing."""
+        """Whether at least one case passed, and nothing failed: no case failed, lacked something or
+        was left unjudged, and every control was rejected.
+        """
         counts = self.summary
         bad = counts.failed or counts.controls_passed or self.lacking or self.unjudged
         return bool(counts.passed) and not bad
 
     @property
     def recounted(self) -> Report:
-        """Return the report with a summary counted from its cases and controls."""
+        """Return the report with a summary that is counted from its cases and controls."""
         told = self.summary
         counts = summarize(self.cases, self.controls, told.wall_s, told.phases)
         return msgspec.structs.replace(self, summary=counts)
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """The libraries and devices that cases need but this machine lacks, each listed once."""
+        """The libraries and devices that cases need but that this machine lacks, each
+        listed once.
+        """
         return tuple(dict.fromkeys(case.lacks for case in self.cases if case.lacks))
 
     @property
     def verdict(self) -> str:
-        """``passed``, ``FAILED``, ``NOT RUN`` on a machine that lacks a library or device, or ``CUT
-        SHORT``, and which inputs this project generated, if any."""
+        """``passed``, ``FAILED``, ``NOT RUN`` if this machine lacks a library or device, or ``CUT
+        SHORT``.
+
+        If inputs were generated, the verdict also states which, and what such a run proves.
+        """
         bad = "NOT RUN" if self.exit_code is ExitCode.ENVIRONMENT else "FAILED"
         word = "passed" if self.ok else bad
         if self.unjudged:
@@ -676,8 +709,9 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes: whether unsupported versions were tried, which QNN compiled the programs, which
-        devices have an older QNN that cannot load them, and remarks."""
+        """Notes: which unsupported versions were tried, which QNN compiled the programs, which
+        devices have an older QNN that cannot load them, and the remarks.
+        """
         tried = (f"warning: {self.unsupported}",) if self.unsupported else ()
         builds = sorted({case.compiler for case in self.cases if case.compiler})
         newest = max((parse_version(build) for build in builds), default=None)
@@ -696,21 +730,23 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def lowering_s(self) -> float:
-        """Seconds of lowering in this run, summed over its workers."""
+        """The seconds that lowering took in this run, summed over its workers."""
         return sum(case.lower_s or 0.0 for case in self.cases if not case.cached)
 
     @property
     def running_s(self) -> float:
-        """Seconds of running programs, summed over the workers."""
+        """The seconds that running programs took, summed over the workers."""
         return sum(case.run_s or 0.0 for case in self.cases)
 
     def threshold_for(self, case: Case) -> Threshold | None:
-        """Return the limits by which the case was judged."""
+        """Return the limits by which the case was judged, or None if there are none."""
         return find_threshold(self.thresholds, case.model, case.scheme)
 
 
 def find_threshold(rules: Iterable[Threshold], model: str, scheme: str) -> Threshold | None:
-    """Return the limits of a model if there are any, otherwise those of its scheme."""
+    """Return the limits for ``model`` and ``scheme``, otherwise those for all models with
+    ``scheme``, otherwise None.
+    """
     found = {rule.model: rule for rule in rules if rule.scheme == scheme}
     return found.get(model) or found.get(ANY_MODEL)
 

@@ -43,7 +43,10 @@ DISPENSABLE = (
 
 
 def terminal_style() -> tuple[bool, int]:
-    """Return whether stdout shows colours (not in CI, a file or with NO_COLOR), and its width."""
+    """Return whether stdout shows colours, and its width in columns.
+
+    Colours are not shown in CI, in a file, in a terminal without them, or if NO_COLOR is set.
+    """
     asked = not is_ci() and not os.environ.get("NO_COLOR")
     colour = asked and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     return colour, max(LEAST_COLUMNS, count_columns(sys.stdout) or 120)
@@ -53,8 +56,8 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
     """Return the whole report as text of ``width`` columns, with terminal sequences for colours if
     ``colour`` is set.
 
-    Every line with text from models or tools starts with a mark, so that no CI runner interprets it
-    as a command.
+    Text from models or tools is escaped, or is printed after a mark, so that no CI runner
+    interprets it as a command.
     """
     console = Console(
         file=StringIO(),
@@ -82,7 +85,7 @@ def render_table(report: Report, *, colour: bool, width: int) -> str:
 
 
 def _fit_table(report: Report, console: Console) -> Table:
-    """Return the table with as many columns as fit the width of the console."""
+    """Return the table with as many columns as fit in the width of the console."""
     unlimited = console.options.update(max_width=1000)
     table = _cases_table(report, frozenset())
     for count in range(len(DISPENSABLE) + 1):
@@ -118,7 +121,9 @@ def _cases_table(report: Report, without: frozenset[str]) -> Table:
 
 
 def _print_marked(console: Console, line: str, style: str = "", *, whole: bool = False) -> None:
-    """Print a line, wrapped to the width unless it is kept ``whole`` for copying."""
+    """Print a line after a mark. It is wrapped to the width unless ``whole`` is true, so that a
+    command can be copied.
+    """
     text = Text(clean_log_line(line), style=style)
     for piece in [text] if whole else text.wrap(console, console.width - 4):
         console.print(Text.assemble(("  | ", style), piece), soft_wrap=whole)

@@ -9,13 +9,16 @@ from provisioning.console.terminal import clean, defuse_commands
 
 
 def clean_log_line(text: str) -> str:
-    """Return one line that no CI runner interprets as a command, unless it starts an output
-    line."""
+    """Return ``text`` on one line. No CI runner interprets it as a command, unless it is at the
+    start of an output line.
+    """
     return defuse_commands(" ".join(clean(text).split()))
 
 
 def clean_name(text: str) -> str:
-    """Return a name that no CI runner interprets as a command, even at the start of a line."""
+    """Return ``text`` on one line that no CI runner interprets as a command, even at the start of
+    an output line.
+    """
     return clean_log_line(text).replace("::", ": :")
 
 
@@ -27,7 +30,9 @@ def name_some(names: Sequence[str], most: int) -> str:
 
 
 def keep_end(text: str, most: int) -> str:
-    """Return the last ``most`` characters of a name, because paths differ at their ends."""
+    """Return ``text``, or its end after an ellipsis if it has more than ``most`` characters. The
+    end is kept because it is where paths differ.
+    """
     return text if len(text) <= most else f"\N{HORIZONTAL ELLIPSIS}{text[1 - most :]}"
 
 
@@ -37,22 +42,25 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def show_decibels(value: float | None, max_abs: float | None = None) -> str:
-    """Return decibels as text such as ``41.2``, ``exact`` if there is no difference, or ``-`` if
-    nothing was compared."""
+    """Return decibels as text such as ``41.2``. If ``value`` is None, return ``exact`` for equal
+    outputs, or ``-`` if nothing was compared.
+    """
     if value is None:
         return "exact" if max_abs == 0 else "-"
     return f"{round(value, 1) + 0.0:.1f}"
 
 
 def show_seconds(value: float | None) -> str:
-    """Return seconds with about three digits: ``0.005``, ``1.84``, ``12.3``, ``340``."""
+    """Return seconds with about three digits, such as ``0.005``, ``1.84``, ``12.3`` or ``340``."""
     if value is None:
         return "-"
     return f"{value:.{3 if value < 0.1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
 def show_bytes(value: int | None) -> str:
-    """Return bytes with three digits: ``812 B``, ``94.2 KiB``, ``128 KiB``, ``3.10 MiB``."""
+    """Return bytes with about three digits, such as ``812 B``, ``94.2 KiB``, ``128 KiB`` or ``3.10
+    MiB``.
+    """
     if value is None:
         return "-"
     size = float(value)

@@ -1,4 +1,4 @@
-"""The trend: how each case's figures changed over the reports in a directory."""
+"""The trend: how the figures of each case changed over the reports in a directory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ NAME_CHARS = 46
 
 @dataclass(frozen=True)
 class Line:
-    """A figure of a case over the runs: a bar per run, None for a run without the case."""
+    """A figure of a case over the runs. ``bars`` has a bar for each run, or None for a run without
+    the case.
+    """
 
     title: str
     bars: tuple[Bar | None, ...]
 
     @property
     def values(self) -> tuple[float | None, ...]:
-        """Return the figure in each run, None for a run without it."""
+        """Return the figure in each run, or None for a run without it."""
         return tuple(bar.segments[0][0] if bar and bar.segments else None for bar in self.bars)
 
     @property
@@ -43,8 +45,10 @@ class Line:
 
     @property
     def points(self) -> list[tuple[int, float, float]]:
-        """Return (run, x, y) for each run with the figure, in a box of 100 by 24. Later runs are
-        further right, and larger figures further up."""
+        """Return (run, x, y) for each run with the figure, in a box of 100 by 24.
+
+        Later runs are further to the right, and larger figures are further up (smaller y).
+        """
         known = [(run, value) for run, value in enumerate(self.values) if value is not None]
         low = min((value for _, value in known), default=0.0)
         span = max((value for _, value in known), default=0.0) - low
@@ -57,7 +61,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Row:
-    """A case of a session over the runs: its status in each run, None for a run without it."""
+    """A case of a session over the runs. ``statuses`` has its status in each run, or None for a run
+    without the case.
+    """
 
     session: str
     name: CaseName
@@ -66,7 +72,7 @@ class Row:
 
     @property
     def last(self) -> Status | None:
-        """Return the status in the last run that has the case."""
+        """Return the status in the last run that has the case, or None."""
         return next((one for one in reversed(self.statuses) if one), None)
 
     @property
@@ -77,15 +83,16 @@ class Row:
 
 
 def read_reports(directory: Path, progress: Progress) -> list[Report]:
-    """Return the reports below a directory, oldest first, and note those that cannot be read.
+    """Return the reports below ``directory``, oldest first, and print a note for each that cannot
+    be read.
 
-    Raises UsageError if there is none.
+    Raises UsageError if no report can be read.
     """
     paths = sorted(directory.rglob("report.json"))
     found = list(filter(None, (_read_readable(path, progress) for path in paths)))
     if not found:
         raise UsageError(
-            f"no report.json below {directory}",
+            f"there is no readable report.json below {directory}",
             fix="keep the report.json of each run in a subdirectory of it",
         )
     return sorted(found, key=lambda one: one.started)
@@ -95,13 +102,14 @@ def _read_readable(path: Path, progress: Progress) -> Report | None:
     try:
         return read_report(path)
     except UsageError as error:
-        progress.step(f"note: left out: {error.what}: {error.why}")
+        progress.step(f"note: a report is left out: {error.what}: {error.why}")
         return None
 
 
 def follow_cases(reports: Sequence[Report]) -> list[Row]:
-    """Return each case over the reports: first the cases that fail now, then those whose status
-    changed most often."""
+    """Return each case over the reports: first the cases that failed in their last run, then those
+    whose status changed most often.
+    """
     runs = [{(one.title, case.name): case for case in one.cases} for one in reports]
     keys = dict.fromkeys(key for run in reversed(runs) for key in run)
     rows = (Row(*key, *_follow(reports, [run.get(key) for run in runs])) for key in keys)
@@ -126,7 +134,9 @@ def _follow(
 
 
 def write_trend(reports: Sequence[Report], rows: Sequence[Row], directory: Path) -> Path:
-    """Write trend.html into ``directory``. Raises StoreError."""
+    """Write trend.html into ``directory`` and return its path. Raises StoreError if it cannot be
+    written.
+    """
     path = directory / PAGE
     charts = [column.chart for column in list_charts(reports)]
     sessions = list(dict.fromkeys(one.title for one in reports))
@@ -139,9 +149,11 @@ def write_trend(reports: Sequence[Report], rows: Sequence[Row], directory: Path)
 
 
 def describe_trend(reports: Sequence[Report], rows: Sequence[Row]) -> str:
-    """Return the trend as text: a mark per run, and the first and last SQNR."""
+    """Return the trend as text: a line for each case, with a mark for each run and the case's first
+    and last SQNR.
+    """
     head = f"{count(len(reports), 'report')}, {reports[0].started} to {reports[-1].started}"
-    lines = [f"{head}; . passed, F failed, - not run", *map(_describe_row, rows)]
+    lines = [f"{head}; . passed, F failed, - unsupported", *map(_describe_row, rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -155,7 +167,8 @@ def _describe_row(row: Row) -> str:
 
 def trend_data(reports: Sequence[Report], rows: Sequence[Row]) -> dict[str, Any]:
     """Return the runs, and for each case its status and figures in each run, as plain values.
-    docs/schemas/trend.schema.json describes them."""
+    docs/schemas/trend.schema.json describes the format.
+    """
     return {
         "schema_version": 1,
         "runs": [{"started": one.started, "commit": one.source.commit} for one in reports],

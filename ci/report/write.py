@@ -1,4 +1,4 @@
-"""Read reports from disk, and write them. Each file is written atomically."""
+"""Read reports from files, and write reports. Each file is written atomically."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ REPORTS_FIX = "pass a writable directory with --reports"
 def write_report(report: Report, directory: Path) -> None:
     """Write index.html, junit.xml and report.json, in this order, into ``directory``.
 
-    The directory is created if needed. A reader sees the old or the new file, never a partial one.
+    The directory is created if needed. A reader sees either the old or the new version of a file,
+    never a part of it.
 
     Raises StoreError if a file cannot be written.
     """
@@ -40,26 +41,25 @@ def write_report(report: Report, directory: Path) -> None:
 def read_report(path: Path) -> Report:
     """Return the report in the file ``path``, or in report.json of the directory ``path``.
 
-    Older supported schema versions are accepted. The summary is counted from the cases and
-    controls, not taken from the file.
+    Older schema versions are accepted if they are still supported. The summary is counted from the
+    cases and controls, not taken from the file.
 
-    Raises UsageError if it cannot be read or does not match the schema.
+    Raises UsageError if the file cannot be read or does not match the schema.
     """
     return read_unchecked(path).recounted
 
 
 def read_unchecked(path: Path) -> Report:
-    """Return a report with the file's own summary. Raises the errors of read_report."""
+    """Return a report as ``read_report`` does, but with the summary that is in the file."""
     file = path / "report.json" if path.is_dir() else path
     report = read_json(file, Report, "report", "docs/schemas/report.schema.json describes it")
     return msgspec.structs.replace(report, schema_version=SCHEMA_VERSION)
 
 
 def read_json(path: Path, kind: type[T], what: str, fix: str) -> T:
-    """Return the content of a user's JSON file as a value of type ``kind``. ``what`` describes the
-    file in errors.
+    """Return the content of a user's JSON file as a value of type ``kind``.
 
-    Raises UsageError if it cannot be read or decoded.
+    ``what`` describes the file in errors. Raises UsageError if the file cannot be read or decoded.
     """
     data = read_user_file(path, f"the {what}", LIMIT_BYTES)
     try:
@@ -76,5 +76,7 @@ def encode_report(report: Report) -> bytes:
 
 
 def report_data(report: Report) -> dict[str, Any]:
-    """Return the contents of report.json as plain dicts and lists, the Outcome.data of a verb."""
+    """Return the contents of report.json as plain dicts and lists, for the ``data`` of an
+    Outcome.
+    """
     return cast("dict[str, Any]", msgspec.json.decode(encode_report(report)))

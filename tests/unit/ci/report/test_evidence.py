@@ -71,13 +71,13 @@ def test_evidence_of_a_build_does_not_fit_a_program_that_names_none() -> None:
     assert list(find_faults(statement, SHA256, BUILD, None)) == []
     (fault,) = find_faults(statement, SHA256, "", None)
     assert BUILD in fault
-    assert "none" in fault
+    assert "no known QNN" in fault
 
 
 def test_evidence_of_a_failure_does_not_fit(judge: Judge) -> None:
     failed = make(status=Status.FAILED, question=Question.FAITHFUL, reason="not faithful")
     code, text = judge(state(failed))
-    assert (code, "FAILED: faithful" in text) == (1, True)
+    assert (code, "FAILED; failed tests: faithful" in text) == (1, True)
 
 
 def test_what_the_package_writes_is_read(tmp_path: Path) -> None:
